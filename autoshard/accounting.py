@@ -1,0 +1,221 @@
+"""What a decided plan does and takes: time by op, collectives, memory over the program.
+
+Every figure is computed once, here, from the layouts of the plan, and not taken from the solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoshard.costing import Costing
+from autoshard.encode import Decoded, Encoded, Encoder
+from autoshard.graph.collective import PredictedCollective
+from autoshard.graph.program import Op, OpKind
+from autoshard.layouts import Layout
+from autoshard.plan import LiveTensor, MemoryUse, PlannedOp
+from autoshard.reshard import Step, StepKind
+from solvers import evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Time, collectives and memory of one plan."""
+
+    ops: tuple[PlannedOp, ...]
+    collectives: tuple[PredictedCollective, ...]
+    compute_seconds: float
+    communication_seconds: float
+    memory: MemoryUse
+
+
+def account_for(encoder: Encoder, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> Account:
+    """Add up a plan."""
+    ops = []
+    collectives: list[PredictedCollective] = []
+    seen: set[tuple[int, Layout]] = set()
+    compute = communication = 0.0
+    for op in encoded.graph.ops:
+        if op.index not in decoded.candidates:
+            continue
+        own, spent, made = _op_account(encoder.costing, encoded, decoded, op, encoder, seen)
+        compute += own
+        communication += spent
+        collectives += made
+        if own + spent > 0 and op.results:
+            ops.append(_planned_op(encoded, decoded, op, own, spent))
+    memory = memory_use(encoder, encoded, decoded, choices)
+    return Account(tuple(ops), tuple(collectives), compute, communication, memory)
+
+
+def _planned_op(
+    encoded: Encoded, decoded: Decoded, op: Op, compute: float, communication: float
+) -> PlannedOp:
+    value = encoded.graph.values[op.results[0]]
+    return PlannedOp(
+        index=op.index,
+        name=op.name,
+        source=op.source,
+        result=value.type_text,
+        sharding=encoded.parts.to_sharding(decoded.layouts[value.index]),
+        cut=decoded.candidates[op.index].cut,
+        repeat=op.repeat,
+        compute_seconds=compute,
+        communication_seconds=communication,
+    )
+
+
+def _op_account(
+    costing: Costing,
+    encoded: Encoded,
+    decoded: Decoded,
+    op: Op,
+    encoder: Encoder,
+    seen: set[tuple[int, Layout]],
+) -> tuple[float, float, list[PredictedCollective]]:
+    candidate = decoded.candidates[op.index]
+    graph, buffers = encoded.graph, encoder.buffers
+    total = float(costing.candidate_seconds(graph, buffers, op, (candidate,))[0])
+    reduction = float(costing.reduction_seconds(graph, op, (candidate,))[0])
+    collectives = list(_reductions(costing, encoded, decoded, op))
+    spent = reduction * op.repeat
+    for position, value in enumerate(op.operands):
+        have, want = decoded.layouts[value], candidate.operands[position]
+        if have == want or not graph.values[value].shape:
+            continue
+        producer = graph.ops[graph.values[value].op]
+        if producer.index not in decoded.candidates:
+            continue
+        found = graph.values[value]
+        table = encoded.tables[found.shape, found.bits]
+        repeat = op.operand_repeats[position] if op.operand_repeats else op.repeat
+        spent += float(table.seconds[table.index[have], table.index[want]]) * repeat
+        if (value, want) in seen:
+            continue
+        seen.add((value, want))
+        for step in table.chain(have, want):
+            if step.kind is not StepKind.SLICE:
+                collectives.append(_collective(costing, encoded, step, value, op, repeat))
+    return (total - reduction) * op.repeat, spent, collectives
+
+
+def _collective(
+    costing: Costing, encoded: Encoded, step: Step, value: int, op: Op, repeat: float
+) -> PredictedCollective:
+    larger = step.after if step.kind is StepKind.ALL_GATHER else step.before
+    pieces = encoded.parts.num_shards(p for dim in larger for p in dim)
+    axes = costing.axis_parts(step.parts)
+    return PredictedCollective(
+        kind=step.kind.value,
+        axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
+        group_size=encoded.parts.num_shards(step.parts),
+        bytes_per_device=encoded.graph.values[value].num_bytes // pieces,
+        count=repeat,
+        op=_op_text(op),
+    )
+
+
+def _axis_text(encoded: Encoded, name: str, pre_size: int, size: int) -> str:
+    return name if size == encoded.parts.mesh.sizes[name] else f"{name}:({pre_size}){size}"
+
+
+def _op_text(op: Op) -> str:
+    return f"{op.name} at {op.source}" if op.source else op.name
+
+
+def _reductions(
+    costing: Costing, encoded: Encoded, decoded: Decoded, op: Op
+) -> Iterator[PredictedCollective]:
+    candidate = decoded.candidates[op.index]
+    has_reduce_scatter = costing.model.hardware.has_reduce_scatter
+    pieces = encoded.parts.num_shards(p for dim in candidate.partial for p in dim)
+    for value in op.results:
+        num_bytes = encoded.graph.values[value].num_bytes // pieces
+        for parts, kind in ((candidate.scattered, "reduce-scatter"), (candidate.reduced, "")):
+            if not parts:
+                continue
+            name = kind if kind and has_reduce_scatter else "all-reduce"
+            axes = costing.axis_parts(parts)
+            yield PredictedCollective(
+                kind=name,
+                axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
+                group_size=encoded.parts.num_shards(parts),
+                bytes_per_device=num_bytes,
+                count=op.repeat,
+                op=_op_text(op),
+            )
+            num_bytes //= encoded.parts.num_shards(parts)
+
+
+def memory_use(
+    encoder: Encoder, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]
+) -> MemoryUse:
+    """Bytes held over the program, from the memory terms under the given choices."""
+    problem, graph = encoded.problem, encoded.graph
+    steps = np.zeros(len(graph.ops) + 2, dtype=np.int64)
+    argument_bytes = 0
+    for term in problem.node_memory:
+        amount = int(term.usage[choices[term.node]])
+        steps[term.start] += amount
+        steps[term.stop] -= amount
+        if graph.ops[encoded.ops[term.node]].kind is OpKind.ARGUMENT:
+            argument_bytes += amount
+    for copy in problem.edge_memory:
+        edge = problem.edges[copy.edge]
+        amount = int(copy.usage[choices[edge.u], choices[edge.v]])
+        steps[copy.start] += amount
+        steps[copy.stop] -= amount
+    held = np.cumsum(steps)
+    evaluation = evaluate(problem, choices)
+    peak_op = min(int(np.argmax(held)), len(graph.ops) - 1)
+    changes = np.flatnonzero(np.diff(held, prepend=0))
+    return MemoryUse(
+        argument_bytes=argument_bytes,
+        peak_bytes=evaluation.peak,
+        peak_op=peak_op,
+        peak_where=_op_text(graph.ops[peak_op]),
+        live_at_peak=tuple(_live(encoded, decoded, choices, peak_op)),
+        timeline=tuple((int(i), int(held[i])) for i in changes if i < len(graph.ops)),
+    )
+
+
+def _live(
+    encoded: Encoded, decoded: Decoded, choices: tuple[int, ...], time: int, most: int = 40
+) -> list[LiveTensor]:
+    problem, graph = encoded.problem, encoded.graph
+    found = []
+    for term in problem.node_memory:
+        if term.start <= time < term.stop:
+            op = graph.ops[encoded.ops[term.node]]
+            value = graph.values[op.results[0]]
+            found.append(
+                LiveTensor(
+                    name=value.name or op.name,
+                    source=op.source,
+                    type_text=value.type_text,
+                    sharding=encoded.parts.to_sharding(decoded.layouts[value.index]),
+                    local_bytes=int(term.usage[choices[term.node]]),
+                )
+            )
+    for copy in problem.edge_memory:
+        if copy.start <= time < copy.stop:
+            edge = problem.edges[copy.edge]
+            amount = int(copy.usage[choices[edge.u], choices[edge.v]])
+            if amount:
+                reader = graph.ops[encoded.ops[edge.v]]
+                made = graph.values[graph.ops[encoded.ops[edge.u]].results[0]]
+                found.append(
+                    LiveTensor(
+                        name=f"copy of {made.name or made.type_text} for {reader.name}",
+                        source=reader.source,
+                        type_text=made.type_text,
+                        sharding=encoded.parts.to_sharding(decoded.layouts[made.index]),
+                        local_bytes=amount,
+                    )
+                )
+    found.sort(key=lambda t: -t.local_bytes)
+    return found[:most]
+
+

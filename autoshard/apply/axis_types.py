@@ -1,0 +1,67 @@
+"""Arrays on a mesh with Explicit axes, taken as lying on the same mesh with Auto axes, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, NamedSharding
+
+from autoshard.apply.named_shardings import JaxMesh
+from autoshard.frontend.meshes import as_auto
+from autoshard.frontend.trace import abstract_leaf
+
+
+def to_auto_axes(tree: Any, mesh: JaxMesh) -> Any:
+    """Arrays on a mesh with Explicit axes, as lying on it with Auto axes; nothing is copied."""
+    leaves, structure = jax.tree.flatten(tree)
+    found = [i for i, leaf in enumerate(leaves) if _has_explicit_axes(leaf)]
+    if not found:
+        return tree
+    targets = [
+        NamedSharding(as_auto(leaves[i].sharding.mesh), leaves[i].sharding.spec) for i in found
+    ]
+    with jax.sharding.use_abstract_mesh(mesh.abstract):
+        moved = jax.device_put([leaves[i] for i in found], targets)
+    for i, leaf in zip(found, moved, strict=True):
+        leaves[i] = leaf
+    return jax.tree.unflatten(structure, leaves)
+
+
+def to_context_axes(tree: Any) -> Any:
+    """Arrays with the Explicit axes of the mesh set by `jax.set_mesh`, if it has some.
+
+    Without this, JAX refuses to compute with them there. Arrays on another mesh, such as one split
+    for a sub-axis, stay as they are.
+    """
+    context = jax.sharding.get_abstract_mesh()
+    if not context.explicit_axes or isinstance(concrete := jax.sharding.get_mesh(), AbstractMesh):
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    found = [
+        i
+        for i, leaf in enumerate(leaves)
+        if isinstance(leaf, jax.Array)
+        and not isinstance(leaf, jax.core.Tracer)
+        and isinstance(leaf.sharding, NamedSharding)
+        and leaf.sharding.mesh.shape == concrete.shape
+        and leaf.sharding.mesh != concrete
+    ]
+    targets = [NamedSharding(concrete, leaves[i].sharding.spec) for i in found]
+    moved = jax.device_put([leaves[i] for i in found], targets)
+    for i, leaf in zip(found, moved, strict=True):
+        leaves[i] = leaf
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _has_explicit_axes(leaf: Any) -> bool:
+    return (
+        isinstance(leaf, jax.Array)
+        and not isinstance(leaf, jax.core.Tracer)
+        and isinstance(leaf.sharding, NamedSharding)
+        and bool(leaf.sharding.mesh.abstract_mesh.explicit_axes)
+    )
+
+
+def without_explicit_axes(leaf: Any) -> Any:
+    return abstract_leaf(leaf) if _has_explicit_axes(leaf) else leaf

@@ -1,0 +1,166 @@
+"""Putting the constraints of a plan into a program, by path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.sharding import AbstractMesh, NamedSharding
+
+from autoshard.apply.named_shardings import JaxMesh, sharding_to_spec
+from autoshard.errors import PlanError, ShardingError
+from autoshard.frontend.jaxpr_paths import ConstraintEquations, is_constrainable, rewrite_bodies
+from autoshard.sharding import Sharding
+
+_MAX_SHOWN = 5
+
+
+def constrain_jaxpr(
+    closed: ClosedJaxpr,
+    constraints: Mapping[str, Sharding],
+    mesh: jax.sharding.Mesh | AbstractMesh | JaxMesh,
+) -> ClosedJaxpr:
+    """A copy of a program with a `sharding_constraint` equation for each constraint.
+
+    * `7.0`, `in.3`, `const.0`, `7.jaxpr/in.2`: right after the value; every use sees it.
+    * `7.jaxpr/38<1`: before that operand of that equation; no other use sees it.
+    * `out<2`, `7.jaxpr/out<0`: before that result.
+
+    A constraint on a value and another on one of its uses both take effect, in that order. Nothing
+    is traced again, and bodies without constraints are shared with the given program.
+
+    Args:
+        closed: As `frontend.trace.trace_call` gives it.
+        constraints: By path. Open dimensions are left to the partitioner.
+        mesh: Concrete to run, abstract to look at the lowered program only.
+
+    Raises:
+        PlanError: A path that the program does not have, a value that cannot be cut, or another
+            number of dimensions.
+        ShardingError: A sharding that JAX cannot say there.
+    """
+    if not constraints:
+        return closed
+    inserter = _Inserter(constraints, mesh if isinstance(mesh, JaxMesh) else JaxMesh(mesh))
+    jaxpr = inserter.insert(closed.jaxpr, "", None)
+    inserter.check_all_placed()
+    return ClosedJaxpr(jaxpr, closed.consts)
+
+
+@dataclass(eq=False)
+class _Inserter:
+    constraints: Mapping[str, Sharding]
+    mesh: JaxMesh
+    equations: ConstraintEquations = field(default_factory=ConstraintEquations)
+    placed: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        # The bodies on the way to some constraint; all others stay untouched.
+        self.bodies = {
+            path[: position + 1]
+            for path in self.constraints
+            for position, letter in enumerate(path)
+            if letter == "/"
+        }
+        self.holders = {body.rpartition(".")[0] for body in self.bodies}
+        self.used_equations = {path.partition("<")[0] for path in self.constraints if "<" in path}
+
+    def insert(self, jaxpr: Jaxpr, prefix: str, parent: JaxprEqn | None) -> Jaxpr:
+        eqns: list[JaxprEqn] = []
+        current: dict[Var, Var] = {}
+        first = jaxpr.eqns[0] if jaxpr.eqns else parent
+
+        def constrain(atom: Any, path: str, like: JaxprEqn | None) -> Any:
+            equation = self.equation(atom, path, like)
+            eqns.append(equation)
+            return equation.outvars[0]
+
+        def constrain_uses(path: str, atoms: list[Any], like: JaxprEqn | None) -> list[Any]:
+            read = [a if isinstance(a, Literal) else current.get(a, a) for a in atoms]
+            if path in self.used_equations:
+                for position, atom in enumerate(read):
+                    if (use := f"{path}<{position}") in self.constraints:
+                        read[position] = constrain(atom, use, like)
+            return read
+
+        for kind, variables in (("const", jaxpr.constvars), ("in", jaxpr.invars)):
+            for position, var in enumerate(variables):
+                if (path := f"{prefix}{kind}.{position}") in self.constraints:
+                    current[var] = constrain(var, path, first)
+
+        for index, eqn in enumerate(jaxpr.eqns):
+            path = f"{prefix}{index}"
+            operands = constrain_uses(path, eqn.invars, eqn)
+            eqns.append(eqn.replace(invars=operands, params=self.params(eqn, path)))
+            for position, var in enumerate(eqn.outvars):
+                if (value := f"{path}.{position}") in self.constraints:
+                    current[var] = constrain(var, value, eqn)
+
+        results = constrain_uses(
+            f"{prefix}out", jaxpr.outvars, jaxpr.eqns[-1] if jaxpr.eqns else parent
+        )
+        return Jaxpr(
+            jaxpr.constvars,
+            jaxpr.invars,
+            results,
+            eqns,
+            jaxpr.effects,
+            jaxpr.debug_info,
+            jaxpr.is_high,
+        )
+
+    def params(self, eqn: JaxprEqn, path: str) -> dict[str, Any] | None:
+        def rewrite(key: str, body: Jaxpr) -> Jaxpr:
+            prefix = f"{path}.{key}/"
+            return self.insert(body, prefix, eqn) if prefix in self.bodies else body
+
+        if path not in self.holders:
+            return None
+        return rewrite_bodies(eqn, rewrite)
+
+    def equation(self, atom: Any, path: str, like: JaxprEqn | None) -> JaxprEqn:
+        sharding = self.constraints[path]
+        if not is_constrainable(atom.aval):
+            raise PlanError(
+                f"the plan constrains a value of type {atom.aval.str_short()}, which cannot be cut",
+                where=path,
+                fix="plan again for this program",
+            )
+        if sharding.rank != atom.aval.ndim:
+            raise PlanError(
+                f"the plan's sharding has {sharding.rank} dimensions, the value there is"
+                f" {atom.aval.str_short()}",
+                where=path,
+                fix="plan again for this program",
+            )
+        self.placed.add(path)
+        return self.equations.make(
+            atom, self.named(sharding, atom.aval, path), scope=f"autoshard[{path}]", like=like
+        )
+
+    def named(self, sharding: Sharding, aval: Any, path: str) -> NamedSharding:
+        manual = aval.sharding.mesh
+        if not manual.manual_axes:
+            return self.mesh.named_sharding(sharding, where=path)
+        taken = sorted({ref.name for ref in sharding.axis_refs()} & set(manual.manual_axes))
+        if taken:
+            raise ShardingError(
+                f"axis {', '.join(taken)} is manual inside this shard_map body",
+                where=path,
+                fix="use axes the shard_map does not map over",
+            )
+        return NamedSharding(manual, sharding_to_spec(sharding))
+
+    def check_all_placed(self) -> None:
+        missing = [path for path in self.constraints if path not in self.placed]
+        if missing:
+            shown = ", ".join(missing[:_MAX_SHOWN])
+            more = f" and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
+            raise PlanError(
+                f"the program has no value or use called {shown}{more}",
+                where=f"{len(missing)} of {len(self.constraints)} constraints",
+                fix="plan again for this program, or pass the function the plan was made for",
+            )

@@ -1,0 +1,211 @@
+"""Shardings of a plan as JAX spells them, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from autoshard.errors import ShardingError
+from autoshard.frontend.meshes import read_mesh
+from autoshard.frontend.user_shardings import spec_to_sharding
+from autoshard.sharding import (
+    AxisRef,
+    DimSharding,
+    Mesh,
+    Sharding,
+    canonicalize,
+    refine_mesh,
+    refine_sharding,
+)
+
+
+@dataclass(eq=False)
+class JaxMesh:
+    """A JAX mesh with Auto axes and its refinements, in which our shardings are written.
+
+    A sub-axis becomes an axis of a finer mesh over the same devices in the same order.
+
+    Args:
+        given: Concrete or abstract; Explicit axes are taken as Auto.
+
+    Raises:
+        InputError: The mesh has no axes or Manual ones.
+    """
+
+    given: jax.sharding.Mesh | AbstractMesh
+    base: Mesh = field(init=False)
+    auto: jax.sharding.Mesh | AbstractMesh = field(init=False)
+    _refined: dict[tuple[tuple[str, int], ...], jax.sharding.Mesh | AbstractMesh] = field(
+        init=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        self.base, abstract, concrete = read_mesh(self.given)
+        self.auto = abstract if concrete is None else concrete
+
+    @property
+    def abstract(self) -> AbstractMesh:
+        """The mesh to trace under."""
+        return self.auto if isinstance(self.auto, AbstractMesh) else self.auto.abstract_mesh
+
+    def named_sharding(
+        self, sharding: Sharding, *, at_boundary: bool = False, where: str = ""
+    ) -> NamedSharding:
+        """Our sharding as a `NamedSharding`.
+
+        Args:
+            sharding: On this mesh.
+            at_boundary: For an argument or result, where JAX takes no open dimension.
+            where: Names the value in errors.
+
+        Raises:
+            ShardingError: JAX cannot say it: an open dimension that has axes, an open one at the
+                boundary, replicated axes beside an open dimension, unreduced axes.
+        """
+        _check_expressible(sharding, at_boundary, where)
+        used = list(sharding.axis_refs())
+        if all(ref.is_whole for ref in used):
+            return NamedSharding(self.auto, sharding_to_spec(sharding))
+        refined, names = refine_mesh(self.base, used)
+        return NamedSharding(
+            self._refine(refined), sharding_to_spec(refine_sharding(sharding, names))
+        )
+
+    def read(self, sharding: NamedSharding, rank: int, where: str = "") -> Sharding:
+        """A `NamedSharding` on this mesh or a refinement of it, as ours.
+
+        Raises:
+            ShardingError: Its mesh does not refine this one.
+        """
+        parts = self._parts_of(sharding.mesh, where)
+        spelled = spec_to_sharding(sharding.spec, rank, where)
+        dims = tuple(
+            DimSharding(tuple(parts[ref.name] for ref in dim.axes), dim.is_open)
+            for dim in spelled.dims
+        )
+        unreduced = tuple(parts[ref.name] for ref in spelled.unreduced)
+        return canonicalize(Sharding(dims, unreduced=unreduced), self.base)
+
+    def _refine(self, refined: Mesh) -> jax.sharding.Mesh | AbstractMesh:
+        key = tuple(refined.sizes.items())
+        found = self._refined.get(key)
+        if found is None:
+            names, sizes = refined.axis_names, tuple(refined.sizes.values())
+            kinds = (AxisType.Auto,) * len(sizes)
+            if isinstance(self.auto, AbstractMesh):
+                found = AbstractMesh(sizes, names, kinds)
+            else:
+                found = jax.sharding.Mesh(self.auto.devices.reshape(sizes), names, kinds)
+            self._refined[key] = found
+        return found
+
+    def _parts_of(self, mesh: Any, where: str) -> dict[str, AxisRef]:
+        """Each axis of a refined mesh as the axis or sub-axis of the base mesh that it is."""
+        left = [(str(name), size) for name, size in mesh.shape.items()]
+        parts: dict[str, AxisRef] = {}
+        for axis in self.base.axes:
+            if left and left[0] == (axis.name, axis.size):
+                parts[left.pop(0)[0]] = AxisRef(axis.name)
+                continue
+            done = 1
+            while left and done < axis.size and axis.size % (done * left[0][1]) == 0:
+                name, size = left.pop(0)
+                parts[name] = AxisRef(axis.name, done, size)
+                done *= size
+            if done != axis.size:
+                left.append(("", 0))
+                break
+        if left:
+            shown = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
+            raise ShardingError(
+                f"mesh ({shown}) is neither {self.base} nor a refinement of it",
+                where=where,
+                fix="use one mesh, or split its axes in place",
+            )
+        return parts
+
+
+AnyJaxMesh: TypeAlias = jax.sharding.Mesh | AbstractMesh | JaxMesh
+
+
+def as_jax_mesh(mesh: AnyJaxMesh) -> JaxMesh:
+    return mesh if isinstance(mesh, JaxMesh) else JaxMesh(mesh)
+
+
+def sharding_to_spec(sharding: Sharding) -> PartitionSpec:
+    """A sharding by whole axes as a `PartitionSpec` with one entry per dimension.
+
+    Raises:
+        ShardingError: It has a sub-axis, or JAX cannot say it.
+    """
+    _check_expressible(sharding, False, "")
+    for ref in sharding.axis_refs():
+        if not ref.is_whole:
+            raise ShardingError(
+                f"a PartitionSpec cannot name the sub-axis {ref}",
+                where=str(sharding),
+                fix="write it on a refined mesh: JaxMesh.named_sharding does",
+            )
+    return PartitionSpec(*(_entry(dim) for dim in sharding.dims))
+
+
+def _entry(dim: DimSharding) -> Any:
+    if dim.is_open:
+        return PartitionSpec.UNCONSTRAINED
+    names = tuple(ref.name for ref in dim.axes)
+    return None if not names else names[0] if len(names) == 1 else names
+
+
+def _check_expressible(sharding: Sharding, at_boundary: bool, where: str) -> None:
+    where = f"{where}: {sharding}" if where else str(sharding)
+    if sharding.unreduced:
+        raise ShardingError(
+            "JAX takes unreduced axes on Explicit meshes only, and planning is for Auto ones",
+            where=where,
+            fix="reduce the value, or leave the partial sum inside the program",
+        )
+    for position, dim in enumerate(sharding.dims):
+        if not dim.is_open:
+            continue
+        if at_boundary:
+            raise ShardingError(
+                f"dimension {position} of an argument or result is open, which jax.jit refuses",
+                where=where,
+                fix="close the dimension, or give no sharding at all",
+            )
+        if dim.axes:
+            raise ShardingError(
+                f"dimension {position} is open and has axes, which JAX cannot say",
+                where=where,
+                fix="close the dimension, or leave it open without axes",
+            )
+        if sharding.replicated:
+            raise ShardingError(
+                f"dimension {position} is open beside replicated axes, which JAX cannot say",
+                where=where,
+                fix="close every dimension, or name no replicated axes",
+            )
+
+
+def flat_named_shardings(
+    shardings: Sequence[Sharding | None], mesh: JaxMesh, names: Sequence[str]
+) -> tuple[NamedSharding | None, ...]:
+    """Shardings of flat arguments or results as `jax.jit` takes them; None and fully open are None.
+
+    Raises:
+        ShardingError: One of them JAX cannot say; the error names the argument.
+    """
+    return tuple(
+        None
+        if sharding is None or _says_nothing(sharding)
+        else mesh.named_sharding(sharding, at_boundary=True, where=name)
+        for sharding, name in zip(shardings, names, strict=True)
+    )
+
+
+def _says_nothing(sharding: Sharding) -> bool:
+    return bool(sharding.dims) and all(dim.is_open and not dim.axes for dim in sharding.dims)

@@ -1,0 +1,90 @@
+"""Making arrays where a plan wants them, whole on no device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from autoshard.apply.axis_types import to_auto_axes, to_context_axes
+from autoshard.apply.named_shardings import (
+    AnyJaxMesh,
+    JaxMesh,
+    as_jax_mesh,
+    flat_named_shardings,
+)
+from autoshard.apply.wrapping import WrappedFunction
+from autoshard.frontend.signature import FlatTree, flatten_call, flatten_named
+from autoshard.frontend.trace import abstract_leaf
+from autoshard.frontend.user_shardings import read_shardings
+from autoshard.sharding import Sharding
+
+
+def shard(tree: Any, shardings: Any, mesh: AnyJaxMesh) -> Any:
+    """Put every array of a tree where a plan wants it; arrays without a sharding are replicated.
+
+    Arrays in host memory (NumPy) go to the devices piece by piece, so that none holds one whole.
+
+    Args:
+        tree: For example a training state.
+        shardings: A pytree prefix of autoshard `Sharding`, `NamedSharding`, `PartitionSpec`, None.
+        mesh: Of devices.
+
+    Raises:
+        InputError: The prefix does not match the tree.
+        ShardingError: A sharding does not fit its array.
+    """
+    mesh = as_jax_mesh(mesh)
+    flat = flatten_named([("tree", tree)], tree)
+    read = _read_shardings(shardings, flat, mesh)
+    names = [f"`{name}`" for name in flat.names]
+    ranks = [len(abstract_leaf(leaf).shape) for leaf in flat.leaves]
+    placed = [
+        named if named is not None else mesh.named_sharding(Sharding.replicated_everywhere(rank))
+        for named, rank in zip(flat_named_shardings(read, mesh, names), ranks, strict=True)
+    ]
+    with jax.sharding.use_abstract_mesh(mesh.abstract):
+        leaves = jax.device_put(list(flat.leaves), placed)
+    return to_context_axes(flat.rebuild(leaves))
+
+
+def init(fn: Callable[..., Any], shardings: Any, mesh: AnyJaxMesh) -> Callable[..., Any]:
+    """A function that makes its result, a training state for example, already sharded.
+
+    No device ever holds an array whole that the plan cuts: the function runs as one program whose
+    results have these shardings.
+
+    Args:
+        fn: Makes the arrays, for example from a key.
+        shardings: A pytree prefix of autoshard `Sharding`, `NamedSharding`, `PartitionSpec`, None,
+            for what `fn` returns.
+        mesh: Of devices.
+
+    Raises:
+        InputError: On a call, when the prefix does not match what the function returns.
+        ShardingError: On a call, when a sharding does not fit its array.
+        ExportError: On a call, when the function does not trace.
+    """
+    wrapped = WrappedFunction(fn, {}, as_jax_mesh(mesh), None, ())
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = to_auto_axes((args, kwargs), wrapped.mesh)
+        call = flatten_call(fn, args, kwargs)
+        prepared = wrapped.prepare(call)
+        read = _read_shardings(shardings, prepared.results, wrapped.mesh)
+        named = flat_named_shardings(
+            read, wrapped.mesh, [f"`{name}`" for name in prepared.results.names]
+        )
+        with jax.sharding.use_abstract_mesh(wrapped.mesh.abstract):
+            leaves = jax.jit(prepared.run, out_shardings=named)(*call.arguments.leaves)
+        return to_context_axes(prepared.results.rebuild(leaves))
+
+    return run
+
+
+def _read_shardings(prefix: Any, flat: FlatTree, mesh: JaxMesh) -> tuple[Sharding | None, ...]:
+    shapes = [leaf.shape for leaf in map(abstract_leaf, flat.leaves)]
+    return read_shardings(prefix, flat.dynamic_tree, mesh.base, flat.names, shapes, "shardings")

@@ -1,0 +1,307 @@
+"""Running a user's function under a plan: constraints inside, shardings at the boundary."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.sharding import AbstractMesh, NamedSharding
+
+from autoshard.apply.axis_types import to_auto_axes, to_context_axes, without_explicit_axes
+from autoshard.apply.constrain import constrain_jaxpr
+from autoshard.apply.named_shardings import (
+    AnyJaxMesh,
+    JaxMesh,
+    as_jax_mesh,
+    flat_named_shardings,
+)
+from autoshard.errors import InputError, PlanError
+from autoshard.frontend.fingerprint import canonical_lines
+from autoshard.frontend.program_record import ProgramRecord
+from autoshard.frontend.signature import (
+    Call,
+    FlatTree,
+    flatten_call,
+    function_name,
+)
+from autoshard.frontend.trace import Program, abstract_leaf, donated_leaves, trace_call
+from autoshard.sharding import Sharding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A program with its constraints in place, ready to be evaluated on flat arrays."""
+
+    results: FlatTree
+    run: Callable[..., Any]
+
+
+@dataclass(eq=False)
+class WrappedFunction:
+    """A function whose calls evaluate its constrained program, one per abstract signature."""
+
+    fn: Callable[..., Any]
+    constraints: Mapping[str, Sharding]
+    mesh: JaxMesh
+    record: ProgramRecord | None
+    static_argnums: tuple[int, ...]
+    prepared: dict[Hashable, Prepared] = field(default_factory=dict)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = flatten_call(self.fn, args, kwargs, self.static_argnums)
+        prepared = self.prepare(call)
+        return prepared.results.rebuild(prepared.run(*call.arguments.leaves))
+
+    def prepare(self, call: Call) -> Prepared:
+        key = _signature(call)
+        found = None if key is None else self.prepared.get(key)
+        if found is None:
+            program = trace_call(call, self.mesh.abstract)
+            self.check(program)
+            constrained = constrain_jaxpr(program.jaxpr, self.constraints, self.mesh)
+            found = Prepared(program.results, _evaluator(constrained, call.name))
+            # A program that closes over tracers is only good inside the trace they belong to.
+            if key is not None and not any(
+                isinstance(const, jax.core.Tracer) for const in program.jaxpr.consts
+            ):
+                self.prepared[key] = found
+        return found
+
+    def check(self, program: Program) -> None:
+        """Refuse a program other than the one the constraints were made for.
+
+        Raises:
+            PlanError: It differs; the message says where first.
+        """
+        if self.record is None or self.record.fingerprint == program.record.fingerprint:
+            return
+        reason = self.record.difference(program.record, canonical_lines(program.jaxpr))
+        raise PlanError(
+            f"the plan was made for another program: {reason}",
+            where=f"`{program.call.name}`, fingerprint {program.record.fingerprint[:12]}, planned"
+            f" {self.record.fingerprint[:12]}",
+            fix="use the function and argument types the plan was made with, or plan again",
+        )
+
+
+def _signature(call: Call) -> Hashable | None:
+    """What a trace depends on besides the function; None when part of it cannot be compared."""
+    avals = tuple(
+        (aval.shape, aval.dtype, aval.weak_type)
+        for aval in map(abstract_leaf, call.arguments.leaves)
+    )
+    key = (call.arguments.tree, avals, call.arguments.statics, call.static_arguments)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _evaluator(closed: ClosedJaxpr, name: str) -> Callable[..., Any]:
+    def evaluate(*leaves: Any) -> Any:
+        return jaxpr_as_fun(closed)(*leaves)
+
+    evaluate.__name__ = evaluate.__qualname__ = name
+    # Under another trace the equations go straight into it; called on arrays it is one program.
+    jitted: Callable[..., Any] = jax.jit(evaluate, inline=True)
+    return jitted
+
+
+def wrap(
+    fn: Callable[..., Any],
+    constraints: Mapping[str, Sharding],
+    mesh: AnyJaxMesh,
+    *,
+    record: ProgramRecord | None = None,
+    static_argnums: int | Sequence[int] = (),
+) -> Callable[..., Any]:
+    """The function with the constraints of a plan inside.
+
+    Can be called on arrays, and under `jax.jit`, `jax.grad`, `jax.vmap`, `jax.eval_shape` and any
+    other transformation. `custom_jvp` and `custom_vjp` functions inside keep their derivative
+    rules, so a constraint in the body of one acts where it is evaluated, not where its rule is.
+
+    The function is traced on its first call for each combination of argument shapes and types, as
+    `jax.jit` does.
+
+    Args:
+        fn: The function the constraints were made for.
+        constraints: By path; see `constrain_jaxpr`.
+        mesh: The mesh to run on.
+        record: The program the constraints belong to; None skips the check.
+        static_argnums: As given when planning.
+
+    Raises:
+        PlanError: On a call, when the traced program is not the recorded one.
+        ExportError: On a call, when the function does not trace.
+    """
+    wrapped = WrappedFunction(
+        fn, dict(constraints), as_jax_mesh(mesh), record, _numbers(static_argnums)
+    )
+    functools.update_wrapper(wrapped, fn, updated=())
+    return wrapped
+
+
+class PlannedFunction:
+    """What `jax.jit` gives, with the shardings of a plan: call it, or `lower` it.
+
+    It is built on the first call, when the trees of arguments and results are known. Where every
+    leaf is an array, arguments go to one `jax.jit` function as they are. Keyword arguments, and
+    leaves that are no arrays (Equinox modules have them), are taken out first; that costs some
+    microseconds per leaf and call.
+
+    Arrays on a mesh with Explicit axes are taken as lying on the same mesh with Auto axes, at no
+    copy; under `jax.set_mesh` of such a mesh, results come back with its Explicit axes.
+    """
+
+    def __init__(
+        self,
+        wrapped: WrappedFunction,
+        in_shardings: Sequence[Sharding | None],
+        out_shardings: Sequence[Sharding | None],
+        donate_argnums: int | Sequence[int],
+        jit_options: Mapping[str, Any],
+    ) -> None:
+        self._wrapped = wrapped
+        self._in_shardings = tuple(in_shardings)
+        self._out_shardings = tuple(out_shardings)
+        self._donate_argnums = _numbers(donate_argnums)
+        self._jit_options = dict(jit_options)
+        self._jitted: Any = None
+        self._jitted_flat: dict[Prepared, Any] = {}
+        functools.update_wrapper(self, wrapped.fn, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        mesh = self._wrapped.mesh
+        if isinstance(mesh.auto, AbstractMesh):
+            raise InputError(
+                f"{mesh.base} is abstract: there are no devices to run on",
+                where=f"`{function_name(self._wrapped.fn)}`",
+                fix="pass a mesh of devices; planning, saving and lowering work without",
+            )
+        args, kwargs = to_auto_axes((args, kwargs), mesh)
+        function, leaves_in, rebuild = self._function_for(args, kwargs)
+        with jax.sharding.use_abstract_mesh(mesh.abstract):
+            results = function(*leaves_in)
+        return to_context_axes(rebuild(results))
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lower for these arguments, arrays or `jax.ShapeDtypeStruct`s, as `jax.jit` does.
+
+        With keyword arguments, or leaves that are no arrays, the lowered function takes and returns
+        the flat array leaves.
+        """
+        mesh = self._wrapped.mesh
+        args, kwargs = jax.tree.map(without_explicit_axes, (args, kwargs))
+        function, leaves_in, _ = self._function_for(args, kwargs)
+        with jax.sharding.use_abstract_mesh(mesh.abstract):
+            lowered: jax.stages.Lowered = function.lower(*leaves_in)
+        return lowered
+
+    def _function_for(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Sequence[Any], Callable[[Any], Any]]:
+        """The jitted function, what to call it with, and what to do with its result."""
+        if self._jitted is not None and not kwargs:
+            return self._jitted, args, _identity
+        wrapped = self._wrapped
+        call = flatten_call(wrapped.fn, args, kwargs, wrapped.static_argnums)
+        prepared = wrapped.prepare(call)
+        if not kwargs and not call.arguments.statics and not prepared.results.statics:
+            self._jitted = self._jit_trees(call, prepared)
+            return self._jitted, args, _identity
+        if prepared not in self._jitted_flat:
+            self._jitted_flat[prepared] = self._jit_leaves(call, prepared)
+        return self._jitted_flat[prepared], call.arguments.leaves, prepared.results.rebuild
+
+    def _jit_trees(self, call: Call, prepared: Prepared) -> Any:
+        in_shardings, out_shardings = self._named(call, prepared)
+        positional, _ = jax.tree.unflatten(call.arguments.dynamic_tree, in_shardings)
+        return jax.jit(
+            self._wrapped,
+            in_shardings=positional,
+            out_shardings=jax.tree.unflatten(prepared.results.dynamic_tree, out_shardings),
+            donate_argnums=self._donate_argnums,
+            static_argnums=self._wrapped.static_argnums,
+            **self._jit_options,
+        )
+
+    def _jit_leaves(self, call: Call, prepared: Prepared) -> Any:
+        in_shardings, out_shardings = self._named(call, prepared)
+        donated = donated_leaves(call, self._donate_argnums)
+        return jax.jit(
+            prepared.run,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
+            donate_argnums=tuple(i for i, given in enumerate(donated) if given),
+            **self._jit_options,
+        )
+
+    def _named(
+        self, call: Call, prepared: Prepared
+    ) -> tuple[tuple[NamedSharding | None, ...], tuple[NamedSharding | None, ...]]:
+        for kind, shardings, names in (
+            ("argument", self._in_shardings, call.arguments.names),
+            ("result", self._out_shardings, prepared.results.names),
+        ):
+            if len(shardings) != len(names):
+                raise PlanError(
+                    f"the plan has shardings for {len(shardings)} {kind} arrays, the function has"
+                    f" {len(names)}",
+                    where=f"`{call.name}`",
+                    fix="call it with the arguments it was planned with, or plan again",
+                )
+        mesh = self._wrapped.mesh
+        return (
+            flat_named_shardings(
+                self._in_shardings, mesh, [f"argument `{n}`" for n in call.arguments.names]
+            ),
+            flat_named_shardings(
+                self._out_shardings, mesh, [f"result `{n}`" for n in prepared.results.names]
+            ),
+        )
+
+
+def jit_with(
+    fn: Callable[..., Any],
+    constraints: Mapping[str, Sharding],
+    mesh: AnyJaxMesh,
+    in_shardings: Sequence[Sharding | None],
+    out_shardings: Sequence[Sharding | None],
+    *,
+    record: ProgramRecord | None = None,
+    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
+    **jit_options: Any,
+) -> PlannedFunction:
+    """`jax.jit` of the function with a plan's constraints inside and shardings at its boundary.
+
+    Args:
+        fn: The function the plan was made for.
+        constraints: By path; see `constrain_jaxpr`.
+        mesh: The mesh to run on.
+        in_shardings: By flat argument; None leaves it to the partitioner.
+        out_shardings: By flat result.
+        record: The program the plan was made for; None skips the check.
+        donate_argnums: As in `jax.jit`.
+        static_argnums: As given when planning.
+        jit_options: Passed on to `jax.jit`.
+    """
+    wrapped = WrappedFunction(
+        fn, dict(constraints), as_jax_mesh(mesh), record, _numbers(static_argnums)
+    )
+    functools.update_wrapper(wrapped, fn, updated=())
+    return PlannedFunction(wrapped, in_shardings, out_shardings, donate_argnums, jit_options)
+
+
+def _numbers(numbers: int | Sequence[int]) -> tuple[int, ...]:
+    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
+
+
+def _identity(value: Any) -> Any:
+    return value

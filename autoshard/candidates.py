@@ -1,0 +1,244 @@
+"""The ways one op can be cut: mesh parts assigned to the factors of its sharding rule.
+
+Operand and result layouts, the share of the work each device does and the reduction its partial
+sums need all follow from that assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from math import gcd
+
+from autoshard.graph.program import Graph, OpClass, OpKind
+from autoshard.graph.rule import Dims, Rule
+from autoshard.layouts import Layout, MeshParts, Parts, part_orders
+from autoshard.sharding import AxisRef
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to cut an op.
+
+    Args:
+        operands: Layout each operand must have.
+        results: Layout each result ends in.
+        cut: Pieces the work falls into: local work is the whole divided by this.
+        reduced: Parts over which partial results are summed by an all-reduce.
+        scattered: Parts over which they are summed by a reduce-scatter.
+        partial: Layout of the (first) result before the reduction.
+    """
+
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    cut: int
+    reduced: Parts = ()
+    scattered: Parts = ()
+    partial: Layout = ()
+
+
+@dataclass(slots=True)
+class CandidateMaker:
+    """Enumerates candidates, remembering rules it has met.
+
+    Args:
+        parts: The mesh parts of this plan.
+        max_candidates: Beyond this many the ones that cut the work least are dropped.
+    """
+
+    parts: MeshParts
+    max_candidates: int = 400
+    _by_rule: dict[tuple[Rule, frozenset[str]], tuple[Candidate, ...]] = field(
+        default_factory=dict
+    )
+
+    def of_rule(
+        self, rule: Rule, forbidden_axes: frozenset[str] = frozenset()
+    ) -> tuple[Candidate, ...]:
+        """Every candidate of an op with this rule; the first one cuts nothing."""
+        key = (rule, forbidden_axes)
+        found = self._by_rule.get(key)
+        if found is None:
+            found = self._enumerate(rule, forbidden_axes)
+            self._by_rule[key] = found
+        return found
+
+    def _enumerate(self, rule: Rule, forbidden_axes: frozenset[str]) -> tuple[Candidate, ...]:
+        cuttable = [
+            factor
+            for factor, size in enumerate(rule.factor_sizes)
+            if size > 1
+            and factor not in rule.need_replication
+            and factor not in rule.permutation
+        ]
+        per_axis = [
+            _axis_choices(self.parts, axis, rule.factor_sizes, cuttable)
+            for axis in self.parts.parts_by_axis
+            if axis not in forbidden_axes
+        ]
+        found: dict[Candidate, None] = {}
+        for choice in product(*per_axis):
+            chosen: dict[int, frozenset[int]] = {}
+            for part, factor in (pair for pairs in choice for pair in pairs):
+                chosen[factor] = chosen.get(factor, frozenset()) | {part}
+            if any(
+                rule.factor_sizes[factor] % self.parts.num_shards(used)
+                for factor, used in chosen.items()
+            ):
+                continue
+            orders = (part_orders(self.parts, used) for used in chosen.values())
+            for ordered in product(*orders):
+                for candidate in self._finish(rule, dict(zip(chosen, ordered, strict=True))):
+                    found.setdefault(candidate)
+        if len(found) > self.max_candidates:
+            ranked = sorted(found, key=lambda c: -c.cut)
+            kept = set(ranked[: self.max_candidates])
+            return tuple(c for i, c in enumerate(found) if i == 0 or c in kept)
+        return tuple(found)
+
+    def _finish(self, rule: Rule, cuts: dict[int, Parts]) -> Iterator[Candidate]:
+        """Layouts of one assignment, with each way to end its reductions."""
+        operands = self._layouts(rule, rule.operands, cuts)
+        results = self._layouts(rule, rule.results, cuts)
+        if operands is None or results is None:
+            return
+        summed = {factor: cuts[factor] for factor in cuts if factor in rule.reduction}
+        cut = self.parts.num_shards(part for used in cuts.values() for part in used)
+        reduced = tuple(sorted(part for used in summed.values() for part in used))
+        if not reduced:
+            yield Candidate(operands, results, cut)
+            return
+        partial = results[0]
+        yield Candidate(operands, results, cut, reduced, (), partial)
+        if len(results) > 1:
+            return
+        shape = _result_shape(rule)
+        runs = [
+            tuple(p for p in reduced if self.parts.axes[p] == axis)
+            for axis in self.parts.parts_by_axis
+        ]
+        runs = [run for run in runs if run]
+        for targets in product(range(-1, len(shape)), repeat=len(runs)):
+            if all(target < 0 for target in targets):
+                continue
+            layout = [list(dim) for dim in partial]
+            scattered: list[int] = []
+            for run, target in zip(runs, targets, strict=True):
+                if target >= 0:
+                    layout[target].extend(run)
+                    scattered.extend(run)
+            ended = tuple(tuple(dim) for dim in layout)
+            if all(
+                size % self.parts.num_shards(dim) == 0
+                for size, dim in zip(shape, ended, strict=True)
+            ):
+                rest = tuple(p for p in reduced if p not in scattered)
+                yield Candidate(operands, (ended,), cut, rest, tuple(scattered), partial)
+
+    def _layouts(
+        self, rule: Rule, tensors: tuple[Dims, ...], cuts: dict[int, Parts]
+    ) -> tuple[Layout, ...] | None:
+        """Layouts of tensors under factor cuts; None where a sharding cannot say them.
+
+        A dimension made of several factors is cut from its major factor on: a minor factor may be
+        cut only when everything more major is cut whole.
+        """
+        layouts = []
+        for dims in tensors:
+            layout = []
+            for factors in dims:
+                used: Parts = ()
+                is_whole = True
+                for factor in factors:
+                    cut = cuts.get(factor, ())
+                    if cut and not is_whole:
+                        return None
+                    used += cut
+                    if is_whole:
+                        is_whole = self.parts.num_shards(cut) == rule.factor_sizes[factor]
+                layout.append(used)
+            layouts.append(tuple(layout))
+        return tuple(layouts)
+
+
+def _axis_choices(
+    parts: MeshParts, axis: str, sizes: tuple[int, ...], cuttable: list[int]
+) -> list[tuple[tuple[int, int], ...]]:
+    """What one axis can do: nothing, cut a factor whole, or lend its parts to several factors.
+
+    Each choice is a tuple of `(part, factor)` pairs. Of a split axis the major parts may cut any
+    factor alone; the minor ones cut another factor beside them only where the whole axis does not
+    divide the first.
+    """
+    own = parts.parts_by_axis[axis]
+    whole = parts.num_shards(own)
+    choices: list[tuple[tuple[int, int], ...]] = [()]
+    choices += [
+        tuple((part, factor) for part in own) for factor in cuttable if sizes[factor] % whole == 0
+    ]
+    if len(own) == 1:
+        return choices
+    for length in range(1, len(own)):
+        major, minor = own[:length], own[length:]
+        for first in cuttable:
+            if sizes[first] % parts.num_shards(major):
+                continue
+            head = tuple((part, first) for part in major)
+            choices.append(head)
+            if sizes[first] % whole == 0:
+                continue
+            choices += [
+                (*head, *((part, second) for part in minor))
+                for second in cuttable
+                if second != first and sizes[second] % parts.num_shards(minor) == 0
+            ]
+    return choices
+
+
+def _result_shape(rule: Rule) -> tuple[int, ...]:
+    shape = []
+    for factors in rule.results[0]:
+        size = 1
+        for factor in factors:
+            size *= rule.factor_sizes[factor]
+        shape.append(size)
+    return tuple(shape)
+
+
+def choose_splits(
+    graph: Graph, mesh_sizes: dict[str, int], written: Iterable[AxisRef] = ()
+) -> dict[str, tuple[int, ...]]:
+    """Split an axis where heavy matmuls have a factor that only part of it divides.
+
+    The split that serves the most matmul work wins; an axis no matmul needs in parts stays whole.
+    Sub-axes that the user wrote down split their axis where they begin and end, and no further.
+
+    Args:
+        graph: The program.
+        mesh_sizes: Axis sizes by name.
+        written: Axis references in the user's shardings.
+    """
+    splits: dict[str, tuple[int, ...]] = {}
+    cuts: dict[str, set[int]] = {}
+    for ref in written:
+        if ref.size is not None and ref.name in mesh_sizes:
+            cuts.setdefault(ref.name, set()).update((ref.pre_size, ref.pre_size * ref.size))
+    for axis, size in mesh_sizes.items():
+        if axis in cuts:
+            places = sorted({1, size} | cuts[axis])
+            splits[axis] = tuple(b // a for a, b in zip(places, places[1:], strict=False))
+            continue
+        work: dict[int, float] = {}
+        for op in graph.ops:
+            if op.kind is not OpKind.COMPUTE or op.op_class is not OpClass.MATMUL:
+                continue
+            assert op.rule is not None
+            for factor, factor_size in enumerate(op.rule.factor_sizes):
+                part = gcd(factor_size, size)
+                if 1 < part < size and factor not in op.rule.need_replication:
+                    work[part] = work.get(part, 0.0) + op.flops * op.repeat
+        if work:
+            part = max(sorted(work), key=lambda p: work[p])
+            splits[axis] = (part, size // part)
+    return splits

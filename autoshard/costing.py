@@ -1,0 +1,200 @@
+"""The only door to `cost_models`: seconds of candidates and of reshard steps.
+
+The planner speaks of mesh parts and layouts, cost models of axes and bytes; this file translates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.candidates import Candidate
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.layouts import Layout, MeshParts, Parts
+from autoshard.reshard import StepKind
+from cost_models import AlphaBetaModel, AxisPart, Hardware
+
+if TYPE_CHECKING:
+    from cost_models import CostModel
+
+FloatArray = npt.NDArray[np.float64]
+
+_DTYPE_NAMES = {
+    "f64": "float64",
+    "f32": "float32",
+    "tf32": "float32",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "i8": "int8",
+    "ui8": "int8",
+    "i4": "int8",
+    "ui4": "int8",
+    "complex<f32>": "float32",
+    "complex<f64>": "float64",
+}
+
+
+def model_dtype(dtype: str) -> str:
+    """StableHLO's name of an element type as cost models name its family."""
+    if dtype.startswith("f8") or dtype.startswith("f4"):
+        return "float8"
+    return _DTYPE_NAMES.get(dtype, "float32")
+
+
+def cost_model_for(hardware: Hardware, parts: MeshParts) -> CostModel:
+    """The standard cost model of a machine under a mesh."""
+    return AlphaBetaModel(hardware, [(axis.name, axis.size) for axis in parts.mesh.axes])
+
+
+@dataclass(slots=True)
+class Costing:
+    """Seconds of everything a plan may do on one machine.
+
+    Args:
+        model: Prices single kernels and collectives.
+        parts: The mesh parts of this plan.
+    """
+
+    model: CostModel
+    parts: MeshParts
+    _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
+    _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(
+        default_factory=dict
+    )
+
+    def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
+        """Mesh parts as the cost model names them, in mesh order."""
+        found = self._axes.get(chosen)
+        if found is None:
+            sizes = self.parts.mesh.sizes
+            found = tuple(
+                AxisPart(ref.name, ref.pre_size, ref.size or sizes[ref.name])
+                for ref in self.parts.refs(tuple(sorted(chosen)))
+            )
+            self._axes[chosen] = found
+        return found
+
+    def step_seconds(self, kind: StepKind, parts: Parts, num_bytes: FloatArray) -> FloatArray:
+        """Seconds of reshard steps of one kind over one set of parts.
+
+        Args:
+            kind: What the step does.
+            parts: The parts it works over.
+            num_bytes: float64[n]: bytes per device of the larger side.
+        """
+        axes = self.axis_parts(parts)
+        if kind is StepKind.SLICE:
+            return np.asarray(
+                self.model.compute_seconds(
+                    np.zeros_like(num_bytes), 2.0 * num_bytes, "float32", OpClass.COPY.value
+                )
+            )
+        if kind is StepKind.ALL_GATHER:
+            return np.asarray(self.model.all_gather_seconds(num_bytes, axes))
+        if kind is StepKind.ALL_TO_ALL:
+            return np.asarray(self.model.all_to_all_seconds(num_bytes, axes))
+        return np.asarray(self.model.permute_seconds(num_bytes, axes))
+
+    def candidate_seconds(
+        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds one run of the op takes, its reductions included."""
+        if op.kind is not OpKind.COMPUTE:
+            return np.zeros(len(candidates))
+        arrays = self._arrays(candidates)
+        return self._work_seconds(graph, buffers, op, arrays) + self.reduction_seconds(
+            graph, op, candidates
+        )
+
+    def _work_seconds(
+        self, graph: Graph, buffers: Buffers, op: Op, arrays: _CandidateArrays
+    ) -> FloatArray:
+        num_bytes = np.zeros(len(arrays.cut))
+        for position, value in enumerate(op.operands):
+            if buffers.is_stored[value] and not _reads_a_piece(op, position):
+                num_bytes += graph.values[value].num_bytes / arrays.operand_shards[position]
+        writes = False
+        for position, value in enumerate(op.results):
+            if buffers.is_stored[value] and buffers.owner[value] == value:
+                writes = True
+                num_bytes += graph.values[value].num_bytes / arrays.result_shards[position]
+        flops = op.flops / arrays.cut
+        if op.name == "dynamic_update_slice":
+            update = graph.values[op.operands[1]].num_bytes / arrays.operand_shards[1]
+            num_bytes = 2.0 * update
+        elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
+            return flops / self._vector_flops(graph, op)
+        dtype = model_dtype(graph.values[op.operands[0] if op.operands else op.results[0]].dtype)
+        return np.asarray(
+            self.model.compute_seconds(flops, num_bytes, dtype, op.op_class.value)
+        )
+
+    def _vector_flops(self, graph: Graph, op: Op) -> float:
+        dtype = model_dtype(graph.values[op.results[0]].dtype)
+        return float(self.model.hardware.compute.vector.of(dtype))
+
+    def reduction_seconds(
+        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds one run of the op's reductions takes."""
+        seconds = np.zeros(len(candidates))
+        total = float(sum(graph.values[v].num_bytes for v in op.results))
+        groups: dict[tuple[Parts, Parts], list[int]] = {}
+        for index, candidate in enumerate(candidates):
+            if candidate.reduced or candidate.scattered:
+                groups.setdefault((candidate.reduced, candidate.scattered), []).append(index)
+        for (reduced, scattered), members in groups.items():
+            num_bytes = np.array(
+                [total / self._num_pieces(candidates[i].partial) for i in members]
+            )
+            spent = np.zeros(len(members))
+            if scattered:
+                spent += self.model.reduce_scatter_seconds(num_bytes, self.axis_parts(scattered))
+                num_bytes = num_bytes / self.parts.num_shards(scattered)
+            if reduced:
+                spent += self.model.all_reduce_seconds(num_bytes, self.axis_parts(reduced))
+            seconds[members] = spent
+        return seconds
+
+    def _num_pieces(self, layout: Layout) -> int:
+        return self.parts.num_shards(part for dim in layout for part in dim)
+
+    def _arrays(self, candidates: tuple[Candidate, ...]) -> _CandidateArrays:
+        found = self._shards.get(id(candidates))
+        if found is None or found[0] is not candidates:
+            found = (candidates, _candidate_arrays(self.parts, candidates))
+            self._shards[id(candidates)] = found
+        return found[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CandidateArrays:
+    cut: FloatArray
+    operand_shards: tuple[FloatArray, ...]
+    result_shards: tuple[FloatArray, ...]
+
+
+def _candidate_arrays(parts: MeshParts, candidates: tuple[Candidate, ...]) -> _CandidateArrays:
+    def shards(layouts: Sequence[Layout]) -> FloatArray:
+        return np.array(
+            [prod(parts.sizes[p] for dim in layout for p in dim) for layout in layouts],
+            dtype=np.float64,
+        )
+
+    first = candidates[0]
+    return _CandidateArrays(
+        np.array([c.cut for c in candidates], dtype=np.float64),
+        tuple(shards([c.operands[i] for c in candidates]) for i in range(len(first.operands))),
+        tuple(shards([c.results[i] for c in candidates]) for i in range(len(first.results))),
+    )
+
+
+def _reads_a_piece(op: Op, position: int) -> bool:
+    """Whether the op reads only a small part of this operand."""
+    return position == 0 and op.name in ("dynamic_slice", "gather", "dynamic_update_slice")

@@ -1,0 +1,143 @@
+"""Meshes as users have them, read into ours; and the JAX meshes to trace under and to run on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType
+
+from autoshard.errors import InputError
+from autoshard.sharding import Mesh, MeshAxis, parse_mesh_sizes
+
+
+def read_mesh(mesh: Any) -> tuple[Mesh, AbstractMesh, jax.sharding.Mesh | None]:
+    """A mesh in our terms, the mesh to trace under, and the devices if the user gave any.
+
+    Axis types do not matter: planning is for Auto axes, so Explicit axes (what `jax.make_mesh`
+    gives) count as Auto.
+
+    Args:
+        mesh: A `jax.sharding.Mesh`, an `AbstractMesh`, text such as `"data=2,model=4"`, a mapping
+            from axis name to size, or an autoshard `Mesh`.
+
+    Raises:
+        InputError: It is none of these, has no axes, or has Manual axes.
+    """
+    if isinstance(mesh, jax.sharding.Mesh):
+        _check_axes(tuple(mesh.axis_names), mesh.axis_types, mesh)
+        auto = as_auto(mesh)
+        order = _places([device.id for device in mesh.devices.flat])
+        axes = tuple(MeshAxis(str(name), size) for name, size in mesh.shape.items())
+        return Mesh(axes, order), auto.abstract_mesh, auto
+    if isinstance(mesh, AbstractMesh):
+        _check_axes(tuple(mesh.axis_names), mesh.axis_types, mesh)
+        axes = tuple(MeshAxis(str(name), size) for name, size in mesh.shape.items())
+        return Mesh(axes), as_auto(mesh), None
+    if isinstance(mesh, str):
+        ours = parse_mesh_sizes(mesh)
+    elif isinstance(mesh, Mapping):
+        ours = Mesh(tuple(MeshAxis(name, size) for name, size in mesh.items()))
+        for axis in ours.axes:
+            if axis.size < 1:
+                raise InputError(
+                    f'mesh axis "{axis.name}" has size {axis.size}, which is below 1',
+                    where=f"mesh={mesh!r}",
+                    fix="give every axis the number of devices along it, at least 1",
+                )
+    elif isinstance(mesh, Mesh):
+        ours = mesh
+    else:
+        raise InputError(
+            f"expected a mesh, found {type(mesh).__name__}",
+            where=f"mesh={mesh!r}",
+            fix='pass a jax.sharding.Mesh, an AbstractMesh, text such as "data=2,model=4", or a'
+            " mapping from axis name to size",
+        )
+    if not ours.axes:
+        raise _no_axes(mesh)
+    return ours, abstract_mesh(ours), None
+
+
+def abstract_mesh(mesh: Mesh) -> AbstractMesh:
+    """The mesh to trace under: the same names and sizes, every axis Auto, no devices."""
+    return AbstractMesh(tuple(mesh.sizes.values()), mesh.axis_names)
+
+
+def as_auto(mesh: Any) -> Any:
+    """The same mesh, concrete or abstract, with every axis Auto."""
+    if all(kind == AxisType.Auto for kind in mesh.axis_types):
+        return mesh
+    kinds = (AxisType.Auto,) * len(mesh.axis_names)
+    if isinstance(mesh, AbstractMesh):
+        return AbstractMesh(tuple(mesh.shape.values()), mesh.axis_names, kinds)
+    return jax.sharding.Mesh(mesh.devices, mesh.axis_names, kinds)
+
+
+def concrete_mesh(
+    mesh: Mesh,
+    refinement: Sequence[MeshAxis] | None = None,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+) -> jax.sharding.Mesh:
+    """A JAX mesh with Auto axes over this machine's devices.
+
+    Args:
+        mesh: Names, sizes and the order of devices.
+        refinement: The axes of a finer mesh over the same devices in the same order, where
+            sub-axes have to be written as axes of their own.
+        devices: In the order the mesh numbers them; all devices of the machine if None.
+
+    Raises:
+        InputError: There are too few devices.
+    """
+    available = list(jax.devices() if devices is None else devices)
+    missing = mesh.num_devices - len(available)
+    if missing > 0:
+        raise InputError(
+            f"{mesh} needs {mesh.num_devices} devices and this machine has {len(available)}:"
+            f" {missing} {'is' if missing == 1 else 'are'} missing",
+            where=f"jax.devices() of platform {available[0].platform}" if available else "",
+            fix="planning, printing and saving the plan work without them; run it where there are"
+            f" {mesh.num_devices} devices, or on CPU set"
+            f" XLA_FLAGS=--xla_force_host_platform_device_count={mesh.num_devices} before importing"
+            " jax",
+        )
+    axes = tuple(mesh.axes if refinement is None else refinement)
+    grid = np.empty(math.prod(axis.size for axis in axes), dtype=object)
+    for place, device in enumerate(mesh.device_order):
+        grid[place] = available[device]
+    return jax.sharding.Mesh(
+        grid.reshape([axis.size for axis in axes]),
+        tuple(axis.name for axis in axes),
+        (AxisType.Auto,) * len(axes),
+    )
+
+
+def _places(ids: Sequence[int]) -> tuple[int, ...]:
+    """Each device as its rank among the mesh's own devices, so that any subset counts from 0."""
+    rank = {device_id: place for place, device_id in enumerate(sorted(ids))}
+    return tuple(rank[device_id] for device_id in ids)
+
+
+def _check_axes(names: tuple[Any, ...], kinds: Sequence[AxisType], mesh: Any) -> None:
+    if not names:
+        raise _no_axes(mesh)
+    manual = [str(name) for name, kind in zip(names, kinds, strict=True) if kind == AxisType.Manual]
+    if manual:
+        raise InputError(
+            f"the mesh has Manual axes: {', '.join(manual)}",
+            where=f"mesh={mesh!r}",
+            fix="plan outside shard_map, with the mesh that surrounds it",
+        )
+
+
+def _no_axes(mesh: Any) -> InputError:
+    return InputError(
+        "the mesh has no axes",
+        where=f"mesh={mesh!r}",
+        fix='give it at least one axis, as in "data=8"; one device is "data=1"',
+    )

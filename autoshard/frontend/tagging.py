@@ -1,0 +1,127 @@
+"""Tags: an all-open sharding constraint after every value, located at the value's path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.sharding import AbstractMesh, NamedSharding
+
+from autoshard.frontend.jaxpr_paths import (
+    ConstraintEquations,
+    all_open,
+    is_constrainable,
+    rewrite_bodies,
+    used_variables,
+)
+from autoshard.frontend.source_lines import SourceLines
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tagged:
+    """A jaxpr with its tags, and what was learned on the way.
+
+    Args:
+        jaxpr: Each equation's name stack ends in `E[path]`; each cuttable value that something
+            reads is followed by an all-open constraint whose name stack ends in `T[path]`.
+        operand_paths: By equation path, the path of each operand; None for literals and for
+            values that cannot be cut.
+        source_by_equation: By equation path, `file.py:12 (function)`; "" where unknown.
+    """
+
+    jaxpr: ClosedJaxpr
+    operand_paths: dict[str, tuple[str | None, ...]]
+    source_by_equation: dict[str, str]
+
+
+def tag_jaxpr(closed: ClosedJaxpr, mesh: AbstractMesh) -> Tagged:
+    """Tag every value of a program, without tracing it again.
+
+    Inside a `shard_map` body the tags name the mesh of that body, whose manual axes are its own.
+
+    Args:
+        closed: The whole program.
+        mesh: Named in the tags; its axes are Auto.
+    """
+    tagger = _Tagger(mesh)
+    jaxpr = tagger.tag(closed.jaxpr, "", None)
+    return Tagged(
+        ClosedJaxpr(jaxpr, closed.consts), tagger.operand_paths, tagger.source_by_equation
+    )
+
+
+class _Tagger:
+    def __init__(self, mesh: AbstractMesh) -> None:
+        self.mesh = mesh
+        self.constraints = ConstraintEquations()
+        self.open_shardings: dict[tuple[AbstractMesh, int], NamedSharding] = {}
+        self.sources = SourceLines()
+        self.operand_paths: dict[str, tuple[str | None, ...]] = {}
+        self.source_by_equation: dict[str, str] = {}
+
+    def tag(self, jaxpr: Jaxpr, prefix: str, parent: JaxprEqn | None) -> Jaxpr:
+        """A copy of `jaxpr` with tags; `parent` is the equation that holds it, if any."""
+        eqns: list[JaxprEqn] = []
+        used = used_variables(jaxpr)
+        first = jaxpr.eqns[0] if jaxpr.eqns else parent
+        tag_of: dict[Var, Var] = {}
+        path_of: dict[Var, str] = {}
+
+        def tag_value(var: Var, path: str, like: JaxprEqn | None) -> None:
+            path_of[var] = path
+            tag = self.tag_equation(var, path, like)
+            eqns.append(tag)
+            tag_of[var] = tag.outvars[0]
+
+        for kind, variables in (("const", jaxpr.constvars), ("in", jaxpr.invars)):
+            for position, var in enumerate(variables):
+                if var in used and is_constrainable(var.aval):
+                    path = f"{prefix}{kind}.{position}"
+                    if parent is None:
+                        path_of[var] = path
+                    else:
+                        tag_value(var, path, first)
+
+        for index, eqn in enumerate(jaxpr.eqns):
+            path = f"{prefix}{index}"
+            self.operand_paths[path] = tuple(
+                None if isinstance(atom, Literal) else path_of.get(atom) for atom in eqn.invars
+            )
+            self.source_by_equation[path] = self.sources.line(eqn)
+            eqns.append(self.rebuild(eqn, path, tag_of))
+            for position, var in enumerate(eqn.outvars):
+                if var in used and is_constrainable(var.aval):
+                    tag_value(var, f"{path}.{position}", eqn)
+
+        outvars = [
+            atom if isinstance(atom, Literal) else tag_of.get(atom, atom) for atom in jaxpr.outvars
+        ]
+        return Jaxpr(
+            jaxpr.constvars,
+            jaxpr.invars,
+            outvars,
+            eqns,
+            jaxpr.effects,
+            jaxpr.debug_info,
+            jaxpr.is_high,
+        )
+
+    def tag_equation(self, var: Var, path: str, like: JaxprEqn | None) -> JaxprEqn:
+        body_mesh = var.aval.sharding.mesh
+        mesh = body_mesh if body_mesh.manual_axes else self.mesh
+        rank = len(var.aval.shape)
+        sharding = self.open_shardings.get((mesh, rank))
+        if sharding is None:
+            sharding = self.open_shardings[mesh, rank] = all_open(mesh, rank)
+        return self.constraints.make(var, sharding, scope=f"T[{path}]", like=like)
+
+    def rebuild(self, eqn: JaxprEqn, path: str, tag_of: dict[Var, Var]) -> JaxprEqn:
+        params = rewrite_bodies(eqn, lambda key, body: self.tag(body, f"{path}.{key}/", eqn))
+        source_info = eqn.source_info
+        return eqn.replace(
+            invars=[
+                atom if isinstance(atom, Literal) else tag_of.get(atom, atom) for atom in eqn.invars
+            ],
+            params=params,
+            source_info=source_info.replace(name_stack=source_info.name_stack.extend(f"E[{path}]")),
+        )

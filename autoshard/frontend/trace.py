@@ -1,0 +1,378 @@
+"""From a user's function and abstract arguments to one jaxpr and its tagged StableHLO module."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax._src.interpreters.partial_eval import dce_jaxpr  # checked on jax 0.10.2
+from jax.extend.core import ClosedJaxpr
+from jax.sharding import AbstractMesh
+from jax.tree_util import PyTreeDef
+
+from autoshard.errors import ExportError
+from autoshard.frontend.fingerprint import record_program
+from autoshard.frontend.meshes import abstract_mesh
+from autoshard.frontend.program_record import ProgramRecord
+from autoshard.frontend.signature import (
+    Call,
+    FlatTree,
+    argument_positions,
+    flat_function,
+    flatten_call,
+)
+from autoshard.frontend.source_lines import line_of_exception
+from autoshard.frontend.tagging import tag_jaxpr
+from autoshard.frontend.user_shardings import read_shardings
+from autoshard.sharding import Mesh, Sharding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A function traced to one jaxpr over flat arrays.
+
+    Args:
+        jaxpr: Without dead code; every argument is kept, used or not.
+        call: The arguments it was traced with.
+        results: What it returns, as abstract arrays.
+        record: What a plan keeps to know the program again.
+        stage: JAX's own form of it, for lowering.
+    """
+
+    jaxpr: ClosedJaxpr
+    call: Call
+    results: FlatTree
+    record: ProgramRecord
+    stage: jax.stages.Traced
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traced:
+    """A user's function as one jaxpr, as a tagged module, and in the user's names.
+
+    Args:
+        jaxpr: Flat in and out, untagged.
+        in_tree: Of `(positional arguments, keyword arguments)`, array leaves only.
+        out_tree: Of the result, array leaves only.
+        in_names: By flat argument, for example `state['params']['w1']`.
+        out_names: By flat result, for example `result[0]['params']['w1']`.
+        in_avals: Types of the flat arguments.
+        out_avals: Types of the flat results.
+        donated: Whether the caller gives up each flat argument.
+        captured_names: Arrays the function closes over, `captured[0]` and so on. They come before
+            the arguments in the module's main, as `jax.jit` passes them; their paths are `const.0`
+            and so on.
+        captured_avals: Their types.
+        module: Tagged StableHLO as MLIR bytecode, locations included.
+        operand_paths: By equation path, the path of each operand, or None.
+        source_by_equation: By equation path, `file.py:12 (function)`, or "".
+        user_in: The user's word on each flat argument; None is free.
+        user_out: Likewise for each flat result.
+        record: What a plan keeps to know the program again; its `fingerprint` is equal for equal
+            programs.
+        platform: The platform the module was lowered for.
+        notes: What was done otherwise than asked, for the report.
+    """
+
+    jaxpr: ClosedJaxpr
+    in_tree: PyTreeDef
+    out_tree: PyTreeDef
+    in_names: tuple[str, ...]
+    out_names: tuple[str, ...]
+    in_avals: tuple[Any, ...]
+    out_avals: tuple[Any, ...]
+    donated: tuple[bool, ...]
+    captured_names: tuple[str, ...]
+    captured_avals: tuple[Any, ...]
+    module: bytes
+    operand_paths: dict[str, tuple[str | None, ...]]
+    source_by_equation: dict[str, str]
+    user_in: tuple[Sharding | None, ...]
+    user_out: tuple[Sharding | None, ...]
+    record: ProgramRecord
+    platform: str
+    notes: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        return self.record.fingerprint
+
+
+def trace(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    mesh: Mesh,
+    context: AbstractMesh | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
+    platform: str = "tpu",
+) -> Traced:
+    """Trace a function once and lower it with every value tagged by its path.
+
+    Nothing is computed and no device of the mesh is needed. A function that is already `jax.jit`-ed
+    is traced as any other: shardings of that call stay in the program as written, but JAX does not
+    tell which arguments it donates or treats as static, so say so here.
+
+    Args:
+        fn: The user's function.
+        args: Positional arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s. Leaves that are no
+            arrays (functions in an Equinox module, strings) are static.
+        kwargs: Keyword arguments, likewise.
+        mesh: What the shardings refer to.
+        context: The JAX mesh to trace under; by default the abstract form of `mesh`.
+        in_shardings: A pytree prefix for the non-static positional arguments, of `None` (free),
+            `PartitionSpec`, `NamedSharding` or autoshard `Sharding`. Here, other than in `jax.jit`,
+            `PartitionSpec.UNCONSTRAINED` may leave single dimensions free.
+        out_shardings: Likewise, for the result.
+        donate_argnums: Positional arguments the caller gives up.
+        static_argnums: Positional arguments that are not arrays.
+        platform: Decides which lowering rules are used. An op without a lowering for it makes the
+            module be lowered for "cpu" instead, with a note.
+
+    Raises:
+        ExportError: The function does not trace or lower.
+        InputError: Arguments or shardings that do not match the function.
+        ShardingError: A user sharding that does not fit its array.
+    """
+    call = flatten_call(fn, args, dict(kwargs or {}), static_argnums)
+    notes = _placement_notes(call)
+    program = trace_call(call, context or abstract_mesh(mesh))
+    in_avals = tuple(var.aval for var in program.jaxpr.jaxpr.invars)
+    out_avals = tuple(atom.aval for atom in program.jaxpr.jaxpr.outvars)
+    in_tree, out_tree = call.arguments.dynamic_tree, program.results.dynamic_tree
+    in_names, out_names = call.arguments.names, program.results.names
+    user_in = read_shardings(
+        None if in_shardings is None else (_as_tuple(in_shardings), None),
+        in_tree,
+        mesh,
+        in_names,
+        [aval.shape for aval in in_avals],
+        "in_shardings",
+    )
+    user_out = read_shardings(
+        out_shardings,
+        out_tree,
+        mesh,
+        out_names,
+        [aval.shape for aval in out_avals],
+        "out_shardings",
+    )
+    tagged = tag_jaxpr(program.jaxpr, abstract_mesh(mesh))
+    lowered, platform, platform_notes = _lower(program.stage, tagged.jaxpr, platform, call)
+    return Traced(
+        jaxpr=program.jaxpr,
+        in_tree=in_tree,
+        out_tree=out_tree,
+        in_names=in_names,
+        out_names=out_names,
+        in_avals=in_avals,
+        out_avals=out_avals,
+        donated=donated_leaves(call, donate_argnums),
+        captured_names=tuple(f"captured[{i}]" for i in range(len(program.jaxpr.consts))),
+        captured_avals=tuple(var.aval for var in program.jaxpr.jaxpr.constvars),
+        module=_bytecode(lowered),
+        operand_paths=tagged.operand_paths,
+        source_by_equation=tagged.source_by_equation,
+        user_in=user_in,
+        user_out=user_out,
+        record=program.record,
+        platform=platform,
+        notes=(*notes, *platform_notes),
+    )
+
+
+def _as_tuple(in_shardings: Any) -> Any:
+    return tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
+
+
+def trace_call(call: Call, context: AbstractMesh) -> Program:
+    """Trace a call to a jaxpr without dead code, always under the same mesh.
+
+    Planning and applying both go through here, so that equal programs get equal paths.
+
+    Raises:
+        ExportError: The function does not trace.
+    """
+    avals = [abstract_leaf(leaf) for leaf in call.arguments.leaves]
+    try:
+        try:
+            stage, results = _stage(call, avals, context)
+        except ValueError as error:
+            if "context mesh" not in str(error):
+                raise
+            # `shard_map` refuses a mesh of its own under another one; without any it is accepted.
+            try:
+                stage, results = _stage(call, avals, None)
+            except Exception:
+                raise error from None
+    except Exception as error:
+        raise _does_not_trace(call, error) from error
+    closed = _with_captured_consts(stage, len(avals))
+    return Program(closed, call, results, record_program(closed, call, results), stage)
+
+
+def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxpr:
+    """The traced jaxpr without dead code, arrays the function closes over as its constants.
+
+    `jax.jit` passes such arrays as leading arguments and keeps them in `_consts` (private; checked
+    on jax 0.10.2).
+    """
+    hoisted = stage.jaxpr
+    live, _ = dce_jaxpr(hoisted.jaxpr, True, instantiate=True)
+    num_captured = len(live.invars) - num_args
+    jaxpr = live.replace(
+        constvars=[*live.constvars, *live.invars[:num_captured]], invars=live.invars[num_captured:]
+    )
+    return ClosedJaxpr(jaxpr, [*hoisted.consts, *stage._consts])
+
+
+def _stage(
+    call: Call, avals: Sequence[Any], context: AbstractMesh | None
+) -> tuple[jax.stages.Traced, FlatTree]:
+    flat, results = flat_function(call)
+    empty = AbstractMesh((), ())
+    with jax.sharding.use_abstract_mesh(empty if context is None else context):
+        stage = jax.jit(flat, keep_unused=True).trace(*avals)
+    assert results.flat is not None
+    return stage, replace(results.flat, leaves=tuple(map(abstract_leaf, stage.jaxpr.out_avals)))
+
+
+def abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape, type and weak type of an argument, without where it lies."""
+    aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False))
+    )
+
+
+def donated_leaves(call: Call, donate_argnums: int | Sequence[int]) -> tuple[bool, ...]:
+    """Per flat argument, whether its positional argument is given up.
+
+    Raises:
+        InputError: A number is out of range.
+    """
+    num_static = len(call.static_arguments)
+    num_keywords = len(call.arguments.rebuild(call.arguments.leaves)[1])
+    num_args = len(call.num_leaves_by_argument) - num_keywords + num_static
+    donated = set(argument_positions(donate_argnums, num_args, "donate_argnums", call.fn))
+    static = {position for position, _ in call.static_arguments}
+    traced = [position for position in range(num_args) if position not in static]
+    flags: list[bool] = []
+    for place, num_leaves in enumerate(call.num_leaves_by_argument):
+        given = place < len(traced) and traced[place] in donated
+        flags += [given] * num_leaves
+    return tuple(flags)
+
+
+def _lower(
+    stage: jax.stages.Traced, tagged: ClosedJaxpr, platform: str, call: Call
+) -> tuple[jax.stages.Lowered, str, tuple[str, ...]]:
+    """Lower the tagged jaxpr in place of the one `stage` was traced to, with no second trace."""
+    try:
+        return _with_jaxpr(stage, tagged).lower(lowering_platforms=(platform,)), platform, ()
+    except Exception as error:
+        if platform == "cpu":
+            raise _does_not_lower(call, platform, error) from error
+        first = error
+    try:
+        lowered = _with_jaxpr(stage, tagged).lower(lowering_platforms=("cpu",))
+    except Exception as error:
+        raise _does_not_lower(call, platform, first) from error
+    reason = str(first).strip().splitlines()[0] if str(first).strip() else type(first).__name__
+    return lowered, "cpu", (f"lowered for cpu, because lowering for {platform} failed: {reason}",)
+
+
+def _with_jaxpr(stage: jax.stages.Traced, jaxpr: ClosedJaxpr) -> jax.stages.Traced:
+    """A copy of a traced stage that holds another jaxpr of the same type, captured arrays first.
+
+    `_params` and `_lojax` are private to `jax.stages.Traced`; checked on jax 0.10.2.
+    """
+    other = copy.copy(stage)
+    num_own = len(stage.jaxpr.consts)
+    constvars = jaxpr.jaxpr.constvars
+    hoisted = jaxpr.jaxpr.replace(
+        constvars=constvars[:num_own], invars=[*constvars[num_own:], *jaxpr.jaxpr.invars]
+    )
+    other._params = {**stage._params, "jaxpr": ClosedJaxpr(hoisted, stage.jaxpr.consts)}
+    other._lojax = None
+    return other
+
+
+def _bytecode(lowered: jax.stages.Lowered) -> bytes:
+    buffer = io.BytesIO()
+    module = lowered.compiler_ir("stablehlo")
+    assert module is not None
+    module.operation.write_bytecode(file=buffer)
+    return buffer.getvalue()
+
+
+def _placement_notes(call: Call) -> tuple[str, ...]:
+    placed = [
+        name
+        for name, leaf in zip(call.arguments.names, call.arguments.leaves, strict=True)
+        if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is not None
+    ]
+    if not placed:
+        return ()
+    shown = ", ".join(placed[:3]) + (f" and {len(placed) - 3} more" if len(placed) > 3 else "")
+    return (
+        f"the shardings of the ShapeDtypeStructs of {shown} are not taken as constraints; pass"
+        " in_shardings to fix them",
+    )
+
+
+def _does_not_trace(call: Call, error: Exception) -> ExportError:
+    return ExportError(
+        f"`{call.name}` does not trace: {_first_paragraph(error)}",
+        where=line_of_exception(error.__traceback__),
+        fix=_fix_for(error),
+    )
+
+
+def _does_not_lower(call: Call, platform: str, error: Exception) -> ExportError:
+    return ExportError(
+        f"`{call.name}` traces but does not lower for {platform}: {_first_paragraph(error)}",
+        where=line_of_exception(error.__traceback__),
+        fix="try jax.jit(fn).lower(*args) to see the error by itself",
+    )
+
+
+def _first_paragraph(error: Exception) -> str:
+    paragraph = str(error).strip().split("\n\n")[0]
+    return f"{type(error).__name__}: {' '.join(paragraph.split())}" if paragraph else repr(error)
+
+
+def _fix_for(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return (
+            "branch with jax.lax.cond or jnp.where, or name the argument in static_argnums if it is"
+            " a setting"
+        )
+    if isinstance(
+        error,
+        (
+            jax.errors.ConcretizationTypeError,
+            jax.errors.TracerArrayConversionError,
+            jax.errors.TracerIntegerConversionError,
+            jax.errors.NonConcreteBooleanIndexError,
+        ),
+    ):
+        return "compute with jax.numpy, or name the argument in static_argnums if it is a setting"
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return "return the value instead of keeping it outside the function"
+    if "Explicit" in text or "explicit" in text or "context mesh" in text:
+        return (
+            "planning is for Auto axes: make the mesh the function uses with"
+            " jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names)),"
+            " or drop its mesh argument"
+        )
+    return "make jax.eval_shape(fn, *args) work first: it fails in the same place"

@@ -1,0 +1,162 @@
+"""Which values take a buffer of their own, and from when to when.
+
+The compiler fuses cheap ops into their readers and renames a buffer instead of copying it for a
+reshape. A fused value takes no memory, but keeps what it is computed from alive until its own last
+reader. Times are op indices; an interval `[start, stop)` is half-open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+
+_FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
+_READS_FUSED = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING, OpClass.REDUCE})
+_RENAMES = frozenset({"reshape", "bitcast_convert", "transpose", "optimization_barrier"})
+_EXPENSIVE = frozenset(
+    """exponential exponential_minus_one log log_plus_one logistic power tanh sine cosine tan
+    atan2 divide remainder cbrt erf erf_inv erfc lgamma digamma""".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """Storage of every value.
+
+    Args:
+        is_stored: Per value, whether it has a buffer that is written and read.
+        owner: Per value, the value whose buffer it shares (itself when it owns one).
+        intervals: Per value, `(start, stop)` of the buffer it owns; `(0, 0)` when it owns none.
+        last_use: Per value, the time after which it is not read, through fused readers too.
+    """
+
+    is_stored: tuple[bool, ...]
+    owner: tuple[int, ...]
+    intervals: tuple[tuple[int, int], ...]
+    last_use: tuple[int, ...]
+
+
+def find_buffers(graph: Graph) -> Buffers:
+    """Decide storage and live ranges of all values of a program."""
+    consumers = consumers_of(graph)
+    stored = [_is_stored(graph, consumers, value.index) for value in graph.values]
+    owner = _owners(graph, stored)
+    last = _last_uses(graph, stored, consumers)
+    end = len(graph.ops)
+    intervals = []
+    owner_last = list(last)
+    for value in graph.values:
+        root = owner[value.index]
+        owner_last[root] = max(owner_last[root], last[value.index])
+    for value in graph.values:
+        op = graph.ops[value.op]
+        if owner[value.index] != value.index or not stored[value.index]:
+            intervals.append((0, 0))
+        elif op.kind is OpKind.ARGUMENT:
+            intervals.append((0, end))
+        else:
+            intervals.append((op.index, max(owner_last[value.index], op.index + 1)))
+    return Buffers(tuple(stored), tuple(owner), tuple(intervals), tuple(owner_last))
+
+
+def consumers_of(graph: Graph) -> list[list[int]]:
+    """Per value, the ops that read it, in program order, each once."""
+    consumers: list[list[int]] = [[] for _ in graph.values]
+    for op in graph.ops:
+        for value in dict.fromkeys(op.operands):
+            consumers[value].append(op.index)
+    return consumers
+
+
+def _is_stored(graph: Graph, consumers: list[list[int]], value: int) -> bool:
+    op = graph.ops[graph.values[value].op]
+    if op.kind is OpKind.FREE or not graph.values[value].shape:
+        return False
+    if op.kind is not OpKind.COMPUTE or op.op_class not in _FUSIBLE:
+        return True
+    if op.name == "dynamic_update_slice":
+        return True
+    readers = [graph.ops[index] for index in consumers[value]]
+    if any(r.kind is not OpKind.COMPUTE or r.op_class not in _READS_FUSED for r in readers):
+        return True
+    return op.name in _EXPENSIVE and len(readers) > 1
+
+
+def _is_loop_back_value(graph: Graph, value: int, reader: Op) -> bool:
+    return reader.name == "while" and value in reader.operands[1:]
+
+
+def _owners(graph: Graph, stored: list[bool]) -> list[int]:
+    """Whose buffer each value lives in: renamed values in their operand's, and what a loop body
+    returns in the buffer of the carry it becomes."""
+    owner = list(range(len(graph.values)))
+    for op in graph.ops:
+        if op.kind is OpKind.JOIN and op.name == "while" and len(op.operands) > 1:
+            back = op.operands[1]
+            if stored[back] and graph.ops[graph.values[back].op].kind is OpKind.COMPUTE:
+                owner[back] = op.results[0]
+    for op in graph.ops:
+        renames = op.name in _RENAMES or op.kind is OpKind.CONSTRAINT
+        is_invariant = op.name == "while" and len(op.operands) == 1
+        if (renames or is_invariant) and len(op.results) == 1 and stored[op.operands[0]]:
+            result = op.results[0]
+            if owner[result] == result:
+                owner[result] = owner[op.operands[0]]
+        elif op.name == "dynamic_update_slice" and stored[op.operands[0]]:
+            first = graph.ops[graph.values[op.operands[0]].op]
+            if first.kind is not OpKind.ARGUMENT:
+                owner[op.results[0]] = owner[op.operands[0]]
+    return [_root(owner, value) for value in range(len(owner))]
+
+
+def _root(owner: list[int], value: int) -> int:
+    seen = set()
+    while owner[value] != value and value not in seen:
+        seen.add(value)
+        value = owner[value]
+    return value
+
+
+def _last_uses(graph: Graph, stored: list[bool], consumers: list[list[int]]) -> list[int]:
+    last = [graph.values[v].op + 1 for v in range(len(graph.values))]
+    end = len(graph.ops)
+    for op in reversed(graph.ops):
+        for value in op.results:
+            for index in consumers[value]:
+                last[value] = max(last[value], _use_time(graph, value, graph.ops[index], end))
+    # A fused value keeps its operands alive until its own last reader.
+    for op in reversed(graph.ops):
+        for result in op.results:
+            if not stored[result]:
+                for value in op.operands:
+                    last[value] = max(last[value], last[result])
+    return last
+
+
+def _use_time(graph: Graph, value: int, reader: Op, end: int) -> int:
+    """When a read is over: a loop reads what comes from outside until its end."""
+    if reader.kind is OpKind.RESULT:
+        return end
+    if _is_loop_back_value(graph, value, reader):
+        return graph.values[value].op + 1
+    if reader.name == "while" and len(reader.operands) > 1:
+        return reader.index  # the carry takes the buffer over
+    home = graph.ops[graph.values[value].op].region
+    time = reader.index + 1
+    region = reader.region
+    while region >= 0 and region != home:
+        if graph.regions[region].kind == "loop":
+            time = max(time, graph.regions[region].stop)
+        region = graph.regions[region].parent
+    return time
+
+
+def carry_stop(graph: Graph, join: Op) -> int:
+    """End of the loop whose carry `join` is; its own next time for other joins."""
+    if join.name != "while":
+        return join.index + 1
+    for region in graph.regions:
+        if region.kind == "loop" and region.parent == join.region and region.start > join.index:
+            return region.stop
+    return join.index + 1

@@ -1,0 +1,167 @@
+"""The program as data: values, ops in program order, and the regions ops run in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+
+from autoshard.graph.rule import Rule
+
+
+class OpKind(Enum):
+    """What an op is to the planner."""
+
+    ARGUMENT = "argument"  # a flat argument of the function; no operands
+    RESULT = "result"  # a flat result of the function; no results
+    COMPUTE = "compute"  # cut by its rule
+    FREE = "free"  # constants and iota: every device can make its own piece
+    JOIN = "join"  # several sources, one sharding: loop carries, branch results, barriers
+    CONSTRAINT = "constraint"  # a sharding written in the program by the user
+    ENTER_MANUAL = "enter-manual"  # global operand, local result: into a shard_map body
+    LEAVE_MANUAL = "leave-manual"  # local operand, global result: out of one
+
+
+class OpClass(Enum):
+    """How an op spends its time, as the cost model names it."""
+
+    MATMUL = "matmul"
+    CONVOLUTION = "convolution"
+    ELEMENTWISE = "elementwise"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    SORT = "sort"
+    COPY = "copy"
+    CUSTOM = "custom"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the program.
+
+    Args:
+        index: Its place in `Graph.values`.
+        shape: Global shape, or the local one inside a manual region.
+        dtype: Element type as StableHLO prints it: `f32`, `bf16`, `i32`, `i1`.
+        bits: Bits of one element as stored.
+        op: The op that makes it.
+        path: The jaxpr path by which `apply` can reach it, or "" where none leads to it.
+        name: What to call it to the user.
+    """
+
+    index: int
+    shape: tuple[int, ...]
+    dtype: str
+    bits: int
+    op: int
+    path: str = ""
+    name: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return prod(self.shape) * self.bits // 8
+
+    @property
+    def type_text(self) -> str:
+        """`f32[8, 16]`."""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One step of the program.
+
+    Args:
+        index: Its place in `Graph.ops`, which is program order.
+        kind: What it is to the planner.
+        name: `dot_general`, `tanh`, `while`.
+        operands: Values read. A loop's join also reads what its body returns, defined later.
+        results: Values made.
+        rule: How factors cut it; every op but FREE ones has one.
+        op_class: How it spends its time.
+        flops: Floating-point operations when run whole, once.
+        repeat: How often it runs: the product of the trip counts around it.
+        region: Index of the region it stands in.
+        source: `file.py:12 (function)` of the user's line, or "".
+        equation: Path of its jaxpr equation, or "".
+        pinned: For CONSTRAINT, the sharding text; for ENTER_MANUAL and LEAVE_MANUAL, the text of
+            the outer sharding over manual axes.
+        note: Why it is kept whole, when it is.
+        operand_repeats: How often each operand is read, where that is not `repeat` for all.
+    """
+
+    index: int
+    kind: OpKind
+    name: str
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    rule: Rule | None = None
+    op_class: OpClass = OpClass.NOTHING
+    flops: float = 0.0
+    repeat: float = 1.0
+    region: int = 0
+    source: str = ""
+    equation: str = ""
+    pinned: str = ""
+    note: str = ""
+    operand_repeats: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A stretch of ops that runs as a unit: the main body, a loop body, a branch, a shard_map body.
+
+    Ops `start <= index < stop` belong to it or to a region inside it.
+    """
+
+    index: int
+    kind: str  # "main", "loop", "branch", "manual"
+    parent: int
+    start: int
+    stop: int
+    trip_count: float = 1.0
+    is_trip_count_known: bool = True
+    manual_axes: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A whole program.
+
+    Args:
+        groups: Sets of values that must be sharded alike (`shard_alike`, loops).
+        value_by_path: Every jaxpr path that leads to a value; several may lead to one.
+        donated: Positions of the arguments whose buffers the program may reuse.
+        notes: What the exporter had to say: ops kept whole, assumed trip counts.
+    """
+
+    values: tuple[Value, ...]
+    ops: tuple[Op, ...]
+    regions: tuple[Region, ...]
+    groups: tuple[tuple[int, ...], ...] = ()
+    value_by_path: Mapping[str, int] = field(default_factory=dict)
+    donated: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[Op, ...]:
+        """ARGUMENT ops in argument order."""
+        return tuple(op for op in self.ops if op.kind is OpKind.ARGUMENT)
+
+    @property
+    def results(self) -> tuple[Op, ...]:
+        """RESULT ops in result order."""
+        return tuple(op for op in self.ops if op.kind is OpKind.RESULT)
+
+    def manual_axes(self, region: int) -> frozenset[str]:
+        """Mesh axes that ops in `region` may not use, because a shard_map around them does."""
+        axes: set[str] = set()
+        while region >= 0:
+            axes.update(self.regions[region].manual_axes)
+            region = self.regions[region].parent
+        return frozenset(axes)

@@ -1,0 +1,124 @@
+"""Op sharding rules: how the dimensions of an op's operands and results share factors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+Dims = tuple[tuple[int, ...], ...]  # per dimension, its factors, major to minor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which factor cuts which dimension of each operand and result.
+
+    Printed as Shardy prints it: `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16} reduction={k}`.
+
+    Args:
+        factor_sizes: Size of every factor, by factor index.
+        operands: Per operand, per dimension, its factors from major to minor.
+        results: Likewise for results.
+        reduction: Factors summed away; cutting one leaves partial sums.
+        need_replication: Factors that must not be cut.
+        permutation: Factors whose cut costs an exchange between neighbours (halos).
+    """
+
+    factor_sizes: tuple[int, ...]
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    reduction: frozenset[int] = field(default_factory=frozenset)
+    need_replication: frozenset[int] = field(default_factory=frozenset)
+    permutation: frozenset[int] = field(default_factory=frozenset)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(
+            (
+                self.factor_sizes,
+                self.operands,
+                self.results,
+                self.reduction,
+                self.need_replication,
+                self.permutation,
+            )
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def num_points(self) -> int:
+        """Points of the iteration space: the product of all factor sizes."""
+        return prod(self.factor_sizes)
+
+    def __str__(self) -> str:
+        names = [_factor_name(index) for index in range(len(self.factor_sizes))]
+
+        def tensor(dims: Dims) -> str:
+            return "[" + ", ".join("".join(names[f] for f in dim) for dim in dims) + "]"
+
+        def group(tensors: tuple[Dims, ...]) -> str:
+            return "(" + ", ".join(tensor(dims) for dims in tensors) + ")"
+
+        text = f"{group(self.operands)}->{group(self.results)}"
+        sizes = ", ".join(
+            f"{name}={size}" for name, size in zip(names, self.factor_sizes, strict=True)
+        )
+        text += " {" + sizes + "}"
+        for label in ("reduction", "need_replication", "permutation"):
+            factors = sorted(getattr(self, label))
+            if factors:
+                text += f" {label}={{{', '.join(names[f] for f in factors)}}}"
+        return text
+
+
+def identity_rule(shape: tuple[int, ...], num_operands: int = 1, num_results: int = 1) -> Rule:
+    """The rule of an op whose operands and results all have `shape` and stay aligned."""
+    dims: Dims = tuple((index,) for index in range(len(shape)))
+    return Rule(shape, (dims,) * num_operands, (dims,) * num_results)
+
+
+def aligned_rule(
+    operand_shapes: tuple[tuple[int, ...], ...],
+    result_shapes: tuple[tuple[int, ...], ...],
+    whole_dims: frozenset[int] = frozenset(),
+) -> Rule:
+    """Dimension `d` of every tensor is one factor when all sizes agree; anything else is kept whole.
+
+    Scalars take no part. `whole_dims` are kept whole even where the sizes agree.
+    """
+    shapes = [s for s in (*operand_shapes, *result_shapes) if s]
+    rank = max((len(s) for s in shapes), default=0)
+    same = [
+        dim not in whole_dims
+        and all(len(s) == rank for s in shapes)
+        and len({s[dim] for s in shapes}) == 1
+        for dim in range(rank)
+    ]
+    sizes: list[int] = []
+    whole: set[int] = set()
+    shared: dict[int, int] = {}
+
+    def factor(shape: tuple[int, ...], dim: int) -> int:
+        if dim < len(same) and same[dim] and len(shape) == rank:
+            if dim not in shared:
+                shared[dim] = len(sizes)
+                sizes.append(shape[dim])
+            return shared[dim]
+        sizes.append(shape[dim])
+        whole.add(len(sizes) - 1)
+        return len(sizes) - 1
+
+    def dims(shape: tuple[int, ...]) -> Dims:
+        return tuple((factor(shape, dim),) for dim in range(len(shape)))
+
+    operands = tuple(dims(s) for s in operand_shapes)
+    results = tuple(dims(s) for s in result_shapes)
+    return Rule(tuple(sizes), operands, results, need_replication=frozenset(whole))
+
+
+def _factor_name(index: int) -> str:
+    letters = "ijklmnopqrstuvwxyz"
+    turn, letter = divmod(index, len(letters))
+    return letters[letter] + (f"_{turn}" if turn else "")

@@ -1,0 +1,245 @@
+"""A plan as plain data: what was decided, what it costs, and how sure that is.
+
+No JAX here: a plan can be read, compared and reported on a machine without it. The parts that act
+on a program (`jit`, `wrap`, `in_shardings`) are added by `autoshard.apply.planned`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoshard.errors import PlanError
+from autoshard.graph.collective import PredictedCollective
+from autoshard.sharding import Mesh, Sharding
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTensor:
+    """An argument or result of the function.
+
+    Args:
+        name: As the user says it: `state['params']['w1']`.
+        shape: Global shape.
+        dtype: As StableHLO prints it: `f32`.
+        sharding: What was decided.
+        num_bytes: Of the whole tensor.
+        local_bytes: Of one device's piece.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    sharding: Sharding
+    num_bytes: int
+    local_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedOp:
+    """One op as it runs under the plan.
+
+    Args:
+        index: Its place in program order; memory is reported on the same scale.
+        name: `dot_general`.
+        source: `file.py:12 (function)` of the user's line, or "".
+        result: Type and sharding of its first result: `f32[8, 16]`.
+        sharding: Of the first result.
+        cut: Pieces its work falls into.
+        repeat: How often it runs.
+        compute_seconds: All runs of its own work on one device.
+        communication_seconds: All runs of its reductions and of the reshards of its operands.
+    """
+
+    index: int
+    name: str
+    source: str
+    result: str
+    sharding: Sharding
+    cut: int
+    repeat: float
+    compute_seconds: float
+    communication_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTensor:
+    """A tensor alive at the memory peak, by what one device holds of it."""
+
+    name: str
+    source: str
+    type_text: str
+    sharding: Sharding
+    local_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Bytes one device holds.
+
+    Args:
+        argument_bytes: Of all arguments.
+        peak_bytes: Most held at one time, arguments included.
+        peak_op: Index of the op at which that is.
+        peak_where: Its name and source line.
+        live_at_peak: The largest tensors alive then, largest first.
+        timeline: `(op index, bytes held from there on)`, where it changes.
+    """
+
+    argument_bytes: int
+    peak_bytes: int
+    peak_op: int
+    peak_where: str
+    live_at_peak: tuple[LiveTensor, ...]
+    timeline: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A plan someone would write by hand, priced like ours.
+
+    Args:
+        name: `replicated`, `data parallel`, `fsdp`, `megatron`.
+        seconds: Predicted step time.
+        collective_bytes: Bytes per device through collectives, all runs.
+        peak_bytes: Predicted memory peak.
+        fits: Whether that is within the budget.
+    """
+
+    name: str
+    seconds: float
+    collective_bytes: float
+    peak_bytes: int
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverFacts:
+    """How the answer was found and what is proven of it.
+
+    Args:
+        status: `optimal`, `within gap`, `feasible`, `infeasible`, `no solution`.
+        advice: What to do next.
+        backend: What solved it.
+        seconds: Cost of the plan as the solver sees it.
+        bound_seconds: No plan of the model costs less.
+        gap: `(seconds - bound_seconds) / seconds`.
+        num_ops: Ops with a choice.
+        num_choices: Choices before presolve.
+        reduced_nodes: Nodes left after presolve.
+        reduced_columns: Columns of the model that reached the exact solver.
+        log: What the solver said.
+    """
+
+    status: str
+    advice: str
+    backend: str
+    seconds: float
+    bound_seconds: float
+    gap: float
+    num_ops: int
+    num_choices: int
+    reduced_nodes: int
+    reduced_columns: int
+    log: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """A value the constraints do not bring where the plan wants it."""
+
+    path: str
+    planned: Sharding
+    propagated: Sharding
+    extra_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanData:
+    """Everything a plan says.
+
+    Args:
+        function: Name of the function planned.
+        fingerprint: Of the traced program; a plan applies to no other.
+        signature: Type of every argument, to tell what differs when the fingerprint does.
+        mesh: The mesh it was made for.
+        hardware: Name of the machine it was priced on.
+        memory_budget: Bytes per device allowed, or None.
+        arguments: In flat order.
+        results: In flat order.
+        values: Planned sharding by jaxpr path, for every value a path leads to.
+        wanted_uses: Reshards wanted at single uses, by use path.
+        constraints: The minimal set that reproduces `values`, once it has been computed.
+        misses: What that set does not reproduce.
+        ops: Ops that take time, in program order.
+        collectives: What the compiler will have to insert.
+        compute_seconds: Of one step on one device.
+        communication_seconds: Likewise.
+        memory: Bytes one device holds.
+        solver: How the answer was found.
+        baselines: Plans written by hand, priced alike.
+        notes: What the exporter and planner had to say.
+        stage_seconds: Wall time by stage of planning.
+        versions: Of autoshard, jax and ortools.
+    """
+
+    function: str
+    fingerprint: str
+    signature: tuple[str, ...]
+    mesh: Mesh
+    hardware: str
+    memory_budget: int | None
+    arguments: tuple[PlannedTensor, ...]
+    results: tuple[PlannedTensor, ...]
+    values: Mapping[str, Sharding]
+    wanted_uses: Mapping[str, Sharding]
+    constraints: Mapping[str, Sharding] | None
+    misses: tuple[Miss, ...]
+    ops: tuple[PlannedOp, ...]
+    collectives: tuple[PredictedCollective, ...]
+    compute_seconds: float
+    communication_seconds: float
+    memory: MemoryUse
+    solver: SolverFacts
+    baselines: tuple[Baseline, ...] = ()
+    notes: tuple[str, ...] = ()
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time of one step."""
+        return self.compute_seconds + self.communication_seconds
+
+    @property
+    def collective_bytes(self) -> float:
+        """Bytes per device through collectives, all runs."""
+        return sum(c.bytes_per_device * c.count for c in self.collectives)
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether there is a plan to apply."""
+        return self.solver.status in ("optimal", "within gap", "feasible")
+
+    def require_feasible(self) -> None:
+        """Refuse to act on a plan that does not exist.
+
+        Raises:
+            PlanError: No plan was found; says by how much the budget was missed.
+        """
+        if self.is_feasible:
+            return
+        over = self.memory.peak_bytes - (self.memory_budget or 0)
+        missed = (
+            f"; the least peak found is {over:,} bytes over the budget of "
+            f"{self.memory_budget:,} bytes, at {self.memory.peak_where}"
+            if self.memory_budget is not None and over > 0
+            else ""
+        )
+        raise PlanError(
+            f"no plan to apply ({self.solver.status}){missed}",
+            where=f"plan for {self.function} on {self.mesh}",
+            fix=self.solver.advice,
+        )

@@ -1,0 +1,182 @@
+"""From a program graph to a decided plan on one mesh: the rooms walked through in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from autoshard.accounting import Account, account_for
+from autoshard.candidates import choose_splits
+from autoshard.costing import Costing, cost_model_for
+from autoshard.encode import Decoded, Encoded, Encoder, Wishes, decode
+from autoshard.errors import ConstraintError
+from autoshard.graph.buffers import find_buffers
+from autoshard.graph.program import Graph
+from autoshard.layouts import Layout, MeshParts
+from autoshard.sharding import Mesh
+from cost_models import Hardware
+from solvers import FORBIDDEN, Problem, Progress, Result, solve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveOptions:
+    """How hard to look for the best plan.
+
+    Args:
+        backend: A solver's name, or "auto".
+        time_limit_seconds: Wall time for the solver.
+        relative_gap: Stop once the plan is proven this close to the best.
+        seed: One seed, one plan.
+    """
+
+    backend: str = "auto"
+    time_limit_seconds: float = 60.0
+    relative_gap: float = 0.01
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Stages:
+    """Wall seconds by stage of planning."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """A decided plan in the planner's own terms.
+
+    `account` is that of the least-memory choices where no plan fits the budget.
+    """
+
+    graph: Graph
+    encoder: Encoder
+    encoded: Encoded
+    result: Result
+    choices: tuple[int, ...]
+    decoded: Decoded
+    account: Account
+
+    @property
+    def is_feasible(self) -> bool:
+        return self.result.status.has_choices
+
+
+def plan_graph(
+    graph: Graph,
+    mesh: Mesh,
+    hardware: Hardware,
+    wishes: Wishes,
+    memory_limit: int | None,
+    options: SolveOptions,
+    *,
+    stages: Stages | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """Choose a layout for every value of a program.
+
+    Raises:
+        ConstraintError: The user's wishes contradict one another, or no candidate meets them.
+    """
+    clock = stages or Stages()
+    with clock.time("buffers"):
+        buffers = find_buffers(graph)
+    parts = MeshParts.of(mesh, choose_splits(graph, mesh.sizes, wishes.refs()))
+    encoder = Encoder(
+        graph, buffers, Costing(cost_model_for(hardware, parts), parts), wishes, memory_limit
+    )
+    with clock.time("candidates and costs"):
+        encoded = encoder.encode()
+    with clock.time("solve"):
+        result = solve(
+            encoded.problem,
+            backend=options.backend,
+            time_limit_seconds=options.time_limit_seconds,
+            seed=options.seed,
+            relative_gap=options.relative_gap,
+            progress=progress,
+        )
+    with clock.time("account"):
+        return _solution(encoder, encoded, result)
+
+
+def _solution(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
+    choices = result.choices
+    if choices is None:
+        choices = result.least_peak_choices
+    if choices is None:
+        raise ConstraintError(
+            "the shardings asked for contradict one another: no plan meets all of them",
+            where="in_shardings, out_shardings, sharding constraints and groups together",
+            fix="free one of them (None or P.UNCONSTRAINED) and plan again",
+        )
+    decoded = decode(encoded, choices)
+    account = account_for(encoder, encoded, decoded, tuple(choices))
+    return Solution(
+        encoder.graph, encoder, encoded, result, tuple(choices), decoded, account
+    )
+
+
+def price_layouts(
+    solution: Solution, layouts: Sequence[Layout | None], options: SolveOptions
+) -> Solution | None:
+    """Price a plan someone else made: every value is held to its layout, where it has one.
+
+    Ops choose the cheapest way to produce what is asked. Values whose layout is no candidate are
+    left free. None where no choice is allowed.
+
+    Args:
+        solution: The planning problem to price it in.
+        layouts: Per value, the layout it must have, or None.
+        options: For the small solve that is left.
+    """
+    encoded = solution.encoded
+    costs = []
+    for node, op_index in enumerate(encoded.ops):
+        op = encoded.graph.ops[op_index]
+        own = encoded.problem.node_costs[node]
+        admitted = [
+            all(
+                layouts[value] is None or layouts[value] == have
+                for value, have in zip(
+                    op.results or op.operands,
+                    candidate.results if op.results else candidate.operands,
+                    strict=False,
+                )
+            )
+            for candidate in encoded.candidates[node]
+        ]
+        if any(admitted) and not all(admitted):
+            own = own.copy()
+            own[[i for i, ok in enumerate(admitted) if not ok]] = FORBIDDEN
+        costs.append(own)
+    problem = replace_costs(encoded.problem, tuple(costs))
+    result = solve(
+        problem,
+        backend=options.backend,
+        time_limit_seconds=options.time_limit_seconds,
+        seed=options.seed,
+        relative_gap=0.0,
+    )
+    if result.choices is None:
+        return None
+    held = replace(encoded, problem=replace_costs(encoded.problem, encoded.problem.node_costs))
+    return _solution(solution.encoder, held, result)
+
+
+def replace_costs(problem: Problem, node_costs: tuple[object, ...]) -> Problem:
+    """The same problem with other node costs and no memory limit."""
+    return replace(problem, node_costs=node_costs, memory_limit=None)
+

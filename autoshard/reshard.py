@@ -1,0 +1,228 @@
+"""The cheapest chain of collectives from one layout of a tensor to another.
+
+Steps are what the partitioner can do in one go: slice (cut a dimension further), all-gather (undo
+the minor cuts of a dimension), all-to-all (move the minor cuts of one dimension to another) and
+collective-permute (the same pieces on other devices). All pairs of a tensor's layouts are solved
+at once, as shortest paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.layouts import Layout, MeshParts, Parts
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class StepKind(Enum):
+    """What one step of a reshard does."""
+
+    SLICE = "slice"
+    ALL_GATHER = "all-gather"
+    ALL_TO_ALL = "all-to-all"
+    PERMUTE = "collective-permute"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: kind, the mesh parts it works over, and the layout after it."""
+
+    kind: StepKind
+    parts: Parts
+    before: Layout
+    after: Layout
+
+
+class CollectiveCosts(Protocol):
+    """Seconds of collectives over mesh parts, for arrays of bytes per device."""
+
+    def step_seconds(self, kind: StepKind, parts: Parts, num_bytes: FloatArray) -> FloatArray:
+        """Seconds; `num_bytes` is the larger side: gathered result, else the operand."""
+        ...
+
+
+def steps_from(parts: MeshParts, layout: Layout, shape: Sequence[int]) -> list[Step]:
+    """Every single step out of a layout that leaves all dimensions evenly divided."""
+    used = {part for dim in layout for part in dim}
+    found: list[Step] = []
+    for dim, dim_parts in enumerate(layout):
+        for length in _suffix_lengths(parts, dim_parts):
+            kept, moved = dim_parts[: len(dim_parts) - length], dim_parts[-length:]
+            gathered = _with(layout, dim, kept)
+            found.append(Step(StepKind.ALL_GATHER, moved, layout, gathered))
+            for other, other_parts in enumerate(layout):
+                if other != dim and _divides(parts, shape[other], (*other_parts, *moved)):
+                    after = _with(gathered, other, (*other_parts, *moved))
+                    found.append(Step(StepKind.ALL_TO_ALL, moved, layout, after))
+        for free in range(len(parts.sizes)):
+            if free not in used and _divides(parts, shape[dim], (*dim_parts, free)):
+                after = _with(layout, dim, (*dim_parts, free))
+                found.append(Step(StepKind.SLICE, (free,), layout, after))
+    found.extend(_permutes(parts, layout, used))
+    return found
+
+
+def _permutes(parts: MeshParts, layout: Layout, used: set[int]) -> list[Step]:
+    """Same pieces, other devices: swap two parts of equal size, or take an unused one for a used
+    one, or reorder the parts of one dimension."""
+    found: list[Step] = []
+    flat = [(dim, place) for dim, dim_parts in enumerate(layout) for place in range(len(dim_parts))]
+    for i, (dim, place) in enumerate(flat):
+        part = layout[dim][place]
+        for other_dim, other_place in flat[i + 1 :]:
+            other = layout[other_dim][other_place]
+            if parts.sizes[part] == parts.sizes[other] or other_dim == dim:
+                dims = [list(d) for d in layout]
+                dims[dim][place], dims[other_dim][other_place] = other, part
+                after = tuple(tuple(d) for d in dims)
+                found.append(Step(StepKind.PERMUTE, (part, other), layout, after))
+        for free in range(len(parts.sizes)):
+            if free not in used and parts.sizes[free] == parts.sizes[part]:
+                dims = [list(d) for d in layout]
+                dims[dim][place] = free
+                after = tuple(tuple(d) for d in dims)
+                found.append(Step(StepKind.PERMUTE, (part, free), layout, after))
+    return found
+
+
+def _suffix_lengths(parts: MeshParts, dim_parts: Parts) -> range:
+    del parts
+    return range(1, len(dim_parts) + 1)
+
+
+def _with(layout: Layout, dim: int, dim_parts: Parts) -> Layout:
+    return (*layout[:dim], dim_parts, *layout[dim + 1 :])
+
+
+def _divides(parts: MeshParts, size: int, dim_parts: Parts) -> bool:
+    return size % parts.num_shards(dim_parts) == 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReshardTable:
+    """All-pairs reshards of one tensor.
+
+    Args:
+        layouts: The layouts it may have.
+        index: Their places.
+        seconds: float64[num_layouts, num_layouts]; inf where there is no way.
+        first_step: int32[num_layouts, num_layouts]: index of the step to take first, -1 for none.
+        steps: The steps `first_step` points to.
+    """
+
+    layouts: tuple[Layout, ...]
+    index: dict[Layout, int]
+    seconds: FloatArray
+    first_step: npt.NDArray[np.int32]
+    steps: tuple[Step, ...]
+
+    def chain(self, start: Layout, end: Layout) -> tuple[Step, ...]:
+        """The cheapest steps from one layout to another, in order."""
+        at, goal = self.index[start], self.index[end]
+        found = []
+        while at != goal:
+            step = self.steps[self.first_step[at, goal]]
+            found.append(step)
+            at = self.index[step.after]
+        return tuple(found)
+
+
+@dataclass(slots=True)
+class Resharder:
+    """Makes reshard tables, one per tensor type and set of layouts.
+
+    Args:
+        parts: The mesh parts of this plan.
+        costs: What a step takes.
+    """
+
+    parts: MeshParts
+    costs: CollectiveCosts
+    _steps: dict[tuple[tuple[Layout, ...], tuple[int, ...]], _StepArrays] = field(
+        default_factory=dict
+    )
+    _tables: dict[tuple[tuple[Layout, ...], tuple[int, ...], int], ReshardTable] = field(
+        default_factory=dict
+    )
+
+    def table(self, layouts: tuple[Layout, ...], shape: tuple[int, ...], bits: int) -> ReshardTable:
+        """All-pairs reshards among `layouts` of a tensor; chains stay within these layouts."""
+        key = (layouts, shape, bits)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._solve(layouts, shape, bits)
+            self._tables[key] = table
+        return table
+
+    def _solve(self, layouts: tuple[Layout, ...], shape: tuple[int, ...], bits: int) -> ReshardTable:
+        arrays = self._step_arrays(layouts, shape)
+        total = prod(shape) * bits / 8
+        weights = np.zeros(len(arrays.steps))
+        for (kind, step_parts), members in arrays.groups:
+            num_bytes = total / arrays.shards[members]
+            weights[members] = self.costs.step_seconds(kind, step_parts, num_bytes)
+        size = len(layouts)
+        seconds = np.full((size, size), np.inf)
+        first = np.full((size, size), -1, dtype=np.int32)
+        order = np.argsort(-weights, kind="stable")  # of parallel steps the cheapest stays
+        seconds[arrays.before[order], arrays.after[order]] = weights[order]
+        first[arrays.before[order], arrays.after[order]] = order
+        np.fill_diagonal(seconds, 0.0)
+        for middle in range(size):
+            through = seconds[:, middle, None] + seconds[middle]
+            better = through < seconds
+            if better.any():
+                seconds[better] = through[better]
+                first[better] = np.broadcast_to(first[:, middle, None], first.shape)[better]
+        index = {layout: i for i, layout in enumerate(layouts)}
+        return ReshardTable(layouts, index, seconds, first, arrays.steps)
+
+    def _step_arrays(self, layouts: tuple[Layout, ...], shape: tuple[int, ...]) -> _StepArrays:
+        key = (layouts, shape)
+        arrays = self._steps.get(key)
+        if arrays is None:
+            arrays = _step_arrays(self.parts, layouts, shape)
+            self._steps[key] = arrays
+        return arrays
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _StepArrays:
+    steps: tuple[Step, ...]
+    before: npt.NDArray[np.int64]
+    after: npt.NDArray[np.int64]
+    shards: FloatArray  # pieces the larger side of the step is one of
+    groups: tuple[tuple[tuple[StepKind, Parts], npt.NDArray[np.int64]], ...]
+
+
+def _step_arrays(
+    parts: MeshParts, layouts: tuple[Layout, ...], shape: tuple[int, ...]
+) -> _StepArrays:
+    index = {layout: i for i, layout in enumerate(layouts)}
+    steps = [
+        step
+        for layout in layouts
+        for step in steps_from(parts, layout, shape)
+        if step.after in index
+    ]
+    groups: dict[tuple[StepKind, Parts], list[int]] = {}
+    shards = []
+    for i, step in enumerate(steps):
+        groups.setdefault((step.kind, tuple(sorted(step.parts))), []).append(i)
+        larger = step.after if step.kind in (StepKind.ALL_GATHER, StepKind.SLICE) else step.before
+        shards.append(parts.num_shards(part for dim in larger for part in dim))
+    return _StepArrays(
+        tuple(steps),
+        np.array([index[s.before] for s in steps], dtype=np.int64),
+        np.array([index[s.after] for s in steps], dtype=np.int64),
+        np.array(shards, dtype=np.float64),
+        tuple((key, np.array(members, dtype=np.int64)) for key, members in groups.items()),
+    )

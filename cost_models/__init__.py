@@ -1,0 +1,68 @@
+"""What machines can do and what collectives and ops cost on them; knows nothing of JAX."""
+
+from cost_models.catalog import CATALOG, get_hardware
+from cost_models.collectives import (
+    LinearCost,
+    all_gather_cost,
+    all_reduce_cost,
+    all_to_all_cost,
+    permute_cost,
+    reduce_scatter_cost,
+)
+from cost_models.errors import CostModelError
+from cost_models.hardware import (
+    Compute,
+    Hardware,
+    Link,
+    Memory,
+    PeakFlops,
+    Switch,
+    Torus,
+    verify_hardware,
+)
+from cost_models.hardware_file import (
+    format_hardware,
+    load_hardware,
+    parse_hardware,
+    save_hardware,
+)
+from cost_models.model import AlphaBetaModel, AxisPart, CostModel
+from cost_models.roofline import OP_CLASSES, dtype_family, matmul_tile_efficiency, op_seconds
+from cost_models.topology import AxisLink, DimPart, GroupDim, LinkDim, group_dims, layout_mesh
+
+__all__ = [
+    "CATALOG",
+    "OP_CLASSES",
+    "AlphaBetaModel",
+    "AxisLink",
+    "AxisPart",
+    "Compute",
+    "CostModel",
+    "CostModelError",
+    "DimPart",
+    "GroupDim",
+    "Hardware",
+    "LinearCost",
+    "Link",
+    "LinkDim",
+    "Memory",
+    "PeakFlops",
+    "Switch",
+    "Torus",
+    "all_gather_cost",
+    "all_reduce_cost",
+    "all_to_all_cost",
+    "dtype_family",
+    "format_hardware",
+    "get_hardware",
+    "group_dims",
+    "layout_mesh",
+    "load_hardware",
+    "matmul_tile_efficiency",
+    "op_seconds",
+    "parse_hardware",
+    "permute_cost",
+    "reduce_scatter_cost",
+    "save_hardware",
+    "verify_hardware",
+]

@@ -1,0 +1,272 @@
+"""A machine in a YAML file: read, checked with every error at once, and written.
+
+The file has the fields of `Hardware` as keys, sections nested as the dataclasses are:
+
+    name: my-machine
+    backend: gpu                      # cpu, tpu or gpu
+    has_reduce_scatter: true
+    collective_launch_seconds: 8.0e-06
+    compute: {matmul: {...}, vector: {...}, matmul_tile: [16, 16, 16], ..., source: ...}
+    memory: {capacity_bytes: 80000000000, ..., source: ...}
+    torus: null                       # this or `switch`
+    switch: {link: {...}, domain_size: 8, source: ...}
+    network: {bytes_per_second: 50.0e+9, ..., source: ...}
+
+`format_hardware(get_hardware("h100"))` prints a whole one to start from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tempfile
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cost_models.errors import CostModelError
+from cost_models.hardware import (
+    Hardware,
+    hardware_error,
+    quantity_of,
+)
+from cost_models.quantities import Quantity, quantity_problem
+
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
+_WITH_UNIT = re.compile(
+    r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<prefix>[kmgtp]?)(?P<binary>i?)"
+    r"(?P<unit>bits?/s|bps|b/s|bytes(?:/s)?|b|flops?/?s?|ops)",
+    re.IGNORECASE,
+)
+_TIME_PREFIXES = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_WITH_TIME = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<prefix>[mun]?)s")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader that refuses a key given twice."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [loader.construct_object(key) for key, _ in node.value]
+    doubled = sorted({str(key) for key in keys if keys.count(key) > 1})
+    if doubled:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"keys given twice: {', '.join(doubled)}", node.start_mark
+        )
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def load_hardware(path: str | os.PathLike[str]) -> Hardware:
+    """Reads a machine from a YAML file.
+
+    Raises:
+        CostModelError: The file cannot be read, is no YAML, or describes no machine; every
+            problem is named with the path of its field.
+    """
+    where = f"hardware file {os.fspath(path)}"
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CostModelError(
+            f"the file cannot be read: {error}", where=where, fix="give the path of a YAML file"
+        ) from error
+    return parse_hardware(text, where=where)
+
+
+def parse_hardware(text: str, *, where: str = "hardware description") -> Hardware:
+    """Reads a machine from YAML text; `where` names it in errors.
+
+    Raises:
+        CostModelError: As `load_hardware`.
+    """
+    try:
+        data = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise CostModelError(
+            f"the text is no YAML: {error}", where=where, fix="correct the line it names"
+        ) from error
+    problems: list[str] = []
+    hardware = _read(data, Hardware, "", problems)
+    if problems:
+        raise hardware_error(problems, where=where)
+    assert isinstance(hardware, Hardware)
+    return hardware
+
+
+def format_hardware(hardware: Hardware) -> str:
+    """The machine as YAML text that `parse_hardware` reads back to an equal value."""
+    return yaml.safe_dump(
+        _plain(hardware), sort_keys=False, default_flow_style=False, allow_unicode=True, width=100
+    )
+
+
+def save_hardware(hardware: Hardware, path: str | os.PathLike[str]) -> None:
+    """Writes the machine to a YAML file; the file is there whole or not at all.
+
+    Raises:
+        CostModelError: The file cannot be written.
+    """
+    target = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(format_hardware(hardware))
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise CostModelError(
+            f"the file cannot be written: {error}",
+            where=f"hardware file {target}",
+            fix="give a path in a directory that exists and may be written to",
+        ) from error
+
+
+def _plain(value: object) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _read(value: object, hint: object, path: str, problems: list[str]) -> object:
+    """The value a type hint asks for; problems are added to the list, and None returned."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _read_section(value, hint, path, problems)
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+        return None if value is None else _read(value, inner, path, problems)
+    if origin is tuple:
+        return _read_tuple(value, hint, path, problems)
+    if origin is typing.Literal:
+        allowed = typing.get_args(hint)
+        if value in allowed:
+            return value
+        problems.append(f"`{path}` is {value!r}; expected one of {', '.join(allowed)}")
+        return None
+    quantity = quantity_of(hint)
+    if quantity is not None:
+        return _read_number(value, hint, quantity, path, problems)
+    expected = {str: "text", bool: "true or false"}[typing.cast("type", hint)]
+    if isinstance(value, typing.cast("type", hint)) and value != "":
+        return value
+    problems.append(f"`{path}` is {value!r}; expected {expected}")
+    return None
+
+
+def _read_section(value: object, kind: type, path: str, problems: list[str]) -> object:
+    name = f"`{path}`" if path else "the description"
+    if not isinstance(value, dict):
+        problems.append(f"{name} is {value!r}; expected a section with fields")
+        return None
+    hints = typing.get_type_hints(kind, include_extras=True)
+    before = len(problems)
+    problems.extend(
+        f"`{_inner(path, str(key))}` is not a field; {name} has {', '.join(hints)}"
+        for key in value
+        if key not in hints
+    )
+    read: dict[str, object] = {}
+    for field, hint in hints.items():
+        inner = _inner(path, field)
+        if field in value:
+            read[field] = _read(value[field], hint, inner, problems)
+        else:
+            problems.append(f"`{inner}` is missing{_expectation(hint)}")
+    if len(problems) > before:
+        return None
+    try:
+        return typing.cast("object", kind(**read))
+    except CostModelError as error:
+        problems.extend(line.strip("- ") for line in error.what.splitlines()[1:])
+        return None
+
+
+def _inner(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
+
+
+def _expectation(hint: object) -> str:
+    quantity = quantity_of(hint)
+    return f"; expected {quantity.unit}, such as {quantity.example}" if quantity else ""
+
+
+def _read_tuple(value: object, hint: object, path: str, problems: list[str]) -> object:
+    args = typing.get_args(hint)
+    any_length = len(args) == 2 and args[1] is Ellipsis
+    if not isinstance(value, list) or not (any_length or len(value) == len(args)):
+        size = "a list" if any_length else f"a list of {len(args)}"
+        problems.append(f"`{path}` is {value!r}; expected {size}")
+        return None
+    return tuple(
+        _read(item, args[0] if any_length else args[index], f"{path}[{index}]", problems)
+        for index, item in enumerate(value)
+    )
+
+
+def _read_number(
+    value: object, hint: object, quantity: Quantity, path: str, problems: list[str]
+) -> float | int | None:
+    whole = typing.get_args(hint)[0] is int
+    number: float | None = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = value
+    elif isinstance(value, str):
+        number = _number_in(value)
+    if number is None:
+        problems.append(
+            f"`{path}` is {value!r}; expected {quantity.unit}, {_suggestion(value, quantity)}"
+        )
+        return None
+    problem = quantity_problem(number, quantity)
+    if not problem and whole and number != int(number):
+        problem = f"is {number}; expected a whole number"
+    if problem:
+        problems.append(f"`{path}` {problem}")
+        return None
+    return int(number) if whole else float(number)
+
+
+def _number_in(text: str) -> float | None:
+    """A number that YAML 1.1 reads as text because of its exponent, such as 3.35e12."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _suggestion(value: object, quantity: Quantity) -> str:
+    """What to write instead of a number with a unit; an example where that cannot be told."""
+    text = value.strip() if isinstance(value, str) else ""
+    if match := _WITH_TIME.fullmatch(text):
+        number = float(match["number"]) * _TIME_PREFIXES[match["prefix"]]
+        return f"so write {_yaml_number(number)}"
+    match = _WITH_UNIT.fullmatch(text)
+    if match is None:
+        return f"such as {quantity.example}"
+    prefix = match["prefix"].lower()
+    if match["binary"] and prefix:
+        scale = 1024.0 ** ("kmgtp".index(prefix) + 1)
+    else:
+        scale = _PREFIXES[prefix]
+    number = float(match["number"]) * scale
+    if match["unit"].lower().startswith("bit") or match["unit"] in ("b", "b/s", "bps"):
+        number /= 8
+    return f"so write {_yaml_number(number)}"
+
+
+def _yaml_number(number: float) -> str:
+    return str(yaml.safe_dump(number)).removesuffix("...\n").strip()

@@ -1,0 +1,1 @@
+"""Recipes, real models and benchmarks that measure autoshard through its public names."""

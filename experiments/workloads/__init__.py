@@ -1,0 +1,14 @@
+"""Real models with a full training step, and the shardings people write for them by hand."""
+
+from experiments.workloads.baselines import BASELINES, baseline_specs
+from experiments.workloads.registry import SMALL_WORKLOADS, WORKLOADS, get_workload
+from experiments.workloads.workload import Workload
+
+__all__ = [
+    "BASELINES",
+    "SMALL_WORKLOADS",
+    "WORKLOADS",
+    "Workload",
+    "baseline_specs",
+    "get_workload",
+]

@@ -1,0 +1,113 @@
+"""The shardings people write by hand, to hold a plan against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+import jax
+from jax.sharding import PartitionSpec
+
+from experiments.workloads.workload import PyTree, Workload
+
+BASELINES = ("replicated", "data_parallel", "fsdp", "megatron")
+
+
+def baseline_specs(
+    workload: Workload, kind: str, mesh_sizes: Mapping[str, int]
+) -> tuple[PyTree, PyTree]:
+    """Say how each baseline cuts a workload's arguments.
+
+    * `replicated`: everything whole on every device.
+    * `data_parallel`: the batch over all axes, parameters whole.
+    * `fsdp`: the batch over all axes; each parameter over all axes, on its largest dimension that
+      they divide (the first of equals).
+    * `megatron`: parameters by the workload's own rule over the last axis, the batch over the
+      others; on a mesh of one axis the batch is whole.
+
+    Adam's moments are cut as their parameters. A dimension of a parameter that its axes do not
+    divide stays whole; a batch that they do not divide takes as many of the leading axes as do.
+
+    Args:
+        workload: The workload.
+        kind: One of `BASELINES`.
+        mesh_sizes: Devices along each mesh axis, in the mesh's order.
+
+    Returns:
+        Pytrees like the workload's `state` and `batch`, with a `PartitionSpec` at every leaf.
+
+    Raises:
+        ValueError: No such baseline, or the workload has no tensor-parallel rule.
+    """
+    axes = tuple(mesh_sizes)
+    batch_axes: tuple[str, ...] = ()
+    if kind == "replicated":
+        param_specs = _whole(workload.state["params"])
+    elif kind == "data_parallel":
+        param_specs, batch_axes = _whole(workload.state["params"]), axes
+    elif kind == "fsdp":
+        cut = partial(_fsdp_spec, mesh_sizes=mesh_sizes)
+        param_specs, batch_axes = jax.tree.map(cut, workload.state["params"]), axes
+    elif kind == "megatron":
+        param_specs, batch_axes = _megatron_specs(workload, axes[-1], mesh_sizes), axes[:-1]
+    else:
+        raise ValueError(f"no baseline {kind!r}; choose from {', '.join(BASELINES)}")
+    batch_specs = jax.tree.map(
+        lambda leaf: _batch_spec(leaf, workload.batch_dim, batch_axes, mesh_sizes), workload.batch
+    )
+    return _state_specs(workload.state, param_specs), batch_specs
+
+
+def _whole(params: PyTree) -> PyTree:
+    return jax.tree.map(lambda _: PartitionSpec(), params)
+
+
+def _fsdp_spec(leaf: jax.ShapeDtypeStruct, mesh_sizes: Mapping[str, int]) -> PartitionSpec:
+    num_devices = math.prod(mesh_sizes.values())
+    divisible = [dim for dim, size in enumerate(leaf.shape) if size % num_devices == 0]
+    if not divisible:
+        return PartitionSpec()
+    return _cut_one_dim(max(divisible, key=lambda dim: leaf.shape[dim]), tuple(mesh_sizes))
+
+
+def _megatron_specs(workload: Workload, model_axis: str, mesh_sizes: Mapping[str, int]) -> PyTree:
+    rule = workload.megatron
+    if rule is None:
+        raise ValueError(f"workload {workload.name!r} has no tensor-parallel rule; give it one")
+
+    def spec(path: jax.tree_util.KeyPath, leaf: jax.ShapeDtypeStruct) -> PartitionSpec:
+        dims = rule("params" + jax.tree_util.keystr(path), leaf.shape) or ()
+        cut = [
+            dim
+            for dim, name in enumerate(dims)
+            if name == "model" and leaf.shape[dim] % mesh_sizes[model_axis] == 0
+        ]
+        # A mesh axis cuts a tensor once: the first dimension it fits.
+        return _cut_one_dim(cut[0], (model_axis,)) if cut else PartitionSpec()
+
+    return jax.tree_util.tree_map_with_path(spec, workload.state["params"])
+
+
+def _batch_spec(
+    leaf: jax.ShapeDtypeStruct, batch_dim: int, axes: tuple[str, ...], mesh_sizes: Mapping[str, int]
+) -> PartitionSpec:
+    while axes and leaf.shape[batch_dim] % math.prod(mesh_sizes[axis] for axis in axes):
+        axes = axes[:-1]
+    return _cut_one_dim(batch_dim, axes) if axes else PartitionSpec()
+
+
+def _cut_one_dim(dim: int, axes: tuple[str, ...]) -> PartitionSpec:
+    return PartitionSpec(*[None] * dim, axes[0] if len(axes) == 1 else axes)
+
+
+def _state_specs(state: PyTree, param_specs: PyTree) -> PyTree:
+    """Give every copy of the parameters in the state, such as a moment, the parameters' specs."""
+    like_params = jax.tree.structure(state["params"])
+
+    def is_params(tree: PyTree) -> bool:
+        return bool(jax.tree.structure(tree) == like_params)
+
+    return jax.tree.map(
+        lambda tree: param_specs if is_params(tree) else PartitionSpec(), state, is_leaf=is_params
+    )

@@ -1,0 +1,59 @@
+"""A full training step, with Adam, around a model's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import optax
+
+from experiments.workloads.workload import MegatronRule, PyTree, Workload
+
+
+def training_workload(
+    *,
+    name: str,
+    init_params: Callable[[jax.Array], PyTree],
+    loss_fn: Callable[[PyTree, PyTree], jax.Array],
+    make_batch: Callable[[jax.Array], PyTree],
+    megatron: MegatronRule | None = None,
+    learning_rate: float = 1e-3,
+    batch_dim: int = 0,
+) -> Workload:
+    """Wrap a loss into the workload that trains it with Adam; nothing is allocated.
+
+    Args:
+        name: The workload's name.
+        init_params: `init_params(key) -> params`.
+        loss_fn: `loss_fn(params, batch) -> loss`, a scalar.
+        make_batch: `make_batch(key) -> batch`.
+        megatron: The model's tensor-parallel rule.
+        learning_rate: Adam's constant step size.
+        batch_dim: The dimension of every leaf of the batch that data parallelism cuts.
+
+    Returns:
+        The workload, with shapes found by abstract evaluation.
+    """
+    optimizer = optax.adam(learning_rate)
+
+    def init(key: jax.Array) -> PyTree:
+        params = init_params(key)
+        return {"params": params, "opt": optimizer.init(params)}
+
+    def train_step(state: PyTree, batch: PyTree) -> tuple[PyTree, jax.Array]:
+        params = state["params"]
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        updates, opt = optimizer.update(grads, state["opt"], params)
+        return {"params": optax.apply_updates(params, updates), "opt": opt}, loss
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return Workload(
+        name=name,
+        step=train_step,
+        state=jax.eval_shape(init, key),
+        batch=jax.eval_shape(make_batch, key),
+        init=init,
+        make_batch=make_batch,
+        megatron=megatron,
+        batch_dim=batch_dim,
+    )

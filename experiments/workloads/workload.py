@@ -1,0 +1,44 @@
+"""What a workload is: a training step, its abstract arguments, and how to make real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+
+PyTree: TypeAlias = Any
+"""A nest of dicts, lists and named tuples; each use says what its leaves are."""
+
+MegatronRule: TypeAlias = Callable[[str, tuple[int, ...]], tuple[str | None, ...] | None]
+"""Parameter path and shape to `"model"` or `None` per dimension; `None` for replicated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One training step that plans are measured on.
+
+    Attributes:
+        name: The registry's name, for tables.
+        step: `step(state, batch) -> (state, loss)`; pure, without any sharding inside. The state
+            is `{"params": ..., "opt": ...}`, the loss a float32 scalar.
+        state: The state's shapes, a pytree of `jax.ShapeDtypeStruct`.
+        batch: The batch's shapes, likewise.
+        init: `init(key) -> state`, concrete; may be jitted with output shardings.
+        make_batch: `make_batch(key) -> batch`, concrete, random but learnable by heart.
+        donate_argnums: Arguments of `step` whose buffers it may reuse.
+        megatron: The tensor-parallel layout a practitioner would write, by parameter path such as
+            `params['blocks'][0]['attn']['wq']`.
+        batch_dim: The dimension of every leaf of the batch that data parallelism cuts.
+    """
+
+    name: str
+    step: Callable[[PyTree, PyTree], tuple[PyTree, jax.Array]]
+    state: PyTree
+    batch: PyTree
+    init: Callable[[jax.Array], PyTree]
+    make_batch: Callable[[jax.Array], PyTree]
+    donate_argnums: tuple[int, ...] = (0,)
+    megatron: MegatronRule | None = None
+    batch_dim: int = 0

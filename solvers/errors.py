@@ -1,0 +1,34 @@
+"""Errors of the solvers package: what is wrong, where, and how to fix it."""
+
+from __future__ import annotations
+
+
+class SolverError(Exception):
+    """Base of every error this package raises on purpose.
+
+    Args:
+        what: What is wrong, with the value found and the value expected.
+        where: The path inside the problem or file, e.g. ``node_costs[17][3]``.
+        fix: What the caller can do about it.
+    """
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.fix = fix
+        lines = [f"{where}: {what}" if where else what]
+        if fix:
+            lines.append(f"fix: {fix}")
+        super().__init__("\n".join(lines))
+
+
+class ProblemError(SolverError):
+    """A problem (or an answer to it) breaks the rules `verify_problem` states."""
+
+
+class FormatError(SolverError):
+    """A file does not hold a problem in the format its reader expects."""
+
+
+class BackendError(SolverError):
+    """A backend cannot run: unknown name, library missing, or a failure inside it."""

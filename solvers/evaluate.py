@@ -1,0 +1,81 @@
+"""The referee: exact cost and peak memory of given choices, in Python integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solvers.errors import ProblemError
+from solvers.problem import FORBIDDEN, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What given choices cost and hold.
+
+    Args:
+        cost: Sum of the picked node and edge costs, exact even where forbidden ones are picked.
+        peak: The most bytes held at one time; 0 where nothing is held.
+        peak_time: The first time the peak is held; 0 where nothing is held.
+        is_allowed: No forbidden cost is picked and the peak is within the memory limit.
+    """
+
+    cost: int
+    peak: int
+    peak_time: int
+    is_allowed: bool
+
+
+def evaluate(problem: Problem, choices: Sequence[int]) -> Evaluation:
+    """Adds up what `choices` cost and finds the peak of the memory they hold.
+
+    Args:
+        problem: A problem `verify_problem` finds no fault with.
+        choices: One index per node.
+
+    Raises:
+        ProblemError: The number of choices is wrong or one is out of its node's range.
+    """
+    if len(choices) != problem.num_nodes:
+        raise ProblemError(
+            f"{len(choices)} choices given, expected one per node: {problem.num_nodes}",
+            where="choices",
+        )
+    cost = 0
+    has_forbidden = False
+    for node, (costs, choice) in enumerate(zip(problem.node_costs, choices, strict=True)):
+        if not 0 <= choice < len(costs):
+            raise ProblemError(
+                f"is {choice}, node {node} has {len(costs)} choices", where=f"choices[{node}]"
+            )
+        paid = int(costs[choice])
+        has_forbidden |= paid >= FORBIDDEN
+        cost += paid
+    for edge in problem.edges:
+        paid = int(edge.costs[choices[edge.u], choices[edge.v]])
+        has_forbidden |= paid >= FORBIDDEN
+        cost += paid
+    peak, peak_time = _peak(problem, choices)
+    fits = problem.memory_limit is None or peak <= problem.memory_limit
+    return Evaluation(cost, peak, peak_time, fits and not has_forbidden)
+
+
+def _peak(problem: Problem, choices: Sequence[int]) -> tuple[int, int]:
+    change_at: dict[int, int] = {}
+
+    def hold(start: int, stop: int, held: int) -> None:
+        if held and start < stop:
+            change_at[start] = change_at.get(start, 0) + held
+            change_at[stop] = change_at.get(stop, 0) - held
+
+    for term in problem.node_memory:
+        hold(term.start, term.stop, int(term.usage[choices[term.node]]))
+    for pair in problem.edge_memory:
+        edge = problem.edges[pair.edge]
+        hold(pair.start, pair.stop, int(pair.usage[choices[edge.u], choices[edge.v]]))
+    peak = peak_time = held = 0
+    for time in sorted(change_at):
+        held += change_at[time]
+        if held > peak:
+            peak, peak_time = held, time
+    return peak, peak_time

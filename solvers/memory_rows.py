@@ -1,0 +1,176 @@
+"""Memory rows: the few times at which the memory limit can bind, and use at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from solvers.problem import EdgeMemory, IntArray, NodeMemory, Problem
+
+
+def compress_memory(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
+    """Replaces time by row numbers, with a row only for each time at which the limit can bind.
+
+    The terms live at a time that is not *maximal* (something stops before anything else starts)
+    are among those live at a maximal one. A maximal time at which even the largest usages fit is
+    left out too, and so are terms live at no row.
+
+    Returns:
+        The problem in row numbers (no limit where no row is left), and a time for every row.
+    """
+    terms = [t for t in (*problem.node_memory, *problem.edge_memory) if t.start < t.stop]
+    if problem.memory_limit is None or not terms:
+        return replace(problem, node_memory=(), edge_memory=(), memory_limit=None), ()
+    starts = np.array([term.start for term in terms], dtype=np.int64)
+    stops = np.array([term.stop for term in terms], dtype=np.int64)
+    most = np.array([int(term.usage.max()) for term in terms], dtype=np.int64)
+    times = np.unique(starts)
+    all_stops = np.unique(stops)
+    until = np.append(times[1:], np.iinfo(np.int64).max)
+    first_stop = all_stops[np.searchsorted(all_stops, times, side="right")]
+    times = times[first_stop <= until]
+    largest_use = _profile(times, starts, stops, most)
+    times = times[largest_use > problem.memory_limit]
+    if not times.size:
+        return replace(problem, node_memory=(), edge_memory=(), memory_limit=None), ()
+
+    def rows(term: NodeMemory | EdgeMemory) -> tuple[int, int]:
+        first, last = np.searchsorted(times, (term.start, term.stop))
+        return int(first), int(last)
+
+    node_memory = [
+        NodeMemory(term.node, *rows(term), term.usage)
+        for term in problem.node_memory
+        if term.start < term.stop
+    ]
+    edge_memory = [
+        EdgeMemory(term.edge, *rows(term), term.usage)
+        for term in problem.edge_memory
+        if term.start < term.stop
+    ]
+    compressed = replace(
+        problem,
+        node_memory=tuple(term for term in node_memory if term.start < term.stop),
+        edge_memory=tuple(term for term in edge_memory if term.start < term.stop),
+    )
+    return compressed, tuple(times.tolist())
+
+
+def _profile(times: IntArray, starts: IntArray, stops: IntArray, held: IntArray) -> IntArray:
+    """Returns int64[times]: what intervals holding `held` add up to at each time."""
+    change = np.zeros(len(times) + 1, dtype=np.int64)
+    np.add.at(change, np.searchsorted(times, starts), held)
+    np.subtract.at(change, np.searchsorted(times, stops), held)
+    return np.cumsum(change)[:-1]
+
+
+class RowUse:
+    """Use at every row of a problem whose times are row numbers, for given choices.
+
+    Args:
+        problem: As `compress_memory` returns it.
+        num_rows: How many rows there are.
+    """
+
+    def __init__(self, problem: Problem, num_rows: int) -> None:
+        self.problem = problem
+        self.num_rows = num_rows
+        self.limit = problem.memory_limit
+        node_terms, pair_terms = problem.node_memory, problem.edge_memory
+        terms = (*node_terms, *pair_terms)
+        self._starts = np.array([term.start for term in terms], dtype=np.int64)
+        self._stops = np.array([term.stop for term in terms], dtype=np.int64)
+        sizes = [term.usage.size for term in terms]
+        self._offsets = np.concatenate(([0], np.cumsum(sizes)))[: len(terms)].astype(np.int64)
+        self._usages = (
+            np.concatenate([term.usage.ravel() for term in terms])
+            if terms
+            else np.empty(0, dtype=np.int64)
+        )
+        edges = [problem.edges[term.edge] for term in pair_terms]
+        self._rows_of = np.array(
+            [term.node for term in node_terms] + [edge.u for edge in edges], dtype=np.int64
+        )
+        self._strides = np.array(
+            [1] * len(node_terms) + [edge.costs.shape[1] for edge in edges], dtype=np.int64
+        )
+        self._columns_of = np.array([edge.v for edge in edges], dtype=np.int64)
+        self._num_node_terms = len(node_terms)
+
+    def held(self, choices: Sequence[int] | IntArray) -> IntArray:
+        """Returns int64[rows]: bytes held at each row."""
+        chosen = np.asarray(choices, dtype=np.int64)
+        at = self._offsets + chosen[self._rows_of] * self._strides
+        at[self._num_node_terms :] += chosen[self._columns_of]
+        held = self._usages[at]
+        change = np.zeros(self.num_rows + 1, dtype=np.int64)
+        np.add.at(change, self._starts, held)
+        np.subtract.at(change, self._stops, held)
+        return np.cumsum(change)[:-1]
+
+
+def price(usage: IntArray, weight: float) -> IntArray:
+    """Returns ``floor(weight * usage)`` or a little less, never more: bounds stay bounds."""
+    return np.floor(usage * (weight * (1 - 2.0**-50))).astype(np.int64)
+
+
+def priced(
+    problem: Problem, price_by_row: Mapping[int, float], num_rows: int
+) -> tuple[dict[int, IntArray], dict[int, IntArray]]:
+    """What the usages cost at given prices per byte and row.
+
+    Returns:
+        Additional costs by node and by edge; those that would add nothing are left out.
+    """
+    weights = np.zeros(num_rows)
+    for row, per_byte in price_by_row.items():
+        weights[row] = per_byte
+    num_priced_before = np.concatenate(([0], np.cumsum(weights > 0)))
+    cache: dict[tuple[int, float], IntArray] = {}
+
+    def priced_term(term: NodeMemory | EdgeMemory) -> IntArray | None:
+        if num_priced_before[term.stop] == num_priced_before[term.start]:
+            return None
+        weight = float(weights[term.start : term.stop].sum())
+        key = (id(term.usage), weight)
+        if key not in cache:
+            cache[key] = price(term.usage, weight)
+        return cache[key]
+
+    by_node: dict[int, IntArray] = {}
+    for term in problem.node_memory:
+        costs = priced_term(term)
+        if costs is not None:
+            present = by_node.get(term.node)
+            by_node[term.node] = costs if present is None else present + costs
+    by_edge: dict[int, IntArray] = {}
+    for pair_term in problem.edge_memory:
+        costs = priced_term(pair_term)
+        if costs is not None:
+            present = by_edge.get(pair_term.edge)
+            by_edge[pair_term.edge] = costs if present is None else present + costs
+    return by_node, by_edge
+
+
+def rows_to_add(
+    held: IntArray, limit: int, present: Sequence[int], *, most: int = 4
+) -> list[int]:
+    """Picks violated rows that are worst among their neighbours, worst first.
+
+    Args:
+        held: int64[rows]: use at each row.
+        limit: Allowed use.
+        present: Rows already there.
+        most: How many to pick.
+    """
+    excess = held - limit
+    excess[list(present)] = 0
+    before = np.concatenate(([0], excess[:-1]))
+    after = np.concatenate((excess[1:], [0]))
+    peaks = np.flatnonzero((excess > 0) & (excess >= before) & (excess > after))
+    if not peaks.size:
+        peaks = np.flatnonzero(excess > 0)
+    worst_first = peaks[np.argsort(-excess[peaks], kind="stable")]
+    return [int(row) for row in worst_first[:most]]

@@ -1,0 +1,14 @@
+"""Exact reductions of a problem, each with the way back."""
+
+from solvers.presolve.chain import Reduced, reduce_fully
+from solvers.presolve.low_degree import LowDegree, eliminate_low_degree
+from solvers.presolve.presolve import Presolved, presolve
+
+__all__ = [
+    "LowDegree",
+    "Presolved",
+    "Reduced",
+    "eliminate_low_degree",
+    "presolve",
+    "reduce_fully",
+]

@@ -1,0 +1,302 @@
+"""The graph the presolve rules shrink, and the record that leads back to the original."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.problem import FORBIDDEN, IntArray, Problem
+from solvers.saturating import FORBIDDEN_FROM, add, saturate
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """Bytes held while ``start <= t < stop``; the owner says what indexes `usage`."""
+
+    start: int
+    stop: int
+    usage: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed:
+    """Undo: `node` had one choice left."""
+
+    node: int
+    choice: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Merged:
+    """Undo: `node` follows `leader`; int64[original choices of leader] gives its choice."""
+
+    node: int
+    leader: int
+    choice_by_leader_choice: IntArray
+
+
+class TableCache:
+    """Results of table operations by the identity of their inputs; equal tables become one.
+
+    Repeated layers share their tables, so that a rule works once for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._by_content: dict[tuple[object, ...], npt.NDArray[Any]] = {}
+        self._results: dict[tuple[object, ...], npt.NDArray[Any]] = {}
+
+    def intern(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns the one array kept for this content."""
+        whole = np.ascontiguousarray(table)
+        digest = hashlib.blake2b(whole.data, digest_size=16).digest()
+        return self._by_content.setdefault((whole.dtype.char, whole.shape, digest), whole)
+
+    def compute(
+        self,
+        name: str,
+        operation: Callable[[], npt.NDArray[Any]],
+        *tables: npt.NDArray[Any],
+        extra: object = None,
+    ) -> npt.NDArray[Any]:
+        """Returns ``operation()``, once per `name`, interned `tables` and `extra`."""
+        key = (name, *map(id, tables), extra)
+        found = self._results.get(key)
+        if found is None:
+            found = self._results[key] = self.intern(operation())
+        return found
+
+
+@dataclass(slots=True)
+class ChoiceGraph:
+    """A problem being reduced: at most one table a pair, tables interned, choices by number.
+
+    Args:
+        node_costs: int64[surviving choices] per node, None once the node is gone.
+        surviving: Original choice numbers per node.
+        tables: int64[choices_u, choices_v] by pair ``u < v``.
+        neighbours: Of each node.
+        node_terms: Memory decided by one node.
+        pair_terms: Memory decided by a pair, usage indexed as its table.
+        held_terms: Memory held whatever is chosen (usage of one entry).
+        constant: Cost paid whatever is chosen.
+        is_infeasible: Some node has no allowed choice.
+        undo: How the nodes that are gone follow from those left, in order of leaving.
+        dirty: Nodes whose surroundings changed since the rules last saw them.
+    """
+
+    node_costs: list[IntArray | None]
+    surviving: list[IntArray]
+    tables: dict[Pair, IntArray]
+    neighbours: list[set[int]]
+    node_terms: list[list[Term]]
+    pair_terms: dict[Pair, list[Term]]
+    held_terms: list[Term]
+    cache: TableCache
+    constant: int = 0
+    is_infeasible: bool = False
+    undo: list[Fixed | Merged] = field(default_factory=list)
+    dirty: set[int] = field(default_factory=set)
+
+    @classmethod
+    def from_problem(cls, problem: Problem) -> ChoiceGraph:
+        """Sums parallel edges, caps forbidden costs and copies the memory terms."""
+        cache = TableCache()
+        graph = cls(
+            node_costs=[cache.intern(saturate(costs)) for costs in problem.node_costs],
+            surviving=[np.arange(len(costs), dtype=np.int64) for costs in problem.node_costs],
+            tables={},
+            neighbours=[set() for _ in problem.node_costs],
+            node_terms=[[] for _ in problem.node_costs],
+            pair_terms={},
+            held_terms=[],
+            cache=cache,
+            dirty=set(range(problem.num_nodes)),
+        )
+        interned: dict[tuple[int, bool], IntArray] = {}
+        for edge in problem.edges:
+            is_turned = edge.u > edge.v
+            key = (id(edge.costs), is_turned)
+            if key not in interned:
+                table = saturate(edge.costs.T if is_turned else edge.costs)
+                interned[key] = cache.intern(table)
+            graph.add_table(min(edge.u, edge.v), max(edge.u, edge.v), interned[key])
+        for term in problem.node_memory:
+            if term.start < term.stop and term.usage.any():
+                graph.node_terms[term.node].append(Term(term.start, term.stop, term.usage))
+        for pair_term in problem.edge_memory:
+            edge = problem.edges[pair_term.edge]
+            if pair_term.start < pair_term.stop and pair_term.usage.any():
+                usage = pair_term.usage if edge.u < edge.v else pair_term.usage.T
+                graph.pair_terms.setdefault((min(edge.u, edge.v), max(edge.u, edge.v)), []).append(
+                    Term(pair_term.start, pair_term.stop, usage)
+                )
+        return graph
+
+    def nodes(self) -> Iterator[int]:
+        """The nodes still there, in order."""
+        return (node for node, costs in enumerate(self.node_costs) if costs is not None)
+
+    def costs_of(self, node: int) -> IntArray:
+        """The costs of a node still there."""
+        costs = self.node_costs[node]
+        assert costs is not None
+        return costs
+
+    def table(self, node: int, other: int) -> IntArray:
+        """The table of a pair with `node` in the rows (a view, not to be written to)."""
+        return self.tables[node, other] if node < other else self.tables[other, node].T
+
+    def base_table(self, node: int, other: int) -> IntArray:
+        """The interned table of a pair, as stored (lower node in the rows)."""
+        return self.tables[min(node, other), max(node, other)]
+
+    def add_node_costs(self, node: int, costs: IntArray) -> None:
+        """Adds to what a node pays."""
+        self.node_costs[node] = self.cache.intern(add(self.costs_of(node), costs))
+        self.dirty.add(node)
+
+    def add_table(self, u: int, v: int, table: IntArray) -> None:
+        """Adds to what the pair ``u < v`` pays; `table` must be interned."""
+        present = self.tables.get((u, v))
+        if present is None:
+            self.tables[u, v] = table
+        else:
+            self.tables[u, v] = self.cache.compute(
+                "add", lambda: add(present, table), present, table
+            )
+        self.neighbours[u].add(v)
+        self.neighbours[v].add(u)
+        self.dirty.update((u, v))
+
+    def drop_pair(self, u: int, v: int) -> None:
+        """Removes the table and the memory terms of a pair."""
+        pair = (min(u, v), max(u, v))
+        del self.tables[pair]
+        self.pair_terms.pop(pair, None)
+        self.neighbours[u].discard(v)
+        self.neighbours[v].discard(u)
+        self.dirty.update((u, v))
+
+    def terms_between(self, node: int, other: int) -> list[Term]:
+        """Memory terms of a pair with `node` in the rows."""
+        terms = self.pair_terms.get((min(node, other), max(node, other)), [])
+        if node < other:
+            return terms
+        return [Term(term.start, term.stop, term.usage.T) for term in terms]
+
+    def add_pair_terms(self, node: int, other: int, terms: list[Term]) -> None:
+        """Adds memory terms to a pair, given with `node` in the rows."""
+        if node > other:
+            terms = [Term(term.start, term.stop, term.usage.T) for term in terms]
+        if terms:
+            self.pair_terms.setdefault((min(node, other), max(node, other)), []).extend(terms)
+
+    def keep_choices(self, node: int, keep: npt.NDArray[np.bool_]) -> None:
+        """Removes the choices of `node` that ``bool[choices]`` does not keep."""
+        if not keep.any():
+            self.is_infeasible = True
+            return
+        mask = keep.tobytes()
+        self.node_costs[node] = self.cache.intern(self.costs_of(node)[keep])
+        self.surviving[node] = self.surviving[node][keep]
+        self.node_terms[node] = [
+            Term(term.start, term.stop, term.usage[keep]) for term in self.node_terms[node]
+        ]
+        for other in self.neighbours[node]:
+            pair = (min(node, other), max(node, other))
+            axis = 0 if node < other else 1
+            table = self.tables[pair]
+            self.tables[pair] = self.cache.compute(
+                "keep",
+                lambda table=table, axis=axis: np.compress(keep, table, axis=axis),
+                table,
+                extra=(axis, mask),
+            )
+            if pair in self.pair_terms:
+                self.pair_terms[pair] = [
+                    Term(term.start, term.stop, np.compress(keep, term.usage, axis=axis))
+                    for term in self.pair_terms[pair]
+                ]
+            self.dirty.add(other)
+        self.dirty.add(node)
+
+    def fix(self, node: int) -> None:
+        """Takes out a node with one choice: its costs and memory go to its neighbours."""
+        cost = int(self.costs_of(node)[0])
+        if cost >= FORBIDDEN_FROM:
+            self.is_infeasible = True
+            return
+        self.constant += cost
+        self.held_terms += self.node_terms[node]
+        for other in sorted(self.neighbours[node]):
+            self.add_node_costs(other, self.table(node, other)[0])
+            self.node_terms[other] += [
+                Term(term.start, term.stop, term.usage[0])
+                for term in self.terms_between(node, other)
+            ]
+            self.drop_pair(node, other)
+        self.undo.append(Fixed(node, int(self.surviving[node][0])))
+        self._forget(node)
+
+    def merge(self, node: int, leader: int, partner: IntArray) -> None:
+        """Lets `node` take choice ``partner[choice of leader]``, and takes it out."""
+        between = np.take_along_axis(self.table(leader, node), partner[:, None], axis=1)[:, 0]
+        self.add_node_costs(leader, add(between, self.costs_of(node)[partner]))
+        self.node_terms[leader] += [
+            Term(term.start, term.stop, term.usage[partner]) for term in self.node_terms[node]
+        ]
+        self.node_terms[leader] += [
+            Term(term.start, term.stop, np.take_along_axis(term.usage, partner[:, None], 1)[:, 0])
+            for term in self.terms_between(leader, node)
+        ]
+        self.drop_pair(leader, node)
+        map_bytes = partner.tobytes()
+        for other in sorted(self.neighbours[node]):
+            low, high = min(leader, other), max(leader, other)
+            is_turned = other < leader
+            moved = self.cache.compute(
+                "follow",
+                lambda other=other, is_turned=is_turned: (
+                    self.table(node, other)[partner].T
+                    if is_turned
+                    else self.table(node, other)[partner]
+                ),
+                self.base_table(node, other),
+                extra=(node < other, is_turned, map_bytes),
+            )
+            self.add_table(low, high, moved)
+            self.add_pair_terms(
+                leader,
+                other,
+                [
+                    Term(term.start, term.stop, term.usage[partner])
+                    for term in self.terms_between(node, other)
+                ],
+            )
+            self.drop_pair(node, other)
+        by_original = np.full(int(self.surviving[leader].max()) + 1, -1, dtype=np.int64)
+        by_original[self.surviving[leader]] = self.surviving[node][partner]
+        self.undo.append(Merged(node, leader, by_original))
+        self._forget(node)
+
+    def shift_to_constant(self) -> None:
+        """Moves each node's least cost into the constant, so that costs are non-negative."""
+        for node in self.nodes():
+            costs = self.costs_of(node)
+            least = int(costs.min())
+            if least and least < FORBIDDEN_FROM:
+                shifted = np.where(costs >= FORBIDDEN_FROM, FORBIDDEN, costs - least)
+                self.node_costs[node] = self.cache.intern(shifted)
+                self.constant += least
+
+    def _forget(self, node: int) -> None:
+        self.node_costs[node] = None
+        self.node_terms[node] = []
+        self.dirty.discard(node)

@@ -1,0 +1,186 @@
+"""The rules, one function each: look at one node, shrink the graph around it if they can.
+
+Every rule keeps at least one best answer (cheapest among those that fit the memory limit), and the
+record in `ChoiceGraph.undo` turns it back into a best answer of the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.presolve.graph import ChoiceGraph, TableCache, Term
+from solvers.problem import IntArray
+from solvers.saturating import FORBIDDEN_FROM, is_allowed
+
+Rule = Callable[[ChoiceGraph, int], None]
+
+MOST_PARTNERS_TO_MOVE = 4
+"""A follower with more neighbours than this is merged only if its tables do not grow."""
+
+_BLOCKED = 2**61
+
+
+def forbid(graph: ChoiceGraph, node: int) -> None:
+    """Removes choices that are forbidden or have no allowed partner at some neighbour."""
+    keep = is_allowed(graph.costs_of(node))
+    for other in graph.neighbours[node]:
+        table, axis = graph.base_table(node, other), 1 if node < other else 0
+        keep &= graph.cache.compute(
+            "has partner",
+            lambda table=table, axis=axis: is_allowed(table).any(axis=axis),
+            table,
+            extra=axis,
+        )
+    if not keep.all():
+        graph.keep_choices(node, keep)
+
+
+def decompose(graph: ChoiceGraph, node: int) -> None:
+    """Drops pairs whose table is a row term plus a column term, into the nodes' costs."""
+    for other in sorted(graph.neighbours[node]):
+        if other < node or (node, other) in graph.pair_terms:
+            continue
+        table = graph.tables[node, other]
+        rows = graph.cache.compute(
+            "row term", lambda table=table: _row_term_if_decomposable(table), table
+        )
+        if rows.size:
+            graph.add_node_costs(node, rows)
+            graph.add_node_costs(other, table[0] - rows[0])
+            graph.drop_pair(node, other)
+
+
+def _row_term_if_decomposable(table: IntArray) -> IntArray:
+    """Returns int64[rows] such that ``table - row`` is the same in all rows; empty if none is."""
+    rows = table[:, 0] - table[0, 0]
+    if table.max() >= FORBIDDEN_FROM or (table != rows[:, None] + table[0]).any():
+        return np.empty(0, dtype=np.int64)
+    return rows
+
+
+def fix_single(graph: ChoiceGraph, node: int) -> None:
+    """Takes out a node with one choice."""
+    if len(graph.costs_of(node)) == 1:
+        graph.fix(node)
+
+
+def merge_forced(graph: ChoiceGraph, node: int) -> None:
+    """Takes out neighbours whose choice follows from this node's choice."""
+    for other in sorted(graph.neighbours[node]):
+        if other not in graph.neighbours[node]:
+            continue
+        table, is_turned = graph.base_table(node, other), node > other
+        partner = graph.cache.compute(
+            "partner",
+            lambda table=table, is_turned=is_turned: _only_partner(table.T if is_turned else table),
+            table,
+            extra=is_turned,
+        )
+        if not partner.size:
+            continue
+        does_grow = table.shape[1 if is_turned else 0] > table.shape[0 if is_turned else 1]
+        degree = len(graph.neighbours[other])
+        if does_grow and degree > MOST_PARTNERS_TO_MOVE:
+            continue
+        if not does_grow and degree > len(graph.neighbours[node]) and _is_onto(partner):
+            continue  # The other end merges into this one's place when its turn comes.
+        graph.merge(other, node, partner)
+
+
+def _only_partner(table: IntArray) -> IntArray:
+    allowed = is_allowed(table)
+    if (allowed.sum(axis=1) == 1).all():
+        return allowed.argmax(axis=1).astype(np.int64)
+    return np.empty(0, dtype=np.int64)
+
+
+def _is_onto(partner: IntArray) -> bool:
+    return len(np.unique(partner)) == len(partner)
+
+
+def drop_dominated(graph: ChoiceGraph, node: int) -> None:
+    """Drops a choice where another never costs more, whatever the neighbours choose.
+
+    Choice s goes if for some p: ``c_p - c_s + sum over neighbours of max_t(M[p,t] - M[s,t]) <= 0``
+    and p holds no more memory at any time, on the node and on each pair.
+    """
+    costs = graph.costs_of(node)
+    if len(costs) == 1 or costs.max() >= FORBIDDEN_FROM:
+        return
+    excess = costs[:, None] - costs[None, :]  # [p, s]: what p costs more than s
+    for other in graph.neighbours[node]:
+        table, is_turned = graph.base_table(node, other), node > other
+        excess = np.minimum(
+            excess
+            + graph.cache.compute(
+                "excess",
+                lambda table=table, is_turned=is_turned: _excess(table.T if is_turned else table),
+                table,
+                extra=is_turned,
+            ),
+            _BLOCKED,
+        )
+        excess[excess >= FORBIDDEN_FROM] = _BLOCKED
+    beats = excess <= 0
+    np.fill_diagonal(beats, False)
+    if not beats.any():
+        return
+    beats &= _holds_no_more(graph, node)
+    ties = beats & beats.T
+    beats &= ~(ties & np.tri(len(costs), dtype=bool))  # of equal choices the first stays
+    keep = ~beats.any(axis=0)
+    if not keep.all():
+        graph.keep_choices(node, keep)
+
+
+def _excess(table: IntArray) -> IntArray:
+    """Returns int64[p, s]: the most p costs above s, over the partners s is allowed with."""
+    num_rows = len(table)
+    excess = np.empty((num_rows, num_rows), dtype=np.int64)
+    for p in range(num_rows):
+        excess[p] = (table[p] - table).max(axis=1)
+    excess[excess >= FORBIDDEN_FROM] = _BLOCKED
+    return np.maximum(excess, -FORBIDDEN_FROM)
+
+
+def _holds_no_more(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
+    """Returns bool[p, s]: p holds at most what s holds, at every time."""
+    num_choices = len(graph.costs_of(node))
+    result = np.ones((num_choices, num_choices), dtype=bool)
+    for usage in usage_by_time(graph.node_terms[node]):
+        result &= usage[:, None] <= usage[None, :]
+    for other in graph.neighbours[node]:
+        for usage in usage_by_time(graph.terms_between(node, other)):
+            result &= (usage[:, None, :] <= usage[None, :, :]).all(axis=2)
+    return result
+
+
+def usage_by_time(terms: list[Term]) -> list[IntArray]:
+    """Returns the summed usage of each stretch of time over which the live terms stay the same."""
+    if len(terms) <= 1:
+        return [term.usage for term in terms]
+    moments = sorted({moment for term in terms for moment in (term.start, term.stop)})
+    stretches = []
+    for moment in moments[:-1]:
+        live = [term.usage for term in terms if term.start <= moment < term.stop]
+        if live:
+            stretches.append(np.sum(live, axis=0))
+    return stretches
+
+
+ALL_RULES: tuple[Rule, ...] = (forbid, decompose, fix_single, merge_forced, drop_dominated)
+
+__all__ = [
+    "ALL_RULES",
+    "Rule",
+    "TableCache",
+    "decompose",
+    "drop_dominated",
+    "fix_single",
+    "forbid",
+    "merge_forced",
+    "usage_by_time",
+]

@@ -1,0 +1,119 @@
+"""What a solve returns: a status that says what to do next, the choices, and what is proven."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Status(Enum):
+    """How a solve ended; `advice` tells the user what to do next."""
+
+    OPTIMAL = "optimal"
+    WITHIN_GAP = "within gap"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    NO_SOLUTION = "no solution"
+
+    @property
+    def has_choices(self) -> bool:
+        return self in (Status.OPTIMAL, Status.WITHIN_GAP, Status.FEASIBLE)
+
+    @property
+    def advice(self) -> str:
+        """One sentence telling the user what to do next."""
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    Status.OPTIMAL: "Nothing costs less; use the choices as they are.",
+    Status.WITHIN_GAP: (
+        "The choices are proven to cost at most the asked relative gap more than the best; "
+        "ask for a smaller relative_gap to search on."
+    ),
+    Status.FEASIBLE: (
+        "The choices are allowed but not proven within the asked gap; raise the time limit, or "
+        "accept the gap that lower_bound proves."
+    ),
+    Status.INFEASIBLE: (
+        "No choices are allowed: raise the memory limit to at least least_peak, offer choices "
+        "that hold less, or drop forbidden costs."
+    ),
+    Status.NO_SOLUTION: (
+        "Nothing allowed was found and nothing was proven: raise the time limit, or raise the "
+        "memory limit to least_peak, which some choices reach."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A sign of life from a running solve.
+
+    Args:
+        seconds: Since the solve began.
+        stage: What is being done.
+        cost: Of the best allowed choices so far.
+        lower_bound: Proven so far.
+    """
+
+    seconds: float
+    stage: str
+    cost: int | None
+    lower_bound: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Outcome of a solve; cost and peak were recomputed by `evaluate` on the original problem.
+
+    Args:
+        status: How it ended.
+        choices: One index per node; None where nothing allowed was found.
+        cost: Of `choices`.
+        lower_bound: No allowed choices cost less.
+        peak: Most bytes `choices` hold at one time.
+        peak_time: First time they hold it.
+        backend: What solved it.
+        seconds_by_stage: Wall time by stage, in the order the stages ran.
+        reduced_nodes: Nodes left for the backend after presolve.
+        reduced_columns: Columns (choices and pairs of choices) left for the backend.
+        log: What was done and why, one line a step.
+        least_peak: Where memory stood in the way, the smallest peak found for any choices
+            without a forbidden cost.
+        least_peak_time: First time that peak is held.
+        least_peak_choices: The choices that reach it.
+        least_peak_bound: No choices have a smaller peak than this; with INFEASIBLE it is above
+            the limit.
+    """
+
+    status: Status
+    choices: tuple[int, ...] | None
+    cost: int | None
+    lower_bound: int
+    peak: int | None = None
+    peak_time: int | None = None
+    backend: str = ""
+    seconds_by_stage: dict[str, float] = field(default_factory=dict)
+    reduced_nodes: int = 0
+    reduced_columns: int = 0
+    log: tuple[str, ...] = ()
+    least_peak: int | None = None
+    least_peak_time: int | None = None
+    least_peak_choices: tuple[int, ...] | None = None
+    least_peak_bound: int = 0
+
+    @property
+    def gap(self) -> float:
+        """How far `cost` may be above the best, as a fraction of `cost`; inf without choices."""
+        return relative_gap(self.cost, self.lower_bound)
+
+
+def relative_gap(cost: int | None, lower_bound: int) -> float:
+    """Returns ``(cost - lower_bound) / cost``, 0 where they meet and inf without a cost."""
+    if cost is None:
+        return math.inf
+    if cost <= lower_bound:
+        return 0.0
+    return (cost - lower_bound) / cost
