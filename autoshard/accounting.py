@@ -31,7 +31,9 @@ class Account:
     memory: MemoryUse
 
 
-def account_for(encoder: Encoder, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> Account:
+def account_for(
+    encoder: Encoder, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]
+) -> Account:
     """Add up a plan."""
     ops = []
     collectives: list[PredictedCollective] = []
@@ -46,7 +48,7 @@ def account_for(encoder: Encoder, encoded: Encoded, decoded: Decoded, choices: t
         collectives += made
         if own + spent > 0 and op.results:
             ops.append(_planned_op(encoded, decoded, op, own, spent))
-    memory = memory_use(encoder, encoded, decoded, choices)
+    memory = memory_use(encoded, decoded, choices)
     return Account(tuple(ops), tuple(collectives), compute, communication, memory)
 
 
@@ -95,9 +97,11 @@ def _op_account(
         if (value, want) in seen:
             continue
         seen.add((value, want))
-        for step in table.chain(have, want):
-            if step.kind is not StepKind.SLICE:
-                collectives.append(_collective(costing, encoded, step, value, op, repeat))
+        collectives += [
+            _collective(costing, encoded, step, value, op, repeat)
+            for step in table.chain(have, want)
+            if step.kind is not StepKind.SLICE
+        ]
     return (total - reduction) * op.repeat, spent, collectives
 
 
@@ -149,9 +153,7 @@ def _reductions(
             num_bytes //= encoded.parts.num_shards(parts)
 
 
-def memory_use(
-    encoder: Encoder, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]
-) -> MemoryUse:
+def memory_use(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> MemoryUse:
     """Bytes held over the program, from the memory terms under the given choices."""
     problem, graph = encoded.problem, encoded.graph
     steps = np.zeros(len(graph.ops) + 2, dtype=np.int64)
@@ -217,5 +219,3 @@ def _live(
                 )
     found.sort(key=lambda t: -t.local_bytes)
     return found[:most]
-
-

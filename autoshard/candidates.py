@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from math import gcd
 
 from autoshard.graph.program import Graph, OpClass, OpKind
@@ -49,9 +49,7 @@ class CandidateMaker:
 
     parts: MeshParts
     max_candidates: int = 400
-    _by_rule: dict[tuple[Rule, frozenset[str]], tuple[Candidate, ...]] = field(
-        default_factory=dict
-    )
+    _by_rule: dict[tuple[Rule, frozenset[str]], tuple[Candidate, ...]] = field(default_factory=dict)
 
     def of_rule(
         self, rule: Rule, forbidden_axes: frozenset[str] = frozenset()
@@ -68,9 +66,7 @@ class CandidateMaker:
         cuttable = [
             factor
             for factor, size in enumerate(rule.factor_sizes)
-            if size > 1
-            and factor not in rule.need_replication
-            and factor not in rule.permutation
+            if size > 1 and factor not in rule.need_replication and factor not in rule.permutation
         ]
         per_axis = [
             _axis_choices(self.parts, axis, rule.factor_sizes, cuttable)
@@ -227,7 +223,7 @@ def choose_splits(
     for axis, size in mesh_sizes.items():
         if axis in cuts:
             places = sorted({1, size} | cuts[axis])
-            splits[axis] = tuple(b // a for a, b in zip(places, places[1:], strict=False))
+            splits[axis] = tuple(b // a for a, b in pairwise(places))
             continue
         work: dict[int, float] = {}
         for op in graph.ops:

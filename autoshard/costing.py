@@ -42,7 +42,7 @@ _DTYPE_NAMES = {
 
 def model_dtype(dtype: str) -> str:
     """StableHLO's name of an element type as cost models name its family."""
-    if dtype.startswith("f8") or dtype.startswith("f4"):
+    if dtype.startswith(("f8", "f4")):
         return "float8"
     return _DTYPE_NAMES.get(dtype, "float32")
 
@@ -64,9 +64,7 @@ class Costing:
     model: CostModel
     parts: MeshParts
     _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
-    _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(
-        default_factory=dict
-    )
+    _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
 
     def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
         """Mesh parts as the cost model names them, in mesh order."""
@@ -131,9 +129,7 @@ class Costing:
         elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
             return flops / self._vector_flops(graph, op)
         dtype = model_dtype(graph.values[op.operands[0] if op.operands else op.results[0]].dtype)
-        return np.asarray(
-            self.model.compute_seconds(flops, num_bytes, dtype, op.op_class.value)
-        )
+        return np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op.op_class.value))
 
     def _vector_flops(self, graph: Graph, op: Op) -> float:
         dtype = model_dtype(graph.values[op.results[0]].dtype)
@@ -150,9 +146,7 @@ class Costing:
             if candidate.reduced or candidate.scattered:
                 groups.setdefault((candidate.reduced, candidate.scattered), []).append(index)
         for (reduced, scattered), members in groups.items():
-            num_bytes = np.array(
-                [total / self._num_pieces(candidates[i].partial) for i in members]
-            )
+            num_bytes = np.array([total / self._num_pieces(candidates[i].partial) for i in members])
             spent = np.zeros(len(members))
             if scattered:
                 spent += self.model.reduce_scatter_seconds(num_bytes, self.axis_parts(scattered))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -220,9 +221,7 @@ class Encoder:
         parts = self.costing.parts
         outer = parse_sharding(op.pinned)
         mine = {p for axis in self._entered_axes(op) for p in parts.parts_by_axis.get(axis, ())}
-        prefix = tuple(
-            tuple(p for p in dim if p in mine) for dim in parts.to_layout(outer)
-        )
+        prefix = tuple(tuple(p for p in dim if p in mine) for dim in parts.to_layout(outer))
         found = []
         for candidate in base:
             local = candidate.results[0]
@@ -334,7 +333,7 @@ class Encoder:
     def _copy_bytes(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
     ) -> IntArray | None:
-        """int64[num_rows, num_columns]: bytes of the copy a reshard makes, None where negligible."""
+        """int64[num_rows, num_columns]: bytes of the copy a reshard makes; None: negligible."""
         total = self.graph.values[value].num_bytes
         if total < self._negligible_bytes():
             return None
@@ -361,7 +360,7 @@ class Encoder:
         edges = []
         for group in self.graph.groups:
             held = [v for v in group if self.graph.values[v].op in node_by_op]
-            for first, second in zip(held, held[1:], strict=False):
+            for first, second in pairwise(held):
                 edges += self._tie(first, second, node_by_op, "shard_alike group")
         arguments, results = self.graph.arguments, self.graph.results
         for argument, result in self.wishes.alike:
@@ -375,9 +374,7 @@ class Encoder:
             edges.append(Edge(node_by_op[u.index], node_by_op[v.index], costs))
         return edges
 
-    def _tie(
-        self, first: int, second: int, node_by_op: Mapping[int, int], why: str
-    ) -> list[Edge]:
+    def _tie(self, first: int, second: int, node_by_op: Mapping[int, int], why: str) -> list[Edge]:
         sides = []
         for value in (first, second):
             op = self.graph.ops[self.graph.values[value].op]

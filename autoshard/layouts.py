@@ -145,7 +145,5 @@ def part_orders(parts: MeshParts, chosen: frozenset[int]) -> tuple[Parts, ...]:
     if len(axes) <= 2:
         orders: Iterable[Sequence[Parts]] = permutations(axes)
     else:
-        orders = [axes] + [
-            [*axes[:i], *axes[i + 1 :], axes[i]] for i in range(len(axes) - 1)
-        ]
+        orders = [axes] + [[*axes[:i], *axes[i + 1 :], axes[i]] for i in range(len(axes) - 1)]
     return tuple(tuple(part for run in order for part in run) for order in orders)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoshard.errors import PlanError
+from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
 from autoshard.sharding import Mesh, Sharding
 
@@ -162,8 +163,7 @@ class PlanData:
 
     Args:
         function: Name of the function planned.
-        fingerprint: Of the traced program; a plan applies to no other.
-        signature: Type of every argument, to tell what differs when the fingerprint does.
+        program: The traced program it was made for; a plan applies to no other.
         mesh: The mesh it was made for.
         hardware: Name of the machine it was priced on.
         memory_budget: Bytes per device allowed, or None.
@@ -186,8 +186,7 @@ class PlanData:
     """
 
     function: str
-    fingerprint: str
-    signature: tuple[str, ...]
+    program: ProgramRecord
     mesh: Mesh
     hardware: str
     memory_budget: int | None

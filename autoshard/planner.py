@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from autoshard.accounting import Account, account_for
 from autoshard.candidates import choose_splits
 from autoshard.costing import Costing, cost_model_for
@@ -124,9 +127,7 @@ def _solution(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
         )
     decoded = decode(encoded, choices)
     account = account_for(encoder, encoded, decoded, tuple(choices))
-    return Solution(
-        encoder.graph, encoder, encoded, result, tuple(choices), decoded, account
-    )
+    return Solution(encoder.graph, encoder, encoded, result, tuple(choices), decoded, account)
 
 
 def price_layouts(
@@ -176,7 +177,6 @@ def price_layouts(
     return _solution(solution.encoder, held, result)
 
 
-def replace_costs(problem: Problem, node_costs: tuple[object, ...]) -> Problem:
+def replace_costs(problem: Problem, node_costs: tuple[npt.NDArray[np.int64], ...]) -> Problem:
     """The same problem with other node costs and no memory limit."""
     return replace(problem, node_costs=node_costs, memory_limit=None)
-

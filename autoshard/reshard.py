@@ -71,8 +71,10 @@ def steps_from(parts: MeshParts, layout: Layout, shape: Sequence[int]) -> list[S
 
 
 def _permutes(parts: MeshParts, layout: Layout, used: set[int]) -> list[Step]:
-    """Same pieces, other devices: swap two parts of equal size, or take an unused one for a used
-    one, or reorder the parts of one dimension."""
+    """Same pieces, other devices.
+
+    Swap two parts of equal size, take an unused one for a used one, reorder one dimension.
+    """
     found: list[Step] = []
     flat = [(dim, place) for dim, dim_parts in enumerate(layout) for place in range(len(dim_parts))]
     for i, (dim, place) in enumerate(flat):
@@ -162,7 +164,9 @@ class Resharder:
             self._tables[key] = table
         return table
 
-    def _solve(self, layouts: tuple[Layout, ...], shape: tuple[int, ...], bits: int) -> ReshardTable:
+    def _solve(
+        self, layouts: tuple[Layout, ...], shape: tuple[int, ...], bits: int
+    ) -> ReshardTable:
         arrays = self._step_arrays(layouts, shape)
         total = prod(shape) * bits / 8
         weights = np.zeros(len(arrays.steps))

@@ -11,13 +11,12 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from autoshard.errors import ShardingError
 from autoshard.frontend.meshes import read_mesh
-from autoshard.frontend.user_shardings import spec_to_sharding
+from autoshard.frontend.user_shardings import read_named_sharding
 from autoshard.sharding import (
-    AxisRef,
     DimSharding,
     Mesh,
     Sharding,
-    canonicalize,
+    format_sharding,
     refine_mesh,
     refine_sharding,
 )
@@ -79,16 +78,9 @@ class JaxMesh:
         """A `NamedSharding` on this mesh or a refinement of it, as ours.
 
         Raises:
-            ShardingError: Its mesh does not refine this one.
+            InputError: It is on another mesh.
         """
-        parts = self._parts_of(sharding.mesh, where)
-        spelled = spec_to_sharding(sharding.spec, rank, where)
-        dims = tuple(
-            DimSharding(tuple(parts[ref.name] for ref in dim.axes), dim.is_open)
-            for dim in spelled.dims
-        )
-        unreduced = tuple(parts[ref.name] for ref in spelled.unreduced)
-        return canonicalize(Sharding(dims, unreduced=unreduced), self.base)
+        return read_named_sharding(sharding, self.base, rank, where)
 
     def _refine(self, refined: Mesh) -> jax.sharding.Mesh | AbstractMesh:
         key = tuple(refined.sizes.items())
@@ -102,31 +94,6 @@ class JaxMesh:
                 found = jax.sharding.Mesh(self.auto.devices.reshape(sizes), names, kinds)
             self._refined[key] = found
         return found
-
-    def _parts_of(self, mesh: Any, where: str) -> dict[str, AxisRef]:
-        """Each axis of a refined mesh as the axis or sub-axis of the base mesh that it is."""
-        left = [(str(name), size) for name, size in mesh.shape.items()]
-        parts: dict[str, AxisRef] = {}
-        for axis in self.base.axes:
-            if left and left[0] == (axis.name, axis.size):
-                parts[left.pop(0)[0]] = AxisRef(axis.name)
-                continue
-            done = 1
-            while left and done < axis.size and axis.size % (done * left[0][1]) == 0:
-                name, size = left.pop(0)
-                parts[name] = AxisRef(axis.name, done, size)
-                done *= size
-            if done != axis.size:
-                left.append(("", 0))
-                break
-        if left:
-            shown = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
-            raise ShardingError(
-                f"mesh ({shown}) is neither {self.base} nor a refinement of it",
-                where=where,
-                fix="use one mesh, or split its axes in place",
-            )
-        return parts
 
 
 AnyJaxMesh: TypeAlias = jax.sharding.Mesh | AbstractMesh | JaxMesh
@@ -147,7 +114,7 @@ def sharding_to_spec(sharding: Sharding) -> PartitionSpec:
         if not ref.is_whole:
             raise ShardingError(
                 f"a PartitionSpec cannot name the sub-axis {ref}",
-                where=str(sharding),
+                where=format_sharding(sharding),
                 fix="write it on a refined mesh: JaxMesh.named_sharding does",
             )
     return PartitionSpec(*(_entry(dim) for dim in sharding.dims))
@@ -161,7 +128,8 @@ def _entry(dim: DimSharding) -> Any:
 
 
 def _check_expressible(sharding: Sharding, at_boundary: bool, where: str) -> None:
-    where = f"{where}: {sharding}" if where else str(sharding)
+    text = format_sharding(sharding)
+    where = f"{where}: {text}" if where else text
     if sharding.unreduced:
         raise ShardingError(
             "JAX takes unreduced axes on Explicit meshes only, and planning is for Auto ones",

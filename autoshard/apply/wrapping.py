@@ -51,6 +51,9 @@ class WrappedFunction:
     static_argnums: tuple[int, ...]
     prepared: dict[Hashable, Prepared] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        functools.update_wrapper(self, self.fn, updated=())
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = flatten_call(self.fn, args, kwargs, self.static_argnums)
         prepared = self.prepare(call)
@@ -104,7 +107,7 @@ def _signature(call: Call) -> Hashable | None:
 
 def _evaluator(closed: ClosedJaxpr, name: str) -> Callable[..., Any]:
     def evaluate(*leaves: Any) -> Any:
-        return jaxpr_as_fun(closed)(*leaves)
+        return tuple(jaxpr_as_fun(closed)(*leaves))
 
     evaluate.__name__ = evaluate.__qualname__ = name
     # Under another trace the equations go straight into it; called on arrays it is one program.
@@ -143,7 +146,6 @@ def wrap(
     wrapped = WrappedFunction(
         fn, dict(constraints), as_jax_mesh(mesh), record, _numbers(static_argnums)
     )
-    functools.update_wrapper(wrapped, fn, updated=())
     return wrapped
 
 
@@ -295,7 +297,6 @@ def jit_with(
     wrapped = WrappedFunction(
         fn, dict(constraints), as_jax_mesh(mesh), record, _numbers(static_argnums)
     )
-    functools.update_wrapper(wrapped, fn, updated=())
     return PlannedFunction(wrapped, in_shardings, out_shardings, donate_argnums, jit_options)
 
 

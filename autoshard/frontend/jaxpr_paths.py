@@ -59,13 +59,16 @@ def is_constrainable(aval: Any) -> bool:
     """Whether a value of this type can be cut: an ordinary array of rank 1 or more.
 
     Typed PRNG keys, references and tokens are not; nor is a value whose type already carries the
-    sharding of an Explicit mesh.
+    sharding of an Explicit mesh, nor one inside a `shard_map` over every axis.
     """
     shape = getattr(aval, "shape", None)
     if not shape or not isinstance(getattr(aval, "dtype", None), np.dtype):
         return False
-    spec = getattr(getattr(aval, "sharding", None), "spec", None)
-    return spec is None or all(entry is None for entry in spec)
+    sharding = getattr(aval, "sharding", None)
+    if sharding is None:
+        return True
+    mesh = sharding.mesh
+    return not (mesh.axis_names and not mesh.auto_axes) and not any(sharding.spec)
 
 
 def bodies(eqn: JaxprEqn) -> Iterator[tuple[str, Jaxpr]]:

@@ -111,6 +111,8 @@ class _Importer:
             shape, _, _ = self._type(argument.type)
             op = self._add(OpKind.ARGUMENT, "argument", (), 0, 1.0, rule=identity_rule(shape, 0))
             env[argument] = self._result(op, argument.type, name=name)
+            self.value_by_path[f"in.{op}"] = env[argument]
+            self.values[env[argument]] = replace(self.values[env[argument]], path=f"in.{op}")
         returned = self._block(block, env, 0, 1.0)
         for position, value in enumerate(returned):
             shape = self.values[value].shape
@@ -140,9 +142,7 @@ class _Importer:
         **more: Any,
     ) -> int:
         index = len(self.ops)
-        self.ops.append(
-            Op(index, kind, name, operands, (), region=region, repeat=repeat, **more)
-        )
+        self.ops.append(Op(index, kind, name, operands, (), region=region, repeat=repeat, **more))
         return index
 
     def _result(self, op: int, mlir_type: Any, name: str = "") -> int:
@@ -200,11 +200,15 @@ class _Importer:
     def _ordinary(self, op: Any, env: dict[Any, int], region: int, repeat: float) -> None:
         dialect, _, name = op.name.partition(".")
         operands = tuple(env[v] for v in op.operands)
-        if name in op_kinds.FREE_SOURCES or (
-            operands
-            and name in op_kinds.FREE_IF_OPERANDS_FREE
-            and all(v in self.free for v in operands)
-        ) or (name == "broadcast_in_dim" and not self.values[operands[0]].shape):
+        if (
+            name in op_kinds.FREE_SOURCES
+            or (
+                operands
+                and name in op_kinds.FREE_IF_OPERANDS_FREE
+                and all(v in self.free for v in operands)
+            )
+            or (name == "broadcast_in_dim" and not self.values[operands[0]].shape)
+        ):
             index = self._add(OpKind.FREE, name, operands, region, repeat)
             for result in op.results:
                 env[result] = self._result(index, result.type)
@@ -303,9 +307,7 @@ class _Importer:
         ]
         function = self.functions[ir.FlatSymbolRefAttr(attribute).value]
         block = function.regions[0].blocks[0]
-        inner = dict(
-            zip(block.arguments, (env[v] for v in op.operation.operands), strict=True)
-        )
+        inner = dict(zip(block.arguments, (env[v] for v in op.operation.operands), strict=True))
         returned = self._block(block, inner, region, repeat)
         env.update(zip(op.operation.results, returned, strict=True))
 
@@ -409,8 +411,7 @@ class _Importer:
         operation = op.operation
         source, equation = self._where(operation)
         axes = tuple(
-            ir.StringAttr(a).value
-            for a in sdy.ManualAxesAttr(operation.attributes["manual_axes"])
+            ir.StringAttr(a).value for a in sdy.ManualAxesAttr(operation.attributes["manual_axes"])
         )
         shardings_in = sdy.TensorShardingPerValueAttr(operation.attributes["in_shardings"])
         shardings_out = sdy.TensorShardingPerValueAttr(operation.attributes["out_shardings"])
@@ -454,7 +455,14 @@ class _Importer:
 
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 _MANUAL_COLLECTIVES = frozenset(
-    "all_reduce collective_permute collective_broadcast all_gather all_to_all reduce_scatter".split()
+    [
+        "all_reduce",
+        "collective_permute",
+        "collective_broadcast",
+        "all_gather",
+        "all_to_all",
+        "reduce_scatter",
+    ]
 )
 _HANDLERS = {
     "sdy.sharding_constraint": _Importer._constraint,

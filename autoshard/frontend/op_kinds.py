@@ -1,4 +1,4 @@
-"""What the exporter knows of op names: element-wise ones, classes of work, ops that need no data."""
+"""What the exporter knows of op names: which are element-wise, and how each spends its time."""
 
 from __future__ import annotations
 
@@ -24,12 +24,6 @@ CHLO_ELEMENTWISE = frozenset(
 
 # Ops that only move or rename elements, and that XLA fuses like element-wise ones.
 SHAPE_ONLY = frozenset("broadcast_in_dim reshape transpose slice reverse pad concatenate".split())
-
-# Costly enough per element that XLA does not compute them twice to save a buffer.
-EXPENSIVE_ELEMENTWISE = frozenset(
-    """exponential exponential_minus_one log log_plus_one logistic power tanh sine cosine tan
-    atan2 divide remainder sqrt rsqrt cbrt erf erf_inv erfc lgamma digamma""".split()
-)
 
 # With only such ops between a constant and a value, each device can make its own piece.
 FREE_SOURCES = frozenset("constant iota create_token".split())

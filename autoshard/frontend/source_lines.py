@@ -69,8 +69,22 @@ class SourceLines:
         return text
 
 
-def line_of_exception(traceback: TracebackType | None) -> str:
-    """The innermost line of the user's own files that an exception passed through, or ""."""
+def line_of_exception(error: BaseException) -> str:
+    """The innermost line of the user's own files that an exception comes from, or "".
+
+    Where it was raised after tracing, JAX keeps the line of the operation in its cause.
+    """
+    found = ("", 2)
+    cause: BaseException | None = error
+    while cause is not None and found[1] > 0:
+        line, rank = _innermost_line(cause.__traceback__)
+        if rank < found[1]:
+            found = (line, rank)
+        cause = cause.__cause__
+    return found[0]
+
+
+def _innermost_line(traceback: TracebackType | None) -> tuple[str, int]:
     found = ""
     found_rank = 2
     while traceback is not None:
@@ -80,4 +94,4 @@ def line_of_exception(traceback: TracebackType | None) -> str:
             found = f"{code.co_filename}:{traceback.tb_lineno} ({code.co_name})"
             found_rank = rank
         traceback = traceback.tb_next
-    return found
+    return found, found_rank

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,8 @@ from autoshard.frontend.source_lines import line_of_exception
 from autoshard.frontend.tagging import tag_jaxpr
 from autoshard.frontend.user_shardings import read_shardings
 from autoshard.sharding import Mesh, Sharding
+
+_LEAF = re.compile(r"\bleaves\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,7 +250,8 @@ def _stage(
 
 def abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape, type and weak type of an argument, without where it lies."""
-    aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    is_abstract = isinstance(leaf, (jax.ShapeDtypeStruct, jax.core.AbstractValue))
+    aval = leaf if is_abstract else jax.typeof(leaf)
     return jax.ShapeDtypeStruct(
         aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False))
     )
@@ -331,23 +335,31 @@ def _placement_notes(call: Call) -> tuple[str, ...]:
 
 def _does_not_trace(call: Call, error: Exception) -> ExportError:
     return ExportError(
-        f"`{call.name}` does not trace: {_first_paragraph(error)}",
-        where=line_of_exception(error.__traceback__),
+        f"`{call.name}` does not trace: {_reason(error, call.arguments.names)}",
+        where=line_of_exception(error),
         fix=_fix_for(error),
     )
 
 
 def _does_not_lower(call: Call, platform: str, error: Exception) -> ExportError:
     return ExportError(
-        f"`{call.name}` traces but does not lower for {platform}: {_first_paragraph(error)}",
-        where=line_of_exception(error.__traceback__),
+        f"`{call.name}` traces but does not lower for {platform}:"
+        f" {_reason(error, call.arguments.names)}",
+        where=line_of_exception(error),
         fix="try jax.jit(fn).lower(*args) to see the error by itself",
     )
 
 
-def _first_paragraph(error: Exception) -> str:
-    paragraph = str(error).strip().split("\n\n")[0]
-    return f"{type(error).__name__}: {' '.join(paragraph.split())}" if paragraph else repr(error)
+def _reason(error: Exception, names: Sequence[str]) -> str:
+    """The first paragraph of JAX's message, with the user's names for the flat arguments."""
+    text = str(error).strip()
+    paragraph = " ".join(text.split("\n\n")[0].split("The error occurred while")[0].split())
+    culprits = [names[int(number)] for number in dict.fromkeys(_LEAF.findall(text))]
+    if culprits:
+        shown = ", ".join(f"`{name}`" for name in culprits)
+        plural = "s" if len(culprits) > 1 else ""
+        paragraph = f"{paragraph.rstrip('.')}; it depends on the value{plural} of {shown}"
+    return f"{type(error).__name__}: {paragraph}" if paragraph else repr(error)
 
 
 def _fix_for(error: Exception) -> str:

@@ -12,7 +12,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef
 
 from autoshard.errors import InputError, ShardingError
-from autoshard.sharding import AxisRef, DimSharding, Mesh, Sharding
+from autoshard.sharding import (
+    AxisRef,
+    DimSharding,
+    Mesh,
+    Sharding,
+    canonicalize,
+    format_sharding,
+)
 
 
 def read_sharding(given: Any, mesh: Mesh, shape: Sequence[int], where: str) -> Sharding | None:
@@ -38,8 +45,7 @@ def read_sharding(given: Any, mesh: Mesh, shape: Sequence[int], where: str) -> S
     elif isinstance(given, PartitionSpec):
         found = spec_to_sharding(given, len(shape), where)
     elif isinstance(given, NamedSharding):
-        _check_same_mesh(given, mesh, where)
-        found = spec_to_sharding(given.spec, len(shape), where)
+        found = read_named_sharding(given, mesh, len(shape), where)
     else:
         raise InputError(
             f"expected None, a PartitionSpec, a NamedSharding or an autoshard Sharding, found"
@@ -80,21 +86,56 @@ def _read_entry(entry: Any) -> DimSharding:
     return DimSharding(tuple(AxisRef(str(name)) for name in names))
 
 
-def _check_same_mesh(given: NamedSharding, mesh: Mesh, where: str) -> None:
-    sizes = {str(name): size for name, size in given.mesh.shape.items()}
-    if list(sizes.items()) != list(mesh.sizes.items()):
-        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+def read_named_sharding(given: NamedSharding, mesh: Mesh, rank: int, where: str = "") -> Sharding:
+    """A `NamedSharding` on this mesh, or on one whose axes are parts of its axes, as ours.
+
+    Raises:
+        InputError: It is on another mesh.
+        ShardingError: The spec has more entries than the array has dimensions.
+    """
+    parts = _parts_of(mesh, [(str(name), size) for name, size in given.mesh.shape.items()])
+    if parts is None:
+        shown = ", ".join(f"{name}={size}" for name, size in given.mesh.shape.items())
         raise InputError(
             f"the sharding is on mesh ({shown}), the plan is for {mesh}",
             where=where,
-            fix="use one mesh for both",
+            fix="use one mesh for both, or split its axes in place",
         )
+    spelled = spec_to_sharding(given.spec, rank, where)
+    return canonicalize(
+        Sharding(
+            tuple(
+                DimSharding(tuple(parts[ref.name] for ref in dim.axes), dim.is_open)
+                for dim in spelled.dims
+            ),
+            unreduced=tuple(parts[ref.name] for ref in spelled.unreduced),
+        ),
+        mesh,
+    )
+
+
+def _parts_of(mesh: Mesh, axes: Sequence[tuple[str, int]]) -> dict[str, AxisRef] | None:
+    """Each axis of a finer mesh as the axis or sub-axis of `mesh` it is; None where it is none."""
+    left = list(axes)
+    parts: dict[str, AxisRef] = {}
+    for axis in mesh.axes:
+        if left and left[0] == (axis.name, axis.size):
+            parts[left.pop(0)[0]] = AxisRef(axis.name)
+            continue
+        done = 1
+        while left and done < axis.size and axis.size % (done * left[0][1]) == 0:
+            name, size = left.pop(0)
+            parts[name] = AxisRef(axis.name, done, size)
+            done *= size
+        if done != axis.size:
+            return None
+    return None if left else parts
 
 
 def _check_fits(sharding: Sharding, mesh: Mesh, shape: Sequence[int], where: str) -> None:
     if sharding.rank != len(shape):
         raise ShardingError(
-            f"{sharding} has {sharding.rank} dimensions, the array has {len(shape)}",
+            f"{format_sharding(sharding)} has {sharding.rank} dimensions, the array has {len(shape)}",
             where=where,
             fix="write one entry per dimension",
         )

@@ -14,9 +14,28 @@ from autoshard.graph.program import Graph, Op, OpClass, OpKind
 _FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 _READS_FUSED = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING, OpClass.REDUCE})
 _RENAMES = frozenset({"reshape", "bitcast_convert", "transpose", "optimization_barrier"})
-_EXPENSIVE = frozenset(
-    """exponential exponential_minus_one log log_plus_one logistic power tanh sine cosine tan
-    atan2 divide remainder cbrt erf erf_inv erfc lgamma digamma""".split()
+_EXPENSIVE = frozenset(  # XLA does not compute these twice to save a buffer
+    [
+        "exponential",
+        "exponential_minus_one",
+        "log",
+        "log_plus_one",
+        "logistic",
+        "power",
+        "tanh",
+        "sine",
+        "cosine",
+        "tan",
+        "atan2",
+        "divide",
+        "remainder",
+        "cbrt",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "lgamma",
+        "digamma",
+    ]
 )
 
 
@@ -83,13 +102,15 @@ def _is_stored(graph: Graph, consumers: list[list[int]], value: int) -> bool:
     return op.name in _EXPENSIVE and len(readers) > 1
 
 
-def _is_loop_back_value(graph: Graph, value: int, reader: Op) -> bool:
+def _is_loop_back_value(value: int, reader: Op) -> bool:
     return reader.name == "while" and value in reader.operands[1:]
 
 
 def _owners(graph: Graph, stored: list[bool]) -> list[int]:
-    """Whose buffer each value lives in: renamed values in their operand's, and what a loop body
-    returns in the buffer of the carry it becomes."""
+    """Whose buffer each value lives in.
+
+    Renamed values live in their operand's, what a loop body returns in that of its carry.
+    """
     owner = list(range(len(graph.values)))
     for op in graph.ops:
         if op.kind is OpKind.JOIN and op.name == "while" and len(op.operands) > 1:
@@ -138,7 +159,7 @@ def _use_time(graph: Graph, value: int, reader: Op, end: int) -> int:
     """When a read is over: a loop reads what comes from outside until its end."""
     if reader.kind is OpKind.RESULT:
         return end
-    if _is_loop_back_value(graph, value, reader):
+    if _is_loop_back_value(value, reader):
         return graph.values[value].op + 1
     if reader.name == "while" and len(reader.operands) > 1:
         return reader.index  # the carry takes the buffer over

@@ -84,7 +84,7 @@ def aligned_rule(
     result_shapes: tuple[tuple[int, ...], ...],
     whole_dims: frozenset[int] = frozenset(),
 ) -> Rule:
-    """Dimension `d` of every tensor is one factor when all sizes agree; anything else is kept whole.
+    """Dimension `d` of every tensor is one factor when all sizes agree, else it is kept whole.
 
     Scalars take no part. `whole_dims` are kept whole even where the sizes agree.
     """

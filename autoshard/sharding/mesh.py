@@ -153,7 +153,7 @@ def parse_mesh_sizes(text: str) -> Mesh:
         where = source_with_caret(text, start + len(term) - len(term.lstrip()))
         start += len(term) + 1
         if match is None:
-            found = f'"{term.strip()}"' if term.strip() else "nothing"
+            found = f"`{term.strip()}`" if term.strip() else "nothing"
             raise InputError(
                 f"expected name=size in a mesh, found {found}",
                 where=where,

@@ -136,8 +136,9 @@ def parse_sharding(text: str, *, mesh_name: str = DEFAULT_MESH_NAME) -> Sharding
     if first == "[":
         sharding = reader.sharding_after_mesh(mesh_name, None)
     else:
-        if first in {"#sdy.sharding", "sharding"}:
+        if first == "sharding":
             reader.at = 1
+        reader.skip_attribute_name("#sdy.sharding")
         sharding = reader.sharding(may_be_empty=first == "sharding")
     reader.end()
     return sharding
@@ -181,8 +182,7 @@ def parse_named_mesh(text: str) -> tuple[str, Mesh]:
         reader.at = 1
         name = reader.mesh_name()
         reader.expect("=")
-        if reader.peek() == "#sdy.mesh":
-            reader.at += 1
+        reader.skip_attribute_name("#sdy.mesh")
         mesh = reader.mesh()
         if reader.peek().startswith("{"):
             reader.skip_attributes()
@@ -191,8 +191,9 @@ def parse_named_mesh(text: str) -> tuple[str, Mesh]:
         reader.expect("=")
         mesh = reader.document_mesh()
     else:
-        if first in {"mesh", "#sdy.mesh"}:
+        if first == "mesh":
             reader.at = 1
+        reader.skip_attribute_name("#sdy.mesh")
         mesh = reader.mesh()
     reader.end()
     return name, mesh
@@ -291,6 +292,13 @@ class _Reader:
     def end(self) -> None:
         if self.tokens[self.at]:
             self.fail("nothing more")
+
+    def skip_attribute_name(self, name: str) -> None:
+        """Pass `name` if it comes next; MLIR wants no blank between it and the `<`."""
+        if self.tokens[self.at] == name:
+            self.at += 1
+            if f"{name}<" not in self.text:
+                self.fail(f"`<` right after `{name}`")
 
     def mesh_name(self) -> str:
         token = self.tokens[self.at]
@@ -475,8 +483,7 @@ class _Reader:
         self.expect("[")
         shardings: list[Sharding] = []
         while self.peek() != "]" or shardings:
-            if self.peek() == "#sdy.sharding":
-                self.at += 1
+            self.skip_attribute_name("#sdy.sharding")
             shardings.append(self.sharding())
             if self.peek() != ",":
                 break

@@ -1,0 +1,260 @@
+"""The few calls users make."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoshard.apply.planned import Plan
+from autoshard.apply.propagation import Propagator
+from autoshard.apply.wanted_uses import wanted_uses
+from autoshard.carried import carried_pairs
+from autoshard.encode import PICOSECONDS, Wishes
+from autoshard.frontend.meshes import read_mesh
+from autoshard.frontend.module import DEFAULT_TRIP_COUNT, ModuleNames, module_to_graph
+from autoshard.frontend.signature import function_name
+from autoshard.frontend.trace import Traced, trace
+from autoshard.hand_plans import hand_baselines
+from autoshard.memory_budget import parse_memory_budget
+from autoshard.plan import Baseline, PlanData, PlannedTensor, SolverFacts
+from autoshard.planner import Solution, SolveOptions, Stages, plan_graph
+from autoshard.sharding import Mesh
+from cost_models import AlphaBetaModel, Hardware, get_hardware, load_hardware
+from solvers import Progress
+
+
+def optimize(
+    fn: Callable[..., Any],
+    *args: Any,
+    mesh: Any,
+    hardware: str | Path | Hardware = "cpu-host",
+    memory_budget: str | float | None = "auto",
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    trip_counts: Mapping[str, float] | None = None,
+    default_trip_count: float = DEFAULT_TRIP_COUNT,
+    solver: str = "auto",
+    time_limit_seconds: float = 60.0,
+    relative_gap: float = 0.01,
+    seed: int = 0,
+    baselines: bool = True,
+    progress: Callable[[Progress], None] | None = None,
+) -> Plan:
+    """Choose a sharding for every tensor of a JAX function.
+
+    Nothing is computed and no device is needed. Results that replace donated arguments (a training
+    state) keep their sharding, so that the next step can take them as they are.
+
+    Args:
+        fn: Any JAX function; a whole training step gives the best plans.
+        *args: Its positional arguments: pytrees of arrays or `jax.ShapeDtypeStruct`.
+        mesh: A `jax.sharding.Mesh` (Explicit axes included), an `AbstractMesh`, or text such as
+            `"data=8,model=8"`.
+        hardware: Name of a known machine (`"tpu-v5p"`, `"h100"`), a YAML file, or a `Hardware`.
+        memory_budget: Hard limit per device: `"auto"` for all the device offers, bytes, `"80GiB"`,
+            a fraction such as 0.9, or None.
+        in_shardings: Shardings the user insists on, as for `jax.jit`; None is free, and here
+            `P.UNCONSTRAINED` dimensions are free too.
+        out_shardings: Likewise for the result.
+        donate_argnums: Arguments whose buffers the step may reuse.
+        static_argnums: Arguments that are no arrays.
+        kwargs: Keyword arguments of the function.
+        trip_counts: Trip counts of loops the program does not tell, by `"file.py:line"`.
+        default_trip_count: For loops that nobody tells; the plan notes each.
+        solver: Backend name, or "auto".
+        time_limit_seconds: For the solver.
+        relative_gap: Stop once the plan is proven this close to the best.
+        seed: One seed, one plan.
+        baselines: Price plans written by hand too, for the report.
+        progress: Told of a long solve.
+
+    Returns:
+        A plan. Where none fits the budget `plan.data.is_feasible` is false and the report says by
+        how much, where, and what weighs most.
+
+    Raises:
+        InputError: A mesh, option or argument that cannot be used.
+        ExportError: A function that does not trace or lower.
+        ConstraintError: Shardings asked for that contradict one another or fit no tensor.
+    """
+    stages = Stages()
+    ours, context, concrete = read_mesh(mesh)
+    machine = _hardware(hardware)
+    budget = parse_memory_budget(memory_budget, _device_bytes(machine, ours))
+    with stages.time("trace and lower"):
+        traced = trace(
+            fn,
+            args,
+            kwargs,
+            mesh=ours,
+            context=context,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
+            donate_argnums=donate_argnums,
+            static_argnums=static_argnums,
+        )
+    with stages.time("graph"):
+        graph = module_to_graph(
+            traced.module,
+            ModuleNames(
+                arguments=traced.in_names,
+                results=traced.out_names,
+                donated=traced.donated,
+                source_by_equation=traced.source_by_equation,
+            ),
+            trip_counts=trip_counts,
+            default_trip_count=default_trip_count,
+        )
+    options = SolveOptions(
+        backend=solver,
+        time_limit_seconds=time_limit_seconds,
+        relative_gap=relative_gap,
+        seed=seed,
+    )
+    wishes = _wishes(traced)
+    solution = plan_graph(
+        graph, ours, machine, wishes, budget, options, stages=stages, progress=progress
+    )
+    by_hand: tuple[Baseline, ...] = ()
+    if baselines and solution.is_feasible:
+        with stages.time("baselines"):
+            propagator = Propagator(traced.module, ours)
+            by_hand = hand_baselines(solution, wishes.alike, propagator.propagate, budget, options)
+    data = _plan_data(fn, traced, ours, machine, budget, solution, by_hand, stages)
+    return Plan(
+        data,
+        fn,
+        traced,
+        concrete,
+        _numbers(donate_argnums),
+        _numbers(static_argnums),
+    )
+
+
+def _hardware(given: str | Path | Hardware) -> Hardware:
+    if isinstance(given, Hardware):
+        return given
+    if isinstance(given, Path) or given.endswith((".yaml", ".yml")):
+        return load_hardware(given)
+    return get_hardware(given)
+
+
+def _device_bytes(machine: Hardware, mesh: Mesh) -> int:
+    model = AlphaBetaModel(machine, [(axis.name, axis.size) for axis in mesh.axes])
+    return model.device_memory_bytes()
+
+
+def _wishes(traced: Traced) -> Wishes:
+    def types(avals: Sequence[Any]) -> list[tuple[tuple[int, ...], str]]:
+        return [(tuple(aval.shape), str(aval.dtype)) for aval in avals]
+
+    return Wishes(
+        arguments=traced.user_in,
+        results=traced.user_out,
+        alike=carried_pairs(
+            traced.in_names,
+            types(traced.in_avals),
+            traced.donated,
+            traced.out_names,
+            types(traced.out_avals),
+        ),
+    )
+
+
+def _plan_data(
+    fn: Callable[..., Any],
+    traced: Traced,
+    mesh: Mesh,
+    machine: Hardware,
+    budget: int | None,
+    solution: Solution,
+    by_hand: tuple[Baseline, ...],
+    stages: Stages,
+) -> PlanData:
+    account = solution.account
+    uses = wanted_uses(
+        solution.graph, solution.encoded.parts, solution.decoded, traced.operand_paths
+    )
+    return PlanData(
+        function=function_name(fn),
+        program=traced.record,
+        mesh=mesh,
+        hardware=machine.name,
+        memory_budget=budget,
+        arguments=_tensors(solution, is_result=False),
+        results=_tensors(solution, is_result=True),
+        values=_values(solution),
+        wanted_uses=uses,
+        constraints=None,
+        misses=(),
+        ops=account.ops,
+        collectives=account.collectives,
+        compute_seconds=account.compute_seconds,
+        communication_seconds=account.communication_seconds,
+        memory=account.memory,
+        solver=_solver_facts(solution),
+        baselines=by_hand,
+        notes=(*traced.notes, *solution.graph.notes),
+        stage_seconds=dict(stages.seconds),
+        versions={
+            name: importlib.metadata.version(name) for name in ("autoshard", "jax", "ortools")
+        },
+    )
+
+
+def _tensors(solution: Solution, *, is_result: bool) -> tuple[PlannedTensor, ...]:
+    graph, parts = solution.graph, solution.encoded.parts
+    found = []
+    for op in graph.results if is_result else graph.arguments:
+        value = graph.values[op.operands[0] if is_result else op.results[0]]
+        candidate = solution.decoded.candidates.get(op.index)
+        layout = solution.decoded.layouts[value.index]
+        if is_result and candidate is not None:
+            layout = candidate.operands[0]
+        found.append(
+            PlannedTensor(
+                name=op.name if is_result else value.name,
+                shape=value.shape,
+                dtype=value.dtype,
+                sharding=parts.to_sharding(layout),
+                num_bytes=value.num_bytes,
+                local_bytes=value.num_bytes // parts.num_shards(p for dim in layout for p in dim),
+            )
+        )
+    return tuple(found)
+
+
+def _values(solution: Solution) -> dict[str, Any]:
+    graph = solution.graph
+    return {
+        path: solution.encoded.parts.to_sharding(solution.decoded.layouts[value])
+        for path, value in graph.value_by_path.items()
+        if graph.values[value].shape and not path.startswith("in.")
+    }
+
+
+def _solver_facts(solution: Solution) -> SolverFacts:
+    result = solution.result
+    bound = result.lower_bound / PICOSECONDS
+    return SolverFacts(
+        status=result.status.value,
+        advice=result.status.advice,
+        backend=result.backend,
+        seconds=(result.cost or 0) / PICOSECONDS,
+        bound_seconds=bound,
+        gap=result.gap if result.cost is not None else 1.0,
+        num_ops=len(solution.encoded.ops),
+        num_choices=sum(len(c) for c in solution.encoded.candidates),
+        reduced_nodes=result.reduced_nodes,
+        reduced_columns=result.reduced_columns,
+        log=result.log,
+    )
+
+
+def _numbers(numbers: int | Sequence[int]) -> tuple[int, ...]:
+    return (numbers,) if isinstance(numbers, int) else tuple(numbers)

@@ -1,0 +1,263 @@
+"""A tagged StableHLO module in the form in which XLA's partitioner sees it, with its tags read.
+
+XLA inlines calls, takes what a loop passes through unchanged out of the loop, and expands `chlo`
+ops before it propagates shardings. The same is done here, once per program, on the module that
+JAX lowers, so that what Shardy's passes say of it is what they say inside XLA.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from jaxlib.mlir import ir
+
+from autoshard.errors import ExportError
+
+MlirValue: TypeAlias = Any
+MlirOp: TypeAlias = Any
+
+_TAG = re.compile(r"(?:^|/)T\[((?:[^\[\]]|\[\d+\])+)\](?:/sharding_constraint)?$")
+_EQUATION = re.compile(r"(?:^|/)E\[((?:[^\[\]]|\[\d+\])+)\]")
+_CALLEE_BY_CALL = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+_NO_RULE_IN_XLA = frozenset({"chlo.erf", "chlo.ragged_dot"})
+"""XLA turns erf into an op that Shardy has no rule for; propagation stops there in both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value of the module that a path names.
+
+    Args:
+        value: The op result or block argument that holds it.
+        body: The block in which the path sees the value, when that is not the block that makes it:
+            a loop body that reads a value from outside. None otherwise.
+    """
+
+    value: MlirValue
+    body: Any = None
+
+
+@dataclass(slots=True)
+class FlatModule:
+    """The one function of a program, calls inlined and tags taken out.
+
+    Args:
+        module: Holds `main`; other functions are left over and unused.
+        main: `func.func @main`.
+        places: By path, in program order.
+    """
+
+    module: Any
+    main: MlirOp
+    places: dict[str, Place] = field(default_factory=dict)
+
+    @property
+    def entry(self) -> Any:
+        return self.main.regions[0].blocks[0]
+
+
+def flatten_module(module: Any) -> FlatModule:
+    """Inline calls, read and remove tags, lift what loops do not change, give rules to chlo ops.
+
+    The module is changed in place.
+
+    Args:
+        module: Parsed; a context and a location must be entered.
+
+    Raises:
+        ExportError: There is no `main`.
+    """
+    functions = {
+        ir.StringAttr(op.attributes["sym_name"]).value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+    main = functions.get("main")
+    if main is None:
+        raise ExportError(
+            "the module has no function called main",
+            fix="export the program through jax.jit(...).lower or name its entry @main",
+        )
+    _inline_calls(main, functions)
+    flat = FlatModule(module, main)
+    tagged = _strip_tags(main)
+    lifted = _lift_loop_invariants(main)
+    for path, value in tagged:
+        body = value.owner if isinstance(value.owner, ir.Block) else None
+        while (outer := lifted.get(_key(value))) is not None:
+            value = outer
+        at_home = body is None or value.owner == body
+        flat.places.setdefault(path, Place(value, None if at_home else body))
+    for op in operations_of(main):
+        if op.name.startswith("chlo."):
+            _give_rule(op)
+    return flat
+
+
+def operations_of(op: MlirOp) -> Iterator[MlirOp]:
+    """Every op inside, an op before those in its regions."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in list(block.operations):
+                yield inner.operation
+                yield from operations_of(inner.operation)
+
+
+def location_name(op: MlirOp) -> str:
+    """The name stack JAX gave an op, "" where it has none."""
+    location = op.location
+    return location.name_str if isinstance(location, ir.NameLoc) else ""
+
+
+def equation_of(op: MlirOp) -> str:
+    """Path of the jaxpr equation an op was lowered from, "" for none."""
+    paths = _EQUATION.findall(location_name(op))
+    return paths[-1] if paths else ""
+
+
+def is_inside(block: Any, body: Any) -> bool:
+    """Whether a block is `body` or nested in it."""
+    while block is not None:
+        if block == body:
+            return True
+        owner = block.owner.operation
+        if owner.name == "func.func":
+            return False
+        block = owner.block
+    return False
+
+
+def _inline_calls(main: MlirOp, functions: dict[str, MlirOp]) -> None:
+    uses: dict[str, int] = {}
+
+    def calls_in(op: MlirOp) -> list[tuple[MlirOp, str]]:
+        return [
+            (inner, ir.FlatSymbolRefAttr(inner.attributes[attribute]).value)
+            for inner in operations_of(op)
+            if (attribute := _CALLEE_BY_CALL.get(inner.name)) is not None
+        ]
+
+    for function in functions.values():
+        for _, name in calls_in(function):
+            uses[name] = uses.get(name, 0) + 1
+    pending = calls_in(main)
+    while pending:
+        call, name = pending.pop()
+        callee = functions[name]
+        if uses[name] > 1:
+            body = callee.clone(ip=ir.InsertionPoint.after(callee))
+            for _, inner in calls_in(body):
+                uses[inner] += 1
+        else:
+            body = callee
+        uses[name] -= 1
+        pending.extend(calls_in(body))
+        block = body.regions[0].blocks[0]
+        for argument, operand in zip(block.arguments, call.operands, strict=True):
+            argument.replace_all_uses_with(operand)
+        *moved, terminator = list(block.operations)
+        for op in moved:
+            op.operation.move_before(call)
+        for result, returned in zip(call.results, terminator.operation.operands, strict=True):
+            result.replace_all_uses_with(returned)
+        call.erase()
+        body.erase()
+
+
+def _strip_tags(main: MlirOp) -> list[tuple[str, MlirValue]]:
+    found = []
+    for op in list(operations_of(main)):
+        if op.name != "sdy.sharding_constraint":
+            continue
+        tag = _TAG.search(location_name(op))
+        if tag is not None:
+            found.append((tag[1], op))
+    # A tag's operand may be the result of another tag, which is replaced first.
+    paths = []
+    for path, op in found:
+        value = op.operands[0]
+        op.results[0].replace_all_uses_with(value)
+        op.erase()
+        paths.append((path, value))
+    return paths
+
+
+def _lift_loop_invariants(main: MlirOp) -> dict[Any, MlirValue]:
+    """Read in a loop, and after it, what the loop passes through unchanged, from outside it.
+
+    Returns:
+        By `_key` of a body argument or loop result that is no longer read, the value read instead.
+    """
+    loops = [op for op in operations_of(main) if op.name == "stablehlo.while"]
+    lifted: dict[Any, MlirValue] = {}
+    for loop in reversed(loops):  # inner loops before those around them
+        cond, body = (region.blocks[0] for region in loop.regions)
+        returned = list(body.operations)[-1].operation.operands
+        for index, initial in enumerate(loop.operands):
+            argument = body.arguments[index]
+            if returned[index] != argument:
+                continue
+            for stale in (argument, cond.arguments[index], loop.results[index]):
+                lifted[_key(stale)] = initial
+            loop.results[index].replace_all_uses_with(initial)
+            cond.arguments[index].replace_all_uses_with(initial)
+            argument.replace_all_uses_with(initial)
+            # The loop still returns what it was given, now read from outside.
+    return lifted
+
+
+def _key(value: MlirValue) -> Any:
+    """Stands for a value in a dictionary."""
+    if isinstance(value.owner, ir.Block):
+        return value.owner.owner.operation, "argument", _block_index(value), value.arg_number
+    return value.owner.operation, "result", 0, value.result_number
+
+
+def _block_index(argument: MlirValue) -> int:
+    block = argument.owner
+    for index, region in enumerate(block.owner.operation.regions):
+        if any(block == other for other in region.blocks):
+            return index
+    raise AssertionError("a block argument belongs to a region of its parent")
+
+
+def _give_rule(op: MlirOp) -> None:
+    """The rule that Shardy gives to what XLA makes of a chlo op: it has none for chlo itself."""
+    if op.name in _NO_RULE_IN_XLA:
+        return
+    operands = [ir.RankedTensorType(value.type).shape for value in op.operands]
+    results = [ir.RankedTensorType(value.type).shape for value in op.results]
+    if op.name == "chlo.top_k":
+        *batch, size = operands[0]
+        chosen = results[0][-1]
+        names = [f"{_factor(i)}={n}" for i, n in enumerate([*batch, size, chosen])]
+        lead = [_factor(i) for i in range(len(batch))]
+        whole = _factor(len(batch))
+        taken = _factor(len(batch) + 1)
+        one = f"[{', '.join([*lead, taken])}]"
+        text = (
+            f"([{', '.join([*lead, whole])}])->({one}, {one}) {{{', '.join(names)}}}"
+            f" need_replication={{{whole}}}"
+        )
+    elif len({tuple(shape) for shape in (*operands, *results)}) == 1 and results[0]:
+        shape = results[0]
+        dims = f"[{', '.join(map(_factor, range(len(shape))))}]"
+        sizes = ", ".join(f"{_factor(i)}={n}" for i, n in enumerate(shape))
+        text = (
+            f"({', '.join([dims] * len(operands))})->({', '.join([dims] * len(results))})"
+            f" {{{sizes}}}"
+        )
+    else:
+        return
+    op.attributes["sdy.sharding_rule"] = ir.Attribute.parse(f"#sdy.op_sharding_rule<{text}>")
+
+
+def _factor(index: int) -> str:
+    """How Shardy spells a factor: i, j, ..., z, z_1, z_2, ..."""
+    letters = "ijklmnopqrstuvwxyz"
+    if index < len(letters):
+        return letters[index]
+    return f"z_{index - len(letters) + 1}"

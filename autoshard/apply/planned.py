@@ -1,0 +1,233 @@
+"""A plan one can act on: its shardings in JAX's terms, and the function run under it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from autoshard.apply.minimal_set import MinimalSet, minimal_constraints
+from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
+from autoshard.apply.placing import init, shard
+from autoshard.apply.propagation import Propagator
+from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
+from autoshard.errors import PlanError
+from autoshard.frontend.meshes import concrete_mesh
+from autoshard.frontend.trace import Traced
+from autoshard.plan import Miss, PlanData
+from autoshard.plan_json import load_plan_data, save_plan
+from autoshard.report import format_report
+from autoshard.sharding import Sharding
+
+
+@dataclass(eq=False)
+class Plan:
+    """A decided plan and, if known, the function it was made for.
+
+    Args:
+        data: What was decided, as plain data.
+        fn: The function planned; None for a plan read from a file without one.
+        traced: Its trace; None for a plan read from a file.
+        mesh: The JAX mesh to run on; None to take the devices of this machine when needed.
+        donate_argnums: As given when planning.
+        static_argnums: As given when planning.
+    """
+
+    data: PlanData
+    fn: Callable[..., Any] | None = None
+    traced: Traced | None = None
+    mesh: jax.sharding.Mesh | None = None
+    donate_argnums: tuple[int, ...] = ()
+    static_argnums: tuple[int, ...] = ()
+    _jax_mesh: JaxMesh | None = field(default=None, init=False)
+
+    # -- what was decided -----------------------------------------------------------------------
+
+    @property
+    def constraints(self) -> Mapping[str, Sharding]:
+        """The minimal set of constraints, by path, from which propagation reproduces the plan.
+
+        Computed by Shardy's propagation on first use, then kept (and saved with the plan).
+
+        Raises:
+            PlanError: No plan was found, or the plan was read from a file written without them.
+        """
+        self.data.require_feasible()
+        if self.data.constraints is None:
+            if self.traced is None:
+                raise PlanError(
+                    "the plan holds no constraints, and without its program none can be computed",
+                    where=f"plan for {self.data.function}",
+                    fix="save it again with plan.save(...) where it was made",
+                )
+            found = self._reduce(self.traced)
+            self.data = replace(
+                self.data,
+                constraints=found.constraints,
+                misses=tuple(
+                    Miss(
+                        path=miss.path,
+                        planned=miss.planned,
+                        propagated=miss.propagated,
+                        extra_seconds=0.0,
+                    )
+                    for miss in found.misses
+                ),
+                stage_seconds={**self.data.stage_seconds, "constraints": found.seconds},
+            )
+        assert self.data.constraints is not None
+        return self.data.constraints
+
+    def _reduce(self, traced: Traced) -> MinimalSet:
+        inputs = tuple(tensor.sharding for tensor in self.data.arguments)
+        outputs = tuple(tensor.sharding for tensor in self.data.results)
+        propagator = Propagator(traced.module, self.data.mesh)
+        return minimal_constraints(
+            propagator.propagate,
+            self.data.values,
+            tuple(self.data.values),
+            inputs,
+            outputs,
+            self.data.wanted_uses,
+        )
+
+    @property
+    def in_shardings(self) -> Any:
+        """`NamedSharding`s for the positional arguments, as `jax.jit(in_shardings=...)` takes them.
+
+        Raises:
+            PlanError: No plan was found, or it was read from a file and has no argument tree.
+            InputError: This machine has too few devices for the mesh.
+        """
+        flat = self._named([tensor.sharding for tensor in self.data.arguments], "argument")
+        positional, _ = jax.tree.unflatten(self._program().in_tree, flat)
+        return positional
+
+    @property
+    def out_shardings(self) -> Any:
+        """`NamedSharding`s for the result, as `jax.jit(out_shardings=...)` takes them."""
+        flat = self._named([tensor.sharding for tensor in self.data.results], "result")
+        return jax.tree.unflatten(self._program().out_tree, flat)
+
+    def _named(self, shardings: list[Sharding], kind: str) -> tuple[NamedSharding | None, ...]:
+        self.data.require_feasible()
+        tensors = self.data.arguments if kind == "argument" else self.data.results
+        names = [f"{kind} `{tensor.name}`" for tensor in tensors]
+        return flat_named_shardings(shardings, self._devices(), names)
+
+    def _program(self) -> Traced:
+        if self.traced is None:
+            raise PlanError(
+                "a plan read from a file does not know the trees of the function's arguments",
+                where=f"plan for {self.data.function}",
+                fix="use plan.jit(fn), which finds them on the first call",
+            )
+        return self.traced
+
+    def _devices(self) -> JaxMesh:
+        if self._jax_mesh is None:
+            self._jax_mesh = JaxMesh(self.mesh or concrete_mesh(self.data.mesh))
+        return self._jax_mesh
+
+    # -- running under it -----------------------------------------------------------------------
+
+    def wrap(self, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """The function with the plan's constraints inside; trace, differentiate or jit it freely.
+
+        Args:
+            fn: The function planned, where the plan does not know it or it has to be another
+                object of the same program.
+
+        Raises:
+            PlanError: On a call, when its program is not the one planned.
+            InputError: This machine has too few devices for the mesh.
+        """
+        return wrap(
+            self._function(fn),
+            self.constraints,
+            self._devices(),
+            record=self.data.program,
+            static_argnums=self.static_argnums,
+        )
+
+    def jit(self, fn: Callable[..., Any] | None = None, **jit_kwargs: Any) -> PlannedFunction:
+        """`jax.jit` of the function with the plan's shardings at the boundary and inside.
+
+        Args:
+            fn: As for `wrap`.
+            jit_kwargs: Passed on to `jax.jit`; `donate_argnums` is as planned unless given.
+        """
+        jit_kwargs.setdefault("donate_argnums", self.donate_argnums)
+        jit_kwargs.setdefault("static_argnums", self.static_argnums)
+        return jit_with(
+            self._function(fn),
+            self.constraints,
+            self._devices(),
+            [tensor.sharding for tensor in self.data.arguments],
+            [tensor.sharding for tensor in self.data.results],
+            record=self.data.program,
+            **jit_kwargs,
+        )
+
+    def shard(self, tree: Any, argument: int = 0) -> Any:
+        """Put arrays where the plan wants one argument: a state from a checkpoint, a batch.
+
+        Args:
+            tree: Like the argument.
+            argument: Which positional argument it is for.
+        """
+        return shard(tree, self.in_shardings[argument], self._devices())
+
+    def init(self, fn: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
+        """An initialiser whose arrays are born sharded as the plan wants one argument.
+
+        Nothing is ever whole on one device: `state = plan.init(init_state)(key)`.
+
+        Args:
+            fn: Returns something like the argument.
+            argument: Which positional argument it is for.
+        """
+        return init(fn, self.in_shardings[argument], self._devices())
+
+    def _function(self, fn: Callable[..., Any] | None) -> Callable[..., Any]:
+        self.data.require_feasible()
+        chosen = fn or self.fn
+        if chosen is None:
+            raise PlanError(
+                "the plan was read from a file and does not know its function",
+                where=f"plan for {self.data.function}",
+                fix="pass it: plan.jit(fn), or autoshard.load_plan(path, fn)",
+            )
+        return chosen
+
+    # -- keeping and showing --------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file, constraints included; nothing half-written is left behind."""
+        if self.data.is_feasible and self.traced is not None:
+            _ = self.constraints
+        save_plan(self.data, Path(path))
+
+    def report(self, width: int = 100) -> str:
+        """The plan as text: totals, shardings, collectives, memory, and how sure it is."""
+        return format_report(self.data, width=width)
+
+    def __str__(self) -> str:
+        return self.report()
+
+
+def load_plan(path: str | Path, fn: Callable[..., Any] | None = None) -> Plan:
+    """Read a plan written by `Plan.save`.
+
+    Args:
+        path: The file.
+        fn: The function it was made for; its program is checked on the first call.
+
+    Raises:
+        PlanError: The file is cut, damaged, of another version, or no plan.
+    """
+    return Plan(load_plan_data(Path(path)), fn)

@@ -1,0 +1,562 @@
+"""Shardy's own propagation, in process: what the compiler makes of a set of constraints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax  # noqa: F401  (importing it registers Shardy's passes)
+from jax._src.interpreters import mlir as jax_mlir  # checked on jax 0.10.2
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.passmanager import PassManager
+
+from autoshard.apply.flat_module import (
+    FlatModule,
+    MlirOp,
+    MlirValue,
+    Place,
+    equation_of,
+    flatten_module,
+    is_inside,
+    operations_of,
+)
+from autoshard.errors import ExportError, PlanError
+from autoshard.frontend.op_kinds import FREE_IF_OPERANDS_FREE, FREE_SOURCES
+from autoshard.sharding import (
+    DimSharding,
+    Mesh,
+    Sharding,
+    format_mesh,
+    format_sharding,
+    parse_named_mesh,
+    parse_sharding,
+)
+
+_MARK = "autoshard_mark"
+_USE = re.compile(r"(.*)<(\d+)$")
+_PASSES = (
+    "sdy-constant-or-scalar-splitter",
+    "symbol-dce",
+    "sdy-manual-axes-cleanup",
+    "sdy-add-data-flow-edges",
+    "sdy-apply-sharding-constraints",
+    "sdy-sharding-group-import",
+    "sdy-user-priority-propagate{propagation-strategy=aggressive run-op-priority-propagation=true}",
+    "sdy-propagate-to-func-results",
+    "func.func(sdy-sink-data-flow-edges)",
+)
+"""The propagation pipeline of Shardy as XLA runs it, without what it does afterwards to export."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Where a path's sharding stands after the passes: op by mark, and which of its values."""
+
+    mark: int
+    index: int
+    is_argument: bool = False
+
+
+@dataclass(slots=True)
+class _Edits:
+    """What was put into the module for one propagation, to be taken out again."""
+
+    constraints: list[MlirOp] = field(default_factory=list)
+    at_path: dict[str, MlirOp] = field(default_factory=dict)
+    opened: list[tuple[MlirValue, MlirOp, MlirOp]] = field(default_factory=list)
+
+    def undo(self) -> None:
+        for op in reversed(self.constraints):
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+
+
+class Propagator:
+    """Propagates shardings through one program, as often as asked.
+
+    The program is parsed and made flat once; each call puts the given shardings into it, runs
+    Shardy's passes on a copy, and reads where every named value ended up. Nothing is compiled.
+
+    `chlo` ops get the rule of what XLA expands them to, except erf: XLA's form of it has no rule,
+    so propagation stops there, here as in XLA.
+
+    Args:
+        module: Tagged StableHLO, bytecode or text, locations included.
+        mesh: The mesh of all shardings given and returned.
+        num_captured: Leading arguments of `main` that the function closes over, named `const.0`,
+            ...; those after them are `in.0`, ...
+        operand_paths: By equation path, the path of each operand, and by `7.jaxpr/out` those of the
+            results of a body. Needed for constraints on single uses.
+
+    Raises:
+        ExportError: The module does not parse, has no `main`, or has another mesh only.
+    """
+
+    def __init__(
+        self,
+        module: bytes | str,
+        mesh: Mesh,
+        *,
+        num_captured: int = 0,
+        operand_paths: Mapping[str, Sequence[str | None]] | None = None,
+    ) -> None:
+        self.mesh = mesh
+        self._operand_paths = dict(operand_paths or {})
+        self._context = jax_mlir.make_ir_context()
+        self._attribute_by_sharding: dict[Sharding, Any] = {}
+        self._sharding_by_attribute: dict[Any, Sharding] = {}
+        self._uses: dict[str, tuple[tuple[MlirOp, int], ...]] = {}
+        self._ops_by_equation: dict[str, list[MlirOp]] | None = None
+        with self._context, ir.Location.unknown():
+            try:
+                parsed = ir.Module.parse(module)
+            except ir.MLIRError as error:
+                raise ExportError(
+                    f"the StableHLO module does not parse: {error}",
+                    fix="pass text or bytecode written by the same jaxlib",
+                ) from error
+            PassManager.parse("builtin.module(func.func(sdy-populate-op-sharding-rules))").run(
+                parsed.operation
+            )
+            self._mesh_name = _mesh_name(parsed, mesh)
+            self._flat = flatten_module(parsed)
+            passes = (*_PASSES,)
+            if any(axis.size == 1 for axis in mesh.axes):
+                passes = ("sdy-remove-size-one-axes", *passes)
+            self._pipeline = PassManager.parse(f"builtin.module({','.join(passes)})")
+            self._add_arguments(num_captured)
+            self._readings = self._mark_places()
+            self._sharded = [
+                result
+                for op in operations_of(self._flat.main)
+                if op.name in {"sdy.sharding_constraint", "sdy.manual_computation"}
+                for result in op.results
+            ]
+        self.free_paths = frozenset(_free_paths(self._flat))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every value that can be read and constrained: arguments, then in program order."""
+        return tuple(self._flat.places)
+
+    def propagate(
+        self,
+        in_shardings: Sequence[Sharding | None] = (),
+        out_shardings: Sequence[Sharding | None] = (),
+        constraints: Mapping[str, Sharding] | None = None,
+    ) -> dict[str, Sharding]:
+        """Where every value ends up.
+
+        Args:
+            in_shardings: By argument of `main` (captured arrays first); None is free. Shorter is
+                padded with None.
+            out_shardings: By result of `main`, likewise.
+            constraints: By path: of a value (`"7.jaxpr/38.0"`, `"in.2"`), of one use
+                (`"7.jaxpr/38<1"`), or of one result (`"out<2"`).
+
+        Returns:
+            A sharding for each of `paths`, and one for each result under `out<0`, `out<1`, ... A
+            value that nothing reached comes back fully open.
+
+        Raises:
+            PlanError: A constraint on a path that the program does not have.
+            ExportError: Shardy's passes refuse the program.
+        """
+        flat = self._flat
+        main = flat.main
+        edits = _Edits()
+        with self._context, ir.Location.unknown():
+            before = {
+                name: main.attributes[name]
+                for name in ("arg_attrs", "res_attrs")
+                if name in main.attributes
+            }
+            try:
+                self._set_boundary("arg_attrs", len(flat.entry.arguments), in_shardings)
+                self._set_boundary("res_attrs", len(_returned(flat.entry)), out_shardings)
+                self._insert(constraints or {}, edits)
+                self._open_loops(in_shardings, edits)
+                readings, num_marks = self._readings_with(edits)
+                copy = flat.module.operation.clone()
+            finally:
+                edits.undo()
+                for name in ("arg_attrs", "res_attrs"):
+                    if name in before:
+                        main.attributes[name] = before[name]
+                    elif name in main.attributes:
+                        del main.attributes[name]
+            try:
+                self._pipeline.run(copy)
+            except ir.MLIRError as error:
+                raise ExportError(
+                    f"Shardy's propagation refuses the program: {error}",
+                    fix="check the shardings given against the shapes of the values",
+                ) from error
+            return self._read(copy, readings, num_marks)
+
+    # -- once per program -----------------------------------------------------------------------
+
+    def _add_arguments(self, num_captured: int) -> None:
+        named = {}
+        for index, argument in enumerate(self._flat.entry.arguments):
+            is_captured = index < num_captured
+            path = f"const.{index}" if is_captured else f"in.{index - num_captured}"
+            if ir.RankedTensorType.isinstance(argument.type):
+                named[path] = Place(argument)
+        self._flat.places = {**named, **self._flat.places}
+
+    def _mark_places(self) -> dict[str, _Reading]:
+        marks: dict[MlirOp, int] = {}
+        readings = {}
+        for path, place in self._flat.places.items():
+            owner = place.value.owner
+            is_argument = isinstance(owner, ir.Block)
+            op = owner.owner.operation if is_argument else owner.operation
+            mark = marks.setdefault(op, len(marks))
+            index = place.value.arg_number if is_argument else place.value.result_number
+            readings[path] = _Reading(mark, index, is_argument)
+        for op, mark in marks.items():
+            op.attributes[_MARK] = _mark_attribute(mark)
+        self._num_marks = len(marks)
+        return readings
+
+    def _users(self, use: str) -> tuple[tuple[MlirOp, int], ...]:
+        """The operands that a use path stands for: op and operand number."""
+        if use not in self._uses:
+            self._uses[use] = tuple(self._find_users(use))
+        return self._uses[use]
+
+    def _find_users(self, use: str) -> Iterator[tuple[MlirOp, int]]:
+        match = _USE.fullmatch(use)
+        assert match is not None
+        equation, position = match[1], int(match[2])
+        if equation == "out":
+            terminator = list(self._flat.entry.operations)[-1].operation
+            if position < len(terminator.operands):
+                yield terminator, position
+            return
+        operands = self._operand_paths.get(equation, ())
+        path = operands[position] if position < len(operands) else None
+        place = self._flat.places.get(path) if path is not None else None
+        if place is None:
+            return
+        if equation.endswith("/out"):
+            yield from self._body_result_users(equation, place)
+            return
+        found = [
+            (op, number)
+            for op in self._equation_ops(equation)
+            for number, operand in enumerate(op.operands)
+            if operand == place.value
+        ]
+        if operands.count(path) > 1 and len({op for op, _ in found}) == 1:
+            # The value is read twice by one op with the operands of the equation: this one only.
+            found = [(op, number) for op, number in found if number == position] or found
+        yield from found
+
+    def _body_result_users(self, equation: str, place: Place) -> Iterator[tuple[MlirOp, int]]:
+        inside = equation.removesuffix("out")
+        for use in list(place.value.uses):
+            user = use.owner.operation
+            if not equation_of(user).startswith(inside):
+                yield user, use.operand_number
+
+    def _equation_ops(self, equation: str) -> Iterator[MlirOp]:
+        if self._ops_by_equation is None:
+            self._ops_by_equation = {}
+            for op in operations_of(self._flat.main):
+                self._ops_by_equation.setdefault(equation_of(op), []).append(op)
+        yield from self._ops_by_equation.get(equation, ())
+        inner = f"{equation}."
+        for other, ops in self._ops_by_equation.items():
+            if other.startswith(inner):
+                yield from ops
+
+    # -- once per propagation -------------------------------------------------------------------
+
+    def _set_boundary(self, name: str, size: int, shardings: Sequence[Sharding | None]) -> None:
+        if not any(sharding is not None for sharding in shardings):
+            return
+        main = self._flat.main
+        given = ir.ArrayAttr(main.attributes[name]) if name in main.attributes else None
+        dictionaries = []
+        for index in range(size):
+            entries = {}
+            if given is not None:
+                entries = {item.name: item.attr for item in ir.DictAttr(given[index])}
+            sharding = shardings[index] if index < len(shardings) else None
+            if sharding is not None:
+                entries["sdy.sharding"] = self._attribute(sharding)
+            dictionaries.append(ir.DictAttr.get(entries))
+        main.attributes[name] = ir.ArrayAttr.get(dictionaries)
+
+    def _insert(self, constraints: Mapping[str, Sharding], edits: _Edits) -> None:
+        places = self._flat.places
+        position = {path: index for index, path in enumerate(places)}
+        unknown = [path for path in constraints if path not in places and "<" not in path]
+        if unknown:
+            raise _no_such_path(unknown[0])
+        values = sorted((path for path in constraints if path in places), key=position.__getitem__)
+        # The last first: where paths share a value, the first ends up next to what makes it.
+        for path in reversed(values):
+            edits.at_path[path] = self._constrain_value(places[path], constraints[path], edits)
+        for use in sorted(path for path in constraints if path not in places):
+            self._constrain_use(use, constraints[use], edits)
+
+    def _constrain_value(self, place: Place, sharding: Sharding, edits: _Edits) -> MlirOp:
+        value = place.value
+        if place.body is not None:
+            targets = [
+                (use.owner.operation, use.operand_number)
+                for use in list(value.uses)
+                if is_inside(use.owner.operation.block, place.body)
+            ]
+            at = ir.InsertionPoint.at_block_begin(place.body)
+        else:
+            targets = [(use.owner.operation, use.operand_number) for use in list(value.uses)]
+            at = _after(value)
+        return self._constraint(value, sharding, at, targets, edits)
+
+    def _constrain_use(self, use: str, sharding: Sharding, edits: _Edits) -> None:
+        users = self._users(use)
+        if not users:
+            raise _no_such_path(use)
+        op, number = users[0]
+        current = op.operands[number]
+        block = _outermost_block([user for user, _ in users])
+        if isinstance(current.owner, ir.Block) or current.owner.operation.block != block:
+            at = ir.InsertionPoint.at_block_begin(block)
+        else:
+            at = ir.InsertionPoint.after(current.owner.operation)
+        targets = [(user, n) for user, n in users if user.operands[n] == current]
+        self._constraint(current, sharding, at, targets, edits)
+
+    def _constraint(
+        self,
+        value: MlirValue,
+        sharding: Sharding,
+        at: Any,
+        targets: Sequence[tuple[MlirOp, int]],
+        edits: _Edits,
+    ) -> MlirOp:
+        made = sdy.ShardingConstraintOp(value, self._attribute(sharding), ip=at).operation
+        edits.constraints.append(made)
+        for op, number in targets:
+            op.operands[number] = made.results[0]
+        return made
+
+    def _open_loops(self, in_shardings: Sequence[Sharding | None], edits: _Edits) -> None:
+        """As XLA does: a sharded value that a loop reads from outside may be cut otherwise in it."""
+        entry = self._flat.entry
+        values = [
+            argument
+            for argument, sharding in zip(entry.arguments, in_shardings, strict=False)
+            if sharding is not None
+        ]
+        values += self._sharded
+        values += [op.results[0] for op in edits.constraints]
+        for value in values:
+            home = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+            by_loop: dict[MlirOp, list[tuple[MlirOp, int]]] = {}
+            for use in list(value.uses):
+                user = use.owner.operation
+                loop = _outermost_loop(user, home)
+                if loop is not None:
+                    by_loop.setdefault(loop, []).append((user, use.operand_number))
+            for loop, targets in by_loop.items():
+                rank = ir.RankedTensorType(value.type).rank
+                opened = self._constraint(
+                    value, Sharding.fully_open(rank), ir.InsertionPoint(loop), targets, edits
+                )
+                edits.opened.append((value, loop, opened))
+
+    def _readings_with(self, edits: _Edits) -> tuple[dict[str, _Reading], int]:
+        """Where to read what a loop body reads from outside, which may have its own constraint."""
+        readings = dict(self._readings)
+        num_marks = self._num_marks
+
+        def read_at(path: str, op: MlirOp) -> None:
+            nonlocal num_marks
+            op.attributes[_MARK] = _mark_attribute(num_marks)
+            readings[path] = _Reading(num_marks, 0)
+            num_marks += 1
+
+        for path, place in self._flat.places.items():
+            if place.body is None:
+                continue
+            if path in edits.at_path:
+                read_at(path, edits.at_path[path])
+                continue
+            for value, loop, opened in edits.opened:
+                if value == place.value and is_inside(place.body, loop.regions[1].blocks[0]):
+                    read_at(path, opened)
+        return readings, num_marks
+
+    # -- attributes -----------------------------------------------------------------------------
+
+    def _attribute(self, sharding: Sharding) -> Any:
+        found = self._attribute_by_sharding.get(sharding)
+        if found is None:
+            text = format_sharding(replace(sharding, mesh_name=self._mesh_name, inlined_mesh=None))
+            found = ir.Attribute.parse(f"#sdy.sharding{text}")
+            self._attribute_by_sharding[sharding] = found
+        return found
+
+    def _sharding(self, attribute: Any) -> Sharding:
+        found = self._sharding_by_attribute.get(attribute)
+        if found is None:
+            found = parse_sharding(str(attribute))
+            self._sharding_by_attribute[attribute] = found
+        return found
+
+    def _read(
+        self, module: MlirOp, readings: Mapping[str, _Reading], num_marks: int
+    ) -> dict[str, Sharding]:
+        ops: list[MlirOp | None] = [None] * num_marks
+        main: MlirOp | None = None
+
+        def visit(op: MlirOp) -> ir.WalkResult:
+            nonlocal main
+            attributes = op.attributes
+            if _MARK in attributes:
+                mark = ir.IntegerAttr(attributes[_MARK]).value
+                known = ops[mark]
+                # Constants are copied for each reader, and the one copied may be left unread.
+                if known is None or not any(True for _ in known.results[0].uses):
+                    ops[mark] = op
+            if op.name == "func.func" and ir.StringAttr(attributes["sym_name"]).value == "main":
+                main = op
+            return ir.WalkResult.ADVANCE
+
+        module.walk(visit, ir.WalkOrder.PRE_ORDER)
+        assert main is not None
+        found = {}
+        for path, reading in readings.items():
+            op = ops[reading.mark]
+            rank = ir.RankedTensorType(self._flat.places[path].value.type).rank
+            sharding = None if op is None else self._sharding_of(op, reading)
+            found[path] = sharding or Sharding.fully_open(rank)
+        for index, value in enumerate(_returned(main.regions[0].blocks[0])):
+            if ir.RankedTensorType.isinstance(value.type):
+                sharding = self._boundary_sharding(main, "res_attrs", index)
+                rank = ir.RankedTensorType(value.type).rank
+                found[f"out<{index}"] = sharding or Sharding.fully_open(rank)
+        return found
+
+    def _sharding_of(self, op: MlirOp, reading: _Reading) -> Sharding | None:
+        if op.name == "func.func":
+            return self._boundary_sharding(op, "arg_attrs", reading.index)
+        if op.name in {"sdy.sharding_constraint", "sdy.reshard"}:
+            return self._sharding(op.attributes["sharding"])
+        if op.name == "sdy.manual_computation":
+            side = "in_shardings" if reading.is_argument else "out_shardings"
+            per_value = sdy.TensorShardingPerValueAttr(op.attributes[side])
+            sharding = self._sharding(per_value.shardings[reading.index])
+            if reading.is_argument:
+                axes = sdy.ManualAxesAttr(op.attributes["manual_axes"])
+                return _without_axes(sharding, {ir.StringAttr(axis).value for axis in axes})
+            return sharding
+        if "sdy.sharding" not in op.attributes:
+            return None
+        per_value = sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"])
+        return self._sharding(per_value.shardings[reading.index])
+
+    def _boundary_sharding(self, main: MlirOp, name: str, index: int) -> Sharding | None:
+        if name not in main.attributes:
+            return None
+        entries = ir.DictAttr(ir.ArrayAttr(main.attributes[name])[index])
+        return self._sharding(entries["sdy.sharding"]) if "sdy.sharding" in entries else None
+
+
+def _mesh_name(module: Any, mesh: Mesh) -> str:
+    """The name the module has for a mesh, which is added when the module has none."""
+    for op in module.body.operations:
+        if op.operation.name != "sdy.mesh":
+            continue
+        name, found = parse_named_mesh(str(op.operation))
+        if found.axes == mesh.axes:
+            return name
+        if name == "mesh":
+            raise ExportError(
+                f"the module is written for the mesh {found}, not {mesh}",
+                fix="trace the function for the mesh the plan is for",
+            )
+    text = f"sdy.mesh @mesh = {format_mesh(replace(mesh, device_ids=None))}"
+    made = ir.Module.parse(text)
+    made.body.operations[0].operation.clone(ip=ir.InsertionPoint.at_block_begin(module.body))
+    return "mesh"
+
+
+def _mark_attribute(mark: int) -> Any:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), mark)
+
+
+def _returned(block: Any) -> Sequence[MlirValue]:
+    values: Sequence[MlirValue] = list(block.operations)[-1].operation.operands
+    return values
+
+
+def _after(value: MlirValue) -> Any:
+    if isinstance(value.owner, ir.Block):
+        return ir.InsertionPoint.at_block_begin(value.owner)
+    return ir.InsertionPoint.after(value.owner.operation)
+
+
+def _outermost_block(ops: Sequence[MlirOp]) -> Any:
+    """The block, of those the ops are in, in which all are nested."""
+    block = ops[0].block
+    for op in ops[1:]:
+        while not is_inside(op.block, block):
+            block = block.owner.operation.block
+    return block
+
+
+def _outermost_loop(user: MlirOp, home: Any) -> MlirOp | None:
+    """The outermost loop around an op within block `home`."""
+    found = None
+    while user.block != home:
+        user = user.block.owner.operation
+        if user.name == "stablehlo.while":
+            found = user
+    return found
+
+
+def _without_axes(sharding: Sharding, names: set[str]) -> Sharding:
+    """What a manual region sees: its manual axes no longer cut anything."""
+    return replace(
+        sharding,
+        dims=tuple(
+            DimSharding(tuple(a for a in dim.axes if a.name not in names), dim.is_open)
+            for dim in sharding.dims
+        ),
+        replicated=tuple(a for a in sharding.replicated if a.name not in names),
+    )
+
+
+def _free_paths(flat: FlatModule) -> Iterator[str]:
+    """Paths of constants and what is made of them alone."""
+    free: set[MlirOp] = set()
+    for op in operations_of(flat.main):
+        name = op.name.partition(".")[2]
+        if name in FREE_SOURCES or (
+            name in FREE_IF_OPERANDS_FREE
+            and all(
+                not isinstance(value.owner, ir.Block) and value.owner.operation in free
+                for value in op.operands
+            )
+        ):
+            free.add(op)
+    for path, place in flat.places.items():
+        if not isinstance(place.value.owner, ir.Block) and place.value.owner.operation in free:
+            yield path
+
+
+def _no_such_path(path: str) -> PlanError:
+    return PlanError(
+        "the plan constrains a value that the program does not have",
+        where=path,
+        fix="plan again for this program",
+    )
