@@ -20,7 +20,7 @@ from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import Buffers, carry_stop
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.graph.rule import identity_rule
-from autoshard.layouts import Layout, MeshParts
+from autoshard.layouts import Layout, MeshParts, refines
 from autoshard.reshard import Resharder, ReshardTable
 from autoshard.sharding import AxisRef, Sharding, parse_sharding
 from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem
@@ -479,7 +479,7 @@ def _moves_data(table: ReshardTable) -> npt.NDArray[np.bool_]:
     moved = np.ones((size, size), dtype=np.bool_)
     for i, start in enumerate(table.layouts):
         for j, end in enumerate(table.layouts):
-            if all(b[: len(a)] == a for a, b in zip(start, end, strict=True)):
+            if refines(end, start):
                 moved[i, j] = False
     return moved
 

@@ -131,6 +131,11 @@ class MeshParts:
         )
 
 
+def refines(finer: Layout, coarser: Layout) -> bool:
+    """Whether cutting further, at the minor end of dimensions, leads from one to the other."""
+    return all(a[: len(b)] == b for a, b in zip(finer, coarser, strict=True))
+
+
 def part_orders(parts: MeshParts, chosen: frozenset[int]) -> tuple[Parts, ...]:
     """The orders in which a set of parts may cut one dimension.
 

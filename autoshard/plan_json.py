@@ -149,7 +149,7 @@ def load_plan_data(path: str | os.PathLike[str]) -> PlanData:
 def verify_plan(data: PlanData) -> list[str]:
     """Every rule of plans that `data` breaks, each with its path.
 
-    * The mesh is sound, and every sharding is sound on it.
+    * The mesh is sound, and (looked at only if it is) every sharding is sound on it.
     * The shardings of arguments and results have as many dimensions as the tensors.
     * Numbers are finite (the gap of a plan that was not found may be infinite) and not negative
       (what a miss costs may be); groups have at least one device.
@@ -159,9 +159,9 @@ def verify_plan(data: PlanData) -> list[str]:
         One line per violation, none when the plan is sound.
     """
     problems = [f"`mesh`: {violation}" for violation in verify_mesh(data.mesh)]
-    problems += _number_problems(data, "")
     if not problems:
         problems += _sharding_problems(data)
+    problems += _number_problems(data, "")
     if data.solver.status not in STATUSES:
         problems.append(
             f'`solver.status`: "{data.solver.status}" is not a status; expected one of '

@@ -228,7 +228,7 @@ def eliminate(
         if around:
             buckets.put(Factor(around, table))
         else:
-            constant += int(table)
+            constant += int(table.item())
     return Elimination(order, constant, tuple(buckets.left), tuple(factors_by_step))
 
 

@@ -8,7 +8,7 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.named_shardings import JaxMesh
-from autoshard.frontend.meshes import as_auto
+from autoshard.frontend.meshes import as_auto, mesh_context
 from autoshard.frontend.trace import abstract_leaf
 
 
@@ -21,7 +21,7 @@ def to_auto_axes(tree: Any, mesh: JaxMesh) -> Any:
     targets = [
         NamedSharding(as_auto(leaves[i].sharding.mesh), leaves[i].sharding.spec) for i in found
     ]
-    with jax.sharding.use_abstract_mesh(mesh.abstract):
+    with mesh_context(mesh.abstract):
         moved = jax.device_put([leaves[i] for i in found], targets)
     for i, leaf in zip(found, moved, strict=True):
         leaves[i] = leaf

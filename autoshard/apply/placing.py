@@ -16,6 +16,7 @@ from autoshard.apply.named_shardings import (
     flat_named_shardings,
 )
 from autoshard.apply.wrapping import WrappedFunction
+from autoshard.frontend.meshes import mesh_context
 from autoshard.frontend.signature import FlatTree, flatten_call, flatten_named
 from autoshard.frontend.trace import abstract_leaf
 from autoshard.frontend.user_shardings import read_shardings
@@ -45,7 +46,7 @@ def shard(tree: Any, shardings: Any, mesh: AnyJaxMesh) -> Any:
         named if named is not None else mesh.named_sharding(Sharding.replicated_everywhere(rank))
         for named, rank in zip(flat_named_shardings(read, mesh, names), ranks, strict=True)
     ]
-    with jax.sharding.use_abstract_mesh(mesh.abstract):
+    with mesh_context(mesh.abstract):
         leaves = jax.device_put(list(flat.leaves), placed)
     return to_context_axes(flat.rebuild(leaves))
 
@@ -78,7 +79,7 @@ def init(fn: Callable[..., Any], shardings: Any, mesh: AnyJaxMesh) -> Callable[.
         named = flat_named_shardings(
             read, wrapped.mesh, [f"`{name}`" for name in prepared.results.names]
         )
-        with jax.sharding.use_abstract_mesh(wrapped.mesh.abstract):
+        with mesh_context(wrapped.mesh.abstract):
             leaves = jax.jit(prepared.run, out_shardings=named)(*call.arguments.leaves)
         return to_context_axes(prepared.results.rebuild(leaves))
 

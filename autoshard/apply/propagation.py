@@ -23,12 +23,13 @@ from autoshard.apply.flat_module import (
     is_inside,
     operations_of,
 )
-from autoshard.errors import ExportError, PlanError
+from autoshard.errors import ExportError, PlanError, ShardingError
 from autoshard.frontend.op_kinds import FREE_IF_OPERANDS_FREE, FREE_SOURCES
 from autoshard.sharding import (
     DimSharding,
     Mesh,
     Sharding,
+    check_sharding,
     format_mesh,
     format_sharding,
     parse_named_mesh,
@@ -57,6 +58,7 @@ class _Reading:
 
     mark: int
     index: int
+    rank: int
     is_argument: bool = False
 
 
@@ -91,6 +93,11 @@ class Propagator:
         operand_paths: By equation path, the path of each operand, and by `7.jaxpr/out` those of the
             results of a body. Needed for constraints on single uses.
 
+    Attributes:
+        mesh: As given.
+        free_paths: Constants and what is made of them alone. Each reader has its own copy of them,
+            cut as it likes, so they have no one sharding.
+
     Raises:
         ExportError: The module does not parse, has no `main`, or has another mesh only.
     """
@@ -106,7 +113,7 @@ class Propagator:
         self.mesh = mesh
         self._operand_paths = dict(operand_paths or {})
         self._context = jax_mlir.make_ir_context()
-        self._attribute_by_sharding: dict[Sharding, Any] = {}
+        self._attribute_by_sharding: dict[tuple[Sharding, int], Any] = {}
         self._sharding_by_attribute: dict[Any, Sharding] = {}
         self._uses: dict[str, tuple[tuple[MlirOp, int], ...]] = {}
         self._ops_by_equation: dict[str, list[MlirOp]] | None = None
@@ -127,6 +134,11 @@ class Propagator:
             if any(axis.size == 1 for axis in mesh.axes):
                 passes = ("sdy-remove-size-one-axes", *passes)
             self._pipeline = PassManager.parse(f"builtin.module({','.join(passes)})")
+            # Checks after every pass take twice as long as the passes; what goes in is checked.
+            self._pipeline.enable_verifier(False)
+            self._terminator = list(self._flat.entry.operations)[-1].operation
+            self._argument_shapes = [_shape(v) for v in self._flat.entry.arguments]
+            self._result_shapes = [_shape(v) for v in self._terminator.operands]
             self._add_arguments(num_captured)
             self._readings = self._mark_places()
             self._sharded = [
@@ -135,7 +147,7 @@ class Propagator:
                 if op.name in {"sdy.sharding_constraint", "sdy.manual_computation"}
                 for result in op.results
             ]
-        self.free_paths = frozenset(_free_paths(self._flat))
+            self.free_paths = frozenset((*_free_paths(self._flat), *self._copied_paths()))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -158,11 +170,12 @@ class Propagator:
                 (`"7.jaxpr/38<1"`), or of one result (`"out<2"`).
 
         Returns:
-            A sharding for each of `paths`, and one for each result under `out<0`, `out<1`, ... A
-            value that nothing reached comes back fully open.
+            A sharding for each of `paths` but the `free_paths`, and one for each result under
+            `out<0`, `out<1`, ... A value that nothing reached comes back fully open.
 
         Raises:
             PlanError: A constraint on a path that the program does not have.
+            ShardingError: A sharding that its value or the mesh does not admit.
             ExportError: Shardy's passes refuse the program.
         """
         flat = self._flat
@@ -175,8 +188,8 @@ class Propagator:
                 if name in main.attributes
             }
             try:
-                self._set_boundary("arg_attrs", len(flat.entry.arguments), in_shardings)
-                self._set_boundary("res_attrs", len(_returned(flat.entry)), out_shardings)
+                self._set_boundary("arg_attrs", self._argument_shapes, in_shardings)
+                self._set_boundary("res_attrs", self._result_shapes, out_shardings)
                 self._insert(constraints or {}, edits)
                 self._open_loops(in_shardings, edits)
                 readings, num_marks = self._readings_with(edits)
@@ -204,7 +217,7 @@ class Propagator:
         for index, argument in enumerate(self._flat.entry.arguments):
             is_captured = index < num_captured
             path = f"const.{index}" if is_captured else f"in.{index - num_captured}"
-            if ir.RankedTensorType.isinstance(argument.type):
+            if isinstance(argument.type, ir.RankedTensorType):
                 named[path] = Place(argument)
         self._flat.places = {**named, **self._flat.places}
 
@@ -217,11 +230,28 @@ class Propagator:
             op = owner.owner.operation if is_argument else owner.operation
             mark = marks.setdefault(op, len(marks))
             index = place.value.arg_number if is_argument else place.value.result_number
-            readings[path] = _Reading(mark, index, is_argument)
+            rank = len(_shape(place.value))
+            readings[path] = _Reading(mark, index, rank, is_argument)
         for op, mark in marks.items():
             op.attributes[_MARK] = _mark_attribute(mark)
         self._num_marks = len(marks)
         return readings
+
+    def _copied_paths(self) -> Iterator[str]:
+        """Paths of what Shardy copies for each reader, so that the copies may differ."""
+        copy = self._flat.module.operation.clone()
+        PassManager.parse("builtin.module(sdy-constant-or-scalar-splitter)").run(copy)
+        times_seen = [0] * self._num_marks
+
+        def visit(op: MlirOp) -> ir.WalkResult:
+            if _MARK in op.attributes:
+                times_seen[ir.IntegerAttr(op.attributes[_MARK]).value] += 1
+            return ir.WalkResult.ADVANCE
+
+        copy.walk(visit, ir.WalkOrder.PRE_ORDER)
+        for path, reading in self._readings.items():
+            if times_seen[reading.mark] > 1:
+                yield path
 
     def _users(self, use: str) -> tuple[tuple[MlirOp, int], ...]:
         """The operands that a use path stands for: op and operand number."""
@@ -234,9 +264,8 @@ class Propagator:
         assert match is not None
         equation, position = match[1], int(match[2])
         if equation == "out":
-            terminator = list(self._flat.entry.operations)[-1].operation
-            if position < len(terminator.operands):
-                yield terminator, position
+            if position < len(self._result_shapes):
+                yield self._terminator, position
             return
         operands = self._operand_paths.get(equation, ())
         path = operands[position] if position < len(operands) else None
@@ -277,19 +306,25 @@ class Propagator:
 
     # -- once per propagation -------------------------------------------------------------------
 
-    def _set_boundary(self, name: str, size: int, shardings: Sequence[Sharding | None]) -> None:
+    def _set_boundary(
+        self,
+        name: str,
+        shapes: Sequence[tuple[int, ...]],
+        shardings: Sequence[Sharding | None],
+    ) -> None:
         if not any(sharding is not None for sharding in shardings):
             return
         main = self._flat.main
         given = ir.ArrayAttr(main.attributes[name]) if name in main.attributes else None
         dictionaries = []
-        for index in range(size):
+        for index, shape in enumerate(shapes):
             entries = {}
             if given is not None:
                 entries = {item.name: item.attr for item in ir.DictAttr(given[index])}
             sharding = shardings[index] if index < len(shardings) else None
             if sharding is not None:
-                entries["sdy.sharding"] = self._attribute(sharding)
+                where = f"{'argument' if name == 'arg_attrs' else 'result'} {index}"
+                entries["sdy.sharding"] = self._attribute(sharding, shape, where)
             dictionaries.append(ir.DictAttr.get(entries))
         main.attributes[name] = ir.ArrayAttr.get(dictionaries)
 
@@ -302,11 +337,12 @@ class Propagator:
         values = sorted((path for path in constraints if path in places), key=position.__getitem__)
         # The last first: where paths share a value, the first ends up next to what makes it.
         for path in reversed(values):
-            edits.at_path[path] = self._constrain_value(places[path], constraints[path], edits)
+            attribute = self._attribute(constraints[path], _shape(places[path].value), path)
+            edits.at_path[path] = self._constrain_value(places[path], attribute, edits)
         for use in sorted(path for path in constraints if path not in places):
             self._constrain_use(use, constraints[use], edits)
 
-    def _constrain_value(self, place: Place, sharding: Sharding, edits: _Edits) -> MlirOp:
+    def _constrain_value(self, place: Place, attribute: Any, edits: _Edits) -> MlirOp:
         value = place.value
         if place.body is not None:
             targets = [
@@ -318,7 +354,7 @@ class Propagator:
         else:
             targets = [(use.owner.operation, use.operand_number) for use in list(value.uses)]
             at = _after(value)
-        return self._constraint(value, sharding, at, targets, edits)
+        return _constrain(value, attribute, at, targets, edits)
 
     def _constrain_use(self, use: str, sharding: Sharding, edits: _Edits) -> None:
         users = self._users(use)
@@ -332,21 +368,8 @@ class Propagator:
         else:
             at = ir.InsertionPoint.after(current.owner.operation)
         targets = [(user, n) for user, n in users if user.operands[n] == current]
-        self._constraint(current, sharding, at, targets, edits)
-
-    def _constraint(
-        self,
-        value: MlirValue,
-        sharding: Sharding,
-        at: Any,
-        targets: Sequence[tuple[MlirOp, int]],
-        edits: _Edits,
-    ) -> MlirOp:
-        made = sdy.ShardingConstraintOp(value, self._attribute(sharding), ip=at).operation
-        edits.constraints.append(made)
-        for op, number in targets:
-            op.operands[number] = made.results[0]
-        return made
+        attribute = self._attribute(sharding, _shape(current), use)
+        _constrain(current, attribute, at, targets, edits)
 
     def _open_loops(self, in_shardings: Sequence[Sharding | None], edits: _Edits) -> None:
         """As XLA does: a sharded value that a loop reads from outside may be cut otherwise in it."""
@@ -367,10 +390,9 @@ class Propagator:
                 if loop is not None:
                     by_loop.setdefault(loop, []).append((user, use.operand_number))
             for loop, targets in by_loop.items():
-                rank = ir.RankedTensorType(value.type).rank
-                opened = self._constraint(
-                    value, Sharding.fully_open(rank), ir.InsertionPoint(loop), targets, edits
-                )
+                shape = _shape(value)
+                says_nothing = self._attribute(Sharding.fully_open(len(shape)), shape, "a loop")
+                opened = _constrain(value, says_nothing, ir.InsertionPoint(loop), targets, edits)
                 edits.opened.append((value, loop, opened))
 
     def _readings_with(self, edits: _Edits) -> tuple[dict[str, _Reading], int]:
@@ -381,7 +403,7 @@ class Propagator:
         def read_at(path: str, op: MlirOp) -> None:
             nonlocal num_marks
             op.attributes[_MARK] = _mark_attribute(num_marks)
-            readings[path] = _Reading(num_marks, 0)
+            readings[path] = _Reading(num_marks, 0, readings[path].rank)
             num_marks += 1
 
         for path, place in self._flat.places.items():
@@ -397,12 +419,17 @@ class Propagator:
 
     # -- attributes -----------------------------------------------------------------------------
 
-    def _attribute(self, sharding: Sharding) -> Any:
-        found = self._attribute_by_sharding.get(sharding)
+    def _attribute(self, sharding: Sharding, shape: tuple[int, ...], where: str) -> Any:
+        """A sharding as Shardy has it, checked here because the passes run unchecked."""
+        found = self._attribute_by_sharding.get((sharding, len(shape)))
         if found is None:
+            try:
+                check_sharding(replace(sharding, inlined_mesh=None), self.mesh, shape)
+            except ShardingError as error:
+                raise ShardingError(error.what, where=where, fix=error.fix) from error
             text = format_sharding(replace(sharding, mesh_name=self._mesh_name, inlined_mesh=None))
             found = ir.Attribute.parse(f"#sdy.sharding{text}")
-            self._attribute_by_sharding[sharding] = found
+            self._attribute_by_sharding[sharding, len(shape)] = found
         return found
 
     def _sharding(self, attribute: Any) -> Sharding:
@@ -435,15 +462,14 @@ class Propagator:
         assert main is not None
         found = {}
         for path, reading in readings.items():
+            if path in self.free_paths:
+                continue
             op = ops[reading.mark]
-            rank = ir.RankedTensorType(self._flat.places[path].value.type).rank
             sharding = None if op is None else self._sharding_of(op, reading)
-            found[path] = sharding or Sharding.fully_open(rank)
-        for index, value in enumerate(_returned(main.regions[0].blocks[0])):
-            if ir.RankedTensorType.isinstance(value.type):
-                sharding = self._boundary_sharding(main, "res_attrs", index)
-                rank = ir.RankedTensorType(value.type).rank
-                found[f"out<{index}"] = sharding or Sharding.fully_open(rank)
+            found[path] = sharding or Sharding.fully_open(reading.rank)
+        for index, shape in enumerate(self._result_shapes):
+            sharding = self._boundary_sharding(main, "res_attrs", index)
+            found[f"out<{index}"] = sharding or Sharding.fully_open(len(shape))
         return found
 
     def _sharding_of(self, op: MlirOp, reading: _Reading) -> Sharding | None:
@@ -494,9 +520,24 @@ def _mark_attribute(mark: int) -> Any:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), mark)
 
 
-def _returned(block: Any) -> Sequence[MlirValue]:
-    values: Sequence[MlirValue] = list(block.operations)[-1].operation.operands
-    return values
+def _shape(value: MlirValue) -> tuple[int, ...]:
+    """Empty for what is no tensor, such as a token."""
+    return tuple(value.type.shape) if isinstance(value.type, ir.RankedTensorType) else ()
+
+
+def _constrain(
+    value: MlirValue,
+    attribute: Any,
+    at: Any,
+    targets: Sequence[tuple[MlirOp, int]],
+    edits: _Edits,
+) -> MlirOp:
+    """Put a constraint between a value and the operands that read it."""
+    made = sdy.ShardingConstraintOp(value, attribute, ip=at).operation
+    edits.constraints.append(made)
+    for op, number in targets:
+        op.operands[number] = made.results[0]
+    return made
 
 
 def _after(value: MlirValue) -> Any:

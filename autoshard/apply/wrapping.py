@@ -21,6 +21,7 @@ from autoshard.apply.named_shardings import (
 )
 from autoshard.errors import InputError, PlanError
 from autoshard.frontend.fingerprint import canonical_lines
+from autoshard.frontend.meshes import mesh_context
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.frontend.signature import (
     Call,
@@ -143,10 +144,9 @@ def wrap(
         PlanError: On a call, when the traced program is not the recorded one.
         ExportError: On a call, when the function does not trace.
     """
-    wrapped = WrappedFunction(
+    return WrappedFunction(
         fn, dict(constraints), as_jax_mesh(mesh), record, _numbers(static_argnums)
     )
-    return wrapped
 
 
 class PlannedFunction:
@@ -188,7 +188,7 @@ class PlannedFunction:
             )
         args, kwargs = to_auto_axes((args, kwargs), mesh)
         function, leaves_in, rebuild = self._function_for(args, kwargs)
-        with jax.sharding.use_abstract_mesh(mesh.abstract):
+        with mesh_context(mesh.abstract):
             results = function(*leaves_in)
         return to_context_axes(rebuild(results))
 
@@ -201,7 +201,7 @@ class PlannedFunction:
         mesh = self._wrapped.mesh
         args, kwargs = jax.tree.map(without_explicit_axes, (args, kwargs))
         function, leaves_in, _ = self._function_for(args, kwargs)
-        with jax.sharding.use_abstract_mesh(mesh.abstract):
+        with mesh_context(mesh.abstract):
             lowered: jax.stages.Lowered = function.lower(*leaves_in)
         return lowered
 

@@ -21,6 +21,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import NamedSharding, PartitionSpec
 
+from autoshard.frontend.meshes import mesh_context
+
 Body: TypeAlias = Any
 """A `Jaxpr` or a `ClosedJaxpr`."""
 
@@ -169,7 +171,7 @@ class ConstraintEquations:
 
 
 def _trace_constraint(rank: int, sharding: NamedSharding) -> JaxprEqn:
-    with jax.sharding.use_abstract_mesh(sharding.mesh.abstract_mesh):
+    with mesh_context(sharding.mesh.abstract_mesh):
         traced = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(
             jax.ShapeDtypeStruct((1,) * rank, np.dtype(np.float32))
         )

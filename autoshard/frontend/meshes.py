@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src.mesh import empty_concrete_mesh
+from jax._src.sharding_impls import _internal_use_concrete_mesh
 from jax.sharding import AbstractMesh, AxisType
 
 from autoshard.errors import InputError
@@ -65,6 +68,22 @@ def read_mesh(mesh: Any) -> tuple[Mesh, AbstractMesh, jax.sharding.Mesh | None]:
 def abstract_mesh(mesh: Mesh) -> AbstractMesh:
     """The mesh to trace under: the same names and sizes, every axis Auto, no devices."""
     return AbstractMesh(tuple(mesh.sizes.values()), mesh.axis_names)
+
+
+@contextlib.contextmanager
+def mesh_context(mesh: AbstractMesh | None) -> Iterator[None]:
+    """Compute under this mesh, or none, whatever `jax.set_mesh` says outside.
+
+    `jax.set_mesh` itself is refused inside a trace, and `jax.jit` takes the mesh it set over any
+    abstract one. `_internal_use_concrete_mesh` is private; checked on jax 0.10.2.
+    """
+    empty = AbstractMesh((), ())
+    with (
+        _internal_use_concrete_mesh(empty_concrete_mesh),
+        jax.sharding.use_abstract_mesh(empty),  # the size of a mesh may not change, but via none
+        jax.sharding.use_abstract_mesh(mesh or empty),
+    ):
+        yield
 
 
 def as_auto(mesh: Any) -> Any:

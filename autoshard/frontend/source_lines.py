@@ -13,12 +13,8 @@ import jaxlib
 from jax.extend.core import JaxprEqn
 
 _LIBRARY_DIRECTORIES = tuple(
-    os.path.join(os.path.realpath(path), "")
-    for path in (
-        os.path.dirname(jax.__file__),
-        os.path.dirname(jaxlib.__file__),
-        os.path.dirname(os.path.dirname(__file__)),
-    )
+    os.path.join(os.path.dirname(os.path.realpath(path)), "")
+    for path in (jax.__file__, jaxlib.__file__, os.path.dirname(os.path.realpath(__file__)))
 )
 _STANDARD_LIBRARY = os.path.join(os.path.realpath(sysconfig.get_path("stdlib")), "")
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

@@ -17,7 +17,7 @@ from jax.tree_util import PyTreeDef
 
 from autoshard.errors import ExportError
 from autoshard.frontend.fingerprint import record_program
-from autoshard.frontend.meshes import abstract_mesh
+from autoshard.frontend.meshes import abstract_mesh, mesh_context
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.frontend.signature import (
     Call,
@@ -169,7 +169,8 @@ def trace(
         "out_shardings",
     )
     tagged = tag_jaxpr(program.jaxpr, abstract_mesh(mesh))
-    lowered, platform, platform_notes = _lower(program.stage, tagged.jaxpr, platform, call)
+    with mesh_context(None):
+        lowered, platform, platform_notes = _lower(program.stage, tagged.jaxpr, platform, call)
     return Traced(
         jaxpr=program.jaxpr,
         in_tree=in_tree,
@@ -241,8 +242,7 @@ def _stage(
     call: Call, avals: Sequence[Any], context: AbstractMesh | None
 ) -> tuple[jax.stages.Traced, FlatTree]:
     flat, results = flat_function(call)
-    empty = AbstractMesh((), ())
-    with jax.sharding.use_abstract_mesh(empty if context is None else context):
+    with mesh_context(context):
         stage = jax.jit(flat, keep_unused=True).trace(*avals)
     assert results.flat is not None
     return stage, replace(results.flat, leaves=tuple(map(abstract_leaf, stage.jaxpr.out_avals)))

@@ -135,7 +135,8 @@ def _parts_of(mesh: Mesh, axes: Sequence[tuple[str, int]]) -> dict[str, AxisRef]
 def _check_fits(sharding: Sharding, mesh: Mesh, shape: Sequence[int], where: str) -> None:
     if sharding.rank != len(shape):
         raise ShardingError(
-            f"{format_sharding(sharding)} has {sharding.rank} dimensions, the array has {len(shape)}",
+            f"{format_sharding(sharding)} has {sharding.rank} dimensions, the array has"
+            f" {len(shape)}",
             where=where,
             fix="write one entry per dimension",
         )

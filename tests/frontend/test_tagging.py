@@ -110,7 +110,7 @@ def test_while_loops_name_condition_and_body() -> None:
 
 def test_nested_bodies_are_named_from_the_outside_in() -> None:
     def fn(x: Any, ws: Any) -> Any:
-        block = jax.checkpoint(lambda c, w: jax.jit(lambda c, w: c @ w)(c, w))
+        block = jax.checkpoint(jax.jit(lambda c, w: c @ w))
         return jax.lax.scan(lambda c, w: (block(c, w), None), x, ws)[0]
 
     found = tags(traced(fn, X, jax.ShapeDtypeStruct((5, 16, 16), jnp.float32)))
@@ -126,10 +126,7 @@ def test_two_calls_of_one_jitted_function_have_values_of_their_own() -> None:
 
 
 def test_custom_derivative_calls_are_entered() -> None:
-    @jax.custom_vjp
-    def cube(x: Any) -> Any:
-        return x * x * x
-
+    cube = jax.custom_vjp(lambda x: x * x * x)
     cube.defvjp(lambda x: (cube(x), x), lambda x, g: (3 * x * x * g,))
     found = tags(traced(lambda x: cube(jax.nn.relu(x)), X))
     assert {path.rpartition("/")[2] for path in found} >= {"0.0", "1.0", "in.0"}
@@ -207,12 +204,13 @@ def test_the_kind_of_mesh_axes_does_not_change_the_paths(axis_type: AxisType) ->
 def test_shard_map_bodies_are_named() -> None:
     jax_mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 
-    @jax.shard_map(
-        mesh=jax_mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec("x"), axis_names={"x"}
+    scaled = jax.shard_map(
+        lambda x: jnp.tanh(x) * jax.lax.psum(x, "x"),
+        mesh=jax_mesh,
+        in_specs=PartitionSpec("x"),
+        out_specs=PartitionSpec("x"),
+        axis_names={"x"},
     )
-    def scaled(x: Any) -> Any:
-        return jnp.tanh(x) * jax.lax.psum(x, "x")
-
     mesh, context, _ = read_mesh(jax_mesh)
     program = trace(lambda x: scaled(x) + 1, (X,), mesh=mesh, context=context)
     found = tags(program)

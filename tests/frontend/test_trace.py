@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.extend.core import Primitive
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard.errors import AutoshardError, InputError, ShardingError
@@ -79,7 +80,7 @@ def test_static_arguments_stay_python_values() -> None:
 
 
 def test_unused_arguments_are_kept() -> None:
-    program = trace(lambda x, w: x * 2, (X, W), mesh=MESH)
+    program = trace(lambda x, _: x * 2, (X, W), mesh=MESH)
     assert len(program.in_avals) == 2
 
 
@@ -87,7 +88,11 @@ def test_donation_is_told_per_flat_argument() -> None:
     program = trace(step, (STATE, {"x": X}), mesh=MESH, donate_argnums=0)
     assert program.donated == (True, True, False)
     program = trace(
-        lambda mode, state, x: x, ("m", STATE, X), mesh=MESH, static_argnums=0, donate_argnums=-2
+        lambda _, state, x: (state, x),
+        ("m", STATE, X),
+        mesh=MESH,
+        static_argnums=0,
+        donate_argnums=-2,
     )
     assert program.donated == (True, True, False)
 
@@ -109,7 +114,7 @@ def test_every_equation_knows_its_line() -> None:
 def test_the_module_is_platform_neutral_and_falls_back_where_it_cannot_be() -> None:
     assert trace(lambda x: x * 2, (X,), mesh=MESH).platform == "tpu"
 
-    primitive = jax.extend.core.Primitive("only_on_cpu")
+    primitive = Primitive("only_on_cpu")
     primitive.def_abstract_eval(lambda x: x)
     jax.interpreters.mlir.register_lowering(primitive, lambda _, x: [x], platform="cpu")
     program = trace(primitive.bind, (X,), mesh=MESH)

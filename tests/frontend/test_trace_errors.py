@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from autoshard.errors import ExportError, InputError
@@ -35,7 +36,7 @@ def mismatched(x: Any) -> Any:
     return x @ x
 
 
-def own_error(x: Any) -> Any:
+def own_error(_: Any) -> Any:
     raise RuntimeError("the batch is of no use")
 
 
@@ -75,8 +76,8 @@ AUTO_FIX = (
             calls_numpy,
             1,
             "`calls_numpy` does not trace: TracerArrayConversionError: The numpy.ndarray conversion"
-            " method __array__() was called on traced array with shape float32[8,16]; it depends on the value"
-            " of `x`",
+            " method __array__() was called on traced array with shape float32[8,16];"
+            " it depends on the value of `x`",
             "compute with jax.numpy, or name the argument in static_argnums if it is a setting",
         ),
         (
@@ -126,7 +127,7 @@ def test_a_result_that_is_no_array_stays_out_of_the_way() -> None:
 
 
 def test_an_op_that_no_platform_lowers_is_an_error() -> None:
-    primitive = jax.extend.core.Primitive("never_lowered")
+    primitive = Primitive("never_lowered")
     primitive.def_abstract_eval(lambda x: x)
 
     def fn(x: Any) -> Any:
@@ -147,8 +148,9 @@ def test_an_argument_number_out_of_range_is_refused(option: str) -> None:
     def fn(x: Any) -> Any:
         return x * 2
 
+    options: dict[str, Any] = {option: (1,)}
     with pytest.raises(InputError) as caught:
-        trace(fn, (X,), mesh=MESH, **{option: (1,)})
+        trace(fn, (X,), mesh=MESH, **options)
     assert str(caught.value) == (
         f"{option} names argument 1, but the call has 1 positional argument\n"
         f"  where: {option}=(1,) of `fn`\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 from hypothesis import strategies as st
@@ -55,7 +56,7 @@ def sound_sharding(mesh: Mesh, rank: int, draw: random.Random) -> Sharding:
             cuts.append(cuts[-1] * draw.choice(factors))
         parts += [
             AxisRef(axis.name, start, end // start).canonical(mesh)
-            for start, end in zip(cuts, cuts[1:], strict=False)
+            for start, end in itertools.pairwise(cuts)
         ]
     draw.shuffle(parts)
     places: list[list[AxisRef]] = [[] for _ in range(rank + 3)]

@@ -65,9 +65,7 @@ def test_asking_for_an_axis_the_mesh_lacks_names_those_it_has() -> None:
         ((3, 2), "a mesh axis name is text, not int"),
     ],
 )
-def test_a_mesh_axis_that_cannot_be_is_refused_at_once(
-    axis: tuple[str, int], what: str
-) -> None:
+def test_a_mesh_axis_that_cannot_be_is_refused_at_once(axis: tuple[str, int], what: str) -> None:
     with pytest.raises(ShardingError) as caught:
         MeshAxis(*axis)
     assert caught.value.what == what

@@ -1,0 +1,247 @@
+"""The fewest constraints from which propagation reproduces a plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from autoshard.sharding import AxisRef, DimSharding, Sharding
+
+Propagate: TypeAlias = Callable[
+    [Sequence[Sharding | None], Sequence[Sharding | None], Mapping[str, Sharding]],
+    Mapping[str, Sharding],
+]
+"""From shardings of arguments and results, and constraints by path, to a sharding by path."""
+
+_CHUNK_RATIO = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A value that no constraint brings to its planned sharding.
+
+    Args:
+        path: The value.
+        planned: What the plan wants.
+        propagated: What it gets.
+    """
+
+    path: str
+    planned: Sharding
+    propagated: Sharding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinimalSet:
+    """Constraints that reproduce a plan, and how sure it is that none is superfluous.
+
+    Args:
+        constraints: By path; the required ones first, the others in program order.
+        misses: Values that end up otherwise than planned, in program order.
+        is_minimal: Whether leaving out any single constraint that was not required was tried, and
+            changed some planned value. False when a limit was reached before.
+        num_propagations: How often propagation ran.
+        seconds: Wall time of it all.
+    """
+
+    constraints: Mapping[str, Sharding]
+    misses: tuple[Miss, ...]
+    is_minimal: bool
+    num_propagations: int
+    seconds: float
+
+
+def minimal_constraints(
+    propagate: Propagate,
+    planned: Mapping[str, Sharding],
+    order: Sequence[str],
+    in_shardings: Sequence[Sharding | None],
+    out_shardings: Sequence[Sharding | None],
+    required: Mapping[str, Sharding],
+    *,
+    max_propagations: int = 400,
+    max_seconds: float = 60.0,
+) -> MinimalSet:
+    """Choose constraints until every value comes out as planned, then drop all that can go.
+
+    Values are constrained in program order where they first come out wrong, several at a time; then
+    constraints are left out in groups, then one by one, until each one left is known to be needed.
+    A value that comes out wrong although it is constrained is a miss, and no longer asked for.
+
+    Two shardings are equal here when they cut every dimension by the same axes; whether a dimension
+    is open does not matter, nor do values that `propagate` does not report.
+
+    Args:
+        propagate: Called with constraints by path; pure.
+        planned: The sharding wanted, by path of a value.
+        order: Paths in program order; those that are not planned are passed over.
+        in_shardings: Of the program's arguments; always given.
+        out_shardings: Of its results; likewise.
+        required: Constraints that are always there, such as those on single uses.
+        max_propagations: After so many, what is left is constrained outright and nothing more is
+            dropped.
+        max_seconds: Likewise. A result cut short by time may differ from run to run.
+
+    Returns:
+        The set, closed shardings as planned.
+    """
+    search = _Search(
+        propagate,
+        {path: planned[path] for path in dict.fromkeys(order) if path in planned},
+        in_shardings,
+        out_shardings,
+        dict(required),
+        max_propagations,
+        time.perf_counter() + max_seconds,
+    )
+    started = time.perf_counter()
+    chosen = search.grow()
+    chosen, is_minimal = search.shrink(chosen)
+    found = search.run(chosen)
+    misses = tuple(
+        Miss(path, search.planned[path], found[path]) for path in search.differing(found)
+    )
+    return MinimalSet(
+        constraints={**search.required, **{path: search.planned[path] for path in chosen}},
+        misses=misses,
+        is_minimal=is_minimal,
+        num_propagations=search.num_propagations,
+        seconds=time.perf_counter() - started,
+    )
+
+
+@dataclass(slots=True)
+class _Search:
+    propagate: Propagate
+    planned: dict[str, Sharding]
+    in_shardings: Sequence[Sharding | None]
+    out_shardings: Sequence[Sharding | None]
+    required: dict[str, Sharding]
+    max_propagations: int
+    deadline: float
+    num_propagations: int = 0
+    missed: set[str] = field(default_factory=set)
+    _last: tuple[frozenset[str], Mapping[str, Sharding]] | None = None
+    _cuts: dict[Sharding, tuple[tuple[AxisRef, ...], ...]] = field(default_factory=dict)
+
+    @property
+    def is_exhausted(self) -> bool:
+        return (
+            self.num_propagations >= self.max_propagations or time.perf_counter() >= self.deadline
+        )
+
+    def run(self, chosen: Iterable[str]) -> Mapping[str, Sharding]:
+        key = frozenset(chosen)
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        self.num_propagations += 1
+        constraints = {**self.required, **{p: self.planned[p] for p in self.planned if p in key}}
+        found = self.propagate(self.in_shardings, self.out_shardings, constraints)
+        self._last = (key, found)
+        return found
+
+    def cuts(self, sharding: Sharding) -> tuple[tuple[AxisRef, ...], ...]:
+        known = self._cuts.get(sharding)
+        if known is None:
+            known = self._cuts[sharding] = tuple(_joined(dim) for dim in sharding.dims)
+        return known
+
+    def differing(self, found: Mapping[str, Sharding]) -> list[str]:
+        """Planned values that came out otherwise, in program order."""
+        return [
+            path
+            for path, wanted in self.planned.items()
+            if path in found and self.cuts(found[path]) != self.cuts(wanted)
+        ]
+
+    def wrong(self, found: Mapping[str, Sharding]) -> list[str]:
+        """Those of the differing values that are still asked for."""
+        return [path for path in self.differing(found) if path not in self.missed]
+
+    def grow(self) -> list[str]:
+        """Constraints from which every planned value comes out right, except for misses."""
+        chosen: set[str] = set()
+        batch_size = 1
+        while True:
+            found = self.run(chosen)
+            wrong = self.wrong(found)
+            self.missed.update(path for path in wrong if path in chosen)
+            rest = [path for path in wrong if path not in chosen]
+            if not rest:
+                return [path for path in self.planned if path in chosen]
+            if self.is_exhausted:
+                chosen.update(rest)
+                continue
+            heads = self._heads(set(rest), found)
+            chosen.update(heads[:batch_size])
+            batch_size *= 2
+
+    def _heads(self, wrong: set[str], found: Mapping[str, Sharding]) -> list[str]:
+        """The first value of every stretch of the program in which all values are wrong."""
+        heads = []
+        was_wrong = False
+        for path in self.planned:
+            if path not in found:
+                continue
+            is_wrong = path in wrong
+            if is_wrong and not was_wrong:
+                heads.append(path)
+            was_wrong = is_wrong
+        return heads
+
+    def shrink(self, chosen: list[str]) -> tuple[list[str], bool]:
+        """Drop what can go; True when every constraint left is known to be needed."""
+        size = len(chosen)
+        while size > 1 and not self.is_exhausted:
+            size = -(-size // _CHUNK_RATIO)
+            if size > 1:
+                chosen = self._drop_chunks(chosen, size)
+        return self._drop_singles(chosen)
+
+    def _drop_chunks(self, chosen: list[str], size: int) -> list[str]:
+        kept = list(chosen)
+        # Later values more often follow from earlier ones than the other way round.
+        for start in reversed(range(0, len(chosen), size)):
+            if self.is_exhausted:
+                break
+            chunk = set(chosen[start : start + size])
+            without = [path for path in kept if path not in chunk]
+            wrong = set(self.wrong(self.run(without)))
+            if not wrong:
+                kept = without
+                continue
+            needless = chunk - wrong  # came out right without any constraint of the chunk
+            if needless and not self.is_exhausted:
+                without = [path for path in kept if path not in needless]
+                if not self.wrong(self.run(without)):
+                    kept = without
+        return kept
+
+    def _drop_singles(self, chosen: list[str]) -> tuple[list[str], bool]:
+        needed: set[str] = set()
+        while untried := [path for path in chosen if path not in needed]:
+            if self.is_exhausted:
+                return chosen, False
+            path = untried[-1]
+            without = [other for other in chosen if other != path]
+            if self.wrong(self.run(without)):
+                needed.add(path)
+            else:
+                chosen = without
+                needed.clear()  # each was needed beside a constraint that is gone
+        return chosen, True
+
+
+def _joined(dim: DimSharding) -> tuple[AxisRef, ...]:
+    """The axes of a dimension with neighbouring parts of one axis written as one."""
+    joined: list[AxisRef] = []
+    for axis in dim.axes:
+        if joined and joined[-1].can_merge(axis):
+            last = joined.pop()
+            assert last.size is not None
+            assert axis.size is not None
+            axis = AxisRef(axis.name, last.pre_size, last.size * axis.size)
+        joined.append(axis)
+    return tuple(joined)

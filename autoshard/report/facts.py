@@ -1,0 +1,399 @@
+"""What a report says, each number worked out once: bytes, seconds, counts; no text laid out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autoshard.graph.collective import PredictedCollective
+from autoshard.plan import LiveTensor, PlanData, PlannedOp, PlannedTensor
+from autoshard.report.alike import gather_alike
+from autoshard.report.spec_text import format_spec
+
+_NUM_TENSORS = 40
+_NUM_OPS = 10
+_NUM_LIVE = 12
+_NUM_HEAVIEST = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """Our plan, or one written by hand, with its cost.
+
+    Args:
+        name: `this plan`, `data parallel`.
+        seconds: Predicted step time.
+        ratio: Its step time over ours; None for ours.
+        collective_bytes: Per device, all runs.
+        peak_bytes: Per device.
+        fits: Whether that is within the budget.
+    """
+
+    name: str
+    seconds: float
+    ratio: float | None
+    collective_bytes: float
+    peak_bytes: int
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRow:
+    """Arguments or results that differ only in the numbers of their names.
+
+    Args:
+        name: With ranges: `params['blocks'][0..31]['w1']`.
+        count: How many there are.
+        type_text: `f32[512, 2048]`.
+        spec: Sharding as a `PartitionSpec`.
+        local_bytes: One device's pieces of all of them.
+    """
+
+    name: str
+    count: int
+    type_text: str
+    spec: str
+    local_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeavyOp:
+    """An op that communicates, with its source line and the bytes per device of all its runs."""
+
+    op: str
+    num_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRow:
+    """All collectives of one kind over the same axes.
+
+    Args:
+        kind: `all-gather`.
+        axes: Mesh axes or sub-axes.
+        group_size: Devices in one group.
+        count: Runs in one step.
+        num_bytes: Per device, all runs.
+        heaviest: The ops that cause most of it.
+        num_other_ops: How many more cause some.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    group_size: int
+    count: float
+    num_bytes: float
+    heaviest: tuple[HeavyOp, ...]
+    num_other_ops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRow:
+    """Ops of one name, source line, type and sharding: a layer's op, and that of all its likes.
+
+    Args:
+        name: `dot_general`.
+        source: `file.py:12 (function)`, or "".
+        result: `f32[8, 16]`.
+        spec: Sharding of the result.
+        count: Runs in one step.
+        compute_seconds: Of all runs on one device.
+        communication_seconds: Likewise.
+    """
+
+    name: str
+    source: str
+    result: str
+    spec: str
+    count: float
+    compute_seconds: float
+    communication_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return self.compute_seconds + self.communication_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRow:
+    """Tensors alive at the memory peak, alike but for the numbers of their names."""
+
+    name: str
+    source: str
+    count: int
+    type_text: str
+    spec: str
+    local_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintRow:
+    """A constraint of the plan: where it goes, and the `PartitionSpec` to constrain to."""
+
+    path: str
+    spec: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissRow:
+    """A value that comes out otherwise than planned, and what that costs."""
+
+    path: str
+    planned: str
+    propagated: str
+    extra_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFacts:
+    """Everything a report shows, in its order.
+
+    Where rows are cut to the heaviest, `num_other_*` says how many are left out and, of tensors,
+    `other_*_bytes` what they hold per device.
+
+    Args:
+        over_budget_bytes: How far the peak is above the budget; 0 when it fits or there is none.
+        communication_fraction: Of the step time.
+        ideal_seconds: No plan costs less than this; None where nothing is proven.
+        plans: Ours first.
+    """
+
+    function: str
+    mesh: str
+    num_devices: int
+    hardware: str
+    status: str
+    advice: str
+    is_feasible: bool
+    seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    communication_fraction: float
+    collective_bytes: float
+    argument_bytes: int
+    peak_bytes: int
+    peak_where: str
+    memory_budget: int | None
+    over_budget_bytes: int
+    backend: str
+    gap: float
+    num_ops: int
+    num_choices: int
+    reduced_nodes: int
+    reduced_columns: int
+    plans: tuple[PlanRow, ...]
+    arguments: tuple[TensorRow, ...]
+    num_arguments: int
+    num_other_arguments: int
+    other_arguments_bytes: int
+    results: tuple[TensorRow, ...]
+    num_results: int
+    num_other_results: int
+    other_results_bytes: int
+    collectives: tuple[CollectiveRow, ...]
+    ops: tuple[OpRow, ...]
+    other_ops_seconds: float
+    live: tuple[LiveRow, ...]
+    other_live_bytes: int
+    constraints: tuple[ConstraintRow, ...] | None
+    misses: tuple[MissRow, ...]
+    notes: tuple[str, ...]
+    stage_seconds: tuple[tuple[str, float], ...]
+    versions: tuple[tuple[str, str], ...]
+
+
+def gather_facts(plan: PlanData) -> ReportFacts:
+    """Work out what a report on a plan says."""
+    budget = plan.memory_budget
+    peak = plan.memory.peak_bytes
+    over = 0 if budget is None else max(0, peak - budget)
+    arguments, other_arguments, argument_rest = _tensor_rows(plan.arguments)
+    results, other_results, result_rest = _tensor_rows(plan.results)
+    op_rows = _op_rows(plan.ops)
+    live_rows = _live_rows(plan.memory.live_at_peak)[:_NUM_LIVE]
+    live_bytes = sum(row.local_bytes for row in live_rows)
+    return ReportFacts(
+        function=plan.function,
+        mesh=", ".join(f"{axis.name}={axis.size}" for axis in plan.mesh.axes),
+        num_devices=plan.mesh.num_devices,
+        hardware=plan.hardware,
+        status=plan.solver.status,
+        advice=plan.solver.advice,
+        is_feasible=plan.is_feasible,
+        seconds=plan.seconds,
+        compute_seconds=plan.compute_seconds,
+        communication_seconds=plan.communication_seconds,
+        communication_fraction=plan.communication_seconds / plan.seconds if plan.seconds else 0.0,
+        collective_bytes=plan.collective_bytes,
+        argument_bytes=plan.memory.argument_bytes,
+        peak_bytes=peak,
+        peak_where=plan.memory.peak_where,
+        memory_budget=budget,
+        over_budget_bytes=over,
+        backend=plan.solver.backend,
+        gap=plan.solver.gap,
+        num_ops=plan.solver.num_ops,
+        num_choices=plan.solver.num_choices,
+        reduced_nodes=plan.solver.reduced_nodes,
+        reduced_columns=plan.solver.reduced_columns,
+        plans=_plan_rows(plan, fits=over == 0),
+        arguments=arguments,
+        num_arguments=len(plan.arguments),
+        num_other_arguments=other_arguments,
+        other_arguments_bytes=argument_rest,
+        results=results,
+        num_results=len(plan.results),
+        num_other_results=other_results,
+        other_results_bytes=result_rest,
+        collectives=_collective_rows(plan.collectives),
+        ops=tuple(op_rows[:_NUM_OPS]),
+        other_ops_seconds=sum(row.seconds for row in op_rows[_NUM_OPS:]),
+        live=tuple(live_rows),
+        other_live_bytes=max(0, peak - live_bytes),
+        constraints=None
+        if plan.constraints is None
+        else tuple(
+            ConstraintRow(path=path, spec=format_spec(sharding))
+            for path, sharding in sorted(plan.constraints.items(), key=lambda item: _place(item[0]))
+        ),
+        misses=tuple(
+            MissRow(
+                path=miss.path,
+                planned=format_spec(miss.planned),
+                propagated=format_spec(miss.propagated),
+                extra_seconds=miss.extra_seconds,
+            )
+            for miss in plan.misses
+        ),
+        notes=plan.notes,
+        stage_seconds=tuple(
+            sorted(plan.stage_seconds.items(), key=lambda stage: (-stage[1], stage[0]))
+        ),
+        versions=tuple(sorted(plan.versions.items())),
+    )
+
+
+def _plan_rows(plan: PlanData, *, fits: bool) -> tuple[PlanRow, ...]:
+    ours = PlanRow(
+        name="this plan",
+        seconds=plan.seconds,
+        ratio=None,
+        collective_bytes=plan.collective_bytes,
+        peak_bytes=plan.memory.peak_bytes,
+        fits=fits,
+    )
+    return (
+        ours,
+        *(
+            PlanRow(
+                name=baseline.name,
+                seconds=baseline.seconds,
+                ratio=baseline.seconds / plan.seconds if plan.seconds else float("inf"),
+                collective_bytes=baseline.collective_bytes,
+                peak_bytes=baseline.peak_bytes,
+                fits=baseline.fits,
+            )
+            for baseline in plan.baselines
+        ),
+    )
+
+
+def _tensor_rows(tensors: Sequence[PlannedTensor]) -> tuple[tuple[TensorRow, ...], int, int]:
+    """The heaviest rows in argument order; how many tensors, of how many bytes, are left out."""
+    rows = [
+        TensorRow(
+            name=name,
+            count=len(positions),
+            type_text=type_text,
+            spec=spec,
+            local_bytes=sum(tensors[position].local_bytes for position in positions),
+        )
+        for name, (type_text, spec), positions in gather_alike(
+            (tensor.name, (_type_text(tensor), format_spec(tensor.sharding))) for tensor in tensors
+        )
+    ]
+    heaviest = sorted(range(len(rows)), key=lambda index: -rows[index].local_bytes)
+    shown = set(heaviest[:_NUM_TENSORS])
+    left_out = [row for index, row in enumerate(rows) if index not in shown]
+    return (
+        tuple(row for index, row in enumerate(rows) if index in shown),
+        sum(row.count for row in left_out),
+        sum(row.local_bytes for row in left_out),
+    )
+
+
+def _type_text(tensor: PlannedTensor) -> str:
+    return f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
+
+
+def _collective_rows(collectives: Iterable[PredictedCollective]) -> tuple[CollectiveRow, ...]:
+    groups: dict[tuple[str, tuple[str, ...], int], list[PredictedCollective]] = {}
+    for collective in collectives:
+        key = (collective.kind, collective.axes, collective.group_size)
+        groups.setdefault(key, []).append(collective)
+    rows = []
+    for (kind, axes, group_size), members in groups.items():
+        bytes_by_op: dict[str, float] = {}
+        for member in members:
+            moved = member.bytes_per_device * member.count
+            bytes_by_op[member.op] = bytes_by_op.get(member.op, 0.0) + moved
+        heaviest = sorted(bytes_by_op.items(), key=lambda item: (-item[1], item[0]))
+        rows.append(
+            CollectiveRow(
+                kind=kind,
+                axes=axes,
+                group_size=group_size,
+                count=sum(member.count for member in members),
+                num_bytes=sum(bytes_by_op.values()),
+                heaviest=tuple(
+                    HeavyOp(op=op, num_bytes=moved) for op, moved in heaviest[:_NUM_HEAVIEST]
+                ),
+                num_other_ops=max(0, len(heaviest) - _NUM_HEAVIEST),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.num_bytes, row.kind, row.axes)))
+
+
+def _op_rows(ops: Iterable[PlannedOp]) -> list[OpRow]:
+    groups: dict[tuple[str, str, str, str], list[PlannedOp]] = {}
+    for op in ops:
+        key = (op.name, op.source, op.result, format_spec(op.sharding))
+        groups.setdefault(key, []).append(op)
+    rows = [
+        OpRow(
+            name=name,
+            source=source,
+            result=result,
+            spec=spec,
+            count=sum(op.repeat for op in members),
+            compute_seconds=sum(op.compute_seconds for op in members),
+            communication_seconds=sum(op.communication_seconds for op in members),
+        )
+        for (name, source, result, spec), members in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def _live_rows(live: Sequence[LiveTensor]) -> list[LiveRow]:
+    rows = [
+        LiveRow(
+            name=name,
+            source=source,
+            count=len(positions),
+            type_text=type_text,
+            spec=spec,
+            local_bytes=sum(live[position].local_bytes for position in positions),
+        )
+        for name, (source, type_text, spec), positions in gather_alike(
+            (tensor.name, (tensor.source, tensor.type_text, format_spec(tensor.sharding)))
+            for tensor in live
+        )
+    ]
+    return sorted(rows, key=lambda row: -row.local_bytes)
+
+
+def _place(path: str) -> list[tuple[int, str]]:
+    """Sorts paths as the program runs: `7.jaxpr/2.0` before `12.0`."""
+    found = re.findall(r"([0-9]+)|([^0-9])", path)
+    return [(int(digits), "") if digits else (-1, letter) for digits, letter in found]

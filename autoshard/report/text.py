@@ -1,0 +1,315 @@
+"""A plan as text for a terminal or a pipe."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from autoshard.plan import PlanData
+from autoshard.report.facts import (
+    CollectiveRow,
+    LiveRow,
+    ReportFacts,
+    TensorRow,
+    gather_facts,
+)
+from autoshard.report.layout import heading, indented, print_on, render_text, section, table
+from autoshard.report.quantities import (
+    format_bytes,
+    format_count,
+    format_percent,
+    format_ratio,
+    format_seconds,
+)
+
+_MAX_CONSTRAINTS = 30
+_MAX_MISSES = 10
+
+
+def format_report(plan: PlanData, width: int = 100) -> str:
+    """A plan as plain text: totals, baselines, shardings, collectives, memory, constraints.
+
+    Where no plan was found: by how many bytes the budget is missed, at which point of the program,
+    and what weighs most there.
+
+    Args:
+        plan: The plan.
+        width: Columns of the text; tables fold to keep within it.
+    """
+    return render_text(_report(gather_facts(plan)), width)
+
+
+def print_report(plan: PlanData, file: TextIO, width: int | None = None) -> None:
+    """Print a plan, in colour and in its width if the file is a terminal."""
+    print_on(_report(gather_facts(plan)), file, width)
+
+
+def _report(facts: ReportFacts) -> RenderableType:
+    if not facts.is_feasible:
+        return Group(_title(facts), _missed(facts), _live(facts), *_ending(facts))
+    parts = [
+        _title(facts),
+        _totals(facts),
+        _plans(facts),
+        _tensors(
+            "Arguments",
+            facts.arguments,
+            facts.num_arguments,
+            facts.num_other_arguments,
+            facts.other_arguments_bytes,
+        ),
+        _tensors(
+            "Results",
+            facts.results,
+            facts.num_results,
+            facts.num_other_results,
+            facts.other_results_bytes,
+        ),
+        _collectives(facts.collectives),
+        _ops(facts),
+        _live(facts),
+        _constraints(facts),
+        *_ending(facts),
+    ]
+    return Group(*parts)
+
+
+def _title(facts: ReportFacts) -> RenderableType:
+    title = Text(facts.function, style="bold")
+    title.append(f" on {facts.num_devices} x {facts.hardware}, mesh {facts.mesh}")
+    return title
+
+
+def _totals(facts: ReportFacts) -> RenderableType:
+    rows: list[tuple[str, str | Text]] = [
+        (
+            "status",
+            Text(f"{facts.status}: {_proof(facts)}", style="green"),
+        ),
+        (
+            "step time",
+            f"{format_seconds(facts.seconds)} predicted: compute "
+            f"{format_seconds(facts.compute_seconds)}, communication "
+            f"{format_seconds(facts.communication_seconds)} "
+            f"({format_percent(facts.communication_fraction)})",
+        ),
+        ("collectives", f"{format_bytes(facts.collective_bytes)} per device"),
+        ("memory peak", _memory(facts)),
+        (
+            "solver",
+            f"{facts.backend}; {facts.num_ops:,} ops with {facts.num_choices:,} choices, presolved "
+            f"to {facts.reduced_nodes:,} nodes and {facts.reduced_columns:,} columns",
+        ),
+    ]
+    return _pairs(rows)
+
+
+def _proof(facts: ReportFacts) -> str:
+    if facts.gap <= 0:
+        return "no plan of the model costs less"
+    if facts.gap >= 1:
+        return "nothing is proven about other plans"
+    return f"proven within {format_percent(facts.gap)} of the best plan of the model"
+
+
+def _memory(facts: ReportFacts) -> str:
+    text = f"{format_bytes(facts.peak_bytes)} per device"
+    if facts.memory_budget is not None:
+        share = facts.peak_bytes / facts.memory_budget if facts.memory_budget else float("inf")
+        text += f" of {format_bytes(facts.memory_budget)} allowed ({format_percent(share)})"
+    return f"{text}, {format_bytes(facts.argument_bytes)} of it arguments"
+
+
+def _missed(facts: ReportFacts) -> RenderableType:
+    lines = [Text(f"No plan: {facts.status}", style="bold red")]
+    if facts.over_budget_bytes and facts.memory_budget is not None:
+        over = facts.over_budget_bytes
+        lines.append(
+            Text(
+                f"The smallest memory peak found is {over:,} bytes ({format_bytes(over)}) over "
+                f"the budget of {facts.memory_budget:,} bytes "
+                f"({format_bytes(facts.memory_budget)}) per device, at {facts.peak_where}."
+            )
+        )
+    lines.append(Text(facts.advice))
+    return Group(*lines)
+
+
+def _plans(facts: ReportFacts) -> RenderableType:
+    if len(facts.plans) == 1:
+        return Group()
+    rows = [
+        (
+            Text(row.name, style="bold" if row.ratio is None else ""),
+            format_seconds(row.seconds),
+            "" if row.ratio is None else format_ratio(row.ratio),
+            format_bytes(row.collective_bytes),
+            format_bytes(row.peak_bytes),
+            Text("yes", style="green") if row.fits else Text("no", style="red"),
+        )
+        for row in facts.plans
+    ]
+    return section(
+        heading("Beside plans written by hand", "priced alike"),
+        table(("plan", ">step", ">ratio", ">collectives", ">memory", "fits"), rows),
+    )
+
+
+def _tensors(
+    title: str, rows: tuple[TensorRow, ...], num_tensors: int, num_others: int, other_bytes: int
+) -> RenderableType:
+    cells = [
+        (_counted_name(row.name, row.count), row.type_text, row.spec, format_bytes(row.local_bytes))
+        for row in rows
+    ]
+    if num_others:
+        cells.append((f"{num_others:,} smaller ones", "", "", format_bytes(other_bytes)))
+    return section(
+        heading(title, f"{num_tensors:,}; bytes per device"),
+        table(("name", "type", "sharding", ">bytes"), cells),
+    )
+
+
+def _counted_name(name: str, count: int) -> str:
+    return f"{name} ({count:,})" if count > 1 else name
+
+
+def _collectives(rows: tuple[CollectiveRow, ...]) -> RenderableType:
+    if not rows:
+        return section(heading("Collectives"), indented("none"))
+    cells = [
+        (
+            row.kind,
+            ", ".join(row.axes),
+            f"{row.group_size:,}",
+            format_count(row.count),
+            format_bytes(row.num_bytes),
+            _heaviest(row),
+        )
+        for row in rows
+    ]
+    return section(
+        heading("Collectives", "bytes per device, all runs of one step"),
+        table(("kind", "axes", ">group", ">runs", ">bytes", "heaviest for"), cells),
+    )
+
+
+def _heaviest(row: CollectiveRow) -> str:
+    lines = [f"{format_bytes(heavy.num_bytes)} {heavy.op}" for heavy in row.heaviest]
+    if row.num_other_ops:
+        lines.append(f"and {row.num_other_ops:,} more")
+    return "\n".join(lines)
+
+
+def _ops(facts: ReportFacts) -> RenderableType:
+    if not facts.ops:
+        return Group()
+    rows = [
+        (
+            row.name,
+            row.source,
+            f"{row.result} {row.spec}",
+            format_count(row.count),
+            format_seconds(row.compute_seconds),
+            format_seconds(row.communication_seconds),
+        )
+        for row in facts.ops
+    ]
+    if facts.other_ops_seconds:
+        share = format_seconds(facts.other_ops_seconds)
+        rows.append((f"all others: {share}", "", "", "", "", ""))
+    return section(
+        heading("Where the time goes", "all runs of one step"),
+        table(("op", "line", "result", ">runs", ">compute", ">comm."), rows),
+    )
+
+
+def _live(facts: ReportFacts) -> RenderableType:
+    if not facts.live:
+        return Group()
+    rows = [
+        (_live_name(row), row.type_text, row.spec, format_bytes(row.local_bytes))
+        for row in facts.live
+    ]
+    if facts.other_live_bytes:
+        rows.append(("everything else", "", "", format_bytes(facts.other_live_bytes)))
+    where = f", at {facts.peak_where}" if facts.peak_where else ""
+    return section(
+        heading("Memory at the peak", f"{format_bytes(facts.peak_bytes)} per device{where}"),
+        table(("tensor", "type", "sharding", ">bytes"), rows),
+    )
+
+
+def _live_name(row: LiveRow) -> str:
+    name = row.name
+    if row.source:
+        name = f"{name} at {row.source}" if name else row.source
+    return _counted_name(name or "unnamed", row.count)
+
+
+def _constraints(facts: ReportFacts) -> RenderableType:
+    rows = facts.constraints
+    if rows is None:
+        return section(
+            heading("Constraints"),
+            indented("not worked out yet: plan.constraints, plan.jit and plan.save do that"),
+        )
+    if not rows:
+        body: RenderableType = indented("none: the shardings of arguments and results say it all")
+    else:
+        body = table(
+            ("value", "jax.lax.with_sharding_constraint(value, ...)"),
+            [(row.path, row.spec) for row in rows[:_MAX_CONSTRAINTS]]
+            + _rest(len(rows), _MAX_CONSTRAINTS),
+        )
+    if any(":(" in row.spec for row in rows):
+        body = Group(body, indented("axis:(before)size is a part of an axis, from a refined mesh"))
+    title = heading("Constraints", f"{len(rows):,}; plan.jit and plan.wrap put them in")
+    if not facts.misses:
+        return section(title, body)
+    misses = [
+        (miss.path, miss.planned, miss.propagated, _extra(miss.extra_seconds))
+        for miss in facts.misses[:_MAX_MISSES]
+    ]
+    rest = [(*row, "", "") for row in _rest(len(facts.misses), _MAX_MISSES)]
+    return Group(
+        section(title, body),
+        section(
+            heading("Not as planned", "no set of constraints brings these values there"),
+            table(("value", "planned", "comes out as", ">costs more"), [*misses, *rest]),
+        ),
+    )
+
+
+def _rest(number: int, shown: int) -> list[tuple[str, str]]:
+    return [(f"and {number - shown:,} more", "")] if number > shown else []
+
+
+def _extra(seconds: float) -> str:
+    return f"-{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)
+
+
+def _ending(facts: ReportFacts) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if facts.notes:
+        parts.append(section(heading("Notes"), *(indented(f"- {note}") for note in facts.notes)))
+    if facts.stage_seconds:
+        stages = ", ".join(f"{name} {format_seconds(s)}" for name, s in facts.stage_seconds)
+        total = format_seconds(sum(seconds for _, seconds in facts.stage_seconds))
+        parts.append(section(heading("Planned in", total), indented(stages)))
+    if facts.versions:
+        versions = ", ".join(f"{name} {version}" for name, version in facts.versions)
+        parts.append(indented(f"with {versions}", style="dim"))
+    return parts
+
+
+def _pairs(rows: list[tuple[str, str | Text]]) -> RenderableType:
+    width = max(len(name) for name, _ in rows) + 2
+    lines = []
+    for name, value in rows:
+        line = Text(name.ljust(width), style="dim")
+        line.append_text(Text(value, style="not dim") if isinstance(value, str) else value)
+        lines.append(line)
+    return Group(*lines)
