@@ -195,33 +195,56 @@ def _lift_loop_invariants(main: MlirOp) -> dict[Any, MlirValue]:
     lifted: dict[Any, MlirValue] = {}
     for loop in reversed(loops):  # inner loops before those around them
         cond, body = (region.blocks[0] for region in loop.regions)
-        returned = list(body.operations)[-1].operation.operands
-        for index, initial in enumerate(loop.operands):
-            argument = body.arguments[index]
-            if returned[index] != argument:
-                continue
-            for stale in (argument, cond.arguments[index], loop.results[index]):
-                lifted[_key(stale)] = initial
-            loop.results[index].replace_all_uses_with(initial)
-            cond.arguments[index].replace_all_uses_with(initial)
-            argument.replace_all_uses_with(initial)
-            # The loop still returns what it was given, now read from outside.
+        terminator = list(body.operations)[-1].operation
+        unchanged = [
+            index
+            for index, (argument, returned) in enumerate(
+                zip(body.arguments, terminator.operands, strict=True)
+            )
+            if argument == returned
+        ]
+        if not unchanged:
+            continue
+        for index in unchanged:
+            initial = loop.operands[index]
+            for stale in (body.arguments[index], cond.arguments[index], loop.results[index]):
+                lifted[stale] = initial
+                stale.replace_all_uses_with(initial)
+        _drop_carried(loop, frozenset(unchanged), lifted)
     return lifted
 
 
-def _key(value: MlirValue) -> Any:
-    """Stands for a value in a dictionary."""
-    if isinstance(value.owner, ir.Block):
-        return value.owner.owner.operation, "argument", _block_index(value), value.arg_number
-    return value.owner.operation, "result", 0, value.result_number
-
-
-def _block_index(argument: MlirValue) -> int:
-    block = argument.owner
-    for index, region in enumerate(block.owner.operation.regions):
-        if any(block == other for other in region.blocks):
-            return index
-    raise AssertionError("a block argument belongs to a region of its parent")
+def _drop_carried(
+    loop: MlirOp, dropped: frozenset[int], replaced: dict[MlirValue, MlirValue]
+) -> None:
+    """Rebuild a loop without some of what it carries."""
+    kept = [index for index in range(len(loop.operands)) if index not in dropped]
+    made = ir.Operation.create(
+        "stablehlo.while",
+        results=[loop.results[index].type for index in kept],
+        operands=[loop.operands[index] for index in kept],
+        attributes={item.name: item.attr for item in loop.attributes},
+        regions=2,
+        loc=loop.location,
+        ip=ir.InsertionPoint(loop),
+    )
+    for old, new in zip(loop.regions, made.regions, strict=True):
+        block = old.blocks[0]
+        block.append_to(new)
+        for index in sorted(dropped, reverse=True):
+            block.erase_argument(index)
+    terminator = list(made.regions[1].blocks[0].operations)[-1].operation
+    ir.Operation.create(
+        terminator.name,
+        operands=[terminator.operands[index] for index in kept],
+        loc=terminator.location,
+        ip=ir.InsertionPoint(terminator),
+    )
+    terminator.erase()
+    for index, result in zip(kept, made.results, strict=True):
+        replaced[loop.results[index]] = result
+        loop.results[index].replace_all_uses_with(result)
+    loop.erase()
 
 
 def _give_rule(op: MlirOp) -> None:

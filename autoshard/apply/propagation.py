@@ -88,8 +88,8 @@ class Propagator:
     Args:
         module: Tagged StableHLO, bytecode or text, locations included.
         mesh: The mesh of all shardings given and returned.
-        num_captured: Leading arguments of `main` that the function closes over, named `const.0`,
-            ...; those after them are `in.0`, ...
+        num_arguments: Flat arguments of the function, `in.0`, ...; arguments of `main` before
+            those are arrays the function closes over, `const.0`, ... By default there are none.
         operand_paths: By equation path, the path of each operand, and by `7.jaxpr/out` those of the
             results of a body. Needed for constraints on single uses.
 
@@ -107,7 +107,7 @@ class Propagator:
         module: bytes | str,
         mesh: Mesh,
         *,
-        num_captured: int = 0,
+        num_arguments: int | None = None,
         operand_paths: Mapping[str, Sequence[str | None]] | None = None,
     ) -> None:
         self.mesh = mesh
@@ -139,7 +139,10 @@ class Propagator:
             self._terminator = list(self._flat.entry.operations)[-1].operation
             self._argument_shapes = [_shape(v) for v in self._flat.entry.arguments]
             self._result_shapes = [_shape(v) for v in self._terminator.operands]
-            self._add_arguments(num_captured)
+            self._num_captured = len(self._argument_shapes) - (
+                len(self._argument_shapes) if num_arguments is None else num_arguments
+            )
+            self._add_arguments()
             self._readings = self._mark_places()
             self._sharded = [
                 result
@@ -163,9 +166,8 @@ class Propagator:
         """Where every value ends up.
 
         Args:
-            in_shardings: By argument of `main` (captured arrays first); None is free. Shorter is
-                padded with None.
-            out_shardings: By result of `main`, likewise.
+            in_shardings: By flat argument; None is free. Shorter is padded with None.
+            out_shardings: By flat result, likewise.
             constraints: By path: of a value (`"7.jaxpr/38.0"`, `"in.2"`), of one use
                 (`"7.jaxpr/38<1"`), or of one result (`"out<2"`).
 
@@ -181,6 +183,7 @@ class Propagator:
         flat = self._flat
         main = flat.main
         edits = _Edits()
+        in_shardings = (*(None,) * self._num_captured, *in_shardings)
         with self._context, ir.Location.unknown():
             before = {
                 name: main.attributes[name]
@@ -212,11 +215,11 @@ class Propagator:
 
     # -- once per program -----------------------------------------------------------------------
 
-    def _add_arguments(self, num_captured: int) -> None:
+    def _add_arguments(self) -> None:
         named = {}
         for index, argument in enumerate(self._flat.entry.arguments):
-            is_captured = index < num_captured
-            path = f"const.{index}" if is_captured else f"in.{index - num_captured}"
+            position = index - self._num_captured
+            path = f"in.{position}" if position >= 0 else f"const.{index}"
             if isinstance(argument.type, ir.RankedTensorType):
                 named[path] = Place(argument)
         self._flat.places = {**named, **self._flat.places}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
@@ -196,14 +196,16 @@ class PlannedFunction:
         """Lower for these arguments, arrays or `jax.ShapeDtypeStruct`s, as `jax.jit` does.
 
         With keyword arguments, or leaves that are no arrays, the lowered function takes and returns
-        the flat array leaves.
+        the flat array leaves. An abstract mesh lowers for the platform of this machine.
         """
         mesh = self._wrapped.mesh
         args, kwargs = jax.tree.map(without_explicit_axes, (args, kwargs))
         function, leaves_in, _ = self._function_for(args, kwargs)
         with mesh_context(mesh.abstract):
-            lowered: jax.stages.Lowered = function.lower(*leaves_in)
-        return lowered
+            if not isinstance(mesh.auto, AbstractMesh):
+                return cast("jax.stages.Lowered", function.lower(*leaves_in))
+            staged: jax.stages.Traced = function.trace(*leaves_in)
+            return staged.lower(lowering_platforms=(jax.default_backend(),))
 
     def _function_for(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

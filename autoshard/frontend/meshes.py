@@ -29,6 +29,7 @@ def read_mesh(mesh: Any) -> tuple[Mesh, AbstractMesh, jax.sharding.Mesh | None]:
 
     Raises:
         InputError: It is none of these, has no axes, or has Manual axes.
+        ShardingError: An axis size is not a whole number of at least 1.
     """
     if isinstance(mesh, jax.sharding.Mesh):
         _check_axes(tuple(mesh.axis_names), mesh.axis_types, mesh)
@@ -44,13 +45,6 @@ def read_mesh(mesh: Any) -> tuple[Mesh, AbstractMesh, jax.sharding.Mesh | None]:
         ours = parse_mesh_sizes(mesh)
     elif isinstance(mesh, Mapping):
         ours = Mesh(tuple(MeshAxis(name, size) for name, size in mesh.items()))
-        for axis in ours.axes:
-            if axis.size < 1:
-                raise InputError(
-                    f'mesh axis "{axis.name}" has size {axis.size}, which is below 1',
-                    where=f"mesh={mesh!r}",
-                    fix="give every axis the number of devices along it, at least 1",
-                )
     elif isinstance(mesh, Mesh):
         ours = mesh
     else:

@@ -260,13 +260,16 @@ def _constraints(facts: ReportFacts) -> RenderableType:
         body: RenderableType = indented("none: the shardings of arguments and results say it all")
     else:
         body = table(
-            ("value", "jax.lax.with_sharding_constraint(value, ...)"),
+            ("value", "constrain to"),
             [(row.path, row.spec) for row in rows[:_MAX_CONSTRAINTS]]
             + _rest(len(rows), _MAX_CONSTRAINTS),
         )
     if any(":(" in row.spec for row in rows):
         body = Group(body, indented("axis:(before)size is a part of an axis, from a refined mesh"))
-    title = heading("Constraints", f"{len(rows):,}; plan.jit and plan.wrap put them in")
+    title = heading(
+        "Constraints",
+        f"{len(rows):,}; plan.jit puts them in, by hand jax.lax.with_sharding_constraint does",
+    )
     if not facts.misses:
         return section(title, body)
     misses = [

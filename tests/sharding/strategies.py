@@ -69,16 +69,18 @@ def sound_sharding(mesh: Mesh, rank: int, draw: random.Random) -> Sharding:
         is_open = draw.random() < 0.4
         priority = draw.choice([None, 0, 1, 7]) if axes or is_open else None
         dims.append(DimSharding(tuple(axes), is_open, priority))
-    named = []
-    for axes in places[rank : rank + 2]:
-        axes.sort(key=lambda axis: (mesh.axis_index(axis.name), axis.pre_size))
-        kept = [
-            axis
-            for index, axis in enumerate(axes)
-            if index == 0 or not axes[index - 1].can_merge(axis)
-        ]
-        named.append(tuple(kept))
-    return Sharding(tuple(dims), *named)
+    replicated, unreduced = (
+        _kept_apart(sorted(axes, key=lambda axis: (mesh.axis_index(axis.name), axis.pre_size)))
+        for axes in places[rank : rank + 2]
+    )
+    return Sharding(tuple(dims), replicated, unreduced)
+
+
+def _kept_apart(axes: list[AxisRef]) -> tuple[AxisRef, ...]:
+    """The axes without those that would merge with the one before."""
+    return tuple(
+        axis for index, axis in enumerate(axes) if index == 0 or not axes[index - 1].can_merge(axis)
+    )
 
 
 def damaged(sharding: Sharding, draw: random.Random) -> Sharding:

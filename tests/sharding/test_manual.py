@@ -9,6 +9,7 @@ from autoshard.sharding import (
     ManualComputation,
     ManualShapes,
     Mesh,
+    Sharding,
     format_manual_computation,
     make_manual_axes_explicit,
     manual_local_shape,
@@ -59,9 +60,7 @@ def test_the_operation_before_and_the_region_after_are_skipped() -> None:
     st.lists(st.text(max_size=3), max_size=3).map(tuple),
 )
 def test_manual_computations_round_trip(
-    ins: tuple,
-    outs: tuple,
-    axes: tuple,  # type: ignore[type-arg]
+    ins: tuple[Sharding, ...], outs: tuple[Sharding, ...], axes: tuple[str, ...]
 ) -> None:
     value = ManualComputation(ins, outs, axes)
     assert parse_manual_computation(format_manual_computation(value)) == value

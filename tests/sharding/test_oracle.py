@@ -79,34 +79,23 @@ def random_case(draw: random.Random) -> tuple[str, Mesh, int]:
     for _ in range(draw.choice([0, 0, 1, 2])):
         sharding = damaged(sharding, draw)
     text = format_sharding(sharding)
-    if draw.random() < 0.3:
+    if draw.random() < 0.3 and "\\" not in text:  # jaxlib aborts on names that are not UTF-8
         at = draw.randrange(len(text))
         text = text[:at] + draw.choice(GARBLES) + text[at + draw.randrange(3) :]
     return text, mesh, rank
 
 
-def assert_agreement(oracle: SdyOracle, seed: int, num_cases: int) -> None:
-    draw = random.Random(seed)
-    num_sound = 0
-    for _ in range(num_cases):
-        text, mesh, rank = random_case(draw)
-        ours = our_text(text, mesh, rank)
-        assert ours == their_text(oracle, text, mesh, rank), (text, mesh, rank)
-        num_sound += ours is not None
-    assert 0.2 < num_sound / num_cases < 0.8  # both verdicts are well represented
-
-
-def test_a_few_hundred_random_shardings_get_the_verdict_and_text_shardy_gives(
-    oracle: SdyOracle,
-) -> None:
-    assert_agreement(oracle, seed=1, num_cases=500)
-
-
-@pytest.mark.slow
 def test_ten_thousand_random_shardings_get_the_verdict_and_text_shardy_gives(
     oracle: SdyOracle,
 ) -> None:
-    assert_agreement(oracle, seed=2, num_cases=10_000)
+    draw = random.Random(2)
+    num_sound = 0
+    for _ in range(10_000):
+        text, mesh, rank = random_case(draw)
+        ours = our_text(f"#sdy.sharding{text}", mesh, rank)
+        assert ours == their_text(oracle, text, mesh, rank), (text, mesh, rank)
+        num_sound += ours is not None
+    assert 2_000 < num_sound < 8_000  # both verdicts are well represented
 
 
 @pytest.mark.parametrize(

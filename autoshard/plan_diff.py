@@ -1,0 +1,275 @@
+"""What differs between two plans: the program, totals, shardings, collectives, memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from autoshard.graph.collective import PredictedCollective
+from autoshard.plan import Baseline, LiveTensor, Miss, PlanData, PlannedOp, PlannedTensor
+from autoshard.sharding import format_mesh, format_sharding
+
+ABSENT = "-"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that differs.
+
+    Args:
+        name: What it is: `step time`, an argument's name, a path.
+        before: What the first plan says, `-` if nothing.
+        after: What the second plan says, likewise.
+        before_number: The number `before` stands for, if it is one.
+        after_number: Likewise.
+        unit: Of the numbers: `s`, `B`, or "" for counts and fractions.
+    """
+
+    name: str
+    before: str = ABSENT
+    after: str = ABSENT
+    before_number: float | None = None
+    after_number: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDiff:
+    """Differences of two plans by subject, each in the order of the plans.
+
+    Left out is what says how planning went and not what was decided: seconds by stage, the
+    solver's log and name, the sizes of its models, versions. What a program is made of is summed
+    up by its fingerprint.
+    """
+
+    program: tuple[Change, ...] = ()
+    totals: tuple[Change, ...] = ()
+    arguments: tuple[Change, ...] = ()
+    results: tuple[Change, ...] = ()
+    constraints: tuple[Change, ...] = ()
+    values: tuple[Change, ...] = ()
+    ops: tuple[Change, ...] = ()
+    collectives: tuple[Change, ...] = ()
+    memory: tuple[Change, ...] = ()
+    baselines: tuple[Change, ...] = ()
+    notes: tuple[Change, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the two plans decide and promise the same."""
+        return self == PlanDiff()
+
+
+def diff_plans(before: PlanData, after: PlanData) -> PlanDiff:
+    """Everything in which two plans differ; nothing for a plan and itself."""
+    return PlanDiff(
+        program=_program(before, after),
+        totals=_totals(before, after),
+        arguments=_by_key(_tensors(before.arguments), _tensors(after.arguments), _tensor_text),
+        results=_by_key(_tensors(before.results), _tensors(after.results), _tensor_text),
+        constraints=_by_key(_constraints(before), _constraints(after), str),
+        values=(
+            *_by_key(before.values, after.values, format_sharding),
+            *_by_key(before.wanted_uses, after.wanted_uses, format_sharding, "use {}"),
+            *_by_key(_misses(before), _misses(after), _miss_text, "missed {}"),
+        ),
+        ops=_by_key(_numbered(before.ops, _op_name), _numbered(after.ops, _op_name), _op_text),
+        collectives=_collectives(before, after),
+        memory=_memory(before, after),
+        baselines=_by_key(_baselines(before), _baselines(after), _baseline_text),
+        notes=_by_key(_notes(before), _notes(after), lambda _: "noted"),
+    )
+
+
+def _program(before: PlanData, after: PlanData) -> tuple[Change, ...]:
+    old, new = before.program, after.program
+    return _kept(
+        _text("function", before.function, after.function),
+        _text("fingerprint", old.fingerprint, new.fingerprint),
+        _number("equations", old.num_equations, new.num_equations),
+        _text("mesh", format_mesh(before.mesh), format_mesh(after.mesh)),
+        _text("hardware", before.hardware, after.hardware),
+    )
+
+
+def _totals(before: PlanData, after: PlanData) -> tuple[Change, ...]:
+    facts_before, facts_after = before.solver, after.solver
+    return _kept(
+        _text("status", facts_before.status, facts_after.status),
+        _text("advice", facts_before.advice, facts_after.advice),
+        _number("step time", before.seconds, after.seconds, "s"),
+        _number("compute", before.compute_seconds, after.compute_seconds, "s"),
+        _number("communication", before.communication_seconds, after.communication_seconds, "s"),
+        _number("collective bytes", before.collective_bytes, after.collective_bytes, "B"),
+        _number("cost", facts_before.seconds, facts_after.seconds, "s"),
+        _number("proven bound", facts_before.bound_seconds, facts_after.bound_seconds, "s"),
+        _number("gap", facts_before.gap, facts_after.gap),
+    )
+
+
+def _memory(before: PlanData, after: PlanData) -> tuple[Change, ...]:
+    old, new = before.memory, after.memory
+    totals = _kept(
+        _number("budget", before.memory_budget, after.memory_budget, "B"),
+        _number("arguments", old.argument_bytes, new.argument_bytes, "B"),
+        _number("peak", old.peak_bytes, new.peak_bytes, "B"),
+        _text("peak at", old.peak_where, new.peak_where),
+        _text("peak at op", str(old.peak_op), str(new.peak_op)),
+    )
+    live = _by_key(
+        _numbered(old.live_at_peak, _live_name), _numbered(new.live_at_peak, _live_name), _live_text
+    )
+    curve = _kept(_text("timeline", _timeline(before), _timeline(after)))
+    return (*totals, *live, *curve)
+
+
+def _timeline(plan: PlanData) -> str:
+    return " ".join(f"{op}:{num_bytes}" for op, num_bytes in plan.memory.timeline)
+
+
+def _collectives(before: PlanData, after: PlanData) -> tuple[Change, ...]:
+    """By what they are and what they are for; those alike are one entry with all their bytes."""
+
+    def totals(plan: PlanData) -> dict[str, list[PredictedCollective]]:
+        found: dict[str, list[PredictedCollective]] = {}
+        for collective in plan.collectives:
+            axes = ", ".join(collective.axes)
+            name = f"{collective.kind} over {axes} ({collective.group_size}) for {collective.op}"
+            found.setdefault(name, []).append(collective)
+        return found
+
+    def moved(members: Iterable[PredictedCollective]) -> float:
+        return sum(member.bytes_per_device * member.count for member in members)
+
+    def runs(members: Iterable[PredictedCollective]) -> str:
+        """Sizes and counts, for those whose totals are alike."""
+        return ", ".join(f"{m.count:g} x {m.bytes_per_device:,} B" for m in members)
+
+    old, new = totals(before), totals(after)
+    changes = []
+    for name in dict.fromkeys([*old, *new]):
+        here, there = old.get(name), new.get(name)
+        if here == there:
+            continue
+        change = Change(name=name)
+        if here is not None:
+            change = dataclasses.replace(change, before=runs(here), before_number=moved(here))
+        if there is not None:
+            change = dataclasses.replace(change, after=runs(there), after_number=moved(there))
+        changes.append(dataclasses.replace(change, unit="B"))
+    return tuple(changes)
+
+
+def _baselines(plan: PlanData) -> dict[str, Baseline]:
+    return _numbered(plan.baselines, lambda baseline: baseline.name)
+
+
+def _baseline_text(baseline: Baseline) -> str:
+    return (
+        f"{baseline.seconds:.6g} s, {baseline.collective_bytes:,.0f} B moved, "
+        f"{baseline.peak_bytes:,} B held, {'fits' if baseline.fits else 'does not fit'}"
+    )
+
+
+def _constraints(plan: PlanData) -> dict[str, str]:
+    if plan.constraints is None:
+        return {"constraints": "not worked out"}
+    return {path: format_sharding(sharding) for path, sharding in plan.constraints.items()}
+
+
+def _misses(plan: PlanData) -> dict[str, Miss]:
+    return _numbered(plan.misses, lambda miss: miss.path)
+
+
+def _miss_text(miss: Miss) -> str:
+    return (
+        f"{format_sharding(miss.planned)} comes out as {format_sharding(miss.propagated)}, "
+        f"{miss.extra_seconds:g} s more"
+    )
+
+
+def _notes(plan: PlanData) -> dict[str, str]:
+    return _numbered(plan.notes, str)
+
+
+def _tensors(tensors: Iterable[PlannedTensor]) -> dict[str, PlannedTensor]:
+    return _numbered(tensors, lambda tensor: tensor.name)
+
+
+def _tensor_text(tensor: PlannedTensor) -> str:
+    shape = ", ".join(map(str, tensor.shape))
+    return (
+        f"{tensor.dtype}[{shape}] {format_sharding(tensor.sharding)}, "
+        f"{tensor.local_bytes:,} of {tensor.num_bytes:,} B"
+    )
+
+
+def _op_name(op: PlannedOp) -> str:
+    return f"{op.index} {op.name} {op.source}".strip()
+
+
+def _op_text(op: PlannedOp) -> str:
+    return (
+        f"{op.result} {format_sharding(op.sharding)}, cut {op.cut}, {op.repeat:g} runs, "
+        f"{op.compute_seconds:.6g} s + {op.communication_seconds:.6g} s"
+    )
+
+
+def _live_name(live: LiveTensor) -> str:
+    return f"live {live.name or live.source or 'tensor'}"
+
+
+def _live_text(live: LiveTensor) -> str:
+    source = f" ({live.source})" if live.name and live.source else ""
+    sharding = format_sharding(live.sharding)
+    return f"{live.type_text} {sharding}, {live.local_bytes:,} B{source}"
+
+
+def _numbered(items: Iterable[T], name: Callable[[T], str]) -> dict[str, T]:
+    """Items by name; a name that comes again gets a number."""
+    found: dict[str, T] = {}
+    counts: dict[str, int] = {}
+    for item in items:
+        key = name(item)
+        counts[key] = counts.get(key, 0) + 1
+        found[key if counts[key] == 1 else f"{key} #{counts[key]}"] = item
+    return found
+
+
+def _by_key(
+    before: Mapping[str, T], after: Mapping[str, T], text: Callable[[T], str], name: str = "{}"
+) -> tuple[Change, ...]:
+    return tuple(
+        Change(
+            name=name.replace("{}", key),
+            before=text(before[key]) if key in before else ABSENT,
+            after=text(after[key]) if key in after else ABSENT,
+        )
+        for key in dict.fromkeys([*before, *after])
+        if key not in before or key not in after or before[key] != after[key]
+    )
+
+
+def _text(name: str, before: str, after: str) -> Change | None:
+    return None if before == after else Change(name=name, before=before, after=after)
+
+
+def _number(name: str, before: float | None, after: float | None, unit: str = "") -> Change | None:
+    if before == after:
+        return None
+    return Change(
+        name=name,
+        before=ABSENT if before is None else f"{before:,}",
+        after=ABSENT if after is None else f"{after:,}",
+        before_number=before,
+        after_number=after,
+        unit=unit,
+    )
+
+
+def _kept(*changes: Change | None) -> tuple[Change, ...]:
+    return tuple(change for change in changes if change is not None)
