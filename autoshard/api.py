@@ -21,6 +21,7 @@ from autoshard.memory_budget import parse_memory_budget
 from autoshard.plan import Baseline, PlanData, PlannedTensor, SolverFacts
 from autoshard.planner import Solution, SolveOptions, Stages, plan_graph
 from autoshard.sharding import Mesh
+from autoshard.version import VERSION
 from cost_models import AlphaBetaModel, Hardware, get_hardware, load_hardware
 from solvers import Progress
 
@@ -202,7 +203,8 @@ def _plan_data(
         notes=(*traced.notes, *solution.graph.notes),
         stage_seconds=dict(stages.seconds),
         versions={
-            name: importlib.metadata.version(name) for name in ("autoshard", "jax", "ortools")
+            "autoshard": VERSION,
+            **{name: importlib.metadata.version(name) for name in ("jax", "ortools")},
         },
     )
 

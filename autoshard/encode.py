@@ -18,7 +18,7 @@ from autoshard.candidates import Candidate, CandidateMaker
 from autoshard.costing import Costing
 from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import Buffers, carry_stop
-from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.rule import identity_rule
 from autoshard.layouts import Layout, MeshParts, refines
 from autoshard.reshard import Resharder, ReshardTable
@@ -426,10 +426,34 @@ class Encoder:
                 cache[key] = (candidates, usage)
             usage = cache[key][1]
             terms.append(NodeMemory(node_by_op[op.index], start, stop, usage))
+            terms += self._layout_copies(node_by_op[op.index], op, candidates)
             partial = self._partial_bytes(op, candidates, value.num_bytes, usage)
             if partial is not None:
                 terms.append(NodeMemory(node_by_op[op.index], start, start + 1, partial))
         return terms
+
+    def _layout_copies(
+        self, node: int, op: Op, candidates: tuple[Candidate, ...]
+    ) -> Iterator[NodeMemory]:
+        """Copies that XLA's CPU backend makes for the kernel gradient of a convolution.
+
+        That convolution contracts over the batch, so both operands are wanted in another dimension
+        order; each copy is made as soon as its operand is there (seen in buffer assignments of
+        jaxlib 0.10.2).
+        """
+        if self.costing.model.hardware.backend != "cpu" or op.op_class is not OpClass.CONVOLUTION:
+            return
+        assert op.rule is not None
+        if not set(op.rule.operands[0][0]) <= op.rule.reduction:
+            return
+        for position, value in enumerate(op.operands):
+            found = self.graph.values[value]
+            pieces = [
+                self.costing.parts.num_shards(p for dim in c.operands[position] for p in dim)
+                for c in candidates
+            ]
+            usage = found.num_bytes // np.array(pieces, dtype=np.int64)
+            yield NodeMemory(node, max(found.op, 0), op.index + 1, usage)
 
     def _negligible_bytes(self) -> float:
         if self.memory_limit is not None:

@@ -292,7 +292,7 @@ def _least(
     if result.shape != tuple(shape):
         result = np.broadcast_to(result, shape)
     high = result >= FORBIDDEN_FROM
-    return np.where(high, FORBIDDEN, result) if high.any() else np.ascontiguousarray(result)
+    return np.where(high, FORBIDDEN, result) if high.any() else np.ascontiguousarray(result).reshape(shape)
 
 
 def _expand(axes: tuple[int, ...], table: IntArray, target: tuple[int, ...]) -> IntArray:

@@ -8,8 +8,8 @@ JAX lowers, so that what Shardy's passes say of it is what they say inside XLA.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from jaxlib.mlir import ir
@@ -32,12 +32,19 @@ class Place:
 
     Args:
         value: The op result or block argument that holds it.
-        body: The block in which the path sees the value, when that is not the block that makes it:
-            a loop body that reads a value from outside. None otherwise.
+        block: Where the path sees it; another one than where it is made, for a loop body or branch
+            that reads a value from outside.
+        readers: Ops and operand numbers that read the value under this path. A value passed to a
+            call, or read from outside, has other readers beside those.
     """
 
     value: MlirValue
-    body: Any = None
+    block: Any
+    readers: tuple[tuple[MlirOp, int], ...]
+
+    @property
+    def is_from_outside(self) -> bool:
+        return bool(block_of(self.value) != self.block)
 
 
 @dataclass(slots=True)
@@ -52,7 +59,7 @@ class FlatModule:
 
     module: Any
     main: MlirOp
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, Place]
 
     @property
     def entry(self) -> Any:
@@ -82,15 +89,9 @@ def flatten_module(module: Any) -> FlatModule:
             fix="export the program through jax.jit(...).lower or name its entry @main",
         )
     _inline_calls(main, functions)
-    flat = FlatModule(module, main)
-    tagged = _strip_tags(main)
-    lifted = _lift_loop_invariants(main)
-    for path, value in tagged:
-        body = value.owner if isinstance(value.owner, ir.Block) else None
-        while (outer := lifted.get(_key(value))) is not None:
-            value = outer
-        at_home = body is None or value.owner == body
-        flat.places.setdefault(path, Place(value, None if at_home else body))
+    tags = _tags(main)
+    _lift_loop_invariants(main, {op.results[0] for _, op in tags})
+    flat = FlatModule(module, main, _strip_tags(tags))
     for op in operations_of(main):
         if op.name.startswith("chlo."):
             _give_rule(op)
@@ -116,6 +117,11 @@ def equation_of(op: MlirOp) -> str:
     """Path of the jaxpr equation an op was lowered from, "" for none."""
     paths = _EQUATION.findall(location_name(op))
     return paths[-1] if paths else ""
+
+
+def block_of(value: MlirValue) -> Any:
+    """The block that makes a value or takes it as an argument."""
+    return value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
 
 
 def is_inside(block: Any, body: Any) -> bool:
@@ -167,32 +173,39 @@ def _inline_calls(main: MlirOp, functions: dict[str, MlirOp]) -> None:
         body.erase()
 
 
-def _strip_tags(main: MlirOp) -> list[tuple[str, MlirValue]]:
-    found = []
-    for op in list(operations_of(main)):
-        if op.name != "sdy.sharding_constraint":
-            continue
-        tag = _TAG.search(location_name(op))
-        if tag is not None:
-            found.append((tag[1], op))
-    # A tag's operand may be the result of another tag, which is replaced first.
-    paths = []
-    for path, op in found:
+def _tags(main: MlirOp) -> list[tuple[str, MlirOp]]:
+    """The constraints that only name a value: path and op, in program order."""
+    return [
+        (tag[1], op)
+        for op in operations_of(main)
+        if op.name == "sdy.sharding_constraint"
+        and (tag := _TAG.search(location_name(op))) is not None
+    ]
+
+
+def _strip_tags(tags: Sequence[tuple[str, MlirOp]]) -> dict[str, Place]:
+    # By result, because the hash of an op changes with its operands.
+    readers: dict[MlirValue, list[tuple[MlirOp, int]]] = {}
+    for _, op in reversed(tags):  # what reads a tag of a tag reads both
+        found = readers[op.results[0]] = []
+        for use in op.results[0].uses:
+            user = use.owner.operation
+            inner = readers.get(user.results[0]) if len(user.results) == 1 else None
+            found.extend([(user, use.operand_number)] if inner is None else inner)
+    places: dict[str, Place] = {}
+    for path, op in tags:
+        # The operand is no tag's result: that tag came before, and was replaced.
         value = op.operands[0]
+        places.setdefault(path, Place(value, op.block, tuple(readers[op.results[0]])))
         op.results[0].replace_all_uses_with(value)
+    for _, op in tags:
         op.erase()
-        paths.append((path, value))
-    return paths
+    return places
 
 
-def _lift_loop_invariants(main: MlirOp) -> dict[Any, MlirValue]:
-    """Read in a loop, and after it, what the loop passes through unchanged, from outside it.
-
-    Returns:
-        By `_key` of a body argument or loop result that is no longer read, the value read instead.
-    """
+def _lift_loop_invariants(main: MlirOp, tags: set[MlirValue]) -> None:
+    """Read in a loop, and after it, what the loop passes through unchanged, from outside it."""
     loops = [op for op in operations_of(main) if op.name == "stablehlo.while"]
-    lifted: dict[Any, MlirValue] = {}
     for loop in reversed(loops):  # inner loops before those around them
         cond, body = (region.blocks[0] for region in loop.regions)
         terminator = list(body.operations)[-1].operation
@@ -201,22 +214,23 @@ def _lift_loop_invariants(main: MlirOp) -> dict[Any, MlirValue]:
             for index, (argument, returned) in enumerate(
                 zip(body.arguments, terminator.operands, strict=True)
             )
-            if argument == returned
+            if argument == _untagged(returned, tags)
         ]
-        if not unchanged:
-            continue
         for index in unchanged:
             initial = loop.operands[index]
             for stale in (body.arguments[index], cond.arguments[index], loop.results[index]):
-                lifted[stale] = initial
                 stale.replace_all_uses_with(initial)
-        _drop_carried(loop, frozenset(unchanged), lifted)
-    return lifted
+        if unchanged:
+            _drop_carried(loop, frozenset(unchanged))
 
 
-def _drop_carried(
-    loop: MlirOp, dropped: frozenset[int], replaced: dict[MlirValue, MlirValue]
-) -> None:
+def _untagged(value: MlirValue, tags: set[MlirValue]) -> MlirValue:
+    while value in tags:
+        value = value.owner.operation.operands[0]
+    return value
+
+
+def _drop_carried(loop: MlirOp, dropped: frozenset[int]) -> None:
     """Rebuild a loop without some of what it carries."""
     kept = [index for index in range(len(loop.operands)) if index not in dropped]
     made = ir.Operation.create(
@@ -242,7 +256,6 @@ def _drop_carried(
     )
     terminator.erase()
     for index, result in zip(kept, made.results, strict=True):
-        replaced[loop.results[index]] = result
         loop.results[index].replace_all_uses_with(result)
     loop.erase()
 

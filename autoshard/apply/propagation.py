@@ -18,6 +18,7 @@ from autoshard.apply.flat_module import (
     MlirOp,
     MlirValue,
     Place,
+    block_of,
     equation_of,
     flatten_module,
     is_inside,
@@ -221,7 +222,8 @@ class Propagator:
             position = index - self._num_captured
             path = f"in.{position}" if position >= 0 else f"const.{index}"
             if isinstance(argument.type, ir.RankedTensorType):
-                named[path] = Place(argument)
+                readers = tuple((use.owner.operation, use.operand_number) for use in argument.uses)
+                named[path] = Place(argument, self._flat.entry, readers)
         self._flat.places = {**named, **self._flat.places}
 
     def _mark_places(self) -> dict[str, _Reading]:
@@ -338,41 +340,22 @@ class Propagator:
         if unknown:
             raise _no_such_path(unknown[0])
         values = sorted((path for path in constraints if path in places), key=position.__getitem__)
-        # The last first: where paths share a value, the first ends up next to what makes it.
-        for path in reversed(values):
-            attribute = self._attribute(constraints[path], _shape(places[path].value), path)
-            edits.at_path[path] = self._constrain_value(places[path], attribute, edits)
+        # In program order: where several paths name a value, each sees what the one before made.
+        for path in values:
+            place = places[path]
+            attribute = self._attribute(constraints[path], _shape(place.value), path)
+            if place.readers:
+                edits.at_path[path] = _constrain(place.readers, place.block, attribute, edits)
         for use in sorted(path for path in constraints if path not in places):
             self._constrain_use(use, constraints[use], edits)
-
-    def _constrain_value(self, place: Place, attribute: Any, edits: _Edits) -> MlirOp:
-        value = place.value
-        if place.body is not None:
-            targets = [
-                (use.owner.operation, use.operand_number)
-                for use in list(value.uses)
-                if is_inside(use.owner.operation.block, place.body)
-            ]
-            at = ir.InsertionPoint.at_block_begin(place.body)
-        else:
-            targets = [(use.owner.operation, use.operand_number) for use in list(value.uses)]
-            at = _after(value)
-        return _constrain(value, attribute, at, targets, edits)
 
     def _constrain_use(self, use: str, sharding: Sharding, edits: _Edits) -> None:
         users = self._users(use)
         if not users:
             raise _no_such_path(use)
         op, number = users[0]
-        current = op.operands[number]
-        block = _outermost_block([user for user, _ in users])
-        if isinstance(current.owner, ir.Block) or current.owner.operation.block != block:
-            at = ir.InsertionPoint.at_block_begin(block)
-        else:
-            at = ir.InsertionPoint.after(current.owner.operation)
-        targets = [(user, n) for user, n in users if user.operands[n] == current]
-        attribute = self._attribute(sharding, _shape(current), use)
-        _constrain(current, attribute, at, targets, edits)
+        attribute = self._attribute(sharding, _shape(op.operands[number]), use)
+        _constrain(users, _outermost_block([user for user, _ in users]), attribute, edits)
 
     def _open_loops(self, in_shardings: Sequence[Sharding | None], edits: _Edits) -> None:
         """As XLA does: a sharded value that a loop reads from outside may be cut otherwise in it."""
@@ -385,7 +368,7 @@ class Propagator:
         values += self._sharded
         values += [op.results[0] for op in edits.constraints]
         for value in values:
-            home = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+            home = block_of(value)
             by_loop: dict[MlirOp, list[tuple[MlirOp, int]]] = {}
             for use in list(value.uses):
                 user = use.owner.operation
@@ -395,7 +378,8 @@ class Propagator:
             for loop, targets in by_loop.items():
                 shape = _shape(value)
                 says_nothing = self._attribute(Sharding.fully_open(len(shape)), shape, "a loop")
-                opened = _constrain(value, says_nothing, ir.InsertionPoint(loop), targets, edits)
+                at = ir.InsertionPoint(loop)
+                opened = _insert_constraint(value, says_nothing, at, targets, edits)
                 edits.opened.append((value, loop, opened))
 
     def _readings_with(self, edits: _Edits) -> tuple[dict[str, _Reading], int]:
@@ -410,13 +394,15 @@ class Propagator:
             num_marks += 1
 
         for path, place in self._flat.places.items():
-            if place.body is None:
+            if not place.is_from_outside:
                 continue
             if path in edits.at_path:
                 read_at(path, edits.at_path[path])
                 continue
             for value, loop, opened in edits.opened:
-                if value == place.value and is_inside(place.body, loop.regions[1].blocks[0]):
+                if value == place.value and any(
+                    is_inside(place.block, region.blocks[0]) for region in loop.regions
+                ):
                     read_at(path, opened)
         return readings, num_marks
 
@@ -529,24 +515,33 @@ def _shape(value: MlirValue) -> tuple[int, ...]:
 
 
 def _constrain(
+    readers: Sequence[tuple[MlirOp, int]], block: Any, attribute: Any, edits: _Edits
+) -> MlirOp:
+    """Put a constraint between a value and the operands given, which read it in `block`."""
+    op, number = readers[0]
+    value = op.operands[number]
+    is_made_here = not isinstance(value.owner, ir.Block) and value.owner.operation.block == block
+    at = (
+        ir.InsertionPoint.after(value.owner.operation)
+        if is_made_here
+        else ir.InsertionPoint.at_block_begin(block)
+    )
+    return _insert_constraint(value, attribute, at, readers, edits)
+
+
+def _insert_constraint(
     value: MlirValue,
     attribute: Any,
     at: Any,
-    targets: Sequence[tuple[MlirOp, int]],
+    readers: Sequence[tuple[MlirOp, int]],
     edits: _Edits,
 ) -> MlirOp:
-    """Put a constraint between a value and the operands that read it."""
     made = sdy.ShardingConstraintOp(value, attribute, ip=at).operation
     edits.constraints.append(made)
-    for op, number in targets:
-        op.operands[number] = made.results[0]
+    for op, number in readers:
+        if op.operands[number] == value:
+            op.operands[number] = made.results[0]
     return made
-
-
-def _after(value: MlirValue) -> Any:
-    if isinstance(value.owner, ir.Block):
-        return ir.InsertionPoint.at_block_begin(value.owner)
-    return ir.InsertionPoint.after(value.owner.operation)
 
 
 def _outermost_block(ops: Sequence[MlirOp]) -> Any:

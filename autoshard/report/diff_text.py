@@ -91,8 +91,9 @@ def _gathered(changes: tuple[Change, ...]) -> tuple[Change, ...]:
 def _numbers(changes: tuple[Change, ...]) -> FoldingTable:
     rows = []
     for change in changes[:_MAX_ROWS]:
-        before, after = _amount(change, change.before_number), _amount(change, change.after_number)
-        if before == after:  # too close for three digits, or no numbers at all
+        before = _amount(change.before, change.before_number, change.unit)
+        after = _amount(change.after, change.after_number, change.unit)
+        if before == after:  # closer than three digits tell
             before, after = change.before, change.after
         rows.append((change.name, before, after, _relative(change)))
     if len(changes) > _MAX_ROWS:
@@ -100,14 +101,12 @@ def _numbers(changes: tuple[Change, ...]) -> FoldingTable:
     return table(("what", "before", "after", ">change"), rows)
 
 
-def _amount(change: Change, number: float | None) -> str:
+def _amount(text: str, number: float | None, unit: str) -> str:
     if number is None:
-        return change.before if change.before_number is None else change.after
-    if change.unit == "s":
+        return text
+    if unit == "s":
         return format_seconds(number)
-    if change.unit == "B":
-        return format_bytes(number)
-    return f"{number:.3g}"
+    return format_bytes(number) if unit == "B" else f"{number:.3g}"
 
 
 def _relative(change: Change) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NoReturn
 
 from autoshard.errors import ShardingError
@@ -282,7 +283,8 @@ class _Reader:
 
     def refuse(self, what: str, *, fix: str, at: int) -> NoReturn:
         starts = [match.start(1) for match in _TOKEN.finditer(self.text)]
-        raise ShardingError(what, where=source_with_caret(self.text, starts[at]), fix=fix)
+        where = source_with_caret(self.text, starts[at])
+        raise ShardingError(what, where=where, fix=fix) from None
 
     def expect(self, token: str) -> None:
         if self.tokens[self.at] != token:
@@ -337,17 +339,12 @@ class _Reader:
         if len(token) < 2 or token[0] != '"':
             self.fail("an axis", fix='write axis names in double quotes, as in "x"')
         self.at = start + 1
-        if token[-1] != '"':
-            name, sizes = token[1:].split('":(')
-            pre_size, size = map(int, sizes.split(")"))
-        else:
-            name = _unquoted(token)
-            if self.tokens[start + 1] != ":":
-                return AxisRef(name)
+        sizes = None
+        if token[-1] == '"' and self.tokens[start + 1] == ":":
             self.at = start + 2
-            pre_size, size = self.sub_axis_sizes()
+            sizes = self.sub_axis_sizes()
         try:
-            return AxisRef(name, pre_size, size)
+            return AxisRef(_unquoted(token), *sizes) if sizes else _axis_of_token(token)
         except ShardingError as error:
             self.refuse(error.what, fix=error.fix, at=start)
 
@@ -585,6 +582,16 @@ class _Reader:
             self.at += 1
             if depth == 0:
                 return
+
+
+@lru_cache(maxsize=1024)
+def _axis_of_token(token: str) -> AxisRef:
+    """The axis of a token with or without sizes; a program writes few of them, many times."""
+    if token[-1] == '"':
+        return AxisRef(_unquoted(token))
+    name, sizes = token[1:].split('":(')
+    pre_size, size = sizes.split(")")
+    return AxisRef(name, int(pre_size), int(size))
 
 
 def _format_axis_list(axes: tuple[AxisRef, ...]) -> str:

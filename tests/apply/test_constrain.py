@@ -92,7 +92,7 @@ def test_only_the_bodies_on_the_way_are_copied() -> None:
 
 def test_every_place_inside_a_body_can_be_named() -> None:
     closed = program(scanned, X, WS)
-    places = ["in.0", "in.1", "0.0", "0<0", "0<1", "1.0", "out<0"]
+    places = ["in.0", "in.1", "0<0", "0<1", "0.0", "1.0", "out<0"]  # as they stand in the body
     found = constrain_jaxpr(closed, {f"0.jaxpr/{place}": CUT for place in places}, ABSTRACT)
     body = found.eqns[0].params["jaxpr"]
     scopes = [

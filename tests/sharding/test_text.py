@@ -261,6 +261,7 @@ def test_a_syntax_error_shows_the_line_and_a_caret(text: str, message: str) -> N
         '<@mesh, [{"x"}p1x]>',
         '<@mesh, [{"x":(1)+2}]>',
         '<@mesh, [{"x":(1)2p3}]>',
+        '<@mesh, [{"x":(1)2:(2)2}]>',
         '<@mesh, [{"x":(-1)2}]>',
         '<@mesh, [{"x\\q"}]>',
         '<@mesh, [{"x\n"}]>',

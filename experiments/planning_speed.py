@@ -1,0 +1,111 @@
+"""How long planning takes, by stage, and how it grows with layers and mesh dimensions.
+
+    python experiments/planning_speed.py [--quick]
+
+Each point runs in a process of its own, so that memory is its own and nothing is warm. Writes
+`experiments/results/planning_speed.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+POINTS = [
+    # name, workload, overrides, mesh, hardware
+    ("7B GPT, 32 layers scanned", "gpt_7b_scan", {}, "data=8,model=8", "tpu-v5p"),
+    ("8B Llama, 32 layers unrolled", "llama_7b", {}, "data=4,model=8", "tpu-v5p"),
+    ("8B Llama, 4 layers unrolled", "llama_7b", {"layers": 4}, "data=4,model=8", "tpu-v5p"),
+    ("8B Llama, 8 layers unrolled", "llama_7b", {"layers": 8}, "data=4,model=8", "tpu-v5p"),
+    ("8B Llama, 16 layers unrolled", "llama_7b", {"layers": 16}, "data=4,model=8", "tpu-v5p"),
+    ("8B Llama, 4 layers, 1-D mesh", "llama_7b", {"layers": 4}, "data=32", "tpu-v5p"),
+    ("8B Llama, 4 layers, 3-D mesh", "llama_7b", {"layers": 4}, "data=2,fsdp=4,model=4", "tpu-v5p"),
+]
+
+
+def measure(workload: str, overrides: dict[str, object], mesh: str, hardware: str) -> dict[str, object]:
+    """Plan one workload in this process and say what it took."""
+    import autoshard
+    from experiments.workloads import get_workload
+
+    program = get_workload(workload, **overrides)
+    start = time.perf_counter()
+    plan = autoshard.optimize(
+        program.step,
+        program.state,
+        program.batch,
+        mesh=mesh,
+        hardware=hardware,
+        donate_argnums=program.donate_argnums,
+        baselines=False,
+    )
+    wall = time.perf_counter() - start
+    return {
+        "wall": wall,
+        "stages": dict(plan.data.stage_seconds),
+        "ops": plan.data.solver.num_ops,
+        "choices": plan.data.solver.num_choices,
+        "reduced_nodes": plan.data.solver.reduced_nodes,
+        "reduced_columns": plan.data.solver.reduced_columns,
+        "status": plan.data.solver.status,
+        "gap": plan.data.solver.gap,
+        "step_seconds": plan.data.seconds,
+        "backend": plan.data.solver.backend,
+        "peak_rss_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+
+
+def main() -> None:
+    """Measure every point and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="only the first point")
+    parser.add_argument("--point", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.point:
+        print(json.dumps(measure(*json.loads(options.point))))
+        return
+    from experiments.results_table import markdown_table, write_page
+
+    rows = []
+    for name, *point in POINTS[:1] if options.quick else POINTS:
+        run = subprocess.run(
+            [sys.executable, __file__, "--point", json.dumps(point)],
+            capture_output=True,
+            text=True,
+        )
+        if run.returncode:
+            print(f"{name}: failed\n{run.stderr[-2000:]}", file=sys.stderr)
+            rows.append({"program": name, "mesh": point[2], "wall s": "failed"})
+            continue
+        found = json.loads(run.stdout.strip().splitlines()[-1])
+        stages = ", ".join(f"{k} {v:.1f}" for k, v in found["stages"].items() if v >= 0.05)
+        rows.append(
+            {
+                "program": name,
+                "mesh": point[2],
+                "wall s": f"{found['wall']:.1f}",
+                "by stage, s": stages,
+                "ops": found["ops"],
+                "choices": found["choices"],
+                "left for the solver": f"{found['reduced_nodes']} ops, {found['reduced_columns']} columns",
+                "status": found["status"],
+                "gap %": f"{100 * found['gap']:.2f}",
+                "predicted step ms": f"{1e3 * found['step_seconds']:.1f}",
+                "peak GiB": f"{found['peak_rss_gib']:.2f}",
+            }
+        )
+        print(rows[-1], flush=True)
+    if not options.quick:
+        path = write_page("planning_speed", "Planning time, trace to plan", markdown_table(rows))
+        print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Result tables: a Markdown page with the commit, versions, machine and date they came from."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def provenance() -> dict[str, str]:
+    """Commit, date, machine and versions of what was measured."""
+    root = Path(__file__).resolve().parent.parent
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True
+    ).stdout.strip()
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib", "ortools")
+    )
+    return {
+        "commit": commit or "unknown",
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "versions": versions,
+    }
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows with the same keys as a Markdown table."""
+    if not rows:
+        return "(no rows)\n"
+    names = list(rows[0])
+    lines = ["| " + " | ".join(names) + " |", "| " + " | ".join("---" for _ in names) + " |"]
+    lines += ["| " + " | ".join(str(row.get(name, "")) for name in names) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def write_page(name: str, title: str, text: str) -> Path:
+    """Write `experiments/results/NAME.md` whole or not at all."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.md"
+    facts = "\n".join(f"* {key}: {value}" for key, value in provenance().items())
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(f"# {title}\n\n{facts}\n\n{text}")
+    temporary.replace(path)
+    return path

@@ -1,0 +1,437 @@
+"""Solving by bounds: raise a bound, find answers, drop every choice the two rule out, repeat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.backends.protocol import Backend, Request
+from solvers.dual_ascent import DualAscent
+from solvers.elimination import eliminate, order_elimination
+from solvers.evaluate import evaluate
+from solvers.presolve import Reduced, reduce_fully
+from solvers.problem import FORBIDDEN, Edge, EdgeMemory, IntArray, NodeMemory, Problem
+from solvers.result import relative_gap as gap_between
+from solvers.saturating import FORBIDDEN_FROM
+
+BoolArray = npt.NDArray[np.bool_]
+
+FIRST_SWEEPS = 4
+"""Sweeps before the first decoding; each later round makes half as many again."""
+
+MOST_SWEEPS_A_ROUND = 40
+
+FOREST_MOVES = 8
+"""Random forests tried on the best answer of a round."""
+
+STALLED_BELOW = 0.02
+"""A round that closes less than this share of the gap counts as stalled."""
+
+WORTH_PRUNING = 0.5
+"""A problem is rebuilt once this share of its pairs or less survives."""
+
+QUICK_WORK = 2e8
+"""Additions an elimination may take to be done at once rather than after more bounding."""
+
+STILL_SHRINKING = 0.9
+"""The reduced problem is bounded anew while it has at most this share of the pairs."""
+
+LARGEST_FINISH = 2_000_000
+"""Columns of the largest problem that is handed to the finishing backend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedAnswer:
+    """What `solve_by_bounds` found; with equal cost and bound it is proven best.
+
+    Args:
+        choices: The best found, without a forbidden cost; None where none was found.
+        cost: Of `choices`, as `evaluate` adds it up.
+        lower_bound: No allowed choices cost less.
+        is_infeasible: Proven that forbidden costs leave no answer.
+        log: One line a step.
+    """
+
+    choices: tuple[int, ...] | None
+    cost: int | None
+    lower_bound: int
+    is_infeasible: bool
+    log: tuple[str, ...]
+
+    @property
+    def gap(self) -> float:
+        """How far `cost` may be above the best, as a fraction of it."""
+        return gap_between(self.cost, self.lower_bound)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Restricted:
+    """A problem with fewer choices, and the way back.
+
+    Args:
+        problem: The same nodes, edges and memory terms, over the choices kept.
+        surviving: Original choices per node.
+    """
+
+    problem: Problem
+    surviving: tuple[IntArray, ...]
+
+    def restore(self, choices: Sequence[int]) -> tuple[int, ...]:
+        """Turns choices of the restricted problem into choices of the original."""
+        return tuple(
+            int(kept[choice]) for kept, choice in zip(self.surviving, choices, strict=True)
+        )
+
+    def reduce(self, choices: Sequence[int]) -> tuple[int, ...]:
+        """Turns original choices into the restricted problem's; one that is gone becomes 0."""
+        reduced = []
+        for kept, choice in zip(self.surviving, choices, strict=True):
+            at = int(np.searchsorted(kept, choice))
+            reduced.append(at if at < len(kept) and kept[at] == choice else 0)
+        return tuple(reduced)
+
+
+def restrict(problem: Problem, keep: Sequence[BoolArray]) -> Restricted:
+    """Takes choices out of a problem.
+
+    Args:
+        problem: Any problem, with or without memory.
+        keep: bool[num_choices] per node, somewhere true at every node.
+    """
+    surviving = tuple(np.flatnonzero(kept) for kept in keep)
+    masks = [kept.tobytes() for kept in keep]
+    kept_tables: dict[tuple[int, bytes, bytes], IntArray] = {}
+
+    def table(edge: Edge, costs: IntArray) -> IntArray:
+        key = (id(costs), masks[edge.u], masks[edge.v])
+        if key not in kept_tables:
+            kept_tables[key] = costs[np.ix_(surviving[edge.u], surviving[edge.v])]
+        return kept_tables[key]
+
+    smaller = replace(
+        problem,
+        node_costs=tuple(
+            costs[kept] for costs, kept in zip(problem.node_costs, surviving, strict=True)
+        ),
+        edges=tuple(Edge(edge.u, edge.v, table(edge, edge.costs)) for edge in problem.edges),
+        node_memory=tuple(
+            NodeMemory(term.node, term.start, term.stop, term.usage[surviving[term.node]])
+            for term in problem.node_memory
+        ),
+        edge_memory=tuple(
+            EdgeMemory(
+                term.edge, term.start, term.stop, table(problem.edges[term.edge], term.usage)
+            )
+            for term in problem.edge_memory
+        ),
+    )
+    return Restricted(smaller, surviving)
+
+
+def prune_choices(problem: Problem, ascent: DualAscent, most: int) -> Restricted | None:
+    """Takes out every choice of which `ascent` proves that no answer with it costs `most` or less.
+
+    Every answer that costs `most` or less survives, so that an optimum does where `most` is the
+    cost of an answer.
+
+    Args:
+        problem: What `ascent` was made from; may have memory terms.
+        ascent: With extra costs, `most` counts them too.
+        most: The cost of the best answer known.
+
+    Returns:
+        None where some node keeps no choice: nothing costs `most` or less.
+    """
+    keep = [reach <= most for reach in ascent.reach_by_node()]
+    if not all(kept.any() for kept in keep):
+        return None
+    return restrict(problem, keep)
+
+
+def forbid_pairs(problem: Problem, ascent: DualAscent, most: int) -> Problem:
+    """Forbids every pair of which `ascent` proves that no answer with it costs `most` or less.
+
+    Tables stop being shared between edges, so this pays only where columns count: before a model
+    with a column for every allowed pair is built.
+    """
+    edges = []
+    for e, edge in enumerate(problem.edges):
+        is_out = ascent.pair_reach(e) > most
+        costs = np.where(is_out, FORBIDDEN, edge.costs) if is_out.any() else edge.costs
+        edges.append(Edge(edge.u, edge.v, costs))
+    return replace(problem, edges=tuple(edges))
+
+
+def solve_by_bounds(
+    problem: Problem,
+    *,
+    relative_gap: float = 0.0,
+    deadline: float | None = None,
+    seed: int = 0,
+    hints: Sequence[Sequence[int]] = (),
+    finisher: Backend | None = None,
+) -> BoundedAnswer:
+    """Solves a problem without its memory limit, to a proof where bounds and elimination give one.
+
+    The bound holds with the memory limit as well. The choices may not fit: look at the peak
+    `evaluate` finds, and use `DualAscent.set_extra_costs` where it is above the limit.
+
+    Args:
+        problem: A problem `verify_problem` finds no fault with; best one without further reductions
+            (`reduce_fully`), since eliminated nodes make bounds tighter.
+        relative_gap: Stop once ``(cost - bound) / cost`` is at most this.
+        deadline: `time.monotonic` value to stop at; None for no limit.
+        seed: The answer depends on it, and, deadline aside, on nothing else that varies.
+        hints: Choices to start from; they need not be allowed.
+        finisher: Solves what is left when bounds stall; None returns the gap that is left.
+    """
+    costs_only = replace(problem, node_memory=(), edge_memory=(), memory_limit=None)
+    search = _Search(
+        costs_only, relative_gap, deadline, np.random.default_rng(seed), seed, finisher
+    )
+    for hint in hints:
+        search.offer(tuple(int(choice) for choice in hint))
+    search.run()
+    return search.answer()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """A problem on the way down: pruned and reduced from the one above.
+
+    Args:
+        problem: What is bounded at this level.
+        constant: What the first problem costs beyond it.
+        steps: How its choices become those of the first problem, last one first.
+    """
+
+    problem: Problem
+    constant: int
+    steps: tuple[Restricted | Reduced, ...]
+
+    def restore(self, choices: Sequence[int]) -> tuple[int, ...]:
+        restored = tuple(int(choice) for choice in choices)
+        for step in self.steps:
+            restored = step.restore(restored)
+        return restored
+
+    def reduce(self, choices: Sequence[int]) -> tuple[int, ...]:
+        reduced = tuple(choices)
+        for step in reversed(self.steps):
+            reduced = step.reduce(reduced)
+        return reduced
+
+    def below(self, restricted: Restricted, reduced: Reduced) -> _Level:
+        return _Level(
+            reduced.problem,
+            self.constant + reduced.constant,
+            (reduced, restricted, *self.steps),
+        )
+
+
+class _Search:
+    """One run of `solve_by_bounds`: the best answer, the best bound, and the way down."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        relative_gap: float,
+        deadline: float | None,
+        generator: np.random.Generator,
+        seed: int,
+        finisher: Backend | None,
+    ) -> None:
+        self.problem = problem
+        self.relative_gap = relative_gap
+        self.deadline = deadline
+        self.generator = generator
+        self.seed = seed
+        self.finisher = finisher
+        self.choices: tuple[int, ...] | None = None
+        self.cost: int | None = None
+        self.lower_bound = 0
+        self.is_infeasible = False
+        self.log: list[str] = []
+        self.began = time.monotonic()
+
+    def answer(self) -> BoundedAnswer:
+        bound = self.lower_bound if self.cost is None else min(self.lower_bound, self.cost)
+        return BoundedAnswer(
+            choices=self.choices,
+            cost=self.cost,
+            lower_bound=bound,
+            is_infeasible=self.is_infeasible,
+            log=tuple(self.log),
+        )
+
+    def offer(self, choices: tuple[int, ...]) -> None:
+        """Keeps choices of the first problem if they are allowed and cheaper than the best."""
+        found = evaluate(self.problem, choices)
+        if found.is_allowed and (self.cost is None or found.cost < self.cost):
+            self.cost, self.choices = found.cost, choices
+
+    def is_done(self) -> bool:
+        return gap_between(self.cost, self.lower_bound) <= self.relative_gap
+
+    def is_over(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def note(self, line: str) -> None:
+        gap = gap_between(self.cost, self.lower_bound)
+        self.log.append(f"{time.monotonic() - self.began:.2f} s, gap {gap:.2e}: {line}")
+
+    def run(self) -> None:
+        """Goes down level by level until the gap is closed, nothing shrinks, or time is up."""
+        level = _Level(self.problem, 0, ())
+        while True:
+            ascent = DualAscent(level.problem)
+            may_rebuild = True
+            while True:
+                self.raise_bound(level, ascent, may_rebuild)
+                if self.is_done() or self.is_infeasible or self.is_over():
+                    return
+                next_level = self.shrink(level, ascent)
+                if next_level is None:
+                    return
+                if _num_pairs(next_level.problem) <= STILL_SHRINKING * _num_pairs(level.problem):
+                    break
+                if not may_rebuild:
+                    self.finish(level, ascent)
+                    return
+                may_rebuild = False
+            level = next_level
+
+    def raise_bound(self, level: _Level, ascent: DualAscent, may_rebuild: bool) -> None:
+        """Sweeps and decodes in rounds until the gap is closed, pruning pays, or it stalls."""
+        count = FIRST_SWEEPS
+        before = self.lower_bound
+        best: IntArray | None = None
+        if self.choices is not None:
+            best = ascent.descended(level.reduce(self.choices))
+        for round_number in range(1_000_000):
+            ascent.sweep(count)
+            self.lower_bound = max(self.lower_bound, level.constant + ascent.bound)
+            if ascent.is_infeasible:
+                self.is_infeasible = self.cost is None
+                return
+            best = self.improve(level, ascent, best)
+            if self.is_done() or self.is_over():
+                break
+            share = _share_of_pairs(level.problem, ascent, self.most(level, ascent))
+            if may_rebuild and share <= WORTH_PRUNING:
+                break
+            gap = (self.cost if self.cost is not None else ascent.largest_total) - self.lower_bound
+            if round_number and self.lower_bound - before < STALLED_BELOW * gap:
+                break
+            before = self.lower_bound
+            count = min(MOST_SWEEPS_A_ROUND, count + (count + 1) // 2)
+        self.note(
+            f"bounded {level.problem.num_nodes} nodes, {_num_pairs(level.problem)} pairs in "
+            f"{round_number + 1} rounds"
+        )
+
+    def most(self, level: _Level, ascent: DualAscent) -> int:
+        """What a level's answers worth keeping cost at most."""
+        return ascent.largest_total if self.cost is None else self.cost - level.constant
+
+    def improve(self, level: _Level, ascent: DualAscent, best: IntArray | None) -> IntArray:
+        """Decodes answers, polishes the best, offers it, and returns it."""
+        found = [ascent.descended(choices) for choices in ascent.candidates()]
+        self.lower_bound = max(self.lower_bound, level.constant + ascent.bound)
+        if best is not None:
+            found.append(best)
+        best = min(found, key=ascent.approximate_cost)
+        cost = ascent.approximate_cost(best)
+        if level.constant + cost > self.lower_bound:
+            for _ in range(FOREST_MOVES):
+                best = ascent.moved_forest(best, self.generator)
+        self.offer(level.restore(best))
+        return best
+
+    def shrink(self, level: _Level, ascent: DualAscent) -> _Level | None:
+        """Prunes and reduces; solves what is left when elimination can. None: all is proven."""
+        most = self.most(level, ascent)
+        restricted = prune_choices(level.problem, ascent, most)
+        if restricted is None:
+            self.prove_nothing_cheaper()
+            return None
+        reduced = reduce_fully(restricted.problem)
+        if reduced.is_infeasible:
+            self.prove_nothing_cheaper()
+            return None
+        below = level.below(restricted, reduced)
+        self.note(
+            f"pruned {sum(map(len, level.problem.node_costs))} choices to "
+            f"{sum(map(len, restricted.problem.node_costs))}, "
+            f"reduced to {below.problem.num_nodes} nodes, {_num_pairs(below.problem)} pairs"
+        )
+        return None if self.eliminate_all(below) else below
+
+    def prove_nothing_cheaper(self) -> None:
+        """Closes the search: no answer is cheaper than the best one (or none is allowed)."""
+        if self.cost is None:
+            self.is_infeasible = True
+        else:
+            self.lower_bound = self.cost
+        self.note("nothing cheaper is left")
+
+    def eliminate_all(self, level: _Level) -> bool:
+        """Solves a level exactly when that is quick; returns whether it did."""
+        tables = {(edge.u, edge.v): edge.costs for edge in level.problem.edges}
+        order = order_elimination(
+            [len(costs) for costs in level.problem.node_costs], tables, largest_work=QUICK_WORK
+        )
+        if order.kept:
+            return False
+        done = eliminate(order, level.problem.node_costs, tables)
+        if done.constant >= FORBIDDEN_FROM:
+            self.prove_nothing_cheaper()
+            return True
+        choices = done.complete(np.zeros(level.problem.num_nodes, dtype=np.int64))
+        self.offer(level.restore(choices))
+        self.lower_bound = max(self.lower_bound, level.constant + done.constant)
+        self.note("eliminated the rest")
+        return True
+
+    def finish(self, level: _Level, ascent: DualAscent) -> None:
+        """Hands a level to the finishing backend."""
+        most = self.most(level, ascent)
+        left = forbid_pairs(level.problem, ascent, most)
+        columns = sum(int((edge.costs < FORBIDDEN_FROM).sum()) for edge in left.edges)
+        if self.finisher is None or columns > LARGEST_FINISH:
+            self.note(f"stalled with {columns} pairs left")
+            return
+        hints = () if self.choices is None else (level.reduce(self.choices),)
+        answer = self.finisher.solve(
+            left,
+            Request(
+                deadline=self.deadline,
+                seed=self.seed,
+                relative_gap=self.relative_gap,
+                hints=hints,
+                lower_bound=max(0, self.lower_bound - level.constant),
+            ),
+        )
+        self.log += answer.log
+        if answer.is_infeasible:
+            self.prove_nothing_cheaper()
+            return
+        if answer.choices is not None:
+            self.offer(level.restore(answer.choices))
+        self.lower_bound = max(self.lower_bound, level.constant + answer.lower_bound)
+        self.note(f"{self.finisher.name} finished {columns} pairs")
+
+
+def _num_pairs(problem: Problem) -> int:
+    return sum(edge.costs.size for edge in problem.edges)
+
+
+def _share_of_pairs(problem: Problem, ascent: DualAscent, most: int) -> float:
+    """The share of all pairs whose two choices both survive pruning."""
+    kept = [int((reach <= most).sum()) for reach in ascent.reach_by_node()]
+    pairs = sum(kept[edge.u] * kept[edge.v] for edge in problem.edges)
+    return pairs / max(1, _num_pairs(problem))

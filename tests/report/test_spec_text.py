@@ -1,0 +1,26 @@
+"""Shardings in `PartitionSpec`'s words."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.report.spec_text import format_spec
+from autoshard.sharding import parse_sharding
+
+
+@pytest.mark.parametrize(
+    ("sharding", "spec"),
+    [
+        ("[]", "P()"),
+        ("[{}, {}]", "P()"),
+        ('[{"x"}, {}]', "P('x')"),
+        ('[{}, {"x", "y"}]', "P(None, ('x', 'y'))"),
+        ('[{"x":(1)2}]', "P('x:(1)2')"),
+        ("[{?}, {}]", "P(P.UNCONSTRAINED)"),
+        ('[{"x", ?}]', "P(('x', ...))"),
+        ('[{"x"}], unreduced={"y"}', "P('x', unreduced={'y'})"),
+        ('[{?}], replicated={"x"}', "P(P.UNCONSTRAINED, replicated={'x'})"),
+    ],
+)
+def test_a_sharding_as_a_partition_spec(sharding: str, spec: str) -> None:
+    assert format_spec(parse_sharding(sharding)) == spec
