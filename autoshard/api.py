@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoshard.apply.planned import Plan
-from autoshard.apply.propagation import Propagator
+from autoshard.apply.planned import Plan, propagator_for
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.carried import carried_pairs
 from autoshard.encode import PICOSECONDS, Wishes
@@ -16,11 +15,12 @@ from autoshard.frontend.meshes import read_mesh
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT, ModuleNames, module_to_graph
 from autoshard.frontend.signature import function_name
 from autoshard.frontend.trace import Traced, trace
+from autoshard.graph.program import Graph
 from autoshard.hand_plans import hand_baselines
 from autoshard.memory_budget import parse_memory_budget
 from autoshard.plan import Baseline, PlanData, PlannedTensor, SolverFacts
 from autoshard.planner import Solution, SolveOptions, Stages, plan_graph
-from autoshard.sharding import Mesh
+from autoshard.sharding import Mesh, Sharding
 from autoshard.version import VERSION
 from cost_models import AlphaBetaModel, Hardware, get_hardware, load_hardware
 from solvers import Progress
@@ -117,15 +117,20 @@ def optimize(
         relative_gap=relative_gap,
         seed=seed,
     )
-    wishes = _wishes(traced)
+    wishes = _wishes(traced, graph)
     solution = plan_graph(
         graph, ours, machine, wishes, budget, options, stages=stages, progress=progress
     )
     by_hand: tuple[Baseline, ...] = ()
     if baselines and solution.is_feasible:
         with stages.time("baselines"):
-            propagator = Propagator(traced.module, ours)
-            by_hand = hand_baselines(solution, wishes.alike, propagator.propagate, budget, options)
+            propagator = propagator_for(traced, ours)
+            by_hand = hand_baselines(
+                solution,
+                lambda inputs, outputs: propagator.propagate(inputs[graph.num_captured :], outputs),
+                budget,
+                options,
+            )
     data = _plan_data(fn, traced, ours, machine, budget, solution, by_hand, stages)
     return Plan(
         data,
@@ -150,20 +155,26 @@ def _device_bytes(machine: Hardware, mesh: Mesh) -> int:
     return model.device_memory_bytes()
 
 
-def _wishes(traced: Traced) -> Wishes:
+def _wishes(traced: Traced, graph: Graph) -> Wishes:
     def types(avals: Sequence[Any]) -> list[tuple[tuple[int, ...], str]]:
         return [(tuple(aval.shape), str(aval.dtype)) for aval in avals]
 
+    # Arrays that the function closes over come first; JAX gives every device a copy of them.
+    captured = [
+        Sharding.replicated_everywhere(len(graph.values[op.results[0]].shape))
+        for op in graph.arguments[: graph.num_captured]
+    ]
+    carried = carried_pairs(
+        traced.in_names,
+        types(traced.in_avals),
+        traced.donated,
+        traced.out_names,
+        types(traced.out_avals),
+    )
     return Wishes(
-        arguments=traced.user_in,
+        arguments=(*captured, *traced.user_in),
         results=traced.user_out,
-        alike=carried_pairs(
-            traced.in_names,
-            types(traced.in_avals),
-            traced.donated,
-            traced.out_names,
-            types(traced.out_avals),
-        ),
+        alike=[(len(captured) + argument, result) for argument, result in carried],
     )
 
 
@@ -187,7 +198,7 @@ def _plan_data(
         mesh=mesh,
         hardware=machine.name,
         memory_budget=budget,
-        arguments=_tensors(solution, is_result=False),
+        arguments=_tensors(solution, is_result=False)[solution.graph.num_captured :],
         results=_tensors(solution, is_result=True),
         values=_values(solution),
         wanted_uses=uses,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from math import gcd
 
+from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Dims, Rule
 from autoshard.layouts import Layout, MeshParts, Parts, part_orders
@@ -44,11 +45,16 @@ class CandidateMaker:
 
     Args:
         parts: The mesh parts of this plan.
-        max_candidates: Beyond this many the ones that cut the work least are dropped.
+        max_candidates: Beyond this many, odd ones are dropped first (axes of a dimension out of
+            mesh order, sums scattered onto several dimensions), then those that cut the work
+            least. Those that use a single axis always stay.
+        written: Layouts the user wrote. Every op may follow their orders of axes, and an axis
+            they use in parts may cut different factors with its parts.
     """
 
     parts: MeshParts
     max_candidates: int = 400
+    written: frozenset[Layout] = frozenset()
     _by_rule: dict[tuple[Rule, frozenset[str]], tuple[Candidate, ...]] = field(default_factory=dict)
 
     def of_rule(
@@ -68,12 +74,15 @@ class CandidateMaker:
             for factor, size in enumerate(rule.factor_sizes)
             if size > 1 and factor not in rule.need_replication and factor not in rule.permutation
         ]
+        written_in_parts = self._axes_written_in_parts()
         per_axis = [
-            _axis_choices(self.parts, axis, rule.factor_sizes, cuttable)
+            _part_choices(self.parts, axis, rule.factor_sizes, cuttable)
+            if axis in written_in_parts
+            else _axis_choices(self.parts, axis, rule.factor_sizes, cuttable)
             for axis in self.parts.parts_by_axis
             if axis not in forbidden_axes
         ]
-        found: dict[Candidate, None] = {}
+        found: dict[Candidate, int] = {}
         for choice in product(*per_axis):
             chosen: dict[int, frozenset[int]] = {}
             for part, factor in (pair for pairs in choice for pair in pairs):
@@ -83,15 +92,34 @@ class CandidateMaker:
                 for factor, used in chosen.items()
             ):
                 continue
-            orders = (part_orders(self.parts, used) for used in chosen.values())
-            for ordered in product(*orders):
+            num_axes = len({self.parts.axes[part] for used in chosen.values() for part in used})
+            for ordered in product(*(self._orders(used) for used in chosen.values())):
+                oddness = sum(list(order) != sorted(order) for order in ordered)
                 for candidate in self._finish(rule, dict(zip(chosen, ordered, strict=True))):
-                    found.setdefault(candidate)
-        if len(found) > self.max_candidates:
-            ranked = sorted(found, key=lambda c: -c.cut)
-            kept = set(ranked[: self.max_candidates])
-            return tuple(c for i, c in enumerate(found) if i == 0 or c in kept)
-        return tuple(found)
+                    rank = -1 if num_axes < 2 else oddness + _num_targets(candidate)
+                    found.setdefault(candidate, rank)
+        if len(found) <= self.max_candidates:
+            return tuple(found)
+        ranked = sorted(found, key=lambda c: (found[c], -c.cut))
+        kept = set(ranked[: self.max_candidates])
+        return tuple(c for c in found if c in kept or found[c] < 0)
+
+    def _orders(self, used: frozenset[int]) -> tuple[Parts, ...]:
+        """Orders in which parts may cut one dimension, the user's own among them."""
+        orders = dict.fromkeys(part_orders(self.parts, used))
+        for layout in sorted(self.written):
+            orders.update((dim, None) for dim in layout if used == set(dim))
+        return tuple(orders)
+
+    def _axes_written_in_parts(self) -> set[str]:
+        axes = self.parts.axes
+        return {
+            axes[part]
+            for layout in self.written
+            for dim in layout
+            for part in dim
+            if not set(self.parts.parts_by_axis[axes[part]]) <= set(dim)
+        }
 
     def _finish(self, rule: Rule, cuts: dict[int, Parts]) -> Iterator[Candidate]:
         """Layouts of one assignment, with each way to end its reductions."""
@@ -192,6 +220,25 @@ def _axis_choices(
     return choices
 
 
+def _part_choices(
+    parts: MeshParts, axis: str, sizes: tuple[int, ...], cuttable: list[int]
+) -> list[tuple[tuple[int, int], ...]]:
+    """What an axis that the user wrote in parts can do: each part cuts any factor, or none."""
+    per_part = [
+        [(), *(((part, f),) for f in cuttable if sizes[f] % parts.sizes[part] == 0)]
+        for part in parts.parts_by_axis[axis]
+    ]
+    return [tuple(pair for pairs in choice for pair in pairs) for choice in product(*per_part)]
+
+
+def _num_targets(candidate: Candidate) -> int:
+    """Dimensions that a sum is scattered onto, beyond the first."""
+    if not candidate.scattered:
+        return 0
+    before, after = candidate.partial, candidate.results[0]
+    return sum(a != b for a, b in zip(before, after, strict=True)) - 1
+
+
 def _result_shape(rule: Rule) -> tuple[int, ...]:
     shape = []
     for factors in rule.results[0]:
@@ -205,7 +252,7 @@ def _result_shape(rule: Rule) -> tuple[int, ...]:
 def choose_splits(
     graph: Graph, mesh_sizes: dict[str, int], written: Iterable[AxisRef] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """Split an axis where heavy matmuls have a factor that only part of it divides.
+    """Split an axis where heavy matmuls have a batch factor (heads) that only part of it divides.
 
     The split that serves the most matmul work wins; an axis no matmul needs in parts stays whole.
     Sub-axes that the user wrote down split their axis where they begin and end, and no further.
@@ -214,15 +261,27 @@ def choose_splits(
         graph: The program.
         mesh_sizes: Axis sizes by name.
         written: Axis references in the user's shardings.
+
+    Raises:
+        ConstraintError: The user's sub-axes of one axis cannot be parts of one splitting of it.
     """
     splits: dict[str, tuple[int, ...]] = {}
     cuts: dict[str, set[int]] = {}
+    refs: dict[str, list[AxisRef]] = {}
     for ref in written:
         if ref.size is not None and ref.name in mesh_sizes:
             cuts.setdefault(ref.name, set()).update((ref.pre_size, ref.pre_size * ref.size))
+            refs.setdefault(ref.name, []).append(ref)
     for axis, size in mesh_sizes.items():
         if axis in cuts:
             places = sorted({1, size} | cuts[axis])
+            if any(after % before for before, after in pairwise(places)):
+                shown = " and ".join(str(ref) for ref in dict.fromkeys(refs[axis]))
+                raise ConstraintError(
+                    f'{shown} cannot be parts of one splitting of axis "{axis}" of size {size}',
+                    where="sub-axes in in_shardings, out_shardings and sharding constraints",
+                    fix="use sub-axes that begin and end at places which divide one another",
+                )
             splits[axis] = tuple(b // a for a, b in pairwise(places))
             continue
         work: dict[int, float] = {}
@@ -230,11 +289,19 @@ def choose_splits(
             if op.kind is not OpKind.COMPUTE or op.op_class is not OpClass.MATMUL:
                 continue
             assert op.rule is not None
-            for factor, factor_size in enumerate(op.rule.factor_sizes):
-                part = gcd(factor_size, size)
-                if 1 < part < size and factor not in op.rule.need_replication:
+            for factor in _batch_factors(op.rule):
+                part = gcd(op.rule.factor_sizes[factor], size)
+                if 1 < part < size:
                     work[part] = work.get(part, 0.0) + op.flops * op.repeat
         if work:
             part = max(sorted(work), key=lambda p: work[p])
             splits[axis] = (part, size // part)
     return splits
+
+
+def _batch_factors(rule: Rule) -> set[int]:
+    """Factors that every operand and result has: cutting one needs no communication."""
+    per_tensor = [
+        {factor for dim in tensor for factor in dim} for tensor in (*rule.operands, *rule.results)
+    ]
+    return set.intersection(*per_tensor) - rule.need_replication

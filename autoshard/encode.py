@@ -7,7 +7,7 @@ Encode and decode are a pair: `decode(encoded, result.choices)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -94,6 +94,7 @@ class Encoder:
         default_factory=dict
     )
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
+    _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._maker = CandidateMaker(self.costing.parts)
@@ -401,9 +402,25 @@ class Encoder:
     # -- nodes ----------------------------------------------------------------------------------
 
     def _node_costs(self, op: Op) -> IntArray:
+        """int64[num_candidates]; equal ops (of repeated layers) share one array."""
         candidates = self._candidates[op.index]
-        seconds = self.costing.candidate_seconds(self.graph, self.buffers, op, candidates)
-        return _picoseconds(seconds * op.repeat)
+        values = (*op.operands, *op.results)
+        key = (
+            id(candidates),
+            op.kind,
+            op.name,
+            op.flops,
+            op.repeat,
+            tuple((self._type(v), self.graph.values[v].dtype) for v in values),
+            tuple(self.buffers.is_stored[v] for v in values),
+            tuple(self.buffers.owner[v] == v for v in op.results),
+        )
+        found = self._own_costs.get(key)
+        if found is None:
+            seconds = self.costing.candidate_seconds(self.graph, self.buffers, op, candidates)
+            found = _picoseconds(seconds * op.repeat)
+            self._own_costs[key] = found
+        return found
 
     def _node_memory(self, node_by_op: Mapping[int, int]) -> list[NodeMemory]:
         reused = self._reused_results()

@@ -55,7 +55,6 @@ def hand_plans(
 
 def hand_baselines(
     solution: Solution,
-    carried: Sequence[tuple[int, int]],
     propagate: Propagate,
     budget: int | None,
     options: SolveOptions,
@@ -63,16 +62,16 @@ def hand_baselines(
     """Price the hand plans of a program in its own planning problem.
 
     Args:
-        solution: Our plan.
-        carried: Pairs of an argument and the result that replaces it.
+        solution: Our plan. Arguments whose sharding the user fixed keep it.
         propagate: Shardings of all values from those of arguments and results.
         budget: Bytes per device allowed, or None.
         options: For the small solves.
     """
+    carried = solution.encoder.wishes.alike
     plans = hand_plans(solution.graph, solution.encoded.parts, carried)
     found = []
     for name, arguments in plans.items():
-        layouts = _spread(solution, arguments, carried, propagate)
+        layouts = _spread(solution, _with_wishes(solution, arguments), carried, propagate)
         priced = price_layouts(solution, layouts, replace(options, backend="auto"))
         if priced is None:
             continue
@@ -88,6 +87,14 @@ def hand_baselines(
             )
         )
     return tuple(found)
+
+
+def _with_wishes(solution: Solution, arguments: Sequence[Layout]) -> list[Layout]:
+    wished = solution.encoder.wishes.arguments
+    return [
+        layout if wish is None else solution.decoded.layouts[op.results[0]]
+        for layout, wish, op in zip(arguments, wished, solution.graph.arguments, strict=True)
+    ]
 
 
 def _spread(

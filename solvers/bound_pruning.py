@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,17 +26,18 @@ FIRST_SWEEPS = 4
 
 MOST_SWEEPS_A_ROUND = 40
 
-FOREST_MOVES = 8
-"""Random forests tried on the best answer of a round."""
+IDLE_FOREST_MOVES = 8
+"""Random forests in a row that may fail to improve the best answer of a round."""
 
-STALLED_BELOW = 0.02
-"""A round that closes less than this share of the gap counts as stalled."""
-
-WORTH_PRUNING = 0.5
-"""A problem is rebuilt once this share of its pairs or less survives."""
+STALLED_BELOW = (0.02, 0.002)
+"""A round that closes less than this share of the gap counts as stalled: at first, and again where
+pruning did not help."""
 
 QUICK_WORK = 2e8
 """Additions an elimination may take to be done at once rather than after more bounding."""
+
+PATIENT_WORK = 2e9
+"""Additions an elimination may take once bounds have stalled."""
 
 STILL_SHRINKING = 0.9
 """The reduced problem is bounded anew while it has at most this share of the pairs."""
@@ -289,31 +291,32 @@ class _Search:
         level = _Level(self.problem, 0, ())
         while True:
             ascent = DualAscent(level.problem)
-            may_rebuild = True
-            while True:
-                self.raise_bound(level, ascent, may_rebuild)
+            for stalled_below in STALLED_BELOW:
+                self.raise_bound(level, ascent, stalled_below)
                 if self.is_done() or self.is_infeasible or self.is_over():
                     return
-                next_level = self.shrink(level, ascent)
-                if next_level is None:
+                below = self.shrink(level, ascent)
+                if below is None:
                     return
-                if _num_pairs(next_level.problem) <= STILL_SHRINKING * _num_pairs(level.problem):
+                if _num_pairs(below.problem) <= STILL_SHRINKING * _num_pairs(level.problem):
                     break
-                if not may_rebuild:
-                    self.finish(level, ascent)
-                    return
-                may_rebuild = False
-            level = next_level
+            else:
+                self.finish(level, ascent)
+                return
+            level = below
 
-    def raise_bound(self, level: _Level, ascent: DualAscent, may_rebuild: bool) -> None:
-        """Sweeps and decodes in rounds until the gap is closed, pruning pays, or it stalls."""
+    def raise_bound(self, level: _Level, ascent: DualAscent, stalled_below: float) -> None:
+        """Sweeps and decodes in rounds until the gap is closed or a round hardly closes it."""
         count = FIRST_SWEEPS
         before = self.lower_bound
         best: IntArray | None = None
         if self.choices is not None:
             best = ascent.descended(level.reduce(self.choices))
-        for round_number in range(1_000_000):
-            ascent.sweep(count)
+        for round_number in itertools.count(1):
+            for _ in range(count):
+                ascent.sweep()
+                if self.is_over():
+                    break
             self.lower_bound = max(self.lower_bound, level.constant + ascent.bound)
             if ascent.is_infeasible:
                 self.is_infeasible = self.cost is None
@@ -321,17 +324,17 @@ class _Search:
             best = self.improve(level, ascent, best)
             if self.is_done() or self.is_over():
                 break
-            share = _share_of_pairs(level.problem, ascent, self.most(level, ascent))
-            if may_rebuild and share <= WORTH_PRUNING:
-                break
             gap = (self.cost if self.cost is not None else ascent.largest_total) - self.lower_bound
-            if round_number and self.lower_bound - before < STALLED_BELOW * gap:
+            if round_number > 1 and self.lower_bound - before < stalled_below * gap:
                 break
             before = self.lower_bound
             count = min(MOST_SWEEPS_A_ROUND, count + (count + 1) // 2)
+        proven = ascent.recomputed_bound()
+        assert proven >= ascent.bound
+        self.lower_bound = max(self.lower_bound, level.constant + proven)
         self.note(
             f"bounded {level.problem.num_nodes} nodes, {_num_pairs(level.problem)} pairs in "
-            f"{round_number + 1} rounds"
+            f"{round_number} rounds"
         )
 
     def most(self, level: _Level, ascent: DualAscent) -> int:
@@ -346,9 +349,14 @@ class _Search:
             found.append(best)
         best = min(found, key=ascent.approximate_cost)
         cost = ascent.approximate_cost(best)
-        if level.constant + cost > self.lower_bound:
-            for _ in range(FOREST_MOVES):
-                best = ascent.moved_forest(best, self.generator)
+        num_idle = 0
+        while level.constant + cost > self.lower_bound and num_idle < IDLE_FOREST_MOVES:
+            best = ascent.moved_forest(best, self.generator)
+            moved_cost = ascent.approximate_cost(best)
+            num_idle = 0 if moved_cost < cost else num_idle + 1
+            cost = moved_cost
+            if self.is_over():
+                break
         self.offer(level.restore(best))
         return best
 
@@ -369,7 +377,7 @@ class _Search:
             f"{sum(map(len, restricted.problem.node_costs))}, "
             f"reduced to {below.problem.num_nodes} nodes, {_num_pairs(below.problem)} pairs"
         )
-        return None if self.eliminate_all(below) else below
+        return None if self.eliminate_all(below, QUICK_WORK) else below
 
     def prove_nothing_cheaper(self) -> None:
         """Closes the search: no answer is cheaper than the best one (or none is allowed)."""
@@ -379,11 +387,11 @@ class _Search:
             self.lower_bound = self.cost
         self.note("nothing cheaper is left")
 
-    def eliminate_all(self, level: _Level) -> bool:
-        """Solves a level exactly when that is quick; returns whether it did."""
+    def eliminate_all(self, level: _Level, most_work: float) -> bool:
+        """Solves a level exactly within so many additions; returns whether it did."""
         tables = {(edge.u, edge.v): edge.costs for edge in level.problem.edges}
         order = order_elimination(
-            [len(costs) for costs in level.problem.node_costs], tables, largest_work=QUICK_WORK
+            [len(costs) for costs in level.problem.node_costs], tables, largest_work=most_work
         )
         if order.kept:
             return False
@@ -398,7 +406,9 @@ class _Search:
         return True
 
     def finish(self, level: _Level, ascent: DualAscent) -> None:
-        """Hands a level to the finishing backend."""
+        """Solves a level that bounds do not shrink: by a long elimination or the backend."""
+        if self.eliminate_all(level, PATIENT_WORK):
+            return
         most = self.most(level, ascent)
         left = forbid_pairs(level.problem, ascent, most)
         columns = sum(int((edge.costs < FORBIDDEN_FROM).sum()) for edge in left.edges)
@@ -428,10 +438,3 @@ class _Search:
 
 def _num_pairs(problem: Problem) -> int:
     return sum(edge.costs.size for edge in problem.edges)
-
-
-def _share_of_pairs(problem: Problem, ascent: DualAscent, most: int) -> float:
-    """The share of all pairs whose two choices both survive pruning."""
-    kept = [int((reach <= most).sum()) for reach in ascent.reach_by_node()]
-    pairs = sum(kept[edge.u] * kept[edge.v] for edge in problem.edges)
-    return pairs / max(1, _num_pairs(problem))

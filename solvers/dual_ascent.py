@@ -7,9 +7,10 @@ All of it is whole numbers, so the bound is a proof and not an estimate.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from solvers.kernels import (
     FlatGraph,
@@ -31,6 +32,8 @@ LARGEST_TOTAL = 2.0**48
 
 HEADROOM = 4.0
 """How much extra costs may add before the costs must be halved again."""
+
+BoolArray = npt.NDArray[np.bool_]
 
 _UNREACHED = 2**62
 _MOST_DESCENTS = 100
@@ -75,7 +78,6 @@ class DualAscent:
         self._half_start = np.concatenate(([0], np.cumsum([len(h) for h in halves]))).astype(
             np.int64
         )
-        # Shape, not edge and side: the table is that of the edge, turned for the end u.
         self._half_far = np.array([far for far, _, _ in flat], dtype=np.int64)
         self._half_edge = [(e, is_turned) for _, e, is_turned in flat]
         at_edge: dict[tuple[int, bool], int] = {
@@ -85,9 +87,9 @@ class DualAscent:
             [at_edge[e, not is_turned] for e, is_turned in self._half_edge], dtype=np.int64
         )
         own = np.repeat(np.asarray(self._sizes, dtype=np.int64), np.diff(self._half_start))
-        ends = np.cumsum(own)
-        self._half_message = ends - own
-        self._messages = np.zeros(int(ends[-1]) if len(ends) else 0)
+        self._message_start = np.concatenate(([0], np.cumsum(own))).astype(np.int64)
+        self._half_message = self._message_start[:-1].copy()
+        self._messages = np.zeros(int(self._message_start[-1]))
         self._at_edge = at_edge
 
     def set_extra_costs(
@@ -108,10 +110,7 @@ class DualAscent:
             at = slice(self._node_start[node], self._node_start[node + 1])
             costs[at] = _with_extra(costs[at], extra)
         tables: dict[tuple[int, int], IntArray] = {}
-        keys = [
-            (id(edge.costs), id(self._extra_edges[e]) if e in self._extra_edges else 0)
-            for e, edge in enumerate(self._problem.edges)
-        ]
+        keys = [self._table_key(e) for e in range(len(self._problem.edges))]
         for e, key in enumerate(keys):
             if key not in tables:
                 tables[key] = self._edge_table(e)
@@ -140,11 +139,23 @@ class DualAscent:
         self._costs = flat_costs
         self._reach = np.full(len(flat_costs), -np.inf)
         self._is_settled = False
-        self.bound = min(0, -self._total)
+        self.bound = 0 if self._are_costs_positive(costs, tables.values()) else -self._total
+
+    def _table_key(self, e: int) -> tuple[int, int]:
+        extra = self._extra_edges.get(e)
+        return id(self._problem.edges[e].costs), 0 if extra is None else id(extra)
+
+    def _half_message_span(self, node: int) -> tuple[int, int]:
+        first = int(self._message_start[self._half_start[node]])
+        return first, int(self._message_start[self._half_start[node + 1]])
 
     def _edge_table(self, e: int) -> IntArray:
         table = saturate(self._problem.edges[e].costs)
         return _with_extra(table, self._extra_edges[e]) if e in self._extra_edges else table
+
+    @staticmethod
+    def _are_costs_positive(costs: IntArray, tables: Iterable[IntArray]) -> bool:
+        return all(table.min(initial=0) >= 0 for table in (costs, *tables))
 
     def _lay_out_tables(
         self,
@@ -186,6 +197,8 @@ class DualAscent:
         """Passes over all nodes there and back, `count` times; returns the bound."""
         for _ in range(count):
             for _ in range(2):
+                if self.is_infeasible:
+                    break
                 self._pass(not self._last_backward)
         return self.bound
 
@@ -225,7 +238,7 @@ class DualAscent:
 
     @property
     def reach(self) -> IntArray:
-        known = np.maximum(self._reach, -CAP).astype(np.int64)
+        known = np.clip(self._reach, -CAP, 4 * CAP).astype(np.int64)
         return np.where(self._reach > -CAP, known << self._shift, -_UNREACHED)
 
     def reach_by_node(self) -> list[IntArray]:
@@ -276,9 +289,7 @@ class DualAscent:
         given_u, given_v = self._given(e)
         slack_u = self._slack[self._node_start[edge.u] : self._node_start[edge.u + 1]]
         slack_v = self._slack[self._node_start[edge.v] : self._node_start[edge.v + 1]]
-        total = (
-            self._constant + (table - given_u[:, None] - given_v) + slack_u[:, None] + slack_v
-        )
+        total = self._constant + (table - given_u[:, None] - given_v) + slack_u[:, None] + slack_v
         result: IntArray = total.astype(np.int64) << self._shift
         return result
 
@@ -304,19 +315,26 @@ class DualAscent:
         bound = 0
         for node, base in enumerate(self._problem.node_costs):
             costs = _with_extra(saturate(base), self._extra_nodes.get(node))
-            reduced = np.where(costs >= FORBIDDEN_FROM, 0, costs)
-            for half in range(self._half_start[node], self._half_start[node + 1]):
-                first = self._half_message[half]
-                reduced = reduced + messages[first : first + self._sizes[node]]
-            bound += _least_allowed(reduced, costs)
+            first, stop = self._half_message_span(node)
+            given = messages[first:stop].reshape(-1, len(costs)).sum(axis=0)
+            is_out = costs >= FORBIDDEN_FROM
+            reduced = np.where(is_out, _UNREACHED, costs + np.where(is_out, 0, given))
+            bound += min(int(reduced.min()), FORBIDDEN)
+        tables: dict[tuple[int, int], tuple[IntArray, BoolArray | None]] = {}
         for e, edge in enumerate(self._problem.edges):
-            table = self._edge_table(e)
+            key = self._table_key(e)
+            if key not in tables:
+                table = self._edge_table(e)
+                is_out = table >= FORBIDDEN_FROM
+                tables[key] = (np.where(is_out, 0, table), is_out if is_out.any() else None)
+            table, forbidden = tables[key]
             first_u = self._half_message[self._at_edge[e, True]]
             first_v = self._half_message[self._at_edge[e, False]]
-            reduced = np.where(table >= FORBIDDEN_FROM, 0, table)
-            reduced -= messages[first_u : first_u + self._sizes[edge.u], None]
+            reduced = table - messages[first_u : first_u + self._sizes[edge.u], None]
             reduced -= messages[first_v : first_v + self._sizes[edge.v]]
-            bound += _least_allowed(reduced, table)
+            if forbidden is not None:
+                reduced[forbidden] = _UNREACHED
+            bound += min(int(reduced.min()), FORBIDDEN)
         return bound
 
 
@@ -334,9 +352,3 @@ def _largest_allowed(costs: IntArray) -> int:
     """The largest size of an allowed cost, 0 where none is."""
     allowed = costs[costs < FORBIDDEN_FROM]
     return int(np.abs(allowed).max(initial=0))
-
-
-def _least_allowed(reduced: IntArray, costs: IntArray) -> int:
-    """The least entry of `reduced` where `costs` allow one, else `FORBIDDEN`."""
-    allowed = reduced[costs < FORBIDDEN_FROM]
-    return int(allowed.min()) if len(allowed) else FORBIDDEN

@@ -63,7 +63,8 @@ def _least_by_column(
 ) -> None:
     """Sets ``least[y] = min over x of tables[x, y] + sign * added[x]``."""
     num_columns = len(least)
-    least[:] = np.inf
+    for y in range(num_columns):
+        least[y] = np.inf
     for x in range(len(added)):
         paid = sign * added[x]
         row = tables[first + x * num_columns : first + (x + 1) * num_columns]
@@ -168,7 +169,8 @@ def decode(
         start, stop = graph.node_start[node], graph.node_start[node + 1]
         num_choices = stop - start
         paid = work[:num_choices]
-        paid[:] = graph.costs[start:stop]
+        for y in range(num_choices):
+            paid[y] = graph.costs[start + y]
         for half in range(graph.half_start[node], graph.half_start[node + 1]):
             far = graph.half_far[half]
             if rank[far] < rank[node]:
@@ -187,11 +189,14 @@ def decode(
 
 
 @_compiled
-def _pay(graph: FlatGraph, node: int, inside: IntArray, choices: IntArray, paid: FloatArray) -> None:
+def _pay(
+    graph: FlatGraph, node: int, inside: IntArray, choices: IntArray, paid: FloatArray
+) -> None:
     """Sets ``paid[y]``: what choice y of a node costs with its neighbours that are not inside."""
     num_choices = len(paid)
     start = graph.node_start[node]
-    paid[:] = graph.costs[start : start + num_choices]
+    for y in range(num_choices):
+        paid[y] = graph.costs[start + y]
     for half in range(graph.half_start[node], graph.half_start[node + 1]):
         far = graph.half_far[half]
         if inside[far] == 0:
@@ -265,15 +270,12 @@ def move_forest(graph: FlatGraph, permutation: IntArray, choices: IntArray) -> N
                     up[far] = graph.half_twin[half]
                     queue[stop] = far
                     stop += 1
-    for node in queue[:stop]:
-        _pay(
-            graph,
-            node,
-            inside,
-            choices,
-            values[graph.node_start[node] : graph.node_start[node + 1]],
-        )
-    for node in queue[:stop][::-1]:
+    for at in range(stop):
+        first = graph.node_start[queue[at]]
+        own = values[first : graph.node_start[queue[at] + 1]]
+        _pay(graph, queue[at], inside, choices, own)
+    for at in range(stop - 1, -1, -1):
+        node = queue[at]
         if up[node] >= 0:
             far = graph.half_far[up[node]]
             above = values[graph.node_start[far] : graph.node_start[far + 1]]
@@ -283,7 +285,8 @@ def move_forest(graph: FlatGraph, permutation: IntArray, choices: IntArray) -> N
             _least_by_column(graph.tables, graph.half_table[twin], below, 1.0, least)
             for z in range(len(above)):
                 above[z] += least[z]
-    for node in queue[:stop]:
+    for at in range(stop):
+        node = queue[at]
         own = values[graph.node_start[node] : graph.node_start[node + 1]]
         if up[node] >= 0:
             first = graph.half_table[up[node]] + choices[graph.half_far[up[node]]] * len(own)

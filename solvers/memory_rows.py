@@ -112,8 +112,11 @@ class RowUse:
 
 
 def price(usage: IntArray, weight: float) -> IntArray:
-    """Returns ``floor(weight * usage)`` or a little less, never more: bounds stay bounds."""
-    return np.floor(usage * (weight * (1 - 2.0**-50))).astype(np.int64)
+    """Returns ``floor(weight * usage)`` or a little less, never more: bounds stay bounds.
+
+    The little less makes up for the rounding of `weight`, a sum of up to hundreds of prices.
+    """
+    return np.floor(usage * (weight * (1 - 2.0**-44))).astype(np.int64)
 
 
 def priced(
@@ -139,18 +142,27 @@ def priced(
             cache[key] = price(term.usage, weight)
         return cache[key]
 
+    sums: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
+
+    def plus(present: IntArray | None, costs: IntArray) -> IntArray:
+        """Adds; sums of the same arrays are one array, kept with them so that identity holds."""
+        if present is None:
+            return costs
+        key = (id(present), id(costs))
+        if key not in sums:
+            sums[key] = (present, costs, present + costs)
+        return sums[key][2]
+
     by_node: dict[int, IntArray] = {}
     for term in problem.node_memory:
         costs = priced_term(term)
         if costs is not None:
-            present = by_node.get(term.node)
-            by_node[term.node] = costs if present is None else present + costs
+            by_node[term.node] = plus(by_node.get(term.node), costs)
     by_edge: dict[int, IntArray] = {}
     for pair_term in problem.edge_memory:
         costs = priced_term(pair_term)
         if costs is not None:
-            present = by_edge.get(pair_term.edge)
-            by_edge[pair_term.edge] = costs if present is None else present + costs
+            by_edge[pair_term.edge] = plus(by_edge.get(pair_term.edge), costs)
     return by_node, by_edge
 
 

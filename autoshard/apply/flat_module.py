@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 from jaxlib.mlir import ir
@@ -21,6 +22,7 @@ MlirOp: TypeAlias = Any
 
 _TAG = re.compile(r"(?:^|/)T\[((?:[^\[\]]|\[\d+\])+)\](?:/sharding_constraint)?$")
 _EQUATION = re.compile(r"(?:^|/)E\[((?:[^\[\]]|\[\d+\])+)\]")
+_RULE = "sdy.sharding_rule"
 _CALLEE_BY_CALL = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 _NO_RULE_IN_XLA = frozenset({"chlo.erf", "chlo.ragged_dot"})
 """XLA turns erf into an op that Shardy has no rule for; propagation stops there in both."""
@@ -88,6 +90,9 @@ def flatten_module(module: Any) -> FlatModule:
             "the module has no function called main",
             fix="export the program through jax.jit(...).lower or name its entry @main",
         )
+    for function in functions.values():
+        _split_broadcasts(function)
+        _order_as_xla(function)
     _inline_calls(main, functions)
     tags = _tags(main)
     _lift_loop_invariants(main, {op.results[0] for _, op in tags})
@@ -171,6 +176,91 @@ def _inline_calls(main: MlirOp, functions: dict[str, MlirOp]) -> None:
             result.replace_all_uses_with(returned)
         call.erase()
         body.erase()
+
+
+def _split_broadcasts(function: MlirOp) -> None:
+    """Write what a broadcast does with dimensions of size 1 as a reshape, as XLA does.
+
+    XLA's own broadcast only adds dimensions: those it would stretch are dropped before, and one
+    that only adds dimensions of size 1 is no broadcast. Shardy treats the two ops differently.
+    """
+    for op in list(operations_of(function)):
+        if op.name != "stablehlo.broadcast_in_dim":
+            continue
+        shape = op.operands[0].type.shape
+        result = op.results[0]
+        dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+        if shape and prod(shape) == prod(result.type.shape) and dims == sorted(dims):
+            reshape = _reshape(op.operands[0], result.type, op)
+            result.replace_all_uses_with(reshape)
+            op.erase()
+            continue
+        kept = [
+            index
+            for index, dim in enumerate(dims)
+            if shape[index] != 1 or result.type.shape[dim] == 1
+        ]
+        if len(kept) == len(dims):
+            continue
+        smaller = ir.RankedTensorType.get([shape[i] for i in kept], result.type.element_type)
+        op.operands[0] = _reshape(op.operands[0], smaller, op)
+        op.attributes["broadcast_dimensions"] = ir.DenseI64ArrayAttr.get([dims[i] for i in kept])
+        if _RULE in op.attributes:
+            del op.attributes[_RULE]
+
+
+def _reshape(value: MlirValue, result_type: Any, before: MlirOp) -> MlirValue:
+    return ir.Operation.create(
+        "stablehlo.reshape",
+        results=[result_type],
+        operands=[value],
+        loc=before.location,
+        ip=ir.InsertionPoint(before),
+    ).results[0]
+
+
+def _order_as_xla(function: MlirOp) -> None:
+    """Put the ops of every block in the order XLA gives them, on which conflicts depend.
+
+    XLA keeps no program order: it visits what has no readers, and from there operands first, from
+    left to right. What a region reads from outside is an operand of the op it belongs to. Calls are
+    still calls at that time.
+    """
+    blocks = [function.regions[0].blocks[0]]
+    while blocks:
+        block = blocks.pop()
+        ops = [op.operation for op in block.operations]
+        index_of = {result: i for i, op in enumerate(ops) for result in op.results}
+        read = [_read_from(op, index_of) for op in ops]
+        order: list[int] = []
+        seen = bytearray(len(ops))
+        for root, op in enumerate(ops):
+            if any(True for result in op.results for _ in result.uses):
+                continue
+            stack = [root]
+            while stack:
+                index = stack[-1]
+                if seen[index] == 2:
+                    stack.pop()
+                elif seen[index] == 1:
+                    seen[index] = 2
+                    order.append(stack.pop())
+                else:
+                    seen[index] = 1
+                    stack.extend(i for i in reversed(read[index]) if not seen[i])
+        terminator = ops[-1]
+        for index in order:
+            if index != len(ops) - 1:
+                ops[index].move_before(terminator)
+        blocks.extend(inner for op in ops for region in op.regions for inner in region.blocks)
+
+
+def _read_from(op: MlirOp, index_of: dict[MlirValue, int]) -> list[int]:
+    """The ops of a block, by index, that an op of the block and its regions read."""
+    found = [index_of[value] for value in op.operands if value in index_of]
+    for inner in operations_of(op):
+        found.extend(index_of[value] for value in inner.operands if value in index_of)
+    return list(dict.fromkeys(found))
 
 
 def _tags(main: MlirOp) -> list[tuple[str, MlirOp]]:
@@ -288,7 +378,7 @@ def _give_rule(op: MlirOp) -> None:
         )
     else:
         return
-    op.attributes["sdy.sharding_rule"] = ir.Attribute.parse(f"#sdy.op_sharding_rule<{text}>")
+    op.attributes[_RULE] = ir.Attribute.parse(f"#sdy.op_sharding_rule<{text}>")
 
 
 def _factor(index: int) -> str:

@@ -21,7 +21,17 @@ from autoshard.frontend.trace import Traced
 from autoshard.plan import Miss, PlanData
 from autoshard.plan_json import load_plan_data, save_plan
 from autoshard.report import format_report
-from autoshard.sharding import Sharding
+from autoshard.sharding import Mesh, Sharding
+
+
+def propagator_for(traced: Traced, mesh: Mesh) -> Propagator:
+    """Shardy's propagation over a traced program."""
+    return Propagator(
+        traced.module,
+        mesh,
+        num_arguments=len(traced.in_avals),
+        operand_paths=traced.operand_paths,
+    )
 
 
 @dataclass(eq=False)
@@ -85,7 +95,7 @@ class Plan:
     def _reduce(self, traced: Traced) -> MinimalSet:
         inputs = tuple(tensor.sharding for tensor in self.data.arguments)
         outputs = tuple(tensor.sharding for tensor in self.data.results)
-        propagator = Propagator(traced.module, self.data.mesh)
+        propagator = propagator_for(traced, self.data.mesh)
         return minimal_constraints(
             propagator.propagate,
             self.data.values,

@@ -107,19 +107,27 @@ class _Importer:
         block = main.regions[0].blocks[0]
         self.regions.append(Region(0, "main", -1, 0, 0))
         env: dict[Any, int] = {}
-        for argument, name in zip(block.arguments, self.names.arguments, strict=True):
+        # `jax.jit` puts arrays that the function closes over before its arguments.
+        num_captured = len(block.arguments) - len(self.names.arguments)
+        captured = (f"captured[{i}]" for i in range(num_captured))
+        for argument, name in zip(
+            block.arguments, (*captured, *self.names.arguments), strict=True
+        ):
             shape, _, _ = self._type(argument.type)
             op = self._add(OpKind.ARGUMENT, "argument", (), 0, 1.0, rule=identity_rule(shape, 0))
             env[argument] = self._result(op, argument.type, name=name)
-            self.value_by_path[f"in.{op}"] = env[argument]
-            self.values[env[argument]] = replace(self.values[env[argument]], path=f"in.{op}")
+            path = f"in.{op - num_captured}" if op >= num_captured else f"const.{op}"
+            self.value_by_path[path] = env[argument]
+            self.values[env[argument]] = replace(self.values[env[argument]], path=path)
         returned = self._block(block, env, 0, 1.0)
         for position, value in enumerate(returned):
             shape = self.values[value].shape
             name = self.names.results[position]
             self._add(OpKind.RESULT, name, (value,), 0, 1.0, rule=identity_rule(shape, 1, 0))
         self._close(0)
-        donated = tuple(i for i, given in enumerate(self.names.donated) if given)
+        donated = tuple(
+            num_captured + i for i, given in enumerate(self.names.donated) if given
+        )
         return Graph(
             tuple(self.values),
             tuple(self.ops),
@@ -128,6 +136,7 @@ class _Importer:
             self.value_by_path,
             donated,
             tuple(dict.fromkeys(self.notes)),
+            num_captured,
         )
 
     # -- building -------------------------------------------------------------------------------

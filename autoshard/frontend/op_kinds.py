@@ -14,7 +14,7 @@ ELEMENTWISE = frozenset(
 
 CHLO_ELEMENTWISE = frozenset(
     """acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma erf erf_inv erfc is_inf
-    is_neg_inf is_pos_inf lgamma next_after polygamma sinh square tan zeta broadcast_add
+    is_neg_inf is_pos_inf lgamma mulhi next_after polygamma sinh square tan zeta broadcast_add
     broadcast_and broadcast_atan2 broadcast_compare broadcast_complex broadcast_divide
     broadcast_maximum broadcast_minimum broadcast_multiply broadcast_next_after broadcast_or
     broadcast_polygamma broadcast_power broadcast_remainder broadcast_select
@@ -22,11 +22,31 @@ CHLO_ELEMENTWISE = frozenset(
     broadcast_subtract broadcast_xor broadcast_zeta""".split()
 )
 
+# Collectives the user writes in a shard_map body.
+MANUAL_COLLECTIVES = frozenset(
+    """all_gather all_reduce all_to_all collective_broadcast collective_permute cross-replica-sum
+    reduce_scatter""".split()
+)
+
+# Custom calls whose result is their operand, marked in some way.
+IDENTITY_CUSTOM_CALLS = frozenset(
+    """annotate_device_placement InspectSharding LayoutConstraint MoveToDevice MoveToHost
+    ResultAccuracy Sharding""".split()
+)
+
+# Custom calls on stacks of matrices, which work on each matrix alone. Names are XLA's on TPU; those
+# of LAPACK and cuSOLVER carry such a rule already.
+MATRIX_CUSTOM_CALLS = frozenset(
+    """Cholesky Eigh Hessenberg Householder LuDecomposition LUFactorization
+    ProductOfElementaryHouseholderReflectors Qr QrDecomposition Schur Tridiagonal
+    TridiagonalSolve""".split()
+)
+
 # Ops that only move or rename elements, and that XLA fuses like element-wise ones.
 SHAPE_ONLY = frozenset("broadcast_in_dim reshape transpose slice reverse pad concatenate".split())
 
 # With only such ops between a constant and a value, each device can make its own piece.
-FREE_SOURCES = frozenset("constant iota create_token".split())
+FREE_SOURCES = frozenset("constant iota create_token after_all".split())
 FREE_IF_OPERANDS_FREE = ELEMENTWISE | CHLO_ELEMENTWISE | frozenset({"broadcast_in_dim", "slice"})
 
 _CLASS_BY_NAME = {

@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-from jax._src.interpreters.partial_eval import dce_jaxpr  # checked on jax 0.10.2
+
+# Private; checked on jax 0.10.2.
+from jax._src.core import internal_mutable_array_effect
+from jax._src.interpreters.partial_eval import dce_jaxpr
+from jax._src.state.discharge import discharge_state
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh
 from jax.tree_util import PyTreeDef
@@ -230,6 +234,9 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
     on jax 0.10.2).
     """
     hoisted = stage.jaxpr
+    if internal_mutable_array_effect in hoisted.effects:
+        # As lowering would do later; a constraint cannot stand between updates of a reference.
+        hoisted = discharge_state(hoisted)
     live, _ = dce_jaxpr(hoisted.jaxpr, True, instantiate=True)
     num_captured = len(live.invars) - num_args
     jaxpr = live.replace(

@@ -72,7 +72,7 @@ def find_buffers(graph: Graph) -> Buffers:
         op = graph.ops[value.op]
         if owner[value.index] != value.index or not stored[value.index]:
             intervals.append((0, 0))
-        elif op.kind is OpKind.ARGUMENT:
+        elif op.kind in (OpKind.ARGUMENT, OpKind.CAPTURED) or _is_stored_constant(op):
             intervals.append((0, end))
         else:
             intervals.append((op.index, max(owner_last[value.index], op.index + 1)))
@@ -92,7 +92,7 @@ def _is_stored(graph: Graph, consumers: list[list[int]], value: int) -> bool:
     op = graph.ops[graph.values[value].op]
     if op.kind is OpKind.FREE or not graph.values[value].shape:
         return False
-    if op.kind is not OpKind.COMPUTE or op.op_class not in _FUSIBLE:
+    if op.kind is not OpKind.COMPUTE or op.op_class not in _FUSIBLE or _is_stored_constant(op):
         return True
     if op.name == "dynamic_update_slice":
         return True
@@ -100,6 +100,11 @@ def _is_stored(graph: Graph, consumers: list[list[int]], value: int) -> bool:
     if any(r.kind is not OpKind.COMPUTE or r.op_class not in _READS_FUSED for r in readers):
         return True
     return op.name in _EXPENSIVE and len(readers) > 1
+
+
+def _is_stored_constant(op: Op) -> bool:
+    """Whether it is a large table written into the program, which is there all the time."""
+    return op.kind is OpKind.COMPUTE and op.name == "constant"
 
 
 def _is_loop_back_value(value: int, reader: Op) -> bool:

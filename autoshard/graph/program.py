@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
+from typing import Literal
 
 from autoshard.graph.rule import Rule
 
@@ -14,6 +15,7 @@ class OpKind(Enum):
     """What an op is to the planner."""
 
     ARGUMENT = "argument"  # a flat argument of the function; no operands
+    CAPTURED = "captured"  # an array the function closes over; no operands
     RESULT = "result"  # a flat result of the function; no results
     COMPUTE = "compute"  # cut by its rule
     FREE = "free"  # constants and iota: every device can make its own piece
@@ -62,8 +64,8 @@ class Value:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the whole tensor."""
-        return prod(self.shape) * self.bits // 8
+        """Bytes of the whole tensor; elements smaller than a byte are packed."""
+        return -(-prod(self.shape) * self.bits // 8)
 
     @property
     def type_text(self) -> str:
@@ -84,13 +86,13 @@ class Op:
         rule: How factors cut it; every op but FREE ones has one.
         op_class: How it spends its time.
         flops: Floating-point operations when run whole, once.
-        repeat: How often it runs: the product of the trip counts around it.
+        repeat: How often it runs: the product of the trip counts of the regions around it.
         region: Index of the region it stands in.
         source: `file.py:12 (function)` of the user's line, or "".
         equation: Path of its jaxpr equation, or "".
         pinned: For CONSTRAINT, the sharding text; for ENTER_MANUAL and LEAVE_MANUAL, the text of
             the outer sharding over manual axes.
-        note: Why it is kept whole, when it is.
+        note: What the exporter had to say about it: why it is kept whole, when it is.
         operand_repeats: How often each operand is read, where that is not `repeat` for all.
     """
 
@@ -115,11 +117,25 @@ class Op:
 class Region:
     """A stretch of ops that runs as a unit: the main body, a loop body, a branch, a shard_map body.
 
-    Ops `start <= index < stop` belong to it or to a region inside it.
+    Ops `start <= index < stop` belong to it or to a region inside it. A loop's region holds its
+    condition, then its body.
+
+    Args:
+        index: Its place in `Graph.regions`.
+        kind: What it is.
+        parent: The region around it; -1 for main.
+        start: First op.
+        stop: One past the last op.
+        trip_count: How often it runs per run of its parent. Of a conditional with n branches each
+            is taken to run 1/n of the time.
+        is_trip_count_known: Whether the program or the user told it; of a loop that may end early
+            only the limit is known.
+        manual_axes: Of a shard_map body, the axes it makes manual.
+        source: `file.py:12 (function)` of the user's line, or "".
     """
 
     index: int
-    kind: str  # "main", "loop", "branch", "manual"
+    kind: Literal["main", "loop", "branch", "manual"]
     parent: int
     start: int
     stop: int
@@ -134,10 +150,12 @@ class Graph:
     """A whole program.
 
     Args:
-        groups: Sets of values that must be sharded alike (`shard_alike`, loops).
+        groups: Sets of values that must be sharded alike: `shard_alike`, and the copies of one
+            value of an unrolled loop body, which one constraint reaches together.
         value_by_path: Every jaxpr path that leads to a value; several may lead to one.
         donated: Positions of the arguments whose buffers the program may reuse.
         notes: What the exporter had to say: ops kept whole, assumed trip counts.
+        num_captured: Leading arguments that are arrays the function closes over.
     """
 
     values: tuple[Value, ...]
@@ -147,10 +165,11 @@ class Graph:
     value_by_path: Mapping[str, int] = field(default_factory=dict)
     donated: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    num_captured: int = 0
 
     @property
     def arguments(self) -> tuple[Op, ...]:
-        """ARGUMENT ops in argument order."""
+        """ARGUMENT ops in argument order; they come first in the program."""
         return tuple(op for op in self.ops if op.kind is OpKind.ARGUMENT)
 
     @property

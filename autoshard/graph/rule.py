@@ -118,6 +118,37 @@ def aligned_rule(
     return Rule(tuple(sizes), operands, results, need_replication=frozenset(whole))
 
 
+def batched_rule(
+    operand_shapes: tuple[tuple[int, ...], ...],
+    result_shapes: tuple[tuple[int, ...], ...],
+    num_batch_dims: int,
+) -> Rule:
+    """Leading dimensions go together, all others are kept whole.
+
+    The leading dimensions are those of the first operand; a tensor that does not begin with the
+    same sizes, a scalar setting for one, is kept whole.
+    """
+    batch = operand_shapes[0][:num_batch_dims] if operand_shapes else ()
+    sizes = list(batch)
+    whole: set[int] = set()
+
+    def dims(shape: tuple[int, ...]) -> Dims:
+        found = []
+        leads = shape[: len(batch)] == batch
+        for dim, size in enumerate(shape):
+            if leads and dim < len(batch):
+                found.append((dim,))
+                continue
+            whole.add(len(sizes))
+            found.append((len(sizes),))
+            sizes.append(size)
+        return tuple(found)
+
+    operands = tuple(map(dims, operand_shapes))
+    results = tuple(map(dims, result_shapes))
+    return Rule(tuple(sizes), operands, results, need_replication=frozenset(whole))
+
+
 def _factor_name(index: int) -> str:
     letters = "ijklmnopqrstuvwxyz"
     turn, letter = divmod(index, len(letters))

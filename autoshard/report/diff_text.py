@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import TextIO
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from autoshard.plan_diff import Change, PlanDiff
 from autoshard.report.alike import gather_alike
-from autoshard.report.layout import FoldingTable, heading, print_on, render_text, section, table
+from autoshard.report.layout import (
+    FoldingTable,
+    heading,
+    plain,
+    print_on,
+    render_text,
+    section,
+    table,
+)
 from autoshard.report.quantities import format_bytes, format_percent, format_seconds
 
 _MAX_ROWS = 20
@@ -38,8 +45,8 @@ def print_diff(
 
 def _report(diff: PlanDiff, before: str, after: str) -> RenderableType:
     if diff.is_empty:
-        return Text("The plans are the same.")
-    parts: list[RenderableType] = [Text(f"{before} -> {after}", style="bold")]
+        return plain("The plans are the same.")
+    parts: list[RenderableType] = [plain(f"{before} -> {after}", "bold")]
     if diff.program:
         parts.append(_section("Program", diff.program))
     if diff.totals:

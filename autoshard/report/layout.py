@@ -16,11 +16,19 @@ from rich.text import Text
 _NARROWEST_TABLE = 70  # columns; below it, lists read better
 
 
+def plain(text: str, style: str = "") -> Text:
+    """Text as it is, but for control characters, which are shown instead of obeyed."""
+    shown = "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
+    )
+    return Text.assemble((shown, style))
+
+
 def heading(text: str, remark: str = "") -> Text:
     """A section's title, with a remark in a quieter voice."""
-    title = Text(text, style="bold")
+    title = plain(text, "bold")
     if remark:
-        title.append(f"  {remark}", style="dim")
+        title.append("  ").append_text(plain(remark, "dim"))
     return title
 
 
@@ -30,7 +38,7 @@ def section(title: Text, *body: RenderableType) -> RenderableType:
 
 
 def indented(text: str, style: str = "") -> RenderableType:
-    return Padding(Text(text, style=style), (0, 0, 0, 2))
+    return Padding(plain(text, style), (0, 0, 0, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +74,7 @@ class FoldingTable:
             lines.append(first)
             for header, cell in zip(self.columns[1:], others, strict=True):
                 if cell.plain:
-                    line = Text(f"{header.removeprefix('>')} ", style="dim")
-                    line.append_text(Text(cell.plain, style="not dim"))
+                    line = plain(f"{header.removeprefix('>')} ", "dim").append_text(cell)
                     lines.append(Padding(line, (0, 0, 0, 2)))
         return Group(*lines)
 
@@ -77,7 +84,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str | Text]]) -> Foldi
     return FoldingTable(
         tuple(columns),
         tuple(
-            tuple(cell if isinstance(cell, Text) else Text(cell) for cell in row) for row in rows
+            tuple(cell if isinstance(cell, Text) else plain(cell) for cell in row) for row in rows
         ),
     )
 
@@ -89,7 +96,7 @@ def render_text(body: RenderableType, width: int) -> str:
         file=file, width=width, color_system=None, force_terminal=False, legacy_windows=False
     )
     console.print(body, highlight=False, markup=False, emoji=False)
-    lines = [line.rstrip() for line in file.getvalue().splitlines()]
+    lines = [line.rstrip() for line in file.getvalue().split("\n")]
     return "\n".join(lines).strip("\n") + "\n"
 
 

@@ -15,7 +15,7 @@ from autoshard.report.facts import (
     TensorRow,
     gather_facts,
 )
-from autoshard.report.layout import heading, indented, print_on, render_text, section, table
+from autoshard.report.layout import heading, indented, plain, print_on, render_text, section, table
 from autoshard.report.quantities import (
     format_bytes,
     format_count,
@@ -77,16 +77,15 @@ def _report(facts: ReportFacts) -> RenderableType:
 
 
 def _title(facts: ReportFacts) -> RenderableType:
-    title = Text(facts.function, style="bold")
-    title.append(f" on {facts.num_devices} x {facts.hardware}, mesh {facts.mesh}")
-    return title
+    place = plain(f" on {facts.num_devices} x {facts.hardware}, mesh {facts.mesh}")
+    return plain(facts.function, "bold").append_text(place)
 
 
 def _totals(facts: ReportFacts) -> RenderableType:
     rows: list[tuple[str, str | Text]] = [
         (
             "status",
-            Text(f"{facts.status}: {_proof(facts)}", style="green"),
+            plain(f"{facts.status}: {_proof(facts)}", "green"),
         ),
         (
             "step time",
@@ -123,17 +122,17 @@ def _memory(facts: ReportFacts) -> str:
 
 
 def _missed(facts: ReportFacts) -> RenderableType:
-    lines = [Text(f"No plan: {facts.status}", style="bold red")]
+    lines = [plain(f"No plan: {facts.status}", "bold red")]
     if facts.over_budget_bytes and facts.memory_budget is not None:
         over = facts.over_budget_bytes
         lines.append(
-            Text(
+            plain(
                 f"The smallest memory peak found is {over:,} bytes ({format_bytes(over)}) over "
                 f"the budget of {facts.memory_budget:,} bytes "
                 f"({format_bytes(facts.memory_budget)}) per device, at {facts.peak_where}."
             )
         )
-    lines.append(Text(facts.advice))
+    lines.append(plain(facts.advice))
     return Group(*lines)
 
 
@@ -142,12 +141,12 @@ def _plans(facts: ReportFacts) -> RenderableType:
         return Group()
     rows = [
         (
-            Text(row.name, style="bold" if row.ratio is None else ""),
+            plain(row.name, "bold" if row.ratio is None else ""),
             format_seconds(row.seconds),
             "" if row.ratio is None else format_ratio(row.ratio),
             format_bytes(row.collective_bytes),
             format_bytes(row.peak_bytes),
-            Text("yes", style="green") if row.fits else Text("no", style="red"),
+            plain("yes", "green") if row.fits else plain("no", "red"),
         )
         for row in facts.plans
     ]
@@ -312,7 +311,6 @@ def _pairs(rows: list[tuple[str, str | Text]]) -> RenderableType:
     width = max(len(name) for name, _ in rows) + 2
     lines = []
     for name, value in rows:
-        line = Text(name.ljust(width), style="dim")
-        line.append_text(Text(value, style="not dim") if isinstance(value, str) else value)
-        lines.append(line)
+        label = plain(name.ljust(width), "dim")
+        lines.append(label.append_text(plain(value) if isinstance(value, str) else value))
     return Group(*lines)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.memory_rows import compress_memory
-from solvers.presolve.graph import ChoiceGraph, Fixed, Merged, Term
+from solvers.presolve.graph import ChoiceGraph, Fixed, Merged, TableCache, Term
 from solvers.presolve.rules import ALL_RULES, Rule
 from solvers.problem import Edge, EdgeMemory, IntArray, NodeMemory, Problem
 
@@ -94,14 +94,14 @@ def _presolved(graph: ChoiceGraph, source: Problem, row_times: tuple[int, ...]) 
     node_memory = [
         NodeMemory(index[node], term.start, term.stop, term.usage)
         for node in nodes
-        for term in _joined(graph.node_terms[node])
+        for term in _joined(graph.node_terms[node], graph.cache)
     ]
     pairs = sorted(graph.tables)
     edges = tuple(Edge(index[u], index[v], graph.tables[u, v]) for u, v in pairs)
     edge_memory = tuple(
         EdgeMemory(e, term.start, term.stop, term.usage)
         for e, pair in enumerate(pairs)
-        for term in _joined(graph.pair_terms.get(pair, []))
+        for term in _joined(graph.pair_terms.get(pair, []), graph.cache)
     )
     if graph.held_terms:
         nodes.append(-1)
@@ -132,13 +132,13 @@ def _presolved(graph: ChoiceGraph, source: Problem, row_times: tuple[int, ...]) 
     )
 
 
-def _joined(terms: list[Term]) -> list[Term]:
-    """Sums terms over the same interval and drops those that hold nothing."""
+def _joined(terms: list[Term], cache: TableCache) -> list[Term]:
+    """Sums terms over the same interval, drops those that hold nothing, interns the rest."""
     by_interval: dict[tuple[int, int], IntArray] = {}
     for term in terms:
         key = (term.start, term.stop)
         by_interval[key] = by_interval[key] + term.usage if key in by_interval else term.usage
-    return [Term(*key, usage) for key, usage in by_interval.items() if usage.any()]
+    return [Term(*key, cache.intern(usage)) for key, usage in by_interval.items() if usage.any()]
 
 
 def _held_profile(terms: list[Term]) -> list[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from solvers.presolve.graph import ChoiceGraph, TableCache, Term
+from solvers.presolve.graph import ChoiceGraph, Term
 from solvers.problem import IntArray
 from solvers.saturating import FORBIDDEN_FROM, is_allowed
 
@@ -21,6 +21,7 @@ MOST_PARTNERS_TO_MOVE = 4
 """A follower with more neighbours than this is merged only if its tables do not grow."""
 
 _BLOCKED = 2**61
+_BLOCK = 1 << 16  # table entries compared at once, to stay in the processor's cache
 
 
 def forbid(graph: ChoiceGraph, node: int) -> None:
@@ -110,25 +111,33 @@ def drop_dominated(graph: ChoiceGraph, node: int) -> None:
     costs = graph.costs_of(node)
     if len(costs) == 1 or costs.max() >= FORBIDDEN_FROM:
         return
-    excess = costs[:, None] - costs[None, :]  # [p, s]: what p costs more than s
-    for other in graph.neighbours[node]:
+    others = sorted(graph.neighbours[node])
+    least = costs[:, None] - costs[None, :]  # [p, s]: what p costs more than s, at least
+    for other in others:
         table, is_turned = graph.base_table(node, other), node > other
-        excess = np.minimum(
-            excess
-            + graph.cache.compute(
-                "excess",
-                lambda table=table, is_turned=is_turned: _excess(table.T if is_turned else table),
-                table,
-                extra=is_turned,
-            ),
-            _BLOCKED,
+        least += graph.cache.compute(
+            "least excess",
+            lambda table=table, is_turned=is_turned: _least_excess(table.T if is_turned else table),
+            table,
+            extra=is_turned,
         )
-        excess[excess >= FORBIDDEN_FROM] = _BLOCKED
-    beats = excess <= 0
-    np.fill_diagonal(beats, False)
+        np.minimum(least, _BLOCKED, out=least)
+        least[least >= FORBIDDEN_FROM] = _BLOCKED
+    np.fill_diagonal(least, _BLOCKED)
+    p, s = np.nonzero(least <= 0)
+    excess = costs[p] - costs[s]
+    for other in others:
+        if not p.size:
+            return
+        table = graph.table(node, other)
+        excess = excess + _excess(table, p, s)
+        may_beat = excess < FORBIDDEN_FROM
+        p, s, excess = p[may_beat], s[may_beat], excess[may_beat]
+    beats = np.zeros((len(costs), len(costs)), dtype=bool)
+    beats[p[excess <= 0], s[excess <= 0]] = True
     if not beats.any():
         return
-    beats &= _holds_no_more(graph, node)
+    _drop_holding_more(graph, node, beats)
     ties = beats & beats.T
     beats &= ~(ties & np.tri(len(costs), dtype=bool))  # of equal choices the first stays
     keep = ~beats.any(axis=0)
@@ -136,26 +145,42 @@ def drop_dominated(graph: ChoiceGraph, node: int) -> None:
         graph.keep_choices(node, keep)
 
 
-def _excess(table: IntArray) -> IntArray:
-    """Returns int64[p, s]: the most p costs above s, over the partners s is allowed with."""
-    num_rows = len(table)
-    excess = np.empty((num_rows, num_rows), dtype=np.int64)
-    for p in range(num_rows):
-        excess[p] = (table[p] - table).max(axis=1)
+def _least_excess(table: IntArray) -> IntArray:
+    """Returns int64[p, s]: what p costs above s with the partner s likes best."""
+    liked = table.argmin(axis=1)
+    excess = table[:, liked] - table[np.arange(len(table)), liked]
     excess[excess >= FORBIDDEN_FROM] = _BLOCKED
+    return excess
+
+
+def _excess(table: IntArray, p: IntArray, s: IntArray) -> IntArray:
+    """Returns int64[pairs]: the most p costs above s, over the partners s is allowed with."""
+    excess = np.empty(len(p), dtype=np.int64)
+    step = max(1, _BLOCK // table.shape[1])
+    for start in range(0, len(p), step):
+        part = slice(start, start + step)
+        excess[part] = (table[p[part]] - table[s[part]]).max(axis=1)
+    excess[excess >= FORBIDDEN_FROM] = FORBIDDEN_FROM
     return np.maximum(excess, -FORBIDDEN_FROM)
 
 
-def _holds_no_more(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
-    """Returns bool[p, s]: p holds at most what s holds, at every time."""
-    num_choices = len(graph.costs_of(node))
-    result = np.ones((num_choices, num_choices), dtype=bool)
+def _drop_holding_more(graph: ChoiceGraph, node: int, beats: npt.NDArray[np.bool_]) -> None:
+    """Clears ``beats[p, s]`` where p holds more than s at some time."""
     for usage in usage_by_time(graph.node_terms[node]):
-        result &= usage[:, None] <= usage[None, :]
-    for other in graph.neighbours[node]:
+        beats &= usage[:, None] <= usage[None, :]
+    p, s = np.nonzero(beats)
+    for other in sorted(graph.neighbours[node]):
         for usage in usage_by_time(graph.terms_between(node, other)):
-            result &= (usage[:, None, :] <= usage[None, :, :]).all(axis=2)
-    return result
+            if not p.size:
+                break
+            holds_no_more = np.empty(len(p), dtype=bool)
+            step = max(1, _BLOCK // usage.shape[1])
+            for start in range(0, len(p), step):
+                part = slice(start, start + step)
+                holds_no_more[part] = (usage[p[part]] <= usage[s[part]]).all(axis=1)
+            p, s = p[holds_no_more], s[holds_no_more]
+    beats[:] = False
+    beats[p, s] = True
 
 
 def usage_by_time(terms: list[Term]) -> list[IntArray]:
@@ -172,15 +197,3 @@ def usage_by_time(terms: list[Term]) -> list[IntArray]:
 
 
 ALL_RULES: tuple[Rule, ...] = (forbid, decompose, fix_single, merge_forced, drop_dominated)
-
-__all__ = [
-    "ALL_RULES",
-    "Rule",
-    "TableCache",
-    "decompose",
-    "drop_dominated",
-    "fix_single",
-    "forbid",
-    "merge_forced",
-    "usage_by_time",
-]

@@ -234,3 +234,14 @@ def test_a_shard_map_over_every_axis_of_a_mesh_of_its_own_is_traced_without_cont
 def test_shard_alike_survives() -> None:
     program = traced(lambda x, y: shard_alike(x, y * 2), X, X)
     assert text_of(program).count("sdy.sharding_group") == 2
+
+
+def test_mutable_references_are_resolved_before_tagging() -> None:
+    def fn(x: Any) -> Any:
+        total = jax.new_ref(jnp.zeros((8, 16)))
+        total[...] += x
+        return total[...] * 2
+
+    program = traced(fn, X)
+    assert tags(program)
+    assert not any("ref" in eqn.primitive.name for eqn in program.jaxpr.jaxpr.eqns)

@@ -1,0 +1,196 @@
+"""A program graph under construction: ops may still change, and become frozen at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
+from autoshard.graph.rule import Rule
+
+TensorType = tuple[tuple[int, ...], str, int]
+"""Shape, element type as StableHLO prints it, bits of one element as stored."""
+
+
+@dataclass(slots=True)
+class OpDraft:
+    """An op whose repeats, operands and rule are not final yet; fields are those of `Op`."""
+
+    kind: OpKind
+    name: str
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    rule: Rule | None
+    region: int
+    repeat: float
+    op_class: OpClass = OpClass.NOTHING
+    flops: float = 0.0
+    source: str = ""
+    equation: str = ""
+    pinned: str = ""
+    note: str = ""
+    operand_repeats: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class ValueDraft:
+    """A value that may still get a path; fields are those of `Value`."""
+
+    type: TensorType
+    op: int
+    path: str = ""
+    name: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type[0]
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """Collects ops in program order."""
+
+    ops: list[OpDraft] = field(default_factory=list)
+    values: list[ValueDraft] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    value_by_path: dict[str, int] = field(default_factory=dict)
+    _alike: dict[object, dict[int, None]] = field(default_factory=dict)
+
+    def add(
+        self,
+        kind: OpKind,
+        name: str,
+        operands: tuple[int, ...],
+        result_types: Iterable[TensorType],
+        *,
+        rule: Rule | None,
+        region: int,
+        repeat: float,
+        source: str = "",
+        equation: str = "",
+        pinned: str = "",
+    ) -> OpDraft:
+        """Append an op and the values it makes."""
+        index = len(self.ops)
+        first = len(self.values)
+        for result_type in result_types:
+            self.values.append(ValueDraft(result_type, index))
+        results = tuple(range(first, len(self.values)))
+        draft = OpDraft(
+            kind,
+            name,
+            operands,
+            results,
+            rule,
+            region,
+            repeat,
+            source=source,
+            equation=equation,
+            pinned=pinned,
+        )
+        self.ops.append(draft)
+        return draft
+
+    def shape(self, value: int) -> tuple[int, ...]:
+        return self.values[value].type[0]
+
+    def open_region(
+        self,
+        kind: Literal["main", "loop", "branch", "manual"],
+        parent: int,
+        *,
+        trip_count: float = 1.0,
+        manual_axes: tuple[str, ...] = (),
+        source: str = "",
+    ) -> int:
+        """Begin a region at the next op; `close_region` ends it."""
+        index = len(self.regions)
+        start = len(self.ops)
+        self.regions.append(
+            Region(
+                index,
+                kind,
+                parent,
+                start,
+                start,
+                trip_count=trip_count,
+                manual_axes=manual_axes,
+                source=source,
+            )
+        )
+        return index
+
+    def close_region(self, region: int) -> None:
+        self.regions[region] = replace(self.regions[region], stop=len(self.ops))
+
+    def set_trip_count(self, region: int, count: float, *, is_known: bool) -> None:
+        """Make every op of a loop body, imported as if it ran once, repeat `count` times."""
+        found = replace(self.regions[region], trip_count=count, is_trip_count_known=is_known)
+        self.regions[region] = found
+        for op in self.ops[found.start : found.stop]:
+            op.repeat *= count
+            if op.operand_repeats:
+                op.operand_repeats = tuple(repeat * count for repeat in op.operand_repeats)
+
+    def name_path(self, path: str, value: int) -> None:
+        """Let a jaxpr path lead to a value.
+
+        A second value of the same path, the copy of a loop body that is unrolled, must be sharded
+        like the first: a constraint at the path reaches both.
+        """
+        first = self.value_by_path.setdefault(path, value)
+        if first != value:
+            self.tie(path, first)
+            self.tie(path, value)
+        if not self.values[value].path:
+            self.values[value].path = path
+
+    def tie(self, group: object, value: int) -> None:
+        """Add a value to a group whose members must be sharded alike."""
+        self._alike.setdefault(group, {})[value] = None
+
+    def note(self, text: str) -> None:
+        """Tell the user something, once."""
+        self.notes[text] = None
+
+    def finish(self, donated: Sequence[bool]) -> Graph:
+        """The frozen graph."""
+        values = tuple(
+            Value(index, *draft.type, draft.op, draft.path, draft.name)
+            for index, draft in enumerate(self.values)
+        )
+        ops = tuple(
+            Op(
+                index,
+                draft.kind,
+                draft.name,
+                draft.operands,
+                draft.results,
+                draft.rule,
+                draft.op_class,
+                draft.flops,
+                draft.repeat,
+                draft.region,
+                draft.source,
+                draft.equation,
+                draft.pinned,
+                draft.note,
+                draft.operand_repeats,
+            )
+            for index, draft in enumerate(self.ops)
+        )
+        return Graph(
+            values,
+            ops,
+            tuple(self.regions),
+            _groups(self._alike),
+            dict(self.value_by_path),
+            tuple(position for position, given in enumerate(donated) if given),
+            tuple(self.notes),
+        )
+
+
+def _groups(alike: Mapping[object, Mapping[int, None]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(members) for members in alike.values() if len(members) > 1)

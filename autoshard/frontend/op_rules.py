@@ -1,0 +1,161 @@
+"""The sharding rule of an op: Shardy's where it gives one, else ours.
+
+Shardy gives none to `chlo` ops, to conditionals and loops (they are no ops here) and to custom
+calls it does not know. An op that neither side has a rule for is kept whole.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import chlo, sdy
+
+from autoshard.frontend import op_kinds
+from autoshard.graph.rule import Dims, Rule, aligned_rule, batched_rule, identity_rule
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def read_rule(attribute: Any) -> Rule:
+    """Shardy's rule attribute as a value.
+
+    A factor whose propagation Shardy blocks is treated as one that must not be cut.
+    """
+    rule = sdy.OpShardingRuleAttr(attribute)
+
+    def tensors(mappings: Any) -> tuple[Dims, ...]:
+        return tuple(
+            tuple(
+                tuple(sdy.DimMappingAttr(dim).factor_indices)
+                for dim in sdy.TensorMappingAttr(tensor).dim_mappings
+            )
+            for tensor in mappings
+        )
+
+    return Rule(
+        tuple(rule.factor_sizes),
+        tensors(rule.operand_mappings),
+        tensors(rule.result_mappings),
+        frozenset(rule.reduction_factors),
+        frozenset(rule.need_replication_factors) | frozenset(rule.blocked_propagation_factors),
+        frozenset(rule.permutation_factors),
+    )
+
+
+def own_rule(op: Any, operands: Shapes, results: Shapes) -> tuple[Rule, bool]:
+    """Our rule for an op that Shardy gives none.
+
+    Args:
+        op: The MLIR operation.
+        operands: Shapes of its operands.
+        results: Shapes of its results.
+
+    Returns:
+        The rule, and whether it keeps the op whole because nothing better is known.
+    """
+    dialect, _, name = op.name.partition(".")
+    if dialect == "chlo":
+        if name in op_kinds.CHLO_ELEMENTWISE:
+            return aligned_rule(operands, results), False
+        if name == "top_k":
+            return aligned_rule(operands, results, frozenset({len(operands[0]) - 1})), False
+        if name == "ragged_dot":
+            return ragged_dot_rule(op, operands, results), False
+    if name in op_kinds.MANUAL_COLLECTIVES:
+        return aligned_rule(operands, results, _exchanged_dims(op)), False
+    if name == "custom_call":
+        target = ir.StringAttr(op.attributes["call_target_name"]).value
+        if target in op_kinds.IDENTITY_CUSTOM_CALLS:
+            return aligned_rule(operands, results), False
+        if target in op_kinds.MATRIX_CUSTOM_CALLS:
+            return batched_rule(operands, results, len(operands[0]) - 2), False
+    if name == "reshape" and 0 in (*operands[0], *results[0]):
+        # Nothing is in it, so nothing moves however it is cut.
+        return aligned_rule(operands, results), False
+    rule = batched_rule(operands, results, 0)
+    return rule, any(prod(shape) > 1 for shape in (*operands, *results))
+
+
+def ragged_dot_rule(op: Any, operands: Shapes, results: Shapes) -> Rule:
+    """Rows sorted by group, each group with a matrix of its own: `chlo.ragged_dot`.
+
+    The ragged dimension and the groups stay whole, because where a group begins depends on all
+    group sizes. Batch and free dimensions are cut; so is the contracted one, leaving partial sums,
+    unless it is the ragged one.
+    """
+    numbers = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
+    lhs_shape, rhs_shape, groups_shape = operands
+    lhs_batch = list(numbers.lhs_batching_dimensions)
+    rhs_batch = list(numbers.rhs_batching_dimensions)
+    lhs_summed = list(numbers.lhs_contracting_dimensions)
+    rhs_summed = list(numbers.rhs_contracting_dimensions)
+    ragged = set(numbers.lhs_ragged_dimensions)
+    group_dims = list(numbers.rhs_group_dimensions)
+    sizes: list[int] = []
+    reduction: set[int] = set()
+    whole: set[int] = set()
+
+    def factor(size: int) -> int:
+        sizes.append(size)
+        return len(sizes) - 1
+
+    lhs = {dim: factor(size) for dim, size in enumerate(lhs_shape)}
+    whole.update(lhs[dim] for dim in ragged)
+    rhs = {r: lhs[d] for d, r in zip(lhs_batch, rhs_batch, strict=True)}
+    for d, r in zip(lhs_summed, rhs_summed, strict=True):
+        rhs[r] = lhs[d]
+        if d not in ragged:
+            reduction.add(lhs[d])
+    for dim, size in enumerate(rhs_shape):
+        if dim not in rhs:
+            rhs[dim] = factor(size)
+            if dim in group_dims:
+                whole.add(rhs[dim])
+    # Result: group (when the contracted or a batch dimension is ragged), batch, free of both.
+    kept = [lhs[d] for d in lhs_batch]
+    kept += [lhs[d] for d in range(len(lhs_shape)) if d not in (*lhs_batch, *lhs_summed)]
+    others = (*rhs_batch, *rhs_summed, *group_dims)
+    kept += [rhs[d] for d in range(len(rhs_shape)) if d not in others]
+    if len(kept) < len(results[0]):
+        group = factor(results[0][0])
+        whole.add(group)
+        kept.insert(0, group)
+    counts = [factor(size) for size in groups_shape]
+    whole.update(counts)
+
+    def dims(factors: list[int]) -> Dims:
+        return tuple((f,) for f in factors)
+
+    return Rule(
+        tuple(sizes),
+        (
+            dims([lhs[d] for d in range(len(lhs_shape))]),
+            dims([rhs[d] for d in range(len(rhs_shape))]),
+            dims(counts),
+        ),
+        (dims(kept),),
+        frozenset(reduction),
+        frozenset(whole),
+    )
+
+
+def whole_rule(shape: tuple[int, ...]) -> Rule:
+    """The rule of a source that every device holds whole."""
+    rule = identity_rule(shape, 0)
+    return Rule(rule.factor_sizes, (), rule.results, need_replication=frozenset(range(len(shape))))
+
+
+def _exchanged_dims(op: Any) -> frozenset[int]:
+    """Dimensions along which a collective takes apart or puts together."""
+    found = set()
+    for name in (
+        "all_gather_dim",
+        "scatter_dimension",
+        "split_dimension",
+        "concat_dimension",
+    ):
+        if name in op.attributes:
+            found.add(ir.IntegerAttr(op.attributes[name]).value)
+    return frozenset(found)

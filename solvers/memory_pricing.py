@@ -1,0 +1,342 @@
+"""The memory limit as prices per byte at the few rows that bind (Lagrangian relaxation).
+
+Formula: for prices ``p[r] >= 0`` per byte held at row ``r``, every allowed answer ``x`` has ::
+
+    cost(x)  >=  min_y (cost(y) + sum_r p[r] * held[r](y))  -  sum_r p[r] * limit
+
+so the right side is a lower bound, and its minimiser nearly fits when the prices are right. Prices
+come from a master problem over the answers seen so far (cutting planes in a trust region).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+from scipy.optimize import linprog
+
+from solvers.dual_ascent import DualAscent
+from solvers.elimination import EliminationCache, EliminationOrder, eliminate
+from solvers.local_search import LocalSearch
+from solvers.memory_rows import RowUse, priced, rows_to_add
+from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
+from solvers.result import relative_gap as gap_between
+from solvers.saturating import FORBIDDEN_FROM, is_allowed
+
+Prices = Mapping[int, float]
+
+MOST_SEEN = 300
+"""Answers the master problem keeps."""
+
+REPAIR_FROM = 1.25
+"""Answers whose peak is at most this times the limit are repaired."""
+
+_STALLED_ROUNDS = 8
+
+
+class Oracle(Protocol):
+    """Bounds (and nearly minimises) a problem with extra costs."""
+
+    def at(
+        self, node_costs: Mapping[int, IntArray], edge_costs: Mapping[int, IntArray]
+    ) -> tuple[int, list[IntArray]]:
+        """Returns a lower bound with the extra costs, and choices that cost little with them."""
+        ...
+
+
+class EliminationOracle:
+    """The exact minimum, where the whole problem can be eliminated.
+
+    Args:
+        problem: At most one edge a pair, ends ascending.
+        order: Of all its nodes.
+    """
+
+    def __init__(self, problem: Problem, order: EliminationOrder) -> None:
+        self._problem = problem
+        self._order = order
+        self._cache = EliminationCache()
+        self._sums: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
+
+    def at(
+        self, node_costs: Mapping[int, IntArray], edge_costs: Mapping[int, IntArray]
+    ) -> tuple[int, list[IntArray]]:
+        """Eliminates with the extra costs."""
+        costs = list(self._problem.node_costs)
+        sums: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
+
+        def total(base: IntArray, extra: IntArray) -> IntArray:
+            key = (id(base), id(extra))
+            if key not in sums:
+                sums[key] = self._sums.get(key) or (base, extra, _plus(base, extra))
+            return sums[key][2]
+
+        for node, extra in node_costs.items():
+            costs[node] = total(costs[node], extra)
+        tables = {
+            (edge.u, edge.v): total(edge.costs, edge_costs[e]) if e in edge_costs else edge.costs
+            for e, edge in enumerate(self._problem.edges)
+        }
+        self._sums = sums
+        done = eliminate(self._order, costs, tables, self._cache)
+        choices = np.zeros(self._problem.num_nodes, dtype=np.int64)
+        return done.constant, [done.complete(choices)]
+
+
+class AscentOracle:
+    """A bound by message passing that keeps what it learned at earlier prices.
+
+    Args:
+        problem: At most one edge a pair.
+        first_sweeps: At the first prices.
+        sweeps: At each later ones.
+    """
+
+    def __init__(self, problem: Problem, *, first_sweeps: int = 16, sweeps: int = 4) -> None:
+        self.ascent = DualAscent(problem)
+        self._sweeps = sweeps
+        self._next_sweeps = first_sweeps
+
+    def at(
+        self, node_costs: Mapping[int, IntArray], edge_costs: Mapping[int, IntArray]
+    ) -> tuple[int, list[IntArray]]:
+        """Sweeps with the extra costs, decodes and descends."""
+        self.ascent.set_extra_costs(node_costs, edge_costs)
+        self.ascent.sweep(self._next_sweeps)
+        self._next_sweeps = self._sweeps
+        found = [self.ascent.descended(choices) for choices in self.ascent.candidates()]
+        return self.ascent.bound, found
+
+
+def _plus(base: IntArray, extra: IntArray) -> IntArray:
+    return np.where(base >= FORBIDDEN_FROM, FORBIDDEN, base + extra)
+
+
+@dataclass(slots=True)
+class PriceSearch:
+    """Looks for prices and, on the way, for answers that fit.
+
+    Args:
+        problem: With a memory limit; times are row numbers.
+        num_rows: How many rows there are.
+        oracle: Made from `problem`.
+        relative_gap: Stop once the gap is at most this.
+        deadline: `time.monotonic` value to stop at.
+        prices: To start from.
+
+    Attributes:
+        lower_bound: Proven for all answers that fit.
+        best_prices: Those that proved it.
+        choices: Best answer that fits, or None.
+        cost: Of `choices`.
+    """
+
+    problem: Problem
+    num_rows: int
+    oracle: Oracle
+    relative_gap: float = 0.0
+    deadline: float | None = None
+    prices: dict[int, float] = field(default_factory=dict)
+    lower_bound: int = 0
+    best_prices: dict[int, float] = field(default_factory=dict)
+    choices: IntArray | None = None
+    cost: int | None = None
+    num_rounds: int = 0
+    _rows: list[int] = field(default_factory=list)
+    _seen_costs: list[int] = field(default_factory=list)
+    _seen_held: list[IntArray] = field(default_factory=list)
+    _seen_keys: set[bytes] = field(default_factory=set)
+    _use: RowUse = field(init=False)
+    _local: LocalSearch | None = None
+
+    def __post_init__(self) -> None:
+        self._use = RowUse(self.problem, self.num_rows)
+        self._rows = sorted(self.prices)
+
+    @property
+    def limit(self) -> int:
+        assert self.problem.memory_limit is not None
+        return self.problem.memory_limit
+
+    @property
+    def local(self) -> LocalSearch:
+        if self._local is None:
+            self._local = LocalSearch(self.problem, self.num_rows)
+        return self._local
+
+    def run(self, most_rounds: int = 60) -> None:
+        """Raises the bound round by round until the gap is closed or nothing moves any more."""
+        reach = 0.5
+        stalled = 0
+        prices = dict(self.prices)
+        for _ in range(most_rounds):
+            self.num_rounds += 1
+            bound, found = self._at(prices)
+            gained = bound - self.lower_bound
+            needed = 1e-3 * max(1, (self.cost or 2 * abs(self.lower_bound)) - self.lower_bound)
+            if gained > 0 or not self.best_prices:
+                self.lower_bound = max(self.lower_bound, bound)
+                self.best_prices = dict(prices)
+            stalled = 0 if gained > needed else stalled + 1
+            reach = min(4.0, reach * 1.5) if gained > 0 else max(1e-4, reach * 0.6)
+            before = self.cost
+            self._consider_all(found, is_repair_due=self.num_rounds % 4 == 1 or stalled > 1)
+            if self.cost != before:
+                stalled = 0
+            if gap_between(self.cost, self.lower_bound) <= self.relative_gap:
+                return
+            added = self._add_rows(found)
+            if (stalled >= _STALLED_ROUNDS and not added) or self.is_over():
+                return
+            prices = self._next_prices(reach)
+
+    def is_over(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def offer(self, choices: Sequence[int] | IntArray) -> bool:
+        """Keeps choices that are allowed, fit, and are cheaper; returns whether it did."""
+        taken = np.array(choices, dtype=np.int64)
+        cost = cost_of(self.problem, taken)
+        held = self._use.held(taken)
+        if cost is None:
+            return False
+        self._see(taken, cost, held)
+        if held.max(initial=0) > self.limit or (self.cost is not None and cost >= self.cost):
+            return False
+        self.choices, self.cost = taken, cost
+        return True
+
+    def priced_most(self) -> int:
+        """What an answer no dearer than the best one costs at most with `best_prices` added."""
+        assert self.cost is not None
+        return self.cost + math.ceil(_total(self.best_prices) * self.limit)
+
+    def extra_costs(self) -> tuple[dict[int, IntArray], dict[int, IntArray]]:
+        """What `best_prices` add, by node and by edge."""
+        return priced(self.problem, self.best_prices, self.num_rows)
+
+    def _at(self, prices: Prices) -> tuple[int, list[IntArray]]:
+        bound, found = self.oracle.at(*priced(self.problem, prices, self.num_rows))
+        return bound - math.ceil(_total(prices) * self.limit), found
+
+    def _see(self, choices: IntArray, cost: int, held: IntArray) -> None:
+        key = choices.tobytes()
+        if key not in self._seen_keys:
+            self._seen_keys.add(key)
+            self._seen_costs.append(cost)
+            self._seen_held.append(held)
+
+    def _consider_all(self, found: list[IntArray], *, is_repair_due: bool) -> None:
+        for choices in found:
+            cost = cost_of(self.problem, choices)
+            if cost is None:
+                continue
+            held = self._use.held(choices)
+            is_new = choices.tobytes() not in self._seen_keys
+            self._see(choices, cost, held)
+            peak = int(held.max(initial=0))
+            if peak <= self.limit:
+                if self.offer(choices) or is_repair_due:
+                    self.offer(self.local.improved(choices, deadline=self.deadline))
+            elif is_repair_due and is_new and peak <= REPAIR_FROM * self.limit:
+                repaired = self.local.repaired(choices, deadline=self.deadline)
+                if self._use.held(repaired).max(initial=0) <= self.limit:
+                    self.offer(repaired)
+                    self.offer(self.local.improved(repaired, deadline=self.deadline))
+
+    def _add_rows(self, found: list[IntArray]) -> bool:
+        added = False
+        for choices in found:
+            rows = rows_to_add(self._use.held(choices), self.limit, self._rows, most=3)
+            self._rows += rows
+            added |= bool(rows)
+        return added
+
+    def _next_prices(self, reach: float) -> dict[int, float]:
+        """Solves the master problem near the best prices.
+
+        Formula: ``max z`` with ``z <= cost[k] + sum_r p[r] * (held[k][r] - limit)`` for all seen
+        answers k and ``|p - best| <= reach * size`` per row.
+        """
+        rows = self._rows
+        if not rows:
+            return {}
+        costs = self._seen_costs[-MOST_SEEN:]
+        excess = np.array([held[rows] - self.limit for held in self._seen_held[-MOST_SEEN:]])
+        scale = max(1.0, float(abs(self.lower_bound)), float(max(costs) - min(costs)))
+        unit = max(1.0, float(np.abs(excess).max(initial=0)))
+        best = np.array([self.best_prices.get(row, 0.0) for row in rows]) * unit / scale
+        size = max(1.0, float(best.max(initial=0.0)))
+        objective = np.zeros(len(rows) + 1)
+        objective[-1] = -1.0
+        coefficients = np.column_stack((-excess / unit, np.ones(len(costs))))
+        right = (np.array([float(cost - self.lower_bound) for cost in costs])) / scale
+        bounds = [(max(0.0, float(b) - reach * size), float(b) + reach * size) for b in best]
+        solved = linprog(
+            objective, A_ub=coefficients, b_ub=right, bounds=[*bounds, (None, None)], method="highs"
+        )
+        if solved.status != 0:
+            return {row: self.best_prices.get(row, 0.0) * 1.1 for row in rows}
+        found = np.asarray(solved.x[:-1]) * scale / unit
+        return {row: float(p) for row, p in zip(rows, found, strict=True) if p > 0}
+
+
+def _total(prices: Prices) -> Fraction:
+    return sum((Fraction(price) for price in prices.values()), Fraction(0))
+
+
+def cost_of(problem: Problem, choices: IntArray) -> int | None:
+    """Adds up costs; None where a forbidden one is picked."""
+    total = 0
+    for costs, choice in zip(problem.node_costs, choices, strict=True):
+        paid = int(costs[choice])
+        if paid >= FORBIDDEN_FROM:
+            return None
+        total += paid
+    for edge in problem.edges:
+        paid = int(edge.costs[choices[edge.u], choices[edge.v]])
+        if paid >= FORBIDDEN_FROM:
+            return None
+        total += paid
+    return total
+
+
+def with_costs_times(problem: Problem, factor: int) -> Problem:
+    """The same problem with every allowed cost multiplied; shared tables stay shared."""
+    if factor == 1:
+        return problem
+    tables: dict[int, IntArray] = {}
+
+    def scaled(costs: IntArray) -> IntArray:
+        if id(costs) not in tables:
+            allowed = is_allowed(costs)
+            tables[id(costs)] = np.where(allowed, np.where(allowed, costs, 0) * factor, FORBIDDEN)
+        return tables[id(costs)]
+
+    return replace(
+        problem,
+        node_costs=tuple(scaled(costs) for costs in problem.node_costs),
+        edges=tuple(Edge(edge.u, edge.v, scaled(edge.costs)) for edge in problem.edges),
+    )
+
+
+def largest_total(problem: Problem) -> int:
+    """No allowed answer costs more."""
+    largest: dict[int, int] = {}
+    total = 0
+    for costs in (*problem.node_costs, *(edge.costs for edge in problem.edges)):
+        if id(costs) not in largest:
+            largest[id(costs)] = int(costs[is_allowed(costs)].max(initial=0))
+        total += largest[id(costs)]
+    return total
+
+
+def resolution_factor(problem: Problem) -> int:
+    """The power of two by which costs may grow so that rounding prices down loses nothing much."""
+    spare = 2**44 // max(1, largest_total(problem))
+    return 1 << max(0, spare.bit_length() - 1)
