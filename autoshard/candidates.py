@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from math import gcd
 
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Dims, Rule
 from autoshard.layouts import Layout, MeshParts, Parts, part_orders
-from autoshard.sharding import AxisRef
+from autoshard.pinned import constraint_sharding
+from autoshard.sharding import AxisRef, Mesh, MeshAxis
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class CandidateMaker:
     parts: MeshParts
     max_candidates: int = 400
     written: frozenset[Layout] = frozenset()
+    _orders_of: dict[frozenset[int], tuple[Parts, ...]] = field(default_factory=dict)
     _by_rule: dict[tuple[Rule, frozenset[str]], tuple[Candidate, ...]] = field(default_factory=dict)
 
     def of_rule(
@@ -94,10 +96,8 @@ class CandidateMaker:
                 continue
             num_axes = len({self.parts.axes[part] for used in chosen.values() for part in used})
             for ordered in product(*(self._orders(used) for used in chosen.values())):
-                oddness = sum(list(order) != sorted(order) for order in ordered)
                 for candidate in self._finish(rule, dict(zip(chosen, ordered, strict=True))):
-                    rank = -1 if num_axes < 2 else oddness + _num_targets(candidate)
-                    found.setdefault(candidate, rank)
+                    found.setdefault(candidate, _oddness(candidate) if num_axes > 1 else -1)
         if len(found) <= self.max_candidates:
             return tuple(found)
         ranked = sorted(found, key=lambda c: (found[c], -c.cut))
@@ -106,10 +106,13 @@ class CandidateMaker:
 
     def _orders(self, used: frozenset[int]) -> tuple[Parts, ...]:
         """Orders in which parts may cut one dimension, the user's own among them."""
-        orders = dict.fromkeys(part_orders(self.parts, used))
-        for layout in sorted(self.written):
-            orders.update((dim, None) for dim in layout if used == set(dim))
-        return tuple(orders)
+        found = self._orders_of.get(used)
+        if found is None:
+            orders = dict.fromkeys(part_orders(self.parts, used))
+            for layout in sorted(self.written):
+                orders.update((dim, None) for dim in layout if used == set(dim))
+            found = self._orders_of[used] = tuple(orders)
+        return found
 
     def _axes_written_in_parts(self) -> set[str]:
         axes = self.parts.axes
@@ -155,6 +158,7 @@ class CandidateMaker:
             ended = tuple(tuple(dim) for dim in layout)
             if all(
                 size % self.parts.num_shards(dim) == 0
+                and (len(dim) < 3 or dim in self._orders(frozenset(dim)))
                 for size, dim in zip(shape, ended, strict=True)
             ):
                 rest = tuple(p for p in reduced if p not in scattered)
@@ -231,12 +235,17 @@ def _part_choices(
     return [tuple(pair for pairs in choice for pair in pairs) for choice in product(*per_part)]
 
 
-def _num_targets(candidate: Candidate) -> int:
-    """Dimensions that a sum is scattered onto, beyond the first."""
-    if not candidate.scattered:
-        return 0
-    before, after = candidate.partial, candidate.results[0]
-    return sum(a != b for a, b in zip(before, after, strict=True)) - 1
+def _oddness(candidate: Candidate) -> int:
+    """How unusual a candidate is: axes out of mesh order, sums scattered onto many dimensions."""
+    odd = sum(
+        list(dim) != sorted(dim)
+        for layout in (*candidate.operands, *candidate.results)
+        for dim in layout
+    )
+    if candidate.scattered:
+        pairs = zip(candidate.partial, candidate.results[0], strict=True)
+        odd += sum(before != after for before, after in pairs) - 1
+    return odd
 
 
 def _result_shape(rule: Rule) -> tuple[int, ...]:
@@ -263,12 +272,16 @@ def choose_splits(
         written: Axis references in the user's shardings.
 
     Raises:
-        ConstraintError: The user's sub-axes of one axis cannot be parts of one splitting of it.
+        ConstraintError: The user's sub-axes of one axis cannot be parts of one splitting of it,
+            or a sharding constraint is on another mesh.
     """
     splits: dict[str, tuple[int, ...]] = {}
     cuts: dict[str, set[int]] = {}
     refs: dict[str, list[AxisRef]] = {}
-    for ref in written:
+    mesh = Mesh(tuple(MeshAxis(name, size) for name, size in mesh_sizes.items()))
+    pinned = (op for op in graph.ops if op.kind is OpKind.CONSTRAINT)
+    constrained = (ref for op in pinned for ref in constraint_sharding(op, mesh)[0].axis_refs())
+    for ref in chain(written, constrained):
         if ref.size is not None and ref.name in mesh_sizes:
             cuts.setdefault(ref.name, set()).update((ref.pre_size, ref.pre_size * ref.size))
             refs.setdefault(ref.name, []).append(ref)

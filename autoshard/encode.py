@@ -8,8 +8,8 @@ Encode and decode are a pair: `decode(encoded, result.choices)`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,11 @@ from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import Buffers, carry_stop
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.rule import identity_rule
-from autoshard.layouts import Layout, MeshParts, refines
+from autoshard.layouts import Layout, MeshParts
+from autoshard.pinned import Pin, constraint_sharding, read_pin
 from autoshard.reshard import Resharder, ReshardTable
-from autoshard.sharding import AxisRef, Sharding, parse_sharding
+from autoshard.sharding import AxisRef, Sharding, format_sharding, parse_sharding
+from autoshard.ties import Tie, TiedTensor, refuse_clashes, unequal
 from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem
 
 IntArray = npt.NDArray[np.int64]
@@ -95,14 +97,22 @@ class Encoder:
     )
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
+    _pins: dict[int, dict[int, Pin]] = field(default_factory=dict)  # by op, then by value
+    _admitted_by_pin: dict[Hashable, tuple[Candidate, ...]] = field(default_factory=dict)
+    _moves: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by id of the table
+    _grouped: frozenset[int] = field(init=False)
+    _negligible_bytes: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._maker = CandidateMaker(self.costing.parts)
         self._resharder = Resharder(self.costing.parts, self.costing)
+        self._grouped = frozenset(value for group in self.graph.groups for value in group)
+        self._negligible_bytes = self._find_negligible_bytes()
 
     def encode(self) -> Encoded:
         """Enumerate, price and assemble."""
         nodes = [op for op in self.graph.ops if self._has_choice(op)]
+        self._read_pins(nodes)
         for op in nodes:
             self._candidates[op.index] = self._candidates_of(op)
         self._make_tables(nodes)
@@ -139,83 +149,94 @@ class Encoder:
         base = self._maker.of_rule(op.rule, forbidden)
         if op.kind in (OpKind.ENTER_MANUAL, OpKind.LEAVE_MANUAL):
             return self._manual(op, base)
-        wish, where = self._wish(op)
-        if wish is None:
-            return base
-        return self._admitted(op, base, wish, where)
+        if op.index in self._pins:
+            base = self._admitted(op, base, self._pins[op.index])
+        if len(op.results) > 1 and self._grouped.intersection(op.results):
+            base = self._alike_results(op, base)
+        return base
 
-    def _wish(self, op: Op) -> tuple[Sharding | None, str]:
-        if op.kind is OpKind.ARGUMENT:
-            value = self.graph.values[op.results[0]]
-            return self.wishes.arguments[op.index], f"argument {value.name}: {value.type_text}"
-        if op.kind is OpKind.RESULT:
-            value = self.graph.values[op.operands[0]]
-            position = op.index - len(self.graph.ops) + len(self.wishes.results)
-            return self.wishes.results[position], f"{op.name}: {value.type_text}"
+    def _read_pins(self, nodes: list[Op]) -> None:
+        """Read what the user pinned, so that every op can follow it."""
+        places = {op.index: i for i, op in enumerate(self.graph.arguments)}
+        places |= {op.index: i for i, op in enumerate(self.graph.results)}
+        for op in nodes:
+            for value, sharding, where in self._asked(op, places.get(op.index, -1)):
+                found = self.graph.values[value]
+                pin = read_pin(
+                    sharding, self.costing.parts, found.shape, f"{where}: {found.type_text}"
+                )
+                self._pins.setdefault(op.index, {})[value] = pin
+        written = frozenset(pin.asked for pins in self._pins.values() for pin in pins.values())
+        self._maker = CandidateMaker(self.costing.parts, written=written)
+
+    def _asked(self, op: Op, place: int) -> Iterator[tuple[int, Sharding, str]]:
+        """What the user asked of an op: `(value, sharding, where)`."""
         if op.kind is OpKind.CONSTRAINT:
-            value = self.graph.values[op.operands[0]]
-            where = f"sharding constraint at {op.source or 'unknown line'}: {value.type_text}"
-            return parse_sharding(op.pinned), where
-        for value_index in op.results:
-            if value_index in self.wishes.values:
-                value = self.graph.values[value_index]
-                return self.wishes.values[value_index], f"value at {op.source}: {value.type_text}"
-        return None, ""
+            sharding, where = constraint_sharding(op, self.costing.parts.mesh)
+            yield op.results[0], sharding, where
+            return
+        asked: Sharding | None = None
+        if op.kind is OpKind.ARGUMENT:
+            value = op.results[0]
+            asked, where = self.wishes.arguments[place], f"argument {self.graph.values[value].name}"
+        elif op.kind is OpKind.RESULT:
+            value = op.operands[0]
+            asked, where = self.wishes.results[place], f"result {op.name}"
+        if asked is not None:
+            yield value, asked, where
+        for value in op.results:
+            if value in self.wishes.values:
+                yield value, self.wishes.values[value], f"value made at {op.source or op.name}"
 
     def _admitted(
-        self, op: Op, base: tuple[Candidate, ...], wish: Sharding, where: str
+        self, op: Op, base: tuple[Candidate, ...], pins: Mapping[int, Pin]
     ) -> tuple[Candidate, ...]:
-        """The candidates a wish admits; a closed wish that is no candidate becomes one."""
-        parts = self.costing.parts
-        shape = self.graph.values[(op.results or op.operands)[0]].shape
-        self._check_wish(wish, shape, where)
-        asked = parts.to_layout(wish)
-        replicated = {p for ref in wish.replicated for p in parts.parts_of(ref)}
-
-        def admits(layout: Layout) -> bool:
-            if replicated.intersection(p for dim in layout for p in dim):
-                return False
-            return all(
-                have[: len(want)] == want if dim.is_open else have == want
-                for have, want, dim in zip(layout, asked, wish.dims, strict=True)
+        """The candidates that pins admit; a pin that no candidate meets becomes one."""
+        wanted = [(_place_of(op, value), pin) for value, pin in pins.items()]
+        key = (id(base), *((place, p.asked, p.is_open, p.banned) for place, p in wanted))
+        found = self._admitted_by_pin.get(key)
+        if found is None:
+            found = tuple(
+                c
+                for c in base
+                if all(pin.admits(_side(c, bool(op.results))[place]) for place, pin in wanted)
             )
-
-        kept = tuple(c for c in base if admits((c.results or c.operands)[0]))
-        if kept:
-            return kept
-        if op.kind is OpKind.COMPUTE:
-            raise ConstraintError(
-                f"no way to cut {op.name} ends in {wish}",
-                where=where,
-                fix="put a sharding constraint after it, which may reshard",
-            )
-        num_operands, num_results = len(op.operands), len(op.results)
-        return (Candidate((asked,) * num_operands, (asked,) * num_results, 1),)
-
-    def _check_wish(self, wish: Sharding, shape: tuple[int, ...], where: str) -> None:
-        mesh = self.costing.parts.mesh
-        if len(wish.dims) != len(shape):
-            raise ConstraintError(
-                f"the sharding has {len(wish.dims)} dimensions, the tensor has {len(shape)}",
-                where=where,
-                fix="give one dimension sharding per tensor dimension",
-            )
-        for dim, (dim_sharding, size) in enumerate(zip(wish.dims, shape, strict=True)):
-            shards = 1
-            for ref in dim_sharding.axes:
-                if ref.name not in mesh.sizes:
-                    raise ConstraintError(
-                        f'dimension {dim} uses axis "{ref.name}", which the mesh does not have',
-                        where=where,
-                        fix=f"use one of {', '.join(mesh.axis_names)}, or add it to the mesh",
-                    )
-                shards *= ref.size_on(mesh)
-            if size % shards:
+            if not found and op.kind is not OpKind.COMPUTE:
+                found = self._extended(op, base, next(iter(pins.values())))
+            if not found:
+                shown = " and ".join(format_sharding(pin.sharding) for pin in pins.values())
                 raise ConstraintError(
-                    f"dimension {dim} has size {size}, which {shards} shards do not divide",
-                    where=where,
-                    fix=f"pad it to {-(-size // shards) * shards}, or cut another dimension",
+                    f"no way to cut {op.name} ends in {shown}",
+                    where="; ".join(pin.where for pin in pins.values()),
+                    fix="put a sharding constraint after it, which may reshard",
                 )
+            self._admitted_by_pin[key] = found
+        return found
+
+    def _extended(self, op: Op, base: tuple[Candidate, ...], pin: Pin) -> tuple[Candidate, ...]:
+        """Candidates of an op that keeps shapes, made of what is asked for and nothing natural."""
+        shape = self.graph.values[(op.results or op.operands)[0]].shape
+        layouts = dict.fromkeys(
+            pin.extended(self.costing.parts, _side(c, bool(op.results))[0], shape) for c in base
+        )
+        return tuple(
+            Candidate((layout,) * len(op.operands), (layout,) * len(op.results), 1)
+            for layout in layouts
+            if layout is not None
+        )
+
+    def _alike_results(self, op: Op, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """The candidates under which results of one op in one group are sharded alike."""
+        for group in self.graph.groups:
+            places = [place for place, value in enumerate(op.results) if value in group]
+            base = tuple(c for c in base if len({c.results[place] for place in places}) <= 1)
+        if not base:
+            raise ConstraintError(
+                f"results of {op.name} that must be sharded alike have no sharding in common",
+                where=op.source or op.name,
+                fix="take one of them out of its shard_alike group",
+            )
+        return base
 
     def _manual(self, op: Op, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Inside a shard_map body the free axes cut what the manual ones have left."""
@@ -303,22 +324,35 @@ class Encoder:
         for op in nodes:
             for position, value in enumerate(op.operands):
                 producer = self.graph.ops[self.graph.values[value].op]
-                if producer.index not in node_by_op or not self.graph.values[value].shape:
+                if producer.index not in node_by_op or producer.index == op.index:
                     continue
-                repeat = op.operand_repeats[position] if op.operand_repeats else op.repeat
+                if not self.graph.values[value].shape:
+                    continue
                 place = producer.results.index(value)
                 rows = self._layout_indices(self._candidates[producer.index], True, place, value)
                 columns = self._layout_indices(self._candidates[op.index], False, position, value)
-                if producer.index == op.index:
-                    continue
                 table = self._tables[self._type(value)]
+                repeat = _reads(op, position)
                 costs = self._edge_costs(table, rows, columns, repeat)
+                earlier = _earlier_reads(op, position)
+                if earlier:  # what one read of the op needs moved is there for its other reads
+                    shared = self._shared_reads(op, value, columns, earlier)
+                    if shared.all():
+                        continue
+                    costs = np.where(shared, 0, costs)
                 edges.append(Edge(node_by_op[producer.index], node_by_op[op.index], costs))
-                usage = self._copy_bytes(table, rows, columns, value)
-                if usage is not None:
-                    stop = carry_stop(self.graph, op)
-                    copies.append(EdgeMemory(len(edges) - 1, op.index, stop, usage))
+                copy = self._copy(op, table, rows, columns, value)
+                if copy is not None:
+                    copies.append(replace(copy, edge=len(edges) - 1))
         return edges, copies
+
+    def _shared_reads(
+        self, op: Op, value: int, columns: IntArray, earlier: list[int]
+    ) -> npt.NDArray[np.bool_]:
+        """bool[num_candidates]: whether an earlier read of the same value has the same need."""
+        candidates = self._candidates[op.index]
+        reads = [self._layout_indices(candidates, False, place, value) for place in earlier]
+        return np.any([read == columns for read in reads], axis=0)
 
     def _edge_costs(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, repeat: float
@@ -331,19 +365,31 @@ class Encoder:
             self._costs[key] = found
         return found[1]
 
+    def _copy(
+        self, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
+    ) -> EdgeMemory | None:
+        """Memory that a reshard of an operand takes, for an edge still to be numbered."""
+        usage = self._copy_bytes(table, rows, columns, value)
+        if usage is None:
+            return None
+        stop = len(self.graph.ops) if op.kind is OpKind.RESULT else carry_stop(self.graph, op)
+        return EdgeMemory(-1, op.index, stop, usage)
+
     def _copy_bytes(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
     ) -> IntArray | None:
         """int64[num_rows, num_columns]: bytes of the copy a reshard makes; None: negligible."""
         total = self.graph.values[value].num_bytes
-        if total < self._negligible_bytes():
+        if total < self._negligible_bytes:
             return None
         key = (id(table), id(rows), id(columns), -1)
         found = self._costs.get(key)
         if found is None:
             pieces = self._pieces(table)[columns]
             local = np.broadcast_to(total // pieces, (len(rows), len(columns)))
-            moved = _moves_data(table)[np.ix_(rows, columns)]
+            if id(table) not in self._moves:
+                self._moves[id(table)] = _moves_data(table)
+            moved = self._moves[id(table)][np.ix_(rows, columns)]
             found = ((table, rows, columns), np.where(moved, local, 0).astype(np.int64))
             self._costs[key] = found
         return found[1] if found[1].any() else None
@@ -358,46 +404,41 @@ class Encoder:
     # -- ties -----------------------------------------------------------------------------------
 
     def _ties(self, node_by_op: Mapping[int, int]) -> list[Edge]:
-        edges = []
+        ends: dict[tuple[int, bool, int], TiedTensor] = {}
+
+        def end(op: Op, value: int) -> TiedTensor:
+            key = (op.index, bool(op.results), _place_of(op, value))
+            if key not in ends:
+                layouts = tuple(_side(c, key[1])[key[2]] for c in self._candidates[op.index])
+                ends[key] = TiedTensor(node_by_op[op.index], layouts, self._end_label(op, value))
+            return ends[key]
+
+        ties = []
         for group in self.graph.groups:
-            held = [v for v in group if self.graph.values[v].op in node_by_op]
-            for first, second in pairwise(held):
-                edges += self._tie(first, second, node_by_op, "shard_alike group")
+            makers = [self.graph.ops[self.graph.values[v].op] for v in group]
+            held = [end(o, v) for o, v in zip(makers, group, strict=True) if o.index in node_by_op]
+            ties += [Tie(a, b, "one shard_alike group") for a, b in pairwise(held)]
         arguments, results = self.graph.arguments, self.graph.results
         for argument, result in self.wishes.alike:
-            if not self.graph.values[arguments[argument].results[0]].shape:
-                continue
             u, v = arguments[argument], results[result]
-            costs = self._equal(
-                [c.results[0] for c in self._candidates[u.index]],
-                [c.operands[0] for c in self._candidates[v.index]],
-            )
-            edges.append(Edge(node_by_op[u.index], node_by_op[v.index], costs))
-        return edges
+            if u.index in node_by_op and v.index in node_by_op:
+                reason = "an argument given up (donated) and the result that replaces it"
+                ties.append(Tie(end(u, u.results[0]), end(v, v.operands[0]), reason))
+        refuse_clashes(ties)
+        return [
+            Edge(a.node, b.node, unequal(a.layouts, b.layouts, FORBIDDEN))
+            for a, b in ((tie.first, tie.second) for tie in ties)
+            if a.node != b.node
+        ]
 
-    def _tie(self, first: int, second: int, node_by_op: Mapping[int, int], why: str) -> list[Edge]:
-        sides = []
-        for value in (first, second):
-            op = self.graph.ops[self.graph.values[value].op]
-            place = op.results.index(value)
-            layouts = [c.results[place] for c in self._candidates[op.index]]
-            sides.append((op, layouts))
-        (u, rows), (v, columns) = sides
-        if u.index == v.index:
-            return []
-        costs = self._equal(rows, columns)
-        if (costs >= FORBIDDEN).all():
-            raise ConstraintError(
-                f"two members of a {why} cannot be sharded alike: "
-                f"{_where(self.graph, first)} and {_where(self.graph, second)}",
-                where=f"{u.source or u.name} and {v.source or v.name}",
-                fix="remove one of them from the group, or the constraint that fixes it",
-            )
-        return [Edge(node_by_op[u.index], node_by_op[v.index], costs)]
-
-    def _equal(self, rows: list[Layout], columns: list[Layout]) -> IntArray:
-        same = [[0 if row == column else FORBIDDEN for column in columns] for row in rows]
-        return np.array(same, dtype=np.int64)
+    def _end_label(self, op: Op, value: int) -> str:
+        pin = self._pins.get(op.index, {}).get(value)
+        if pin is not None:
+            return f"{pin.where} is asked to be {format_sharding(pin.sharding)}"
+        found = self.graph.values[value]
+        name = found.name or f"{op.name} at {op.source or 'unknown line'}"
+        count = len(self._candidates[op.index])
+        return f"{name}: {found.type_text} can be sharded in {count} ways"
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -452,27 +493,33 @@ class Encoder:
     def _layout_copies(
         self, node: int, op: Op, candidates: tuple[Candidate, ...]
     ) -> Iterator[NodeMemory]:
-        """Copies that XLA's CPU backend makes for the kernel gradient of a convolution.
+        """Copies that XLA's CPU backend makes for the gradients of a convolution.
 
-        That convolution contracts over the batch, so both operands are wanted in another dimension
-        order; each copy is made as soon as its operand is there (seen in buffer assignments of
-        jaxlib 0.10.2).
+        The kernel's gradient contracts over the batch and wants both operands in another dimension
+        order; the input's gradient wants the kernel reversed. Each copy is made as soon as what it
+        is made from is there (seen in buffer assignments of jaxlib 0.10.2).
         """
         if self.costing.model.hardware.backend != "cpu" or op.op_class is not OpClass.CONVOLUTION:
             return
         assert op.rule is not None
-        if not set(op.rule.operands[0][0]) <= op.rule.reduction:
-            return
+        contracts_batch = set(op.rule.operands[0][0]) <= op.rule.reduction
         for position, value in enumerate(op.operands):
             found = self.graph.values[value]
+            maker = self.graph.ops[found.op]
+            if contracts_batch:
+                start, stop = found.op, op.index + 1
+            elif maker.name == "reverse":
+                start, stop = self.graph.values[maker.operands[0]].op, maker.index
+            else:
+                continue
             pieces = [
                 self.costing.parts.num_shards(p for dim in c.operands[position] for p in dim)
                 for c in candidates
             ]
             usage = found.num_bytes // np.array(pieces, dtype=np.int64)
-            yield NodeMemory(node, max(found.op, 0), op.index + 1, usage)
+            yield NodeMemory(node, start, stop, usage)
 
-    def _negligible_bytes(self) -> float:
+    def _find_negligible_bytes(self) -> float:
         if self.memory_limit is not None:
             return self.memory_limit * NEGLIGIBLE_SHARE
         held = sum(self.graph.values[op.results[0]].num_bytes for op in self.graph.arguments)
@@ -484,7 +531,7 @@ class Encoder:
         """Bytes a result takes beyond its final size before it is scattered."""
         if len(op.results) != 1 or not any(c.scattered for c in candidates):
             return None
-        if total < self._negligible_bytes():
+        if total < self._negligible_bytes:
             return None
         before = [
             total // self.costing.parts.num_shards(p for dim in c.partial for p in dim)
@@ -505,6 +552,20 @@ class Encoder:
         } - {op.results[0] for op in self.graph.arguments}
 
 
+def _reads(op: Op, position: int) -> float:
+    """How often an op reads an operand."""
+    return op.operand_repeats[position] if op.operand_repeats else op.repeat
+
+
+def _earlier_reads(op: Op, position: int) -> list[int]:
+    """Earlier operands of an op that are the same value, read as often."""
+    return [
+        place
+        for place in range(position)
+        if op.operands[place] == op.operands[position] and _reads(op, place) == _reads(op, position)
+    ]
+
+
 def _side(candidate: Candidate, is_result: bool) -> tuple[Layout, ...]:
     return candidate.results if is_result else candidate.operands
 
@@ -518,16 +579,18 @@ def _moves_data(table: ReshardTable) -> npt.NDArray[np.bool_]:
     """bool[num_layouts, num_layouts]: whether a reshard is more than cutting further."""
     size = len(table.layouts)
     moved = np.ones((size, size), dtype=np.bool_)
-    for i, start in enumerate(table.layouts):
-        for j, end in enumerate(table.layouts):
-            if refines(end, start):
-                moved[i, j] = False
+    for end, layout in enumerate(table.layouts):
+        prefixes = [[dim[:length] for length in range(len(dim) + 1)] for dim in layout]
+        for coarser in product(*prefixes):
+            start = table.index.get(coarser)
+            if start is not None:
+                moved[start, end] = False
     return moved
 
 
-def _where(graph: Graph, value: int) -> str:
-    found = graph.values[value]
-    return found.name or f"{found.type_text} from {graph.ops[found.op].name}"
+def _place_of(op: Op, value: int) -> int:
+    """Where an op makes a value, or reads it where it makes none."""
+    return (op.results or op.operands).index(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -552,6 +615,11 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
                 layouts[value] = layout
     for op in reversed(graph.ops):
         wanted = chosen[op.index].operands if op.index in chosen else None
+        if op.kind is OpKind.FREE and op.results:  # made piece by piece, from pieces
+            made = layouts[op.results[0]]
+            shape = graph.values[op.results[0]].shape
+            same = all(graph.values[value].shape == shape for value in op.operands)
+            wanted = (made,) * len(op.operands) if made is not None and same else None
         for position, value in enumerate(op.operands):
             if layouts[value] is None and wanted is not None:
                 layouts[value] = wanted[position]

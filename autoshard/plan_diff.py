@@ -10,6 +10,7 @@ from typing import TypeVar
 from autoshard.graph.collective import PredictedCollective
 from autoshard.plan import Baseline, LiveTensor, Miss, PlanData, PlannedOp, PlannedTensor
 from autoshard.sharding import format_mesh, format_sharding
+from autoshard.source_names import with_short_sources
 
 ABSENT = "-"
 
@@ -65,7 +66,11 @@ class PlanDiff:
 
 
 def diff_plans(before: PlanData, after: PlanData) -> PlanDiff:
-    """Everything in which two plans differ; nothing for a plan and itself."""
+    """Everything in which two plans differ; nothing for a plan and itself.
+
+    Source lines are compared by their file names: the same program elsewhere is no difference.
+    """
+    before, after = with_short_sources(before), with_short_sources(after)
     return PlanDiff(
         program=_program(before, after),
         totals=_totals(before, after),

@@ -192,11 +192,10 @@ def solve_by_bounds(
         finisher: Solves what is left when bounds stall; None returns the gap that is left.
     """
     costs_only = replace(problem, node_memory=(), edge_memory=(), memory_limit=None)
-    search = _Search(
-        costs_only, relative_gap, deadline, np.random.default_rng(seed), seed, finisher
-    )
-    for hint in hints:
-        search.offer(tuple(int(choice) for choice in hint))
+    starts = [tuple(int(choice) for choice in hint) for hint in hints]
+    search = _Search(costs_only, relative_gap, deadline, seed, starts, finisher)
+    for start in starts:
+        search.offer(start)
     search.run()
     return search.answer()
 
@@ -215,7 +214,7 @@ class _Level:
     constant: int
     steps: tuple[Restricted | Reduced, ...]
 
-    def restore(self, choices: Sequence[int]) -> tuple[int, ...]:
+    def restore(self, choices: Sequence[int] | IntArray) -> tuple[int, ...]:
         restored = tuple(int(choice) for choice in choices)
         for step in self.steps:
             restored = step.restore(restored)
@@ -243,14 +242,15 @@ class _Search:
         problem: Problem,
         relative_gap: float,
         deadline: float | None,
-        generator: np.random.Generator,
         seed: int,
+        hints: Sequence[tuple[int, ...]],
         finisher: Backend | None,
     ) -> None:
         self.problem = problem
+        self.hints = hints
         self.relative_gap = relative_gap
         self.deadline = deadline
-        self.generator = generator
+        self.generator = np.random.default_rng(seed)
         self.seed = seed
         self.finisher = finisher
         self.choices: tuple[int, ...] | None = None
@@ -288,30 +288,35 @@ class _Search:
 
     def run(self) -> None:
         """Goes down level by level until the gap is closed, nothing shrinks, or time is up."""
-        level = _Level(self.problem, 0, ())
-        while True:
-            ascent = DualAscent(level.problem)
-            for stalled_below in STALLED_BELOW:
-                self.raise_bound(level, ascent, stalled_below)
-                if self.is_done() or self.is_infeasible or self.is_over():
-                    return
-                below = self.shrink(level, ascent)
-                if below is None:
-                    return
-                if _num_pairs(below.problem) <= STILL_SHRINKING * _num_pairs(level.problem):
-                    break
-            else:
-                self.finish(level, ascent)
-                return
-            level = below
+        level: _Level | None = _Level(self.problem, 0, ())
+        while level is not None:
+            level = self.go_down(level)
+
+    def go_down(self, level: _Level) -> _Level | None:
+        """Bounds and prunes a level; returns a clearly smaller one, or None at the end."""
+        ascent = DualAscent(level.problem)
+        smaller = level
+        for stalled_below in STALLED_BELOW:
+            self.raise_bound(level, ascent, stalled_below)
+            if self.is_done() or self.is_infeasible or self.is_over():
+                return None
+            below = self.shrink(level, ascent)
+            if below is None:
+                return None
+            smaller = below
+            if _num_pairs(smaller.problem) <= STILL_SHRINKING * _num_pairs(level.problem):
+                return smaller
+        if not self.eliminate_all(smaller, PATIENT_WORK):
+            self.finish(level, ascent)
+        return None
 
     def raise_bound(self, level: _Level, ascent: DualAscent, stalled_below: float) -> None:
         """Sweeps and decodes in rounds until the gap is closed or a round hardly closes it."""
         count = FIRST_SWEEPS
         before = self.lower_bound
-        best: IntArray | None = None
-        if self.choices is not None:
-            best = ascent.descended(level.reduce(self.choices))
+        starts = [*self.hints, *([] if self.choices is None else [self.choices])]
+        descended = [ascent.descended(level.reduce(choices)) for choices in starts]
+        best = min(descended, key=ascent.approximate_cost, default=None)
         for round_number in itertools.count(1):
             for _ in range(count):
                 ascent.sweep()
@@ -388,7 +393,7 @@ class _Search:
         self.note("nothing cheaper is left")
 
     def eliminate_all(self, level: _Level, most_work: float) -> bool:
-        """Solves a level exactly within so many additions; returns whether it did."""
+        """Solves a reduced level exactly within so many additions; returns whether it did."""
         tables = {(edge.u, edge.v): edge.costs for edge in level.problem.edges}
         order = order_elimination(
             [len(costs) for costs in level.problem.node_costs], tables, largest_work=most_work
@@ -406,9 +411,7 @@ class _Search:
         return True
 
     def finish(self, level: _Level, ascent: DualAscent) -> None:
-        """Solves a level that bounds do not shrink: by a long elimination or the backend."""
-        if self.eliminate_all(level, PATIENT_WORK):
-            return
+        """Hands a level that bounds do not shrink to the backend."""
         most = self.most(level, ascent)
         left = forbid_pairs(level.problem, ascent, most)
         columns = sum(int((edge.costs < FORBIDDEN_FROM).sum()) for edge in left.edges)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +66,8 @@ class DualAscent:
         self._work = np.zeros(max(sizes, default=1))
         self._shift = -1
         self._last_backward = True
+        self._constant = 0.0
+        self._costs = self._slack = self._reach = np.empty(0)
         self._extra_nodes: dict[int, IntArray] = {}
         self._extra_edges: dict[int, IntArray] = {}
         self.set_extra_costs({}, {})
@@ -119,7 +122,7 @@ class DualAscent:
             _largest_allowed(costs[start:stop])
             for start, stop in zip(self._node_start, self._node_start[1:], strict=False)
         ) + sum(largest[key] for key in keys)
-        self._total = max(1, total)
+        self._total = max(1, min(total, FORBIDDEN_FROM))
         shift = max(0, math.ceil(math.log2(self._total / LARGEST_TOTAL)))
         is_first = self._shift < 0
         if is_first and shift:
@@ -139,7 +142,7 @@ class DualAscent:
         self._costs = flat_costs
         self._reach = np.full(len(flat_costs), -np.inf)
         self._is_settled = False
-        self.bound = 0 if self._are_costs_positive(costs, tables.values()) else -self._total
+        self.bound = 0 if self._are_costs_positive(costs, tables.values()) else -total
 
     def _table_key(self, e: int) -> tuple[int, int]:
         extra = self._extra_edges.get(e)
@@ -243,7 +246,11 @@ class DualAscent:
 
     def reach_by_node(self) -> list[IntArray]:
         """`reach`, int64[num_choices] per node."""
-        return np.split(self.reach, self._node_start[1:-1])
+        reach = self.reach
+        return [
+            reach[start:stop]
+            for start, stop in zip(self._node_start, self._node_start[1:], strict=False)
+        ]
 
     def decoded(self) -> IntArray:
         """Returns int64[nodes]: choices read off the messages, against the last direction."""
@@ -303,15 +310,17 @@ class DualAscent:
         )
 
     def recomputed_bound(self) -> int:
-        """Adds the bound up again from the original costs and the messages, in 64-bit integers.
+        """Adds the bound up again from the original costs and the messages, in integers.
 
         Formula: ``sum_i min(c_i + sum_e m_ei) + sum_e min(c_e - m_eu - m_ev)``, a bound whatever
-        the messages are. Never below `bound` unless messages grew past all costs.
+        the messages are. Never below `bound`.
         """
         degree = int(np.diff(self._half_start).max(initial=0))
-        limit = 2**61 // (degree + 2)
-        whole = np.clip(np.ldexp(self._messages, self._shift), -float(limit), float(limit))
-        messages = whole.astype(np.int64)
+        messages: npt.NDArray[Any] = np.ldexp(self._messages, self._shift)
+        if np.abs(messages).max(initial=0.0) * (degree + 2) < 2.0**61:
+            messages = messages.astype(np.int64)
+        else:  # Sums may not fit 64 bits: use Python's integers.
+            messages = np.array([int(message) for message in messages], dtype=object)
         bound = 0
         for node, base in enumerate(self._problem.node_costs):
             costs = _with_extra(saturate(base), self._extra_nodes.get(node))

@@ -50,7 +50,7 @@ class FlatGraph(NamedTuple):
 
 def _compiled(function: _Function) -> _Function:
     # No NaN and no signed zero ever occurs; saying so lets minima run four entries at a time.
-    return cast(_Function, numba.njit(cache=True, fastmath={"nnan", "nsz"})(function))
+    return cast("_Function", numba.njit(cache=True, fastmath={"nnan", "nsz"})(function))
 
 
 @_compiled
@@ -238,6 +238,33 @@ def _grow_forest(graph: FlatGraph, permutation: IntArray, inside: IntArray) -> N
 
 
 @_compiled
+def _orient_forest(
+    graph: FlatGraph, permutation: IntArray, inside: IntArray, up: IntArray, queue: IntArray
+) -> int:
+    """Lists the forest's nodes parents first in `queue`; returns how many there are.
+
+    ``up[node]`` becomes its half-edge to the parent, -1 at a root; it must be -2 before.
+    """
+    at = stop = 0
+    for root in permutation:
+        if inside[root] == 0 or up[root] != -2:
+            continue
+        up[root] = -1
+        queue[stop] = root
+        stop += 1
+        while at < stop:
+            node = queue[at]
+            at += 1
+            for half in range(graph.half_start[node], graph.half_start[node + 1]):
+                far = graph.half_far[half]
+                if inside[far] == 1 and up[far] == -2:
+                    up[far] = graph.half_twin[half]
+                    queue[stop] = far
+                    stop += 1
+    return stop
+
+
+@_compiled
 def move_forest(graph: FlatGraph, permutation: IntArray, choices: IntArray) -> None:
     """Sets the choices of a random forest to the best there is, given those of all other nodes.
 
@@ -249,27 +276,11 @@ def move_forest(graph: FlatGraph, permutation: IntArray, choices: IntArray) -> N
     num_nodes = len(permutation)
     inside = np.zeros(num_nodes, dtype=np.int64)
     _grow_forest(graph, permutation, inside)
+    up = np.full(num_nodes, -2)
+    queue = np.empty(num_nodes, dtype=np.int64)
+    stop = _orient_forest(graph, permutation, inside, up, queue)
     values = np.empty(graph.node_start[num_nodes])
     work = np.empty(graph.node_start[num_nodes])
-    up = np.full(num_nodes, -2)  # half-edge to the parent; -1 at a root, -2 not reached
-    queue = np.empty(num_nodes, dtype=np.int64)
-    stop = 0
-    for root in permutation:
-        if inside[root] == 0 or up[root] != -2:
-            continue
-        up[root] = -1
-        queue[stop] = root
-        at = stop
-        stop += 1
-        while at < stop:
-            node = queue[at]
-            at += 1
-            for half in range(graph.half_start[node], graph.half_start[node + 1]):
-                far = graph.half_far[half]
-                if inside[far] == 1 and up[far] == -2:
-                    up[far] = graph.half_twin[half]
-                    queue[stop] = far
-                    stop += 1
     for at in range(stop):
         first = graph.node_start[queue[at]]
         own = values[first : graph.node_start[queue[at] + 1]]

@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import linprog
 
 from solvers.dual_ascent import DualAscent
@@ -128,6 +129,7 @@ class PriceSearch:
         relative_gap: Stop once the gap is at most this.
         deadline: `time.monotonic` value to stop at.
         prices: To start from.
+        constant: Paid beyond `problem`; counts for the relative gap only.
 
     Attributes:
         lower_bound: Proven for all answers that fit.
@@ -142,6 +144,7 @@ class PriceSearch:
     relative_gap: float = 0.0
     deadline: float | None = None
     prices: dict[int, float] = field(default_factory=dict)
+    constant: int = 0
     lower_bound: int = 0
     best_prices: dict[int, float] = field(default_factory=dict)
     choices: IntArray | None = None
@@ -188,12 +191,20 @@ class PriceSearch:
             self._consider_all(found, is_repair_due=self.num_rounds % 4 == 1 or stalled > 1)
             if self.cost != before:
                 stalled = 0
-            if gap_between(self.cost, self.lower_bound) <= self.relative_gap:
+            if self.is_done():
                 return
             added = self._add_rows(found)
             if (stalled >= _STALLED_ROUNDS and not added) or self.is_over():
                 return
             prices = self._next_prices(reach)
+
+    def is_done(self) -> bool:
+        if self.cost is None:
+            return False
+        return (
+            gap_between(self.cost + self.constant, self.lower_bound + self.constant)
+            <= self.relative_gap
+        )
 
     def is_over(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
@@ -211,10 +222,9 @@ class PriceSearch:
         self.choices, self.cost = taken, cost
         return True
 
-    def priced_most(self) -> int:
-        """What an answer no dearer than the best one costs at most with `best_prices` added."""
-        assert self.cost is not None
-        return self.cost + math.ceil(_total(self.best_prices) * self.limit)
+    def price_of_limit(self) -> int:
+        """What `best_prices` add at most to an answer that fits."""
+        return math.ceil(_total(self.best_prices) * self.limit)
 
     def extra_costs(self) -> tuple[dict[int, IntArray], dict[int, IntArray]]:
         """What `best_prices` add, by node and by edge."""
@@ -284,6 +294,94 @@ class PriceSearch:
             return {row: self.best_prices.get(row, 0.0) * 1.1 for row in rows}
         found = np.asarray(solved.x[:-1]) * scale / unit
         return {row: float(p) for row, p in zip(rows, found, strict=True) if p > 0}
+
+
+class PeakSearch:
+    """Minimises the peak of a problem whose allowed costs are all 0.
+
+    Formula: for weights ``w[r] >= 0`` that add up to 1, the peak of every answer is at least
+    ``min_y sum_r w[r] * held[r](y)``. The weights come from the master problem ``max z`` with
+    ``z <= sum_r w[r] * held[k][r]`` for all answers k seen.
+
+    Args:
+        problem: Times are row numbers; at most one edge a pair.
+        num_rows: How many rows there are.
+        oracle: Made from `problem`.
+        deadline: `time.monotonic` value to stop at.
+
+    Attributes:
+        lower_bound: No answer has a smaller peak.
+        peak: Smallest peak found at the rows.
+        choices: Those that have it.
+    """
+
+    def __init__(
+        self, problem: Problem, num_rows: int, oracle: Oracle, deadline: float | None
+    ) -> None:
+        self.problem = problem
+        self.num_rows = num_rows
+        self.deadline = deadline
+        self.lower_bound = 0
+        self.peak: int | None = None
+        self.choices: IntArray | None = None
+        self._oracle = oracle
+        self._use = RowUse(problem, num_rows)
+        self._seen: list[IntArray] = []
+        largest = sum(
+            int(term.usage.max(initial=0)) for term in (*problem.node_memory, *problem.edge_memory)
+        )
+        self._unit = 2.0 ** max(0, 44 - largest.bit_length())
+
+    def run(self, most_rounds: int) -> None:
+        """Stops early when a peak within the limit is found, or none is proven to exist."""
+        limit = self.problem.memory_limit or 0
+        weights = np.full(self.num_rows, 1.0 / self.num_rows)
+        for _ in range(most_rounds):
+            prices = {row: float(w) * self._unit for row, w in enumerate(weights) if w > 1e-9}
+            bound, found = self._oracle.at(*priced(self.problem, prices, self.num_rows))
+            total = _total(prices)  # Rounding may leave it a little off the unit.
+            self.lower_bound = max(self.lower_bound, math.ceil(bound / total))
+            for choices in found:
+                self._consider(choices)
+            if self.choices is not None and self.peak is not None and self.peak > limit:
+                goal = max(self.lower_bound, limit)
+                lean = replace(self.problem, memory_limit=goal)
+                local = LocalSearch(lean, self.num_rows)
+                self._consider(local.repaired(self.choices, deadline=self.deadline))
+            is_over = self.deadline is not None and time.monotonic() >= self.deadline
+            is_met = self.peak is not None and self.peak <= max(limit, self.lower_bound)
+            if is_met or is_over or not self._seen:
+                return
+            weights = self._next_weights(weights)
+
+    def _consider(self, choices: IntArray) -> None:
+        if cost_of(self.problem, choices) is None:
+            return
+        held = self._use.held(choices)
+        self._seen.append(held)
+        peak = int(held.max(initial=0))
+        if self.peak is None or peak < self.peak:
+            self.peak, self.choices = peak, choices.copy()
+
+    def _next_weights(self, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        held = np.array(self._seen[-MOST_SEEN:], dtype=np.float64)
+        held /= max(1.0, float(held.max(initial=0.0)))
+        num_seen, num_rows = held.shape
+        objective = np.zeros(num_rows + 1)
+        objective[-1] = -1.0
+        solved = linprog(
+            objective,
+            A_ub=np.column_stack((-held, np.ones(num_seen))),
+            b_ub=np.zeros(num_seen),
+            A_eq=np.append(np.ones(num_rows), 0.0)[None, :],
+            b_eq=np.ones(1),
+            bounds=[*[(0.0, 1.0)] * num_rows, (None, None)],
+            method="highs",
+        )
+        if solved.status != 0:
+            return weights
+        mixed = 0.5 * weights + 0.5 * np.maximum(solved.x[:-1], 0.0)
+        return np.asarray(mixed / mixed.sum(), dtype=np.float64)
 
 
 def _total(prices: Prices) -> Fraction:

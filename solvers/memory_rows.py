@@ -186,3 +186,8 @@ def rows_to_add(
         peaks = np.flatnonzero(excess > 0)
     worst_first = peaks[np.argsort(-excess[peaks], kind="stable")]
     return [int(row) for row in worst_first[:most]]
+
+
+def num_rows_of(problem: Problem) -> int:
+    """Returns how many rows a problem in row numbers has (those after the last term hold nothing)."""
+    return max((term.stop for term in (*problem.node_memory, *problem.edge_memory)), default=0)

@@ -1,29 +1,26 @@
-"""The one entry point: reduce, pick a backend, solve, restore, recheck."""
+"""The one entry point: reduce, pick a backend, solve, restore, and recheck on the original."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.mathopt_highs import MathOptHighs
 from solvers.backends.protocol import Answer, Backend, Request
-from solvers.elimination import eliminate, order_elimination
-from solvers.errors import BackendError, ProblemError
+from solvers.catalog import AUTO, backend_by_name, pick_solver
+from solvers.errors import BackendError
 from solvers.evaluate import evaluate
-from solvers.presolve import presolve, reduce_fully
-from solvers.problem import Problem, require_problem
-from solvers.result import Progress, Result, Status, relative_gap
-from solvers.saturating import FORBIDDEN_FROM
+from solvers.presolve import Reduced, reduce_fully
+from solvers.problem import FORBIDDEN, Problem, require_problem
+from solvers.result import Progress, Result, Status
+from solvers.result import relative_gap as gap_between
 
 
 def solve(
     problem: Problem,
     *,
-    backend: str = "auto",
+    backend: str = AUTO,
     time_limit_seconds: float | None = None,
     seed: int = 0,
     relative_gap: float = 0.0,
@@ -31,49 +28,193 @@ def solve(
     hints: Sequence[Sequence[int]] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
+    """Finds the cheapest choices that fit the memory limit, and proves how good they are.
+
+    With "auto" the problem is first solved without its memory limit, which reduces far better; only
+    where that answer does not fit, the limit comes in.
+
+    Args:
+        problem: What to solve.
+        backend: "auto" or the name of a backend in `solvers.catalog.CATALOG`.
+        time_limit_seconds: Wall time; None for no limit. Reductions are not interrupted.
+        seed: Equal seeds give equal answers as long as the time limit does not cut.
+        relative_gap: Stop once ``(cost - lower_bound) / cost`` is at most this.
+        hint: Choices to start from; they need not be allowed.
+        hints: More of them.
+        progress: Called now and then while solving.
+
+    Raises:
+        ProblemError: `verify_problem` finds faults, or a hint does not match the problem.
+        BackendError: The backend is unknown, cannot run, or refuses the problem.
+    """
     require_problem(problem)
-    began = time.monotonic()
-    stages: dict[str, float] = {}
-    log: list[str] = []
+    all_hints = (*(() if hint is None else (hint,)), *hints)
+    for given in all_hints:
+        evaluate(problem, given)  # Raises where it does not match.
+    run = _Run(
+        problem=problem,
+        deadline=None if time_limit_seconds is None else time.monotonic() + time_limit_seconds,
+        seed=seed,
+        relative_gap=relative_gap,
+        progress=progress,
+    )
+    for given in all_hints:
+        run.offer(given)
+    if backend == AUTO:
+        run.solve_auto()
+    else:
+        run.solve_with(backend_by_name(backend), use_memory=True)
+    return run.result()
+
+
+@dataclass(slots=True)
+class _Run:
+    problem: Problem
+    deadline: float | None
+    seed: int
+    relative_gap: float
+    progress: Callable[[Progress], None] | None
+    began: float = field(default_factory=time.monotonic)
+    choices: tuple[int, ...] | None = None
+    cost: int | None = None
+    lower_bound: int = 0
+    is_infeasible: bool = False
+    leanest: tuple[int, ...] | None = None
+    least_peak: int | None = None
+    least_peak_bound: int = 0
+    hints: list[tuple[int, ...]] = field(default_factory=list)
+    backend: str = "presolve"
+    reduced_nodes: int = 0
+    reduced_columns: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+
+    def solve_auto(self) -> None:
+        """Solves without the limit, and again with it where the answer does not fit."""
+        if self.problem.memory_limit is not None:
+            fits = self.solve_with(None, use_memory=False)
+            if fits or self.is_infeasible:
+                return
+            self.log.append("the cheapest choices do not fit: the memory limit comes in")
+        self.solve_with(None, use_memory=True)
+
+    def solve_with(self, backend: Backend | None, *, use_memory: bool) -> bool:
+        """Reduces, solves and restores; returns whether the backend's answer is allowed."""
+        suffix = "" if use_memory else " without memory"
+        with self.stage(f"presolve{suffix}"):
+            reduced = reduce_fully(self.problem, use_memory=use_memory)
+        self.reduced_nodes = reduced.problem.num_nodes
+        self.reduced_columns = reduced.problem.num_columns
+        self.log.append(
+            f"presolve{suffix}: {self.problem.num_nodes} nodes, {self.problem.num_columns} columns "
+            f"became {self.reduced_nodes} nodes, {self.reduced_columns} columns, "
+            f"{len(reduced.row_times)} memory rows"
+        )
+        if reduced.is_infeasible:
+            self.is_infeasible = True
+            self.log.append("forbidden costs leave no choices")
+            return False
+        with self.stage(f"solve{suffix}"):
+            if backend is None:
+                pick = pick_solver(reduced.problem)
+                backend = pick.backend
+                self.log.append(f"picked {backend.name}: {pick.why}")
+            self.backend = backend.name
+            answer = backend.solve(reduced.problem, self._request(reduced))
+        self.log += answer.log
+        return self._take(reduced, answer, use_memory)
+
+    def _request(self, reduced: Reduced) -> Request:
+        def report(stage: str, cost: int | None, lower_bound: int) -> None:
+            total = None if cost is None else cost + reduced.constant
+            self.report(stage, total, lower_bound + reduced.constant)
+
+        return Request(
+            deadline=self.deadline,
+            seed=self.seed,
+            relative_gap=self.relative_gap,
+            hints=tuple(reduced.reduce(hint) for hint in self.hints),
+            lower_bound=max(0, self.lower_bound - reduced.constant),
+            report=report,
+        )
+
+    def _take(self, reduced: Reduced, answer: Answer, use_memory: bool) -> bool:
+        self.lower_bound = max(self.lower_bound, answer.lower_bound + reduced.constant)
+        is_allowed = False
+        if answer.choices is not None:
+            restored = reduced.restore(answer.choices)
+            is_allowed = self.offer(restored)
+        if answer.least_peak_choices is not None:
+            self.offer(reduced.restore(answer.least_peak_choices))
+        self.least_peak_bound = max(self.least_peak_bound, answer.least_peak_bound)
+        self.is_infeasible |= answer.is_infeasible
+        self.report("memory" if use_memory else "without memory", self.cost, self.lower_bound)
+        return is_allowed
+
+    def offer(self, choices: Sequence[int]) -> bool:
+        """Lets the referee judge choices; keeps the cheapest that are allowed, and the leanest."""
+        taken = tuple(int(choice) for choice in choices)
+        found = evaluate(self.problem, taken)
+        self.hints.insert(0, taken)
+        if found.is_allowed and (self.cost is None or found.cost < self.cost):
+            self.choices, self.cost = taken, found.cost
+        if found.cost < FORBIDDEN and (self.least_peak is None or found.peak < self.least_peak):
+            self.leanest, self.least_peak = taken, found.peak
+        return found.is_allowed
 
     @contextmanager
-    def stage(name: str) -> Iterator[None]:
+    def stage(self, name: str) -> Iterator[None]:
+        """Adds the wall time of a block to a stage, and reports its start."""
+        self.report(name, self.cost, self.lower_bound)
         start = time.monotonic()
         try:
             yield
         finally:
-            stages[name] = stages.get(name, 0.0) + time.monotonic() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
 
-    with stage("relaxed presolve"):
-        relaxed = presolve(problem, use_memory=False)
-    if relaxed.is_infeasible:
-        return Result(status=Status.INFEASIBLE, choices=None, cost=None, lower_bound=0, seconds_by_stage=stages)
-    small = relaxed.problem
-    with stage("elimination"):
-        tables = {(e.u, e.v): e.costs for e in small.edges}
-        order = order_elimination([len(c) for c in small.node_costs], tables)
-        log.append(f"elimination: {small.num_nodes} nodes, kept {len(order.kept)}, entries {order.num_entries}, additions {order.num_additions:.3g}")
-        if not order.kept:
-            done = eliminate(order, small.node_costs, tables)
-            if done.constant >= FORBIDDEN_FROM:
-                return Result(status=Status.INFEASIBLE, choices=None, cost=None, lower_bound=0, seconds_by_stage=stages)
-            choices = relaxed.restore(done.complete(np.zeros(small.num_nodes, dtype=np.int64)).tolist())
-            found = evaluate(problem, choices)
-            assert found.cost == done.constant + relaxed.constant
-            if found.is_allowed:
-                return Result(status=Status.OPTIMAL, choices=choices, cost=found.cost, lower_bound=found.cost, peak=found.peak, peak_time=found.peak_time, backend="elimination", seconds_by_stage=stages, reduced_nodes=small.num_nodes, reduced_columns=small.num_columns, log=tuple(log))
-    with stage("presolve"):
-        reduced = reduce_fully(problem)
-    if reduced.is_infeasible:
-        return Result(status=Status.INFEASIBLE, choices=None, cost=None, lower_bound=0, seconds_by_stage=stages)
-    log.append(f"reduced to {reduced.problem.num_nodes} nodes, {reduced.problem.num_columns} columns, {len(reduced.row_times)} rows")
-    with stage("mathopt_highs"):
-        deadline = None if time_limit_seconds is None else began + time_limit_seconds
-        answer = MathOptHighs().solve(reduced.problem, Request(deadline=deadline, seed=seed, relative_gap=relative_gap))
-    log += answer.log
-    if answer.choices is None:
-        return Result(status=Status.INFEASIBLE if answer.is_infeasible else Status.NO_SOLUTION, choices=None, cost=None, lower_bound=0, seconds_by_stage=stages, log=tuple(log))
-    choices = reduced.restore(answer.choices)
-    found = evaluate(problem, choices)
-    bound = answer.lower_bound + reduced.constant
-    return Result(status=Status.OPTIMAL if bound >= found.cost else Status.FEASIBLE, choices=choices, cost=found.cost, lower_bound=bound, peak=found.peak, peak_time=found.peak_time, backend="mathopt_highs", seconds_by_stage=stages, reduced_nodes=reduced.problem.num_nodes, reduced_columns=reduced.problem.num_columns, log=tuple(log))
+    def report(self, stage: str, cost: int | None, lower_bound: int) -> None:
+        if self.progress is not None:
+            seconds = time.monotonic() - self.began
+            self.progress(Progress(seconds, stage, cost, max(lower_bound, self.lower_bound)))
+
+    def result(self) -> Result:
+        lower_bound = self.lower_bound
+        found = None
+        least = None
+        if self.choices is not None and self.cost is not None:
+            lower_bound = min(lower_bound, self.cost)
+            found = evaluate(self.problem, self.choices)
+            if found.cost != self.cost or not found.is_allowed:
+                raise BackendError(
+                    f"the answer costs {found.cost}, {self.cost} was claimed",
+                    where=f"backend {self.backend}",
+                    fix="report this problem: a reduction lost track of a cost",
+                )
+        elif self.leanest is not None and self.problem.memory_limit is not None:
+            least = evaluate(self.problem, self.leanest)
+        return Result(
+            status=self._status(lower_bound),
+            choices=self.choices,
+            cost=self.cost,
+            lower_bound=lower_bound,
+            peak=None if found is None else found.peak,
+            peak_time=None if found is None else found.peak_time,
+            backend=self.backend,
+            seconds_by_stage=self.seconds,
+            reduced_nodes=self.reduced_nodes,
+            reduced_columns=self.reduced_columns,
+            log=tuple(self.log),
+            least_peak=None if least is None else least.peak,
+            least_peak_time=None if least is None else least.peak_time,
+            least_peak_choices=None if least is None else self.leanest,
+            least_peak_bound=self.least_peak_bound,
+        )
+
+    def _status(self, lower_bound: int) -> Status:
+        if self.cost is None:
+            return Status.INFEASIBLE if self.is_infeasible else Status.NO_SOLUTION
+        if self.cost <= lower_bound:
+            return Status.OPTIMAL
+        if gap_between(self.cost, lower_bound) <= self.relative_gap:
+            return Status.WITHIN_GAP
+        return Status.FEASIBLE

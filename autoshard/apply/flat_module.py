@@ -21,7 +21,7 @@ MlirValue: TypeAlias = Any
 MlirOp: TypeAlias = Any
 
 _TAG = re.compile(r"(?:^|/)T\[((?:[^\[\]]|\[\d+\])+)\](?:/sharding_constraint)?$")
-_EQUATION = re.compile(r"(?:^|/)E\[((?:[^\[\]]|\[\d+\])+)\]")
+_EQUATION = re.compile(r"(?<![A-Za-z0-9_])E\[((?:[^\[\]]|\[\d+\])+)\]")
 _RULE = "sdy.sharding_rule"
 _CALLEE_BY_CALL = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 _NO_RULE_IN_XLA = frozenset({"chlo.erf", "chlo.ragged_dot"})

@@ -220,18 +220,23 @@ class _Search:
         return kept
 
     def _drop_singles(self, chosen: list[str]) -> tuple[list[str], bool]:
-        needed: set[str] = set()
-        while untried := [path for path in chosen if path not in needed]:
+        # The set in which each constraint was last found to be needed.
+        needed_among: dict[str, int] = {}
+        while True:
+            untried = [path for path in chosen if needed_among.get(path) != len(chosen)]
+            if not untried:
+                return chosen, True
             if self.is_exhausted:
                 return chosen, False
-            path = untried[-1]
+            # Never tried first; of those the last, which more often follows from the others.
+            path = max(
+                reversed(untried), key=lambda other: needed_among.get(other, len(chosen) + 1)
+            )
             without = [other for other in chosen if other != path]
             if self.wrong(self.run(without)):
-                needed.add(path)
+                needed_among[path] = len(chosen)
             else:
                 chosen = without
-                needed.clear()  # each was needed beside a constraint that is gone
-        return chosen, True
 
 
 def _joined(dim: DimSharding) -> tuple[AxisRef, ...]:

@@ -117,7 +117,6 @@ class Propagator:
         self._attribute_by_sharding: dict[tuple[Sharding, int], Any] = {}
         self._sharding_by_attribute: dict[Any, Sharding] = {}
         self._uses: dict[str, tuple[tuple[MlirOp, int], ...]] = {}
-        self._ops_by_equation: dict[str, list[MlirOp]] | None = None
         with self._context, ir.Location.unknown():
             try:
                 parsed = ir.Module.parse(module)
@@ -157,6 +156,11 @@ class Propagator:
     def paths(self) -> tuple[str, ...]:
         """Every value that can be read and constrained: arguments, then in program order."""
         return tuple(self._flat.places)
+
+    def shape(self, path: str) -> tuple[int, ...]:
+        """The shape of a value, local to the manual axes inside a `shard_map` body."""
+        with self._context:
+            return _shape(self._flat.places[path].value)
 
     def propagate(
         self,
@@ -278,36 +282,20 @@ class Propagator:
         if place is None:
             return
         if equation.endswith("/out"):
-            yield from self._body_result_users(equation, place)
+            inside = equation.removesuffix("out")
+            for op, number in place.readers:
+                if not equation_of(op).startswith(inside):
+                    yield op, number
             return
         found = [
             (op, number)
-            for op in self._equation_ops(equation)
-            for number, operand in enumerate(op.operands)
-            if operand == place.value
+            for op, number in place.readers
+            if f"{equation_of(op)}.".startswith(f"{equation}.")
         ]
-        if operands.count(path) > 1 and len({op for op, _ in found}) == 1:
+        if operands.count(path) > 1 and all(op == found[0][0] for op, _ in found):
             # The value is read twice by one op with the operands of the equation: this one only.
             found = [(op, number) for op, number in found if number == position] or found
         yield from found
-
-    def _body_result_users(self, equation: str, place: Place) -> Iterator[tuple[MlirOp, int]]:
-        inside = equation.removesuffix("out")
-        for use in list(place.value.uses):
-            user = use.owner.operation
-            if not equation_of(user).startswith(inside):
-                yield user, use.operand_number
-
-    def _equation_ops(self, equation: str) -> Iterator[MlirOp]:
-        if self._ops_by_equation is None:
-            self._ops_by_equation = {}
-            for op in operations_of(self._flat.main):
-                self._ops_by_equation.setdefault(equation_of(op), []).append(op)
-        yield from self._ops_by_equation.get(equation, ())
-        inner = f"{equation}."
-        for other, ops in self._ops_by_equation.items():
-            if other.startswith(inner):
-                yield from ops
 
     # -- once per propagation -------------------------------------------------------------------
 
@@ -472,7 +460,7 @@ class Propagator:
             sharding = self._sharding(per_value.shardings[reading.index])
             if reading.is_argument:
                 axes = sdy.ManualAxesAttr(op.attributes["manual_axes"])
-                return _without_axes(sharding, {ir.StringAttr(axis).value for axis in axes})
+                return _without_axes(sharding, set(axes))
             return sharding
         if "sdy.sharding" not in op.attributes:
             return None

@@ -155,8 +155,13 @@ class GraphBuilder:
         """Tell the user something, once."""
         self.notes[text] = None
 
-    def finish(self, donated: Sequence[bool]) -> Graph:
-        """The frozen graph."""
+    def finish(self, donated: Sequence[bool], num_captured: int) -> Graph:
+        """The frozen graph.
+
+        Args:
+            donated: Per argument that is not captured, whether the program may reuse its buffer.
+            num_captured: Arguments before those.
+        """
         values = tuple(
             Value(index, *draft.type, draft.op, draft.path, draft.name)
             for index, draft in enumerate(self.values)
@@ -187,8 +192,9 @@ class GraphBuilder:
             tuple(self.regions),
             _groups(self._alike),
             dict(self.value_by_path),
-            tuple(position for position, given in enumerate(donated) if given),
+            tuple(num_captured + position for position, given in enumerate(donated) if given),
             tuple(self.notes),
+            num_captured,
         )
 
 

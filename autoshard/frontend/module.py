@@ -3,42 +3,62 @@
 Calls are flattened, loops and branches become regions of one flat list of ops, and each op takes
 the sharding rule that Shardy's own pass gives it. Only ops that pass leaves without a rule get one
 of ours. All attributes are read through the MLIR bindings, never from printed text.
+
+What a program does not tell is assumed, and said: a loop whose trip count nobody knows runs a
+default number of times (with a note), and the branches of a conditional are equally likely.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import jax  # noqa: F401  (importing it registers Shardy's passes)
-import numpy as np
 from jax._src.interpreters import mlir as jax_mlir  # checked on jax 0.10.2
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 from jaxlib.mlir.passmanager import PassManager
 
-from autoshard.errors import ExportError
+from autoshard.errors import AutoshardError, ExportError
 from autoshard.frontend import op_kinds
-from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
-from autoshard.graph.rule import Dims, Rule, aligned_rule, identity_rule
+from autoshard.frontend.graph_builder import GraphBuilder, TensorType
+from autoshard.frontend.op_flops import op_flops
+from autoshard.frontend.op_rules import own_rule, read_rule, whole_rule
+from autoshard.frontend.tensor_types import read_tensor_type
+from autoshard.frontend.trip_counts import Loop, LoopCounter, ToldTripCounts
+from autoshard.graph.program import Graph, OpKind
+from autoshard.graph.rule import Rule, batched_rule, identity_rule
+from autoshard.graph.verify import verify_graph
 
 DEFAULT_TRIP_COUNT = 10.0
 
-_TAG = re.compile(r"T\[([^\]]*(?:\[\d+\][^\]]*)*)\](?:/sharding_constraint)?$")
-_EQUATION = re.compile(r"E\[([^\]]*(?:\[\d+\][^\]]*)*)\]")
-_DTYPE_BITS = {"i1": 8, "ui1": 8, "complex<f32>": 64, "complex<f64>": 128}
+LARGE_CONSTANT_BYTES = 1 << 20
+"""Tables in the program from this size on are counted in memory, whole on every device."""
+
+_TAG = re.compile(r"(?:^|/)T\[((?:[^\[\]]|\[\d+\])+)\](?:/sharding_constraint)?$")
+_EQUATION = re.compile(r"(?<![A-Za-z0-9_])E\[((?:[^\[\]]|\[\d+\])+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleNames:
-    """What the user calls the function's arguments and results, and where equations come from."""
+    """What the user calls the function's arguments and results, and where equations come from.
+
+    Args:
+        arguments: Per flat argument.
+        results: Per flat result.
+        donated: Per flat argument, whether the program may reuse its buffer.
+        captured: Arrays the function closes over; `main` takes them before the arguments. Left out,
+            they are called `captured[0]` and so on.
+        source_by_equation: By equation path, `file.py:12 (function)`, or "".
+    """
 
     arguments: Sequence[str]
     results: Sequence[str]
     donated: Sequence[bool]
+    captured: Sequence[str] = ()
     source_by_equation: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -54,145 +74,207 @@ def module_to_graph(
     Args:
         module: The module; its `main` is the program.
         names: Names for arguments and results, in order.
-        trip_counts: Trip counts of loops whose count the program does not tell, keyed by a part
-            of the loop's source (`"train.py:40"`) or equation path.
+        trip_counts: Trip counts of loops whose count the program does not tell, keyed by the end
+            of the loop's source (`"train.py:40"`) or its equation path.
         default_trip_count: Used, with a note, where neither the program nor the user tells.
 
+    Returns:
+        A graph in which `verify_graph` finds nothing wrong.
+
     Raises:
-        ExportError: The module has no `main`, or does not parse.
+        ExportError: The module does not parse, has no `main`, does not fit its names, or cannot be
+            read as a graph.
+        InputError: `trip_counts` names a loop the program does not have, or no number of runs.
     """
+    told = ToldTripCounts(dict(trip_counts or {}))
+    ToldTripCounts({"default_trip_count": default_trip_count})
     with jax_mlir.make_ir_context(), ir.Location.unknown():
-        try:
-            parsed = ir.Module.parse(module)
-        except ir.MLIRError as error:
-            raise ExportError(
-                f"the StableHLO module does not parse: {error}",
-                fix="pass text or bytecode written by the same jaxlib",
-            ) from error
+        importer = _Importer(names, told, default_trip_count)
+        graph = importer.run(_parsed(module))
+    violations = verify_graph(graph)
+    if violations:
+        raise ExportError(
+            "the graph of this program contradicts itself:\n"
+            + "\n".join(f"- {v}" for v in violations),
+            where=violations[0],
+            fix="this is a mistake of autoshard; please report it with the function that shows it",
+        )
+    return graph
+
+
+def _parsed(module: bytes | str) -> Any:
+    try:
+        parsed = ir.Module.parse(module)
+    except (ir.MLIRError, ValueError) as error:
+        size = f"{len(module)} {'bytes' if isinstance(module, bytes) else 'characters'}"
+        raise ExportError(
+            f"the StableHLO module does not parse: {_first_line(error)}",
+            where=f"a module of {size}",
+            fix="pass the whole text or bytecode of a module, written by the same jaxlib",
+        ) from error
+    try:
         PassManager.parse("builtin.module(func.func(sdy-populate-op-sharding-rules))").run(
             parsed.operation
         )
-        importer = _Importer(names, dict(trip_counts or {}), default_trip_count)
-        return importer.run(parsed)
+    except ir.MLIRError as error:
+        raise ExportError(
+            f"Shardy finds no sharding rules for the module: {_first_line(error)}",
+            fix="lower the function with jax.jit(fn).lower(...) of the installed jax",
+        ) from error
+    return parsed
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -:")]
+    told = [line for line in lines if "error:" in line] or lines
+    return told[0] if told else type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """Where ops are being imported to."""
+
+    region: int
+    repeat: float
+    free_axes: bool  # whether some mesh axis is left to cut along
+    source: str = ""  # of the call around them, for ops that have none
+    equation: str = ""
+
+
+_Env = dict[Any, int]
 
 
 @dataclass(slots=True)
 class _Importer:
     names: ModuleNames
-    trip_counts: dict[str, float]
+    told: ToldTripCounts
     default_trip_count: float
-    values: list[Value] = field(default_factory=list)
-    ops: list[Op] = field(default_factory=list)
-    regions: list[Region] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    groups: dict[int, list[int]] = field(default_factory=dict)
-    value_by_path: dict[str, int] = field(default_factory=dict)
+    build: GraphBuilder = field(default_factory=GraphBuilder)
+    loops: list[Loop] = field(default_factory=list)
     functions: dict[str, Any] = field(default_factory=dict)
+    mesh_axes: frozenset[str] = frozenset()
+    num_captured: int = 0
     free: set[int] = field(default_factory=set)
+    scalar_ops: dict[int, Any] = field(default_factory=dict)
     rules: dict[Any, Rule] = field(default_factory=dict)
-    types: dict[Any, tuple[tuple[int, ...], str, int]] = field(default_factory=dict)
-    where: dict[Any, tuple[str, str]] = field(default_factory=dict)
-    meshes: dict[str, Any] = field(default_factory=dict)
+    types: dict[Any, TensorType] = field(default_factory=dict)
+    places: dict[Any, tuple[str, str]] = field(default_factory=dict)
+    large_constants: dict[Any, bool] = field(default_factory=dict)
 
     def run(self, module: Any) -> Graph:
+        axes: set[str] = set()
         for op in module.body.operations:
             if op.operation.name == "func.func":
                 self.functions[op.name.value] = op
+            elif op.operation.name == "sdy.mesh":
+                mesh = sdy.MeshAttr(op.operation.attributes["mesh"])
+                axes.update(sdy.MeshAxisAttr(axis).name for axis in mesh.axes)
+        self.mesh_axes = frozenset(axes)
         main = self.functions.get("main")
         if main is None:
+            held = ", ".join(sorted(self.functions)) or "none"
             raise ExportError(
                 "the module has no function called main",
+                where=f"its functions: {held}",
                 fix="export the program through jax.jit(...).lower or name its entry @main",
             )
         block = main.regions[0].blocks[0]
-        self.regions.append(Region(0, "main", -1, 0, 0))
-        env: dict[Any, int] = {}
-        # `jax.jit` puts arrays that the function closes over before its arguments.
-        num_captured = len(block.arguments) - len(self.names.arguments)
-        captured = (f"captured[{i}]" for i in range(num_captured))
-        for argument, name in zip(
-            block.arguments, (*captured, *self.names.arguments), strict=True
-        ):
-            shape, _, _ = self._type(argument.type)
-            op = self._add(OpKind.ARGUMENT, "argument", (), 0, 1.0, rule=identity_rule(shape, 0))
-            env[argument] = self._result(op, argument.type, name=name)
-            path = f"in.{op - num_captured}" if op >= num_captured else f"const.{op}"
-            self.value_by_path[path] = env[argument]
-            self.values[env[argument]] = replace(self.values[env[argument]], path=path)
-        returned = self._block(block, env, 0, 1.0)
-        for position, value in enumerate(returned):
-            shape = self.values[value].shape
-            name = self.names.results[position]
-            self._add(OpKind.RESULT, name, (value,), 0, 1.0, rule=identity_rule(shape, 1, 0))
-        self._close(0)
-        donated = tuple(
-            num_captured + i for i, given in enumerate(self.names.donated) if given
+        scope = _Scope(self.build.open_region("main", -1), 1.0, True)
+        env = self._arguments(block)
+        returned = self._block(block, env, scope)
+        self._results(returned)
+        self.build.close_region(scope.region)
+        self._count_loops()
+        return self.build.finish(self.names.donated, self.num_captured)
+
+    # -- the function's border ------------------------------------------------------------------
+
+    def _arguments(self, block: Any) -> _Env:
+        """Captured arrays, then arguments, in the order of `main`, before all else."""
+        env: _Env = {}
+        given: list[Any] = []
+        tokens: list[Any] = []
+        for argument in block.arguments:
+            (given if isinstance(argument.type, ir.RankedTensorType) else tokens).append(argument)
+        self.num_captured = len(given) - len(self.names.arguments)
+        captured = self.names.captured or [f"captured[{i}]" for i in range(self.num_captured)]
+        # The first arrays captured may be written into the module as constants instead.
+        num_written = len(captured) - self.num_captured
+        if self.num_captured < 0 or num_written < 0:
+            raise ExportError(
+                f"main takes {len(given)} arrays, names are given for"
+                f" {len(self.names.arguments)} arguments and {len(self.names.captured)} captured"
+                " arrays",
+                where="main",
+                fix="lower with keep_unused=True and name every flat argument",
+            )
+        for position, argument in enumerate(given):
+            number = position - self.num_captured
+            if number >= 0:
+                name, path = self.names.arguments[number], f"in.{number}"
+            else:
+                name = captured[position + num_written]
+                path = f"const.{position + num_written}"
+            env[argument] = self._source(argument.type, name, path)
+        for token in tokens:  # orders side effects; holds nothing
+            made = self.build.add(
+                OpKind.FREE, "token", (), [self._type(token.type)], rule=None, region=0, repeat=1.0
+            )
+            env[token] = made.results[0]
+        return env
+
+    def _source(self, mlir_type: Any, name: str, path: str) -> int:
+        found = self._type(mlir_type)
+        rule = identity_rule(found[0], 0)
+        made = self.build.add(
+            OpKind.ARGUMENT, "argument", (), [found], rule=rule, region=0, repeat=1.0
         )
-        return Graph(
-            tuple(self.values),
-            tuple(self.ops),
-            tuple(self.regions),
-            tuple(tuple(members) for _, members in sorted(self.groups.items())),
-            self.value_by_path,
-            donated,
-            tuple(dict.fromkeys(self.notes)),
-            num_captured,
-        )
+        (value,) = made.results
+        self.build.values[value].name = name
+        self.build.name_path(path, value)
+        return value
 
-    # -- building -------------------------------------------------------------------------------
+    def _results(self, returned: list[int]) -> None:
+        arrays = [v for v in returned if not self.build.values[v].type[1].startswith("!")]
+        if len(arrays) != len(self.names.results):
+            raise ExportError(
+                f"main returns {len(arrays)} arrays, names are given for {len(self.names.results)}",
+                where="main",
+                fix="name every flat result",
+            )
+        for name, value in zip(self.names.results, arrays, strict=True):
+            rule = identity_rule(self.build.shape(value), 1, 0)
+            self.build.add(OpKind.RESULT, name, (value,), [], rule=rule, region=0, repeat=1.0)
 
-    def _add(
-        self,
-        kind: OpKind,
-        name: str,
-        operands: tuple[int, ...],
-        region: int,
-        repeat: float,
-        **more: Any,
-    ) -> int:
-        index = len(self.ops)
-        self.ops.append(Op(index, kind, name, operands, (), region=region, repeat=repeat, **more))
-        return index
+    # -- reading --------------------------------------------------------------------------------
 
-    def _result(self, op: int, mlir_type: Any, name: str = "") -> int:
-        shape, dtype, bits = self._type(mlir_type)
-        index = len(self.values)
-        self.values.append(Value(index, shape, dtype, bits, op, "", name))
-        made = self.ops[op]
-        self.ops[op] = replace(made, results=(*made.results, index))
-        return index
-
-    def _open(self, kind: str, parent: int, **more: Any) -> int:
-        index = len(self.regions)
-        self.regions.append(Region(index, kind, parent, len(self.ops), 0, **more))
-        return index
-
-    def _close(self, region: int) -> None:
-        self.regions[region] = replace(self.regions[region], stop=len(self.ops))
-
-    def _type(self, mlir_type: Any) -> tuple[tuple[int, ...], str, int]:
+    def _type(self, mlir_type: Any) -> TensorType:
         found = self.types.get(mlir_type)
         if found is None:
-            found = _read_type(mlir_type)
-            self.types[mlir_type] = found
+            found = self.types[mlir_type] = read_tensor_type(mlir_type)
         return found
 
-    def _where(self, op: Any) -> tuple[str, str]:
-        """The user's source line and the jaxpr equation path of an op."""
+    def _place(self, op: Any, scope: _Scope) -> tuple[str, str]:
+        """The user's source line and the jaxpr equation path of an op.
+
+        An op inside a lowering rule has neither; it takes those of the call that led to it.
+        """
         location = op.location
-        found = self.where.get(location)
+        found = self.places.get(location)
         if found is None:
-            text = _name_of(location)
-            paths = _EQUATION.findall(text)
+            paths = _EQUATION.findall(_name_of(location))
             equation = paths[-1] if paths else ""
-            source = self.names.source_by_equation.get(equation, "") or _file_of(location)
+            source = self.names.source_by_equation.get(equation, "")
+            if not source and not scope.source:
+                source = _file_of(location)
             found = (source, equation)
-            self.where[location] = found
-        return found
+            if source:
+                self.places[location] = found
+        return found[0] or scope.source, found[1] or scope.equation
 
     # -- walking --------------------------------------------------------------------------------
 
-    def _block(self, block: Any, env: dict[Any, int], region: int, repeat: float) -> list[int]:
+    def _block(self, block: Any, env: _Env, scope: _Scope) -> list[int]:
         """Import a block's ops; return the values its terminator returns."""
         for op in block.operations:
             operation = op.operation
@@ -201,280 +283,338 @@ class _Importer:
                 return [env[v] for v in operation.operands]
             handler = _HANDLERS.get(name)
             if handler is not None:
-                handler(self, op, env, region, repeat)
-            else:
-                self._ordinary(operation, env, region, repeat)
+                handler(self, operation, env, scope)
+                continue
+            try:
+                self._ordinary(operation, name, env, scope)
+            except AutoshardError as error:
+                if error.where:
+                    raise
+                source = self._place(operation, scope)[0] or "no source line"
+                raise ExportError(error.what, where=f"{name} at {source}", fix=error.fix) from error
         return []
 
-    def _ordinary(self, op: Any, env: dict[Any, int], region: int, repeat: float) -> None:
-        dialect, _, name = op.name.partition(".")
-        operands = tuple(env[v] for v in op.operands)
-        if (
-            name in op_kinds.FREE_SOURCES
-            or (
-                operands
-                and name in op_kinds.FREE_IF_OPERANDS_FREE
-                and all(v in self.free for v in operands)
+    def _ordinary(self, op: Any, full_name: str, env: _Env, scope: _Scope) -> None:
+        name = full_name.partition(".")[2]
+        operands = tuple([env[v] for v in op.operands])
+        results = [self._type(v.type) for v in op.results]
+        if self._is_free(op, name, operands):
+            made = self.build.add(
+                OpKind.FREE,
+                name,
+                operands,
+                results,
+                rule=None,
+                region=scope.region,
+                repeat=scope.repeat,
             )
-            or (name == "broadcast_in_dim" and not self.values[operands[0]].shape)
-        ):
-            index = self._add(OpKind.FREE, name, operands, region, repeat)
-            for result in op.results:
-                env[result] = self._result(index, result.type)
-                self.free.add(env[result])
-            return
-        source, equation = self._where(op)
-        rule, note = self._rule(op, dialect, name)
-        if note:
-            self.notes.append(f"{note} ({source or 'no source line'})")
-        op_class = op_kinds.op_class(name)
-        index = self._add(
+            self.free.update(made.results)
+        else:
+            self._work(op, name, operands, results, scope)
+            made = self.build.ops[-1]
+        if name in _SCALAR_OPS and results[0][0] == ():
+            self.scalar_ops[made.results[0]] = op
+        for result, value in zip(op.results, made.results, strict=True):
+            env[result] = value
+
+    def _is_free(self, op: Any, name: str, operands: tuple[int, ...]) -> bool:
+        """Whether every device can make its own piece without talking to others."""
+        if name == "constant":
+            return not self._is_large(op)
+        if name in op_kinds.FREE_SOURCES:
+            return True
+        if name == "broadcast_in_dim" and not self.build.shape(operands[0]):
+            return True
+        return (
+            bool(operands)
+            and name in op_kinds.FREE_IF_OPERANDS_FREE
+            and all(v in self.free for v in operands)
+        )
+
+    def _is_large(self, op: Any) -> bool:
+        """Whether a constant takes memory of note: no splat, and many bytes."""
+        shape, _, bits = self._type(op.results[0].type)
+        if prod(shape) * bits < LARGE_CONSTANT_BYTES * 8:
+            return False
+        attribute = op.attributes["value"]
+        is_dense = isinstance(attribute, ir.DenseElementsAttr)
+        return not (is_dense and ir.DenseElementsAttr(attribute).is_splat)
+
+    def _work(
+        self,
+        op: Any,
+        name: str,
+        operands: tuple[int, ...],
+        results: list[TensorType],
+        scope: _Scope,
+    ) -> None:
+        label = target = name
+        if name == "custom_call":
+            target = ir.StringAttr(op.attributes["call_target_name"]).value
+            label = f"custom_call @{target}"
+        rule, is_kept_whole = self._rule(op, target, operands, results)
+        source, equation = self._place(op, scope)
+        made = self.build.add(
             OpKind.COMPUTE,
-            self._display_name(op, name),
+            label,
             operands,
-            region,
-            repeat,
+            results,
             rule=rule,
-            op_class=op_class,
+            region=scope.region,
+            repeat=scope.repeat,
             source=source,
             equation=equation,
-            note=note,
         )
-        for result in op.results:
-            env[result] = self._result(index, result.type)
-        self.ops[index] = replace(self.ops[index], flops=self._flops(self.ops[index]))
+        made.op_class = op_kinds.op_class(target)
+        types = [self.build.values[v].type for v in operands]
+        made.flops = op_flops(op, target, made.op_class, types, results)
+        if name == "constant":
+            made.note = (
+                f"a constant of {prod(results[0][0]) * results[0][2] // 8:,} bytes is written into"
+                " the program, whole on every device; pass it as an argument to have it cut"
+            )
+        elif is_kept_whole and scope.free_axes:
+            made.note = f"{label} has no sharding rule and is kept whole"
+        if made.note:
+            self.build.note(f"{made.note} ({source or 'no source line'})")
 
-    def _display_name(self, op: Any, name: str) -> str:
-        if name == "custom_call":
-            return f"custom_call @{ir.StringAttr(op.attributes['call_target_name']).value}"
-        return name
-
-    def _flops(self, op: Op) -> float:
-        if op.op_class in (OpClass.MATMUL, OpClass.CONVOLUTION) and op.rule is not None:
-            return 2.0 * op.rule.num_points
-        sizes = [prod(self.values[v].shape) for v in (*op.operands, *op.results)]
-        return float(max(sizes, default=0)) if op.op_class is not OpClass.COPY else 0.0
-
-    def _rule(self, op: Any, dialect: str, name: str) -> tuple[Rule, str]:
-        """Shardy's rule, or ours for an op that gets none; a note where the op is kept whole."""
-        if "sdy.sharding_rule" in op.attributes:
-            attribute = op.attributes["sdy.sharding_rule"]
+    def _rule(
+        self, op: Any, target: str, operands: tuple[int, ...], results: list[TensorType]
+    ) -> tuple[Rule, bool]:
+        """Shardy's rule, or ours for an op that gets none; whether that keeps the op whole."""
+        attributes = op.attributes
+        if target in op_kinds.MATRIX_CUSTOM_CALLS:
+            shapes = tuple(self.build.shape(v) for v in operands)
+            return batched_rule(shapes, tuple(t[0] for t in results), len(shapes[0]) - 2), False
+        if "sdy.sharding_rule" in attributes:
+            attribute = attributes["sdy.sharding_rule"]
             rule = self.rules.get(attribute)
             if rule is None:
-                rule = _read_rule(attribute)
-                self.rules[attribute] = rule
-            return rule, ""
-        operands = tuple(self._type(v.type)[0] for v in op.operands)
-        results = tuple(self._type(v.type)[0] for v in op.results)
-        if dialect == "chlo" and name in op_kinds.CHLO_ELEMENTWISE:
-            return aligned_rule(operands, results), ""
-        if name == "top_k":
-            return aligned_rule(operands, results, frozenset({len(operands[0]) - 1})), ""
-        if name in _MANUAL_COLLECTIVES:
-            return aligned_rule(operands, results), ""
-        whole = frozenset(range(max((len(s) for s in (*operands, *results)), default=0)))
-        rule = aligned_rule(operands, results, whole)
-        is_big = any(prod(s) > 1 for s in (*operands, *results))
-        label = self._display_name(op, name)
-        return rule, f"{label} has no sharding rule and is kept whole" if is_big else ""
+                rule = self.rules[attribute] = read_rule(attribute)
+            return rule, False
+        if target == "constant":
+            return whole_rule(results[0][0]), False
+        shapes = tuple(self.build.shape(v) for v in operands)
+        return own_rule(op, shapes, tuple(t[0] for t in results))
 
-    def _constraint(self, op: Any, env: dict[Any, int], region: int, repeat: float) -> None:
-        operand = env[op.operation.operands[0]]
-        tag = _TAG.search(_name_of(op.operation.location))
+    # -- ops that are no work -------------------------------------------------------------------
+
+    def _constraint(self, op: Any, env: _Env, scope: _Scope) -> None:
+        operand = env[op.operands[0]]
+        tag = _TAG.search(_name_of(op.location))
         if tag is not None:  # ours: it only says which jaxpr value this is
-            path = tag.group(1)
-            value = self.values[operand]
-            self.value_by_path[path] = operand
-            if not value.path:
-                self.values[operand] = replace(value, path=path)
-            env[op.operation.results[0]] = operand
+            self.build.name_path(tag.group(1), operand)
+            env[op.results[0]] = operand
             return
-        source, equation = self._where(op.operation)
-        shape = self.values[operand].shape
-        text = str(op.operation.attributes["sharding"])
-        index = self._add(
+        sharding = sdy.TensorShardingAttr(op.attributes["sharding"])
+        if _says_nothing(sharding):
+            env[op.results[0]] = operand
+            return
+        source, equation = self._place(op, scope)
+        made = self.build.add(
             OpKind.CONSTRAINT,
             "sharding_constraint",
             (operand,),
-            region,
-            repeat,
-            rule=identity_rule(shape),
+            [self._type(op.results[0].type)],
+            rule=identity_rule(self.build.shape(operand)),
+            region=scope.region,
+            repeat=scope.repeat,
             source=source,
             equation=equation,
-            pinned=text,
+            pinned=str(sharding),
         )
-        env[op.operation.results[0]] = self._result(index, op.operation.results[0].type)
+        env[op.results[0]] = made.results[0]
 
-    def _group(self, op: Any, env: dict[Any, int], region: int, repeat: float) -> None:
-        del region, repeat
-        group = ir.IntegerAttr(op.operation.attributes["group_id"]).value
-        self.groups.setdefault(group, []).append(env[op.operation.operands[0]])
+    def _group(self, op: Any, env: _Env, scope: _Scope) -> None:
+        del scope
+        group = ir.IntegerAttr(op.attributes["group_id"]).value
+        self.build.tie(group, env[op.operands[0]])
 
-    def _call(self, op: Any, env: dict[Any, int], region: int, repeat: float) -> None:
-        attribute = op.operation.attributes[
-            "callee" if op.operation.name == "func.call" else "decomposition"
-        ]
+    def _call(self, op: Any, env: _Env, scope: _Scope) -> None:
+        attribute = op.attributes["callee" if op.name == "func.call" else "decomposition"]
         function = self.functions[ir.FlatSymbolRefAttr(attribute).value]
         block = function.regions[0].blocks[0]
-        inner = dict(zip(block.arguments, (env[v] for v in op.operation.operands), strict=True))
-        returned = self._block(block, inner, region, repeat)
-        env.update(zip(op.operation.results, returned, strict=True))
+        inner = dict(zip(block.arguments, (env[v] for v in op.operands), strict=True))
+        source, equation = self._place(op, scope)
+        inside = _Scope(scope.region, scope.repeat, scope.free_axes, source, equation)
+        returned = self._block(block, inner, inside)
+        env.update(zip(op.results, returned, strict=True))
 
-    def _barrier(self, op: Any, env: dict[Any, int], region: int, repeat: float) -> None:
-        source, equation = self._where(op.operation)
-        for operand, result in zip(op.operation.operands, op.operation.results, strict=True):
-            shape, _, _ = self._type(result.type)
-            index = self._add(
-                OpKind.JOIN,
-                "optimization_barrier",
-                (env[operand],),
-                region,
-                repeat,
-                rule=identity_rule(shape),
-                source=source,
-                equation=equation,
-            )
-            env[result] = self._result(index, result.type)
-
-    def _while(self, op: Any, env: dict[Any, int], region: int, repeat: float) -> None:
-        operation = op.operation
-        source, equation = self._where(operation)
-        cond, body = (r.blocks[0] for r in operation.regions)
-        trips, known = self._trips(operation, cond, body, source, equation)
-        joins = []
-        for operand, result in zip(operation.operands, operation.results, strict=True):
-            shape, _, _ = self._type(result.type)
-            index = self._add(
-                OpKind.JOIN,
-                "while",
-                (env[operand],),
-                region,
-                repeat,
-                rule=identity_rule(shape),
-                source=source,
-                equation=equation,
-            )
-            env[result] = self._result(index, result.type)
-            joins.append(index)
-        inner_region = self._open(
-            "loop", region, trip_count=trips, is_trip_count_known=known, source=source
+    def _join(
+        self,
+        name: str,
+        operands: tuple[int, ...],
+        mlir_type: Any,
+        place: tuple[str, str],
+        scope: _Scope,
+    ) -> int:
+        """A JOIN op whose sources share one sharding; its index."""
+        found = self._type(mlir_type)
+        source, equation = place
+        self.build.add(
+            OpKind.JOIN,
+            name,
+            operands,
+            [found],
+            rule=identity_rule(found[0], len(operands)),
+            region=scope.region,
+            repeat=scope.repeat,
+            source=source,
+            equation=equation,
         )
-        for block in (cond, body):
-            inner = dict(env)
-            carried = (self.ops[index].results[0] for index in joins)
-            inner.update(zip(block.arguments, carried, strict=True))
-            returned = self._block(block, inner, inner_region, repeat * trips)
-            if block is body:
-                for index, value in zip(joins, returned, strict=True):
-                    join = self.ops[index]
-                    if value != join.results[0]:
-                        self.ops[index] = replace(
-                            join,
-                            operands=(*join.operands, value),
-                            rule=identity_rule(self.values[value].shape, 2),
-                            operand_repeats=(repeat, repeat * trips),
-                        )
-        self._close(inner_region)
+        return len(self.build.ops) - 1
 
-    def _trips(
-        self, op: Any, cond: Any, body: Any, source: str, equation: str
-    ) -> tuple[float, bool]:
-        known = _static_trip_count(op, cond, body)
-        if known is not None:
-            return float(known), True
-        for key, count in self.trip_counts.items():
-            if key in source or (equation and key == equation):
-                return float(count), True
-        self.notes.append(
-            f"loop with unknown trip count: taken as {self.default_trip_count:g}"
-            f" ({source or 'no source line'}); pass trip_counts={{'file.py:line': n}}"
+    def _barrier(self, op: Any, env: _Env, scope: _Scope) -> None:
+        place = self._place(op, scope)
+        for operand, result in zip(op.operands, op.results, strict=True):
+            index = self._join("optimization_barrier", (env[operand],), result.type, place, scope)
+            env[result] = self.build.ops[index].results[0]
+
+    def _while(self, op: Any, env: _Env, scope: _Scope) -> None:
+        place = self._place(op, scope)
+        cond, body = (region.blocks[0] for region in op.regions)
+        joins = [
+            self._join("while", (env[operand],), result.type, place, scope)
+            for operand, result in zip(op.operands, op.results, strict=True)
+        ]
+        carried = [self.build.ops[index].results[0] for index in joins]
+        region = self.build.open_region("loop", scope.region, source=place[0])
+        inside = _Scope(region, scope.repeat, scope.free_axes, *place)
+        goes_on = self._block(cond, {**env, **_pairs(cond.arguments, carried)}, inside)
+        returned = self._block(body, {**env, **_pairs(body.arguments, carried)}, inside)
+        for index, value in zip(joins, returned, strict=True):
+            join = self.build.ops[index]
+            if value != join.results[0]:
+                join.operands = (*join.operands, value)
+                join.rule = identity_rule(self.build.shape(value), 2)
+        self.build.close_region(region)
+        self.loops.append(Loop(region, tuple(joins), goes_on[0], *place))
+        env.update(zip(op.results, carried, strict=True))
+
+    def _count_loops(self) -> None:
+        """Multiply the ops of every loop by its trip count."""
+        counter = LoopCounter(self.build, self.scalar_ops)
+        for loop in sorted(self.loops, key=lambda loop: loop.region):
+            count, is_known = self._trips(counter, loop)
+            self.build.set_trip_count(loop.region, count, is_known=is_known)
+        for loop in self.loops:
+            trips = self.build.regions[loop.region].trip_count
+            for index in loop.joins:
+                join = self.build.ops[index]
+                if len(join.operands) == 2:
+                    join.operand_repeats = (join.repeat, join.repeat * trips)
+        self.told.check_all_used(self.loops)
+
+    def _trips(self, counter: LoopCounter, loop: Loop) -> tuple[float, bool]:
+        limit, is_known = counter.trips(loop)
+        told = self.told.of(loop)
+        if is_known and limit is not None:
+            if told is not None and told[1] != limit:
+                self.build.note(
+                    f"trip_counts[{told[0]!r}] = {told[1]:g} is not used: the program says that the"
+                    f" loop runs {limit} times ({loop.where})"
+                )
+            return float(limit), True
+        if told is not None:
+            return told[1], True
+        advice = "pass trip_counts={'file.py:line': n}"
+        if limit is not None:
+            self.build.note(
+                f"loop that may end early: taken to run {limit} times, its limit ({loop.where});"
+                f" {advice}"
+            )
+            return float(limit), False
+        self.build.note(
+            f"loop with unknown trip count: taken as {self.default_trip_count:g} ({loop.where});"
+            f" {advice}"
         )
         return self.default_trip_count, False
 
-    def _case(self, op: Any, env: dict[Any, int], region: int, repeat: float) -> None:
-        operation = op.operation
-        source, equation = self._where(operation)
-        share = repeat / len(operation.regions)  # branches taken equally often
+    def _case(self, op: Any, env: _Env, scope: _Scope) -> None:
+        place = self._place(op, scope)
+        share = 1.0 / len(op.regions)  # branches are taken equally often
         returned = []
-        for branch in operation.regions:
-            inner_region = self._open("branch", region, source=source)
-            returned.append(self._block(branch.blocks[0], dict(env), inner_region, share))
-            self._close(inner_region)
-        for position, result in enumerate(operation.results):
-            shape, _, _ = self._type(result.type)
-            sources = tuple(values[position] for values in returned)
-            index = self._add(
-                OpKind.JOIN,
-                "case",
-                sources,
-                region,
-                repeat,
-                rule=identity_rule(shape, len(sources)),
-                source=source,
-                equation=equation,
-                operand_repeats=(share,) * len(sources),
+        for branch in op.regions:
+            region = self.build.open_region(
+                "branch", scope.region, trip_count=share, source=place[0]
             )
-            env[result] = self._result(index, result.type)
+            inside = _Scope(region, scope.repeat * share, scope.free_axes, *place)
+            returned.append(self._block(branch.blocks[0], dict(env), inside))
+            self.build.close_region(region)
+        for position, result in enumerate(op.results):
+            sources = tuple(values[position] for values in returned)
+            index = self._join("case", sources, result.type, place, scope)
+            join = self.build.ops[index]
+            join.operand_repeats = (scope.repeat * share,) * len(sources)
+            env[result] = join.results[0]
 
-    def _manual(self, op: Any, env: dict[Any, int], region: int, repeat: float) -> None:
-        operation = op.operation
-        source, equation = self._where(operation)
-        axes = tuple(
-            ir.StringAttr(a).value for a in sdy.ManualAxesAttr(operation.attributes["manual_axes"])
-        )
-        shardings_in = sdy.TensorShardingPerValueAttr(operation.attributes["in_shardings"])
-        shardings_out = sdy.TensorShardingPerValueAttr(operation.attributes["out_shardings"])
-        block = operation.regions[0].blocks[0]
+    # -- shard_map ------------------------------------------------------------------------------
+
+    def _manual(self, op: Any, env: _Env, scope: _Scope) -> None:
+        place = self._place(op, scope)
+        attribute = sdy.ManualAxesAttr(op.attributes["manual_axes"])
+        axes = tuple(map(str, attribute))
+        shardings_in = sdy.TensorShardingPerValueAttr(op.attributes["in_shardings"])
+        shardings_out = sdy.TensorShardingPerValueAttr(op.attributes["out_shardings"])
+        block = op.regions[0].blocks[0]
         inner = dict(env)
         for operand, argument, sharding in zip(
-            operation.operands, block.arguments, shardings_in.shardings, strict=True
+            op.operands, block.arguments, shardings_in.shardings, strict=True
         ):
-            shape, _, _ = self._type(argument.type)
-            index = self._add(
-                OpKind.ENTER_MANUAL,
-                "shard_map",
-                (env[operand],),
-                region,
-                repeat,
-                rule=identity_rule(shape),
-                source=source,
-                equation=equation,
-                pinned=str(sharding),
+            inner[argument] = self._border(
+                OpKind.ENTER_MANUAL, env[operand], argument.type, sharding, place, scope
             )
-            inner[argument] = self._result(index, argument.type)
-        inner_region = self._open("manual", region, manual_axes=axes, source=source)
-        returned = self._block(block, inner, inner_region, repeat)
-        self._close(inner_region)
+        region = self.build.open_region("manual", scope.region, manual_axes=axes, source=place[0])
+        inside = _Scope(region, scope.repeat, self._has_free_axes(region), *place)
+        returned = self._block(block, inner, inside)
+        self.build.close_region(region)
         for value, result, sharding in zip(
-            returned, operation.results, shardings_out.shardings, strict=True
+            returned, op.results, shardings_out.shardings, strict=True
         ):
-            index = self._add(
-                OpKind.LEAVE_MANUAL,
-                "shard_map",
-                (value,),
-                region,
-                repeat,
-                rule=identity_rule(self.values[value].shape),
-                source=source,
-                equation=equation,
-                pinned=str(sharding),
+            env[result] = self._border(
+                OpKind.LEAVE_MANUAL, value, result.type, sharding, place, scope
             )
-            env[result] = self._result(index, result.type)
+
+    def _border(
+        self,
+        kind: OpKind,
+        value: int,
+        mlir_type: Any,
+        sharding: Any,
+        place: tuple[str, str],
+        scope: _Scope,
+    ) -> int:
+        """Into or out of a shard_map body; the rule speaks of the local tensor on both sides."""
+        found = self._type(mlir_type)
+        made = self.build.add(
+            kind,
+            "shard_map",
+            (value,),
+            [found],
+            rule=identity_rule(
+                found[0] if kind is OpKind.ENTER_MANUAL else self.build.shape(value)
+            ),
+            region=scope.region,
+            repeat=scope.repeat,
+            source=place[0],
+            equation=place[1],
+            pinned=str(sharding),
+        )
+        return made.results[0]
+
+    def _has_free_axes(self, region: int) -> bool:
+        taken: set[str] = set()
+        while region >= 0:
+            taken.update(self.build.regions[region].manual_axes)
+            region = self.build.regions[region].parent
+        return not self.mesh_axes or bool(self.mesh_axes - taken)
 
 
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
-_MANUAL_COLLECTIVES = frozenset(
-    [
-        "all_reduce",
-        "collective_permute",
-        "collective_broadcast",
-        "all_gather",
-        "all_to_all",
-        "reduce_scatter",
-    ]
-)
+_SCALAR_OPS = frozenset({"constant", "compare"})
 _HANDLERS = {
     "sdy.sharding_constraint": _Importer._constraint,
+    "sdy.reshard": _Importer._constraint,
     "sdy.sharding_group": _Importer._group,
     "func.call": _Importer._call,
     "stablehlo.composite": _Importer._call,
@@ -486,39 +626,16 @@ _HANDLERS = {
 }
 
 
-def _read_type(mlir_type: Any) -> tuple[tuple[int, ...], str, int]:
-    """Shape, element type and bits per element; tokens and tuples hold nothing."""
-    if not isinstance(mlir_type, ir.RankedTensorType):
-        return (), str(mlir_type), 0
-    element = mlir_type.element_type
-    dtype = str(element)
-    bits = _DTYPE_BITS.get(dtype)
-    if bits is None:
-        digits = re.search(r"\d+", dtype)
-        bits = int(digits.group()) if digits else 8
-    return tuple(mlir_type.shape), dtype, bits
+def _pairs(arguments: Any, values: list[int]) -> _Env:
+    return dict(zip(arguments, values, strict=True))
 
 
-def _read_rule(attribute: Any) -> Rule:
-    rule = sdy.OpShardingRuleAttr(attribute)
-
-    def tensors(mappings: Any) -> tuple[Dims, ...]:
-        return tuple(
-            tuple(
-                tuple(sdy.DimMappingAttr(dim).factor_indices)
-                for dim in sdy.TensorMappingAttr(tensor).dim_mappings
-            )
-            for tensor in mappings
-        )
-
-    return Rule(
-        tuple(rule.factor_sizes),
-        tensors(rule.operand_mappings),
-        tensors(rule.result_mappings),
-        frozenset(rule.reduction_factors),
-        frozenset(rule.need_replication_factors) | frozenset(rule.blocked_propagation_factors),
-        frozenset(rule.permutation_factors),
-    )
+def _says_nothing(sharding: Any) -> bool:
+    """Whether a written sharding leaves every dimension open and uses no axis."""
+    dims = [sdy.DimensionShardingAttr(dim) for dim in sharding.dimension_shardings]
+    is_open = all(not dim.is_closed and not len(dim.axes) for dim in dims)
+    special = (*sharding.replicated_axes, *sharding.unreduced_axes)
+    return is_open and not special
 
 
 def _name_of(location: Any) -> str:
@@ -537,65 +654,4 @@ def _file_of(location: Any) -> str:
     return ""
 
 
-def _static_trip_count(op: Any, cond: Any, body: Any) -> int | None:
-    """Trip count of a loop that counts a scalar from a constant by a constant to a constant."""
-    returned = next(o for o in cond.operations if o.operation.name == "stablehlo.return")
-    compare = _owner(returned.operation.operands[0])
-    if compare is None or compare.name != "stablehlo.compare":
-        return None
-    direction = str(compare.attributes["comparison_direction"])
-    left, right = compare.operands
-    counter, stop = _argument_index(left, cond), _constant(right)
-    if counter is None or stop is None:
-        return None
-    start = _constant(op.operands[counter])
-    step_result = next(
-        o for o in body.operations if o.operation.name == "stablehlo.return"
-    ).operation.operands[counter]
-    add = _owner(step_result)
-    if start is None or add is None or add.name not in ("stablehlo.add", "stablehlo.subtract"):
-        return None
-    first, second = (_argument_index(v, body) for v in add.operands)
-    step = _constant(add.operands[1]) if first == counter else _constant(add.operands[0])
-    if step is None or counter not in (first, second):
-        return None
-    if add.name == "stablehlo.subtract":
-        step = -step
-    return _count(start, stop, step, direction)
-
-
-def _count(start: int, stop: int, step: int, direction: str) -> int | None:
-    if "LT" in direction and step > 0:
-        return max(0, -(-(stop - start) // step))
-    if "LE" in direction and step > 0:
-        return max(0, (stop - start) // step + 1)
-    if "GT" in direction and step < 0:
-        return max(0, -(-(start - stop) // -step))
-    if "GE" in direction and step < 0:
-        return max(0, (start - stop) // -step + 1)
-    return None
-
-
-def _owner(value: Any) -> Any | None:
-    return None if isinstance(value.owner, ir.Block) else value.owner
-
-
-def _argument_index(value: Any, block: Any) -> int | None:
-    for index, argument in enumerate(block.arguments):
-        if argument == value:
-            return index
-    return None
-
-
-def _constant(value: Any) -> int | None:
-    """The integer of a scalar constant, looking through conversions."""
-    owner = _owner(value)
-    while owner is not None and owner.name == "stablehlo.convert":
-        owner = _owner(owner.operands[0])
-    if owner is None or owner.name != "stablehlo.constant":
-        return None
-    data = np.asarray(ir.DenseElementsAttr(owner.attributes["value"]))
-    return int(data.reshape(-1)[0]) if data.size and data.dtype.kind in "iub" else None
-
-
-__all__ = ["DEFAULT_TRIP_COUNT", "ModuleNames", "module_to_graph"]
+__all__ = ["DEFAULT_TRIP_COUNT", "LARGE_CONSTANT_BYTES", "ModuleNames", "module_to_graph"]

@@ -34,12 +34,11 @@ IDENTITY_CUSTOM_CALLS = frozenset(
     ResultAccuracy Sharding""".split()
 )
 
-# Custom calls on stacks of matrices, which work on each matrix alone. Names are XLA's on TPU; those
-# of LAPACK and cuSOLVER carry such a rule already.
+# Custom calls on stacks of matrices, which work on each matrix alone; names are XLA's on TPU. Some
+# of Shardy's own rules for them let a matrix be cut, which says where a sharding may propagate, not
+# that the pieces can be computed apart. (LAPACK and cuSOLVER calls carry a rule of JAX's.)
 MATRIX_CUSTOM_CALLS = frozenset(
-    """Cholesky Eigh Hessenberg Householder LuDecomposition LUFactorization
-    ProductOfElementaryHouseholderReflectors Qr QrDecomposition Schur Tridiagonal
-    TridiagonalSolve""".split()
+    "Cholesky Eigh LuDecomposition ProductOfElementaryHouseholderReflectors Qr".split()
 )
 
 # Ops that only move or rename elements, and that XLA fuses like element-wise ones.

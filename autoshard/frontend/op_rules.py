@@ -6,6 +6,7 @@ calls it does not know. An op that neither side has a rule for is kept whole.
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 from typing import Any
 
@@ -21,7 +22,9 @@ Shapes = tuple[tuple[int, ...], ...]
 def read_rule(attribute: Any) -> Rule:
     """Shardy's rule attribute as a value.
 
-    A factor whose propagation Shardy blocks is treated as one that must not be cut.
+    A factor whose propagation Shardy blocks is treated as one that must not be cut. So is a factor
+    of one tensor alone in a rule that JAX or the user wrote for a custom call: nothing says that
+    the call works on a piece of it.
     """
     rule = sdy.OpShardingRuleAttr(attribute)
 
@@ -34,12 +37,18 @@ def read_rule(attribute: Any) -> Rule:
             for tensor in mappings
         )
 
+    operands, results = tensors(rule.operand_mappings), tensors(rule.result_mappings)
+    reduction = frozenset(rule.reduction_factors)
+    whole = frozenset(rule.need_replication_factors) | frozenset(rule.blocked_propagation_factors)
+    if rule.is_custom:
+        uses = Counter(f for dims in (*operands, *results) for dim in dims for f in dim)
+        whole |= {factor for factor, times in uses.items() if times == 1} - reduction
     return Rule(
         tuple(rule.factor_sizes),
-        tensors(rule.operand_mappings),
-        tensors(rule.result_mappings),
-        frozenset(rule.reduction_factors),
-        frozenset(rule.need_replication_factors) | frozenset(rule.blocked_propagation_factors),
+        operands,
+        results,
+        reduction,
+        whole,
         frozenset(rule.permutation_factors),
     )
 
@@ -69,8 +78,6 @@ def own_rule(op: Any, operands: Shapes, results: Shapes) -> tuple[Rule, bool]:
         target = ir.StringAttr(op.attributes["call_target_name"]).value
         if target in op_kinds.IDENTITY_CUSTOM_CALLS:
             return aligned_rule(operands, results), False
-        if target in op_kinds.MATRIX_CUSTOM_CALLS:
-            return batched_rule(operands, results, len(operands[0]) - 2), False
     if name == "reshape" and 0 in (*operands[0], *results[0]):
         # Nothing is in it, so nothing moves however it is cut.
         return aligned_rule(operands, results), False

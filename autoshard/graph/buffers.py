@@ -72,7 +72,7 @@ def find_buffers(graph: Graph) -> Buffers:
         op = graph.ops[value.op]
         if owner[value.index] != value.index or not stored[value.index]:
             intervals.append((0, 0))
-        elif op.kind in (OpKind.ARGUMENT, OpKind.CAPTURED) or _is_stored_constant(op):
+        elif op.kind is OpKind.ARGUMENT or _is_stored_constant(op):
             intervals.append((0, end))
         else:
             intervals.append((op.index, max(owner_last[value.index], op.index + 1)))

@@ -35,7 +35,7 @@ def format_graph(graph: Graph, *, sources: bool = True) -> str:
 
 
 def _region_line(region: Region, depth: list[int], sources: bool) -> str:
-    text = region.kind
+    text: str = region.kind
     if region.kind == "loop":
         text += f" {region.trip_count:g} times" + ("" if region.is_trip_count_known else "?")
     elif region.kind == "branch":
@@ -55,7 +55,7 @@ def _op_line(graph: Graph, op: Op, sources: bool) -> str:
     elif op.kind is OpKind.FREE:
         head += "free "
     text = f"{head}{op.name}"
-    if op.kind in (OpKind.ARGUMENT, OpKind.CAPTURED):
+    if op.kind is OpKind.ARGUMENT:
         text += f" {graph.values[op.results[0]].name}"
     if op.operands:
         text += f" {_values(op.operands)}"

@@ -14,8 +14,7 @@ from autoshard.graph.rule import Rule
 class OpKind(Enum):
     """What an op is to the planner."""
 
-    ARGUMENT = "argument"  # a flat argument of the function; no operands
-    CAPTURED = "captured"  # an array the function closes over; no operands
+    ARGUMENT = "argument"  # a flat argument of the function, or an array it captures; no operands
     RESULT = "result"  # a flat result of the function; no results
     COMPUTE = "compute"  # cut by its rule
     FREE = "free"  # constants and iota: every device can make its own piece

@@ -13,7 +13,6 @@ REGION_KINDS = frozenset({"main", "loop", "branch", "manual"})
 # By kind: how many operands (least, most) and results an op has; None is any number.
 _ARITY: dict[OpKind, tuple[int, int | None, int | None]] = {
     OpKind.ARGUMENT: (0, 0, 1),
-    OpKind.CAPTURED: (0, 0, 1),
     OpKind.RESULT: (1, 1, 0),
     OpKind.COMPUTE: (0, None, None),
     OpKind.FREE: (0, None, None),
@@ -45,22 +44,19 @@ def verify_graph(graph: Graph) -> list[str]:
     visible = _Visibility(graph)
     repeats = _repeat_by_region(graph.regions)
     for op in graph.ops:
-        where = describe_op(graph, op)
-        for violation in (
+        of_op = [
             *_op_violations(op, repeats[op.region]),
             *_read_violations(graph, op, loops, visible),
             *_rule_violations(graph, op, checked),
-        ):
-            found.append(f"{where}: {violation}")
+        ]
+        found += [f"{describe_op(graph, op)}: {violation}" for violation in of_op]
     found += _table_violations(graph)
     return found
 
 
 def describe_op(graph: Graph, op: Op) -> str:
     """`op 12 (dot_general -> f32[8, 16] at train.py:30 (loss))`."""
-    made = ", ".join(
-        graph.values[v].type_text for v in op.results if 0 <= v < len(graph.values)
-    )
+    made = ", ".join(graph.values[v].type_text for v in op.results if 0 <= v < len(graph.values))
     text = f"{op.name} -> {made}" if made else op.name
     return f"op {op.index} ({text} at {op.source})" if op.source else f"op {op.index} ({text})"
 
@@ -68,30 +64,29 @@ def describe_op(graph: Graph, op: Op) -> str:
 def _index_violations(graph: Graph) -> Iterator[str]:
     num_values, num_ops, num_regions = len(graph.values), len(graph.ops), len(graph.regions)
     for place, op in enumerate(graph.ops):
-        where = describe_op(graph, op)
         if op.index != place:
-            yield f"{where}: stands at place {place}"
-        for role, values in (("operand", op.operands), ("result", op.results)):
-            for value in values:
-                if not 0 <= value < num_values:
-                    yield f"{where}: {role} {value} is no value; there are {num_values}"
+            yield f"{describe_op(graph, op)}: stands at place {place}"
+        for value in (*op.operands, *op.results):
+            if not 0 <= value < num_values:
+                yield f"{describe_op(graph, op)}: no value {value}; there are {num_values}"
         if not 0 <= op.region < num_regions:
-            yield f"{where}: region {op.region} does not exist; there are {num_regions}"
+            where = describe_op(graph, op)
+            yield f"{where}: no region {op.region}; there are {num_regions}"
     makers: dict[int, int] = {}
     for op in graph.ops:
         for value in op.results:
             if value in makers:
                 yield f"{describe_op(graph, op)}: value {value} is made by op {makers[value]} too"
             makers[value] = op.index
-    for place, value in enumerate(graph.values):
-        if value.index != place:
-            yield f"value {value.index} stands at place {place}"
-        if not 0 <= value.op < num_ops:
-            yield f"value {place}: made by op {value.op}, which does not exist"
-        elif makers.get(place) != value.op:
-            yield f"value {place}: says op {value.op} makes it, which does not list it"
-        if any(size < 0 for size in value.shape) or value.bits < 0:
-            yield f"value {place}: {value.type_text} of {value.bits} bits has no size"
+    for place, made in enumerate(graph.values):
+        if made.index != place:
+            yield f"value {made.index} stands at place {place}"
+        if not 0 <= made.op < num_ops:
+            yield f"value {place}: made by op {made.op}, which does not exist"
+        elif makers.get(place) != made.op:
+            yield f"value {place}: says op {made.op} makes it, which does not list it"
+        if any(size < 0 for size in made.shape) or made.bits < 0:
+            yield f"value {place}: {made.type_text} of {made.bits} bits has no size"
 
 
 def _region_violations(regions: tuple[Region, ...], num_ops: int) -> Iterator[str]:
@@ -235,6 +230,11 @@ def _rule_violations(graph: Graph, op: Op, checked: set[tuple[object, ...]]) -> 
         return
     operands = tuple(graph.values[v].shape for v in op.operands)
     results = tuple(graph.values[v].shape for v in op.results)
+    # At the border of a shard_map body the rule speaks of the local tensor.
+    if op.kind is OpKind.ENTER_MANUAL:
+        operands = results
+    elif op.kind is OpKind.LEAVE_MANUAL:
+        results = operands
     key = (op.rule, operands, results)
     if key in checked:
         return
@@ -245,7 +245,9 @@ def _rule_violations(graph: Graph, op: Op, checked: set[tuple[object, ...]]) -> 
 
 
 def rule_violations(
-    rule: Rule, operand_shapes: tuple[tuple[int, ...], ...], result_shapes: tuple[tuple[int, ...], ...]
+    rule: Rule,
+    operand_shapes: tuple[tuple[int, ...], ...],
+    result_shapes: tuple[tuple[int, ...], ...],
 ) -> Iterator[str]:
     """What keeps a rule from describing an op on tensors of these shapes."""
     num_factors = len(rule.factor_sizes)
@@ -287,11 +289,10 @@ def _tensor_violations(
             yield f"dimension {dim} uses factors {twice or list(factors)} again"
         seen.update(factors)
         # What is kept whole or exchanged may be larger or smaller than its factor: a slice, a pad.
-        if not loose.intersection(factors) and prod(sizes[f] for f in factors) != size:
-            yield (
-                f"dimension {dim} has size {size}, its factors make"
-                f" {prod(sizes[f] for f in factors)}"
-            )
+        # So may what has a factor of 1, which nothing cuts: the taps of a dilated convolution.
+        covered = prod([sizes[f] for f in factors])
+        if covered not in (size, 1) and not loose.intersection(factors):
+            yield f"dimension {dim} has size {size}, its factors make {covered}"
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -313,6 +314,11 @@ def _table_violations(graph: Graph) -> Iterator[str]:
         if value.path and value.path not in graph.value_by_path:
             yield f"value {value.index}: no value is known by its path {value.path}"
     num_arguments = len(graph.arguments)
+    if not 0 <= graph.num_captured <= num_arguments:
+        yield f"{graph.num_captured} arguments are captured of {num_arguments}"
     for position in graph.donated:
-        if not 0 <= position < num_arguments:
-            yield f"donated argument {position} does not exist; there are {num_arguments}"
+        if not graph.num_captured <= position < num_arguments:
+            yield (
+                f"donated argument {position} does not exist; the caller's are"
+                f" {graph.num_captured} to {num_arguments - 1}"
+            )

@@ -10,6 +10,7 @@ from autoshard.graph.collective import PredictedCollective
 from autoshard.plan import LiveTensor, PlanData, PlannedOp, PlannedTensor
 from autoshard.report.alike import gather_alike
 from autoshard.report.spec_text import format_spec
+from autoshard.source_names import with_short_sources
 
 _NUM_TENSORS = 40
 _NUM_OPS = 10
@@ -204,7 +205,8 @@ class ReportFacts:
 
 
 def gather_facts(plan: PlanData) -> ReportFacts:
-    """Work out what a report on a plan says."""
+    """Work out what a report on a plan says; source lines are shortened to their file names."""
+    plan = with_short_sources(plan)
     budget = plan.memory_budget
     peak = plan.memory.peak_bytes
     over = 0 if budget is None else max(0, peak - budget)

@@ -265,10 +265,8 @@ def _constraints(facts: ReportFacts) -> RenderableType:
         )
     if any(":(" in row.spec for row in rows):
         body = Group(body, indented("axis:(before)size is a part of an axis, from a refined mesh"))
-    title = heading(
-        "Constraints",
-        f"{len(rows):,}; plan.jit puts them in, by hand jax.lax.with_sharding_constraint does",
-    )
+    by_hand = "; plan.jit puts them in, by hand jax.lax.with_sharding_constraint does"
+    title = heading("Constraints", f"{len(rows):,}{by_hand if rows else ''}")
     if not facts.misses:
         return section(title, body)
     misses = [

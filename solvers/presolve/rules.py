@@ -112,37 +112,38 @@ def drop_dominated(graph: ChoiceGraph, node: int) -> None:
     if len(costs) == 1 or costs.max() >= FORBIDDEN_FROM:
         return
     others = sorted(graph.neighbours[node])
-    least = costs[:, None] - costs[None, :]  # [p, s]: what p costs more than s, at least
-    for other in others:
-        table, is_turned = graph.base_table(node, other), node > other
-        least += graph.cache.compute(
-            "least excess",
-            lambda table=table, is_turned=is_turned: _least_excess(table.T if is_turned else table),
-            table,
-            extra=is_turned,
-        )
-        np.minimum(least, _BLOCKED, out=least)
-        least[least >= FORBIDDEN_FROM] = _BLOCKED
-    np.fill_diagonal(least, _BLOCKED)
-    p, s = np.nonzero(least <= 0)
-    excess = costs[p] - costs[s]
-    for other in others:
+    at_least = {other: _cached_least_excess(graph, node, other) for other in others}
+    total = costs[:, None] - costs[None, :]  # [p, s]: what p costs more than s, at least
+    for part in at_least.values():
+        total = np.minimum(total + part, _BLOCKED)
+        total[total >= FORBIDDEN_FROM] = _BLOCKED
+    np.fill_diagonal(total, _BLOCKED)
+    p, s = np.nonzero(total <= 0)
+    excess = total[p, s]
+    for other in others:  # One by one, the least each may add is replaced by what it adds.
         if not p.size:
             return
-        table = graph.table(node, other)
-        excess = excess + _excess(table, p, s)
-        may_beat = excess < FORBIDDEN_FROM
+        excess = excess - at_least[other][p, s] + _excess(graph.table(node, other), p, s)
+        may_beat = excess <= 0
         p, s, excess = p[may_beat], s[may_beat], excess[may_beat]
     beats = np.zeros((len(costs), len(costs)), dtype=bool)
-    beats[p[excess <= 0], s[excess <= 0]] = True
-    if not beats.any():
-        return
+    beats[p, s] = True
     _drop_holding_more(graph, node, beats)
     ties = beats & beats.T
     beats &= ~(ties & np.tri(len(costs), dtype=bool))  # of equal choices the first stays
     keep = ~beats.any(axis=0)
     if not keep.all():
         graph.keep_choices(node, keep)
+
+
+def _cached_least_excess(graph: ChoiceGraph, node: int, other: int) -> IntArray:
+    table, is_turned = graph.base_table(node, other), node > other
+    return graph.cache.compute(
+        "least excess",
+        lambda: _least_excess(table.T if is_turned else table),
+        table,
+        extra=is_turned,
+    )
 
 
 def _least_excess(table: IntArray) -> IntArray:
@@ -160,7 +161,7 @@ def _excess(table: IntArray, p: IntArray, s: IntArray) -> IntArray:
     for start in range(0, len(p), step):
         part = slice(start, start + step)
         excess[part] = (table[p[part]] - table[s[part]]).max(axis=1)
-    excess[excess >= FORBIDDEN_FROM] = FORBIDDEN_FROM
+    excess[excess >= FORBIDDEN_FROM] = _BLOCKED
     return np.maximum(excess, -FORBIDDEN_FROM)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,8 @@ def autoshard_args():
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A current folder with a module `train` in it, forgotten afterwards."""
-    (tmp_path / "train.py").write_text(TRAIN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+def module(folder: Path) -> None:
+    (folder / "train.py").write_text(TRAIN)
 
 
 @pytest.fixture
@@ -158,6 +150,16 @@ def test_a_failure_nobody_foresaw_is_one_message_too(monkeypatch: pytest.MonkeyP
         "error: unexpected KeyError: 'x'\n"
         "  fix: --debug shows where; if that is not in your code, report it\n"
     )
+
+
+def test_an_interrupted_solve_leaves_no_file(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def optimize(*_: Any, **__: Any) -> Plan:
+        raise KeyboardInterrupt
+
+    answer(monkeypatch, optimize)
+    result = run(*PLAN, "--out", "plan.json")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "\nAborted!\n")
+    assert [path.name for path in folder.iterdir()] == ["train.py"]
 
 
 @pytest.mark.parametrize(

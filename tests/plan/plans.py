@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from autoshard.frontend.program_record import ProgramRecord
@@ -224,6 +225,8 @@ def _op(index: int, name: str, source: str, compute: float, communication: float
 
 
 # Random plans
+
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 
 _text = st.text(max_size=12)
 _amount = st.floats(min_value=0, allow_nan=False, allow_infinity=False)

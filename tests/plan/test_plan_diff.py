@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from autoshard.plan import PlanData
 from autoshard.plan_diff import Change, PlanDiff, diff_plans
 from autoshard.sharding import parse_sharding
-from tests.plan.plans import gpt_plan, plan_that_does_not_fit, plans
+from tests.plan.plans import gpt_plan, patient, plan_that_does_not_fit, plans
 
 _HOW_PLANNING_WENT = {"stage_seconds", "versions"}
 _SUMMED_UP = {"program"}  # by its fingerprint
 
 
+@patient
 @given(plan=plans())
 def test_a_plan_does_not_differ_from_itself(plan: PlanData) -> None:
     assert diff_plans(plan, plan) == PlanDiff()
@@ -30,7 +31,7 @@ def test_a_plan_does_not_differ_from_itself(plan: PlanData) -> None:
         if field.name not in _HOW_PLANNING_WENT | _SUMMED_UP | {"solver"}
     ],
 )
-@settings(max_examples=12)
+@settings(patient, max_examples=12)
 @given(plan=plans(), other=plans())
 def test_another_value_of_any_field_is_a_difference(
     name: str, plan: PlanData, other: PlanData
@@ -43,7 +44,7 @@ def test_another_value_of_any_field_is_a_difference(
     assert same or not diff_plans(plan, changed).is_empty
 
 
-@settings(max_examples=30)
+@settings(patient, max_examples=30)
 @given(before=plans(), after=plans())
 def test_the_way_back_has_the_same_differences_the_other_way_round(
     before: PlanData, after: PlanData

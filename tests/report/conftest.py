@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compare text with a golden file, or write the file when asked to."""
-    update = request.config.getoption("--update-goldens")
+    update = request.config.getoption("--update-goldens", default=False)
 
     def check(name: str, text: str) -> None:
         path = GOLDENS / name

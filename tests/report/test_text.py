@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from autoshard.plan import PlanData
 from autoshard.report import format_report, gather_facts, print_report
-from tests.plan.plans import gpt_plan, plan_that_does_not_fit, plans
+from tests.plan.plans import gpt_plan, patient, plan_that_does_not_fit, plans
 
 CheckGolden = Callable[[str, str], None]
 
@@ -31,7 +31,7 @@ def test_a_plan_that_does_not_fit_says_by_how_much_where_and_what_weighs_most(
     check_golden("report_infeasible.txt", text)
 
 
-@settings(max_examples=20)
+@settings(patient, max_examples=20)
 @given(plan=plans(), width=st.integers(40, 200))
 def test_no_line_is_longer_than_the_width_and_no_colour_is_written(
     plan: PlanData, width: int
@@ -91,6 +91,7 @@ def test_many_rows_are_cut_to_the_heaviest_and_the_rest_is_counted() -> None:
     assert "60 smaller ones" in format_report(replace(plan, arguments=many))
 
 
+@settings(patient, max_examples=30)
 @given(plan=plans())
 def test_rows_add_up_to_the_totals_of_the_plan(plan: PlanData) -> None:
     facts = gather_facts(plan)

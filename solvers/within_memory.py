@@ -1,0 +1,386 @@
+"""Solving when the memory limit binds: least peak, prices, pruning, and an exact finish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from solvers.backends.protocol import Backend, Request
+from solvers.bound_pruning import Restricted, forbid_pairs, prune_choices
+from solvers.elimination import order_elimination
+from solvers.evaluate import evaluate
+from solvers.memory_pricing import (
+    AscentOracle,
+    EliminationOracle,
+    Oracle,
+    PeakSearch,
+    PriceSearch,
+    resolution_factor,
+    with_costs_times,
+)
+from solvers.presolve import Reduced, reduce_fully
+from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
+from solvers.result import relative_gap as gap_between
+from solvers.saturating import FORBIDDEN_FROM
+
+QUICK_WORK = 3e7
+"""Additions an elimination may take to be the oracle; above, bounds come from message passing."""
+
+LARGEST_FINISH = 1_000_000
+"""Columns of the largest problem handed to the finishing backend."""
+
+STILL_SHRINKING = 0.8
+"""Prices are looked for anew while the problem has at most this share of its columns."""
+
+_MOST_LEVELS = 6
+_LEAST_PEAK_ROUNDS = 30
+
+
+@dataclass(slots=True)
+class MemoryAnswer:
+    """What was found, in the terms of the problem given.
+
+    Args:
+        choices: Best that fit; None where none was found.
+        cost: Of `choices`.
+        lower_bound: No choices that fit cost less.
+        is_infeasible: Proven that none fit.
+        least_peak_choices: Those with the smallest peak seen, none of them forbidden.
+        least_peak: Their peak.
+        least_peak_bound: No choices have a smaller peak.
+        log: One line a step.
+    """
+
+    choices: tuple[int, ...] | None = None
+    cost: int | None = None
+    lower_bound: int = 0
+    is_infeasible: bool = False
+    least_peak_choices: tuple[int, ...] | None = None
+    least_peak: int | None = None
+    least_peak_bound: int = 0
+    log: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """A problem on the way down.
+
+    Args:
+        problem: Pruned and reduced from the first one.
+        constant: What the first one costs beyond it.
+        rows: Row of the first problem for each row.
+        steps: The way back, last step first.
+    """
+
+    problem: Problem
+    constant: int
+    rows: tuple[int, ...]
+    steps: tuple[Reduced | Restricted, ...]
+
+    def restore(self, choices: Sequence[int] | IntArray) -> tuple[int, ...]:
+        restored = tuple(int(choice) for choice in choices)
+        for step in self.steps:
+            restored = step.restore(restored)
+        return restored
+
+    def reduce(self, choices: Sequence[int]) -> tuple[int, ...]:
+        reduced = tuple(choices)
+        for step in reversed(self.steps):
+            reduced = step.reduce(reduced)
+        return reduced
+
+
+class WithinMemory:
+    """One run on a problem whose times are row numbers (as `reduce_fully` returns it).
+
+    Args:
+        problem: With a memory limit.
+        num_rows: How many rows there are.
+        request: Deadline, seed, gap, hints, and the bound known without the limit.
+        finisher: Solves what is left; None leaves the gap.
+        is_elimination_only: Bounds come from elimination alone, nothing is handed to a finisher.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        num_rows: int,
+        request: Request,
+        finisher: Callable[[tuple[int, ...]], Backend] | None,
+        *,
+        is_elimination_only: bool = False,
+    ) -> None:
+        self.first = problem
+        self.num_rows = num_rows
+        self.request = request
+        self.finisher = finisher
+        self.is_elimination_only = is_elimination_only
+        self.answer = MemoryAnswer(lower_bound=request.lower_bound)
+        self.prices: dict[int, float] = {}  # by row of the first problem
+
+    @property
+    def limit(self) -> int:
+        assert self.first.memory_limit is not None
+        return self.first.memory_limit
+
+    def run(self) -> MemoryAnswer:
+        """Finds the least peak, then the least cost within the limit."""
+        for hint in self.request.hints:
+            self.offer(tuple(int(choice) for choice in hint))
+        self.find_least_peak()
+        if self.answer.is_infeasible or self.is_done():
+            return self.answer
+        level = _Level(self.first, 0, tuple(range(self.num_rows)), ())
+        for _ in range(_MOST_LEVELS):
+            search = self.search_prices(level)
+            if self.is_done() or self.answer.is_infeasible or self.request.is_over():
+                break
+            below = None if self.is_elimination_only else self.shrink(level, search)
+            if below is None:
+                break
+            if below.problem.num_columns > STILL_SHRINKING * level.problem.num_columns:
+                self.finish(below)
+                break
+            level = below
+        return self.answer
+
+    def note(self, line: str) -> None:
+        gap = gap_between(self.answer.cost, self.answer.lower_bound)
+        self.answer.log.append(f"within memory, gap {gap:.2e}: {line}")
+        self.request.report("within memory", self.answer.cost, self.answer.lower_bound)
+
+    def is_done(self) -> bool:
+        gap = gap_between(self.answer.cost, self.answer.lower_bound)
+        return gap <= self.request.relative_gap
+
+    def offer(self, choices: tuple[int, ...]) -> None:
+        """Keeps choices of the first problem: the cheapest that fit, and the leanest."""
+        found = evaluate(self.first, choices)
+        if found.cost >= FORBIDDEN_FROM:
+            return
+        answer = self.answer
+        if answer.least_peak is None or found.peak < answer.least_peak:
+            answer.least_peak, answer.least_peak_choices = found.peak, choices
+        if found.is_allowed and (answer.cost is None or found.cost < answer.cost):
+            answer.choices, answer.cost = choices, found.cost
+
+    def raise_bound(self, bound: int) -> None:
+        cost = self.answer.cost
+        self.answer.lower_bound = max(
+            self.answer.lower_bound, bound if cost is None else min(bound, cost)
+        )
+
+    def oracle(self, problem: Problem) -> Oracle | None:
+        sizes = [len(costs) for costs in problem.node_costs]
+        order = order_elimination(
+            sizes, [(edge.u, edge.v) for edge in problem.edges], largest_work=QUICK_WORK
+        )
+        if not order.kept:
+            return EliminationOracle(problem, order)
+        return None if self.is_elimination_only else AscentOracle(problem)
+
+    def find_least_peak(self) -> None:
+        """Minimises the peak: proves infeasibility, or gives something that fits to start from."""
+        leanest = LeastPeak(self.first, self.num_rows, self.request.deadline, self.oracle)
+        leanest.run()
+        if leanest.is_infeasible:
+            self.answer.is_infeasible = True
+        self.answer.least_peak_bound = leanest.lower_bound
+        if leanest.choices is not None:
+            self.offer(leanest.choices)
+        if leanest.lower_bound > self.limit:
+            self.answer.is_infeasible = True
+        self.note(
+            f"peaks are at least {leanest.lower_bound}, {self.answer.least_peak} found, "
+            f"limit {self.limit}"
+        )
+
+    def search_prices(self, level: _Level) -> PriceSearch | None:
+        """Looks for prices at a level; its answers and bound become the run's."""
+        if level.problem.memory_limit is None or not level.problem.num_nodes:
+            return None
+        factor = resolution_factor(level.problem)
+        scaled = with_costs_times(level.problem, factor)
+        oracle = self.oracle(scaled)
+        if oracle is None:
+            self.note("too wide to eliminate")
+            return None
+        index = {row: i for i, row in enumerate(level.rows)}
+        search = PriceSearch(
+            scaled,
+            len(level.rows),
+            oracle,
+            relative_gap=self.request.relative_gap,
+            deadline=self.request.deadline,
+            prices={
+                index[row]: price * factor for row, price in self.prices.items() if row in index
+            },
+            constant=level.constant * factor,
+        )
+        for known in (self.answer.choices, self.answer.least_peak_choices):
+            if known is not None:
+                search.offer(level.reduce(known))
+        search.run()
+        if search.choices is not None:
+            self.offer(level.restore(search.choices))
+        self.raise_bound(level.constant + -(-search.lower_bound // factor))
+        self.prices = {
+            level.rows[row]: price / factor for row, price in search.best_prices.items()
+        }
+        kind = "elimination" if isinstance(oracle, EliminationOracle) else "message passing"
+        self.note(
+            f"priced {len(search.best_prices)} rows in {search.num_rounds} rounds by {kind}, "
+            f"{level.problem.num_nodes} nodes, {level.problem.num_columns} columns"
+        )
+        return search
+
+    def shrink(self, level: _Level, search: PriceSearch | None) -> _Level | None:
+        """Takes out choices the prices rule out, and reduces; None once nothing cheaper is left."""
+        if search is None or self.answer.cost is None:
+            return self._below(level, None)
+        oracle = search.oracle if isinstance(search.oracle, AscentOracle) else None
+        if oracle is None:
+            oracle = AscentOracle(search.problem)
+        oracle.ascent.set_extra_costs(*search.extra_costs())
+        self._settle(oracle, search)
+        factor = resolution_factor(level.problem)
+        most = (self.answer.cost - level.constant) * factor + search.price_of_limit()
+        restricted = prune_choices(level.problem, oracle.ascent, most)
+        if restricted is None:
+            self.raise_bound(self.answer.cost)
+            return None
+        return self._below(level, restricted)
+
+    def _settle(self, oracle: AscentOracle, search: PriceSearch) -> None:
+        before = oracle.ascent.sweep(8)
+        for _ in range(20):
+            bound = oracle.ascent.sweep(8)
+            if bound - before < 1e-4 * abs(bound - search.lower_bound) + 1 or search.is_over():
+                break
+            before = bound
+
+    def _below(self, level: _Level, restricted: Restricted | None) -> _Level | None:
+        problem = level.problem if restricted is None else restricted.problem
+        reduced = reduce_fully(problem)
+        if reduced.is_infeasible:
+            if self.answer.cost is None:
+                self.answer.is_infeasible = True
+            else:
+                self.raise_bound(self.answer.cost)
+            return None
+        steps = level.steps if restricted is None else (restricted, *level.steps)
+        return _Level(
+            reduced.problem,
+            level.constant + reduced.constant,
+            tuple(level.rows[row] for row in reduced.row_times),
+            (reduced, *steps),
+        )
+
+    def finish(self, level: _Level) -> None:
+        """Hands a level to the finishing backend."""
+        if self.finisher is None:
+            return
+        problem = level.problem
+        if self.answer.cost is not None and problem.num_nodes:
+            problem = self._without_dear_pairs(level)
+        columns = sum(int((edge.costs < FORBIDDEN_FROM).sum()) for edge in problem.edges)
+        if columns > LARGEST_FINISH:
+            self.note(f"stalled with {columns} columns left")
+            return
+        index = {row: i for i, row in enumerate(level.rows)}
+        rows = tuple(sorted(index[row] for row in self.prices if row in index))
+        hints = () if self.answer.choices is None else (level.reduce(self.answer.choices),)
+        backend = self.finisher(rows)
+        found = backend.solve(
+            problem,
+            replace(
+                self.request,
+                hints=hints,
+                lower_bound=max(0, self.answer.lower_bound - level.constant),
+            ),
+        )
+        self.answer.log += found.log
+        if found.is_infeasible:
+            if self.answer.cost is None:
+                self.answer.is_infeasible = True
+            else:
+                self.raise_bound(self.answer.cost)
+        if found.choices is not None:
+            self.offer(level.restore(found.choices))
+        self.raise_bound(level.constant + found.lower_bound)
+        self.note(f"{backend.name} finished {columns} columns")
+
+    def _without_dear_pairs(self, level: _Level) -> Problem:
+        assert self.answer.cost is not None
+        factor = resolution_factor(level.problem)
+        index = {row: i for i, row in enumerate(level.rows)}
+        prices = {index[row]: p * factor for row, p in self.prices.items() if row in index}
+        scaled = with_costs_times(level.problem, factor)
+        oracle = AscentOracle(scaled)
+        search = PriceSearch(scaled, len(level.rows), oracle, best_prices=prices)
+        oracle.ascent.set_extra_costs(*search.extra_costs())
+        self._settle(oracle, search)
+        most = (self.answer.cost - level.constant) * factor + search.price_of_limit()
+        return forbid_pairs(level.problem, oracle.ascent, most)
+
+
+class LeastPeak:
+    """Minimises the peak over all choices without a forbidden cost, after reductions."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        num_rows: int,
+        deadline: float | None,
+        make_oracle: Callable[[Problem], Oracle | None],
+    ) -> None:
+        self.problem = problem
+        self.num_rows = num_rows
+        self.deadline = deadline
+        self.make_oracle = make_oracle
+        self.lower_bound = 0
+        self.peak: int | None = None
+        self.choices: tuple[int, ...] | None = None
+        self.is_infeasible = False
+
+    def run(self) -> None:
+        """Reduces what is left without costs, and weighs its rows."""
+        assert self.problem.memory_limit is not None
+        reduced = reduce_fully(zero_costs(self.problem))
+        if reduced.is_infeasible:
+            self.is_infeasible = True
+            return
+        if reduced.problem.memory_limit is None:  # whatever is left to choose fits
+            self._offer(reduced, np.zeros(reduced.problem.num_nodes, dtype=np.int64))
+            return
+        oracle = self.make_oracle(reduced.problem)
+        if oracle is None:
+            return
+        search = PeakSearch(reduced.problem, len(reduced.row_times), oracle, self.deadline)
+        search.run(_LEAST_PEAK_ROUNDS)
+        if search.choices is not None:
+            self._offer(reduced, search.choices)
+        self.lower_bound = search.lower_bound
+
+    def _offer(self, reduced: Reduced, choices: IntArray) -> None:
+        self.choices = reduced.restore(choices.tolist())
+        self.peak = evaluate(self.problem, self.choices).peak
+
+
+def zero_costs(problem: Problem) -> Problem:
+    """The same problem with every allowed cost 0: what is left is memory and what is forbidden."""
+    tables: dict[int, IntArray] = {}
+
+    def without(costs: IntArray) -> IntArray:
+        if id(costs) not in tables:
+            tables[id(costs)] = np.where(costs >= FORBIDDEN_FROM, FORBIDDEN, 0).astype(np.int64)
+        return tables[id(costs)]
+
+    return replace(
+        problem,
+        node_costs=tuple(without(costs) for costs in problem.node_costs),
+        edges=tuple(Edge(edge.u, edge.v, without(edge.costs)) for edge in problem.edges),
+    )
+

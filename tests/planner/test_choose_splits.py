@@ -1,0 +1,64 @@
+"""Which mesh axes are planned in parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.candidates import choose_splits
+from autoshard.errors import ConstraintError
+from autoshard.graph.program import Graph
+from autoshard.graph.rule import Rule
+from autoshard.sharding import AxisRef
+from tests.planner.graphs import Program
+
+
+def heads_program(heads: int) -> Graph:
+    """A batched matmul `[h, i, k] x [h, k, j]` over `heads`."""
+    program = Program()
+    left, right = program.argument(heads, 64, 64), program.argument(heads, 64, 64)
+    rule = Rule(
+        (heads, 64, 64, 64),
+        (((0,), (1,), (3,)), ((0,), (3,), (2,))),
+        (((0,), (1,), (2,)),),
+        frozenset({3}),
+    )
+    made = program.compute("dot_general", (left, right), [(heads, 64, 64)], rule)
+    return program.graph(*made)
+
+
+def test_an_axis_that_its_heads_divide_only_in_part_is_split_there() -> None:
+    assert choose_splits(heads_program(4), {"x": 8, "y": 2}) == {"x": (4, 2)}
+
+
+def test_axes_that_divide_the_heads_stay_whole() -> None:
+    assert choose_splits(heads_program(16), {"x": 8, "y": 2}) == {}
+
+
+def test_a_common_divisor_counts_where_neither_divides_the_other() -> None:
+    assert choose_splits(heads_program(12), {"x": 8}) == {"x": (4, 2)}
+
+
+def test_sub_axes_that_the_user_wrote_split_their_axis_and_no_other() -> None:
+    written = [AxisRef("x", 2, 2)]
+    assert choose_splits(heads_program(4), {"x": 8, "y": 8}, written) == {
+        "x": (2, 2, 2),
+        "y": (4, 2),
+    }
+
+
+def test_sub_axes_of_sharding_constraints_count_as_written() -> None:
+    program = Program()
+    value = program.argument(8, 8)
+    graph = program.graph(program.constraint(value, '#sdy.sharding<@mesh, [{"x":(1)2}, {}]>'))
+    assert choose_splits(graph, {"x": 8}) == {"x": (2, 4)}
+
+
+def test_sub_axes_that_no_splitting_holds_both_are_refused() -> None:
+    written = [AxisRef("x", 1, 2), AxisRef("x", 1, 3)]
+    with pytest.raises(ConstraintError) as caught:
+        choose_splits(heads_program(6), {"x": 6}, written)
+    assert str(caught.value) == (
+        '"x":(1)2 and "x":(1)3 cannot be parts of one splitting of axis "x" of size 6\n'
+        "  where: sub-axes in in_shardings, out_shardings and sharding constraints\n"
+        "  fix: use sub-axes that begin and end at places which divide one another"
+    )
