@@ -19,11 +19,12 @@ from autoshard.graph.program import Graph
 from autoshard.hand_plans import hand_baselines
 from autoshard.memory_budget import parse_memory_budget
 from autoshard.plan import Baseline, PlanData, PlannedTensor, SolverFacts
-from autoshard.planner import Solution, SolveOptions, Stages, plan_graph
+from autoshard.planner import Solution, SolveOptions, Stages, plan_graph, seconds_with
 from autoshard.sharding import Mesh, Sharding
+from autoshard.source_names import with_short_sources
 from autoshard.version import VERSION
 from cost_models import AlphaBetaModel, Hardware, get_hardware, load_hardware
-from solvers import Progress
+from solvers import Progress, Status
 
 
 def optimize(
@@ -139,6 +140,7 @@ def optimize(
         concrete,
         _numbers(donate_argnums),
         _numbers(static_argnums),
+        lambda changes: seconds_with(solution, changes, options),
     )
 
 
@@ -189,34 +191,34 @@ def _plan_data(
     stages: Stages,
 ) -> PlanData:
     account = solution.account
-    uses = wanted_uses(
-        solution.graph, solution.encoded.parts, solution.decoded, traced.operand_paths
-    )
-    return PlanData(
-        function=function_name(fn),
-        program=traced.record,
-        mesh=mesh,
-        hardware=machine.name,
-        memory_budget=budget,
-        arguments=_tensors(solution, is_result=False)[solution.graph.num_captured :],
-        results=_tensors(solution, is_result=True),
-        values=_values(solution),
-        wanted_uses=uses,
-        constraints=None,
-        misses=(),
-        ops=account.ops,
-        collectives=account.collectives,
-        compute_seconds=account.compute_seconds,
-        communication_seconds=account.communication_seconds,
-        memory=account.memory,
-        solver=_solver_facts(solution),
-        baselines=by_hand,
-        notes=(*traced.notes, *solution.graph.notes),
-        stage_seconds=dict(stages.seconds),
-        versions={
-            "autoshard": VERSION,
-            **{name: importlib.metadata.version(name) for name in ("jax", "ortools")},
-        },
+    uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
+    return with_short_sources(
+        PlanData(
+            function=function_name(fn),
+            program=traced.record,
+            mesh=mesh,
+            hardware=machine.name,
+            memory_budget=budget,
+            arguments=_tensors(solution, is_result=False)[solution.graph.num_captured :],
+            results=_tensors(solution, is_result=True),
+            values=_values(solution),
+            wanted_uses=uses,
+            constraints=None,
+            misses=(),
+            ops=account.ops,
+            collectives=account.collectives,
+            compute_seconds=account.compute_seconds,
+            communication_seconds=account.communication_seconds,
+            memory=account.memory,
+            solver=_solver_facts(solution),
+            baselines=by_hand,
+            notes=(*traced.notes, *solution.graph.notes),
+            stage_seconds=dict(stages.seconds),
+            versions={
+                "autoshard": VERSION,
+                **{name: importlib.metadata.version(name) for name in ("jax", "ortools")},
+            },
+        )
     )
 
 
@@ -251,12 +253,27 @@ def _values(solution: Solution) -> dict[str, Any]:
     }
 
 
+_ADVICE = {
+    Status.OPTIMAL: "No plan of the model costs less.",
+    Status.WITHIN_GAP: "Proven this close to the best; pass a smaller relative_gap to search on.",
+    Status.FEASIBLE: "Usable, but not proven within the gap asked for; raise time_limit_seconds.",
+    Status.INFEASIBLE: (
+        "No plan fits the memory budget: raise memory_budget to what the least peak needs, use more"
+        " devices, make the batch smaller, or wrap layers in jax.checkpoint."
+    ),
+    Status.NO_SOLUTION: (
+        "No plan was found in time, nor a proof that there is none: raise time_limit_seconds or"
+        " memory_budget."
+    ),
+}
+
+
 def _solver_facts(solution: Solution) -> SolverFacts:
     result = solution.result
     bound = result.lower_bound / PICOSECONDS
     return SolverFacts(
         status=result.status.value,
-        advice=result.status.advice,
+        advice=_ADVICE[result.status],
         backend=result.backend,
         seconds=(result.cost or 0) / PICOSECONDS,
         bound_seconds=bound,

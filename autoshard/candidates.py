@@ -7,7 +7,7 @@ sums need all follow from that assignment.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise, product
 from math import gcd
 
@@ -17,6 +17,8 @@ from autoshard.graph.rule import Dims, Rule
 from autoshard.layouts import Layout, MeshParts, Parts, part_orders
 from autoshard.pinned import constraint_sharding
 from autoshard.sharding import AxisRef, Mesh, MeshAxis
+
+_COPRIME = 2**61 - 1  # a prime that no mesh is a multiple of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,27 @@ class CandidateMaker:
         self, rule: Rule, forbidden_axes: frozenset[str] = frozenset()
     ) -> tuple[Candidate, ...]:
         """Every candidate of an op with this rule; the first one cuts nothing."""
-        key = (rule, forbidden_axes)
-        found = self._by_rule.get(key)
+        found = self._by_rule.get((rule, forbidden_axes))
         if found is None:
-            found = self._enumerate(rule, forbidden_axes)
-            self._by_rule[key] = found
+            alike = self._with_plain_sizes(rule)
+            found = self._by_rule.get((alike, forbidden_axes))
+            if found is None:
+                found = self._enumerate(alike, forbidden_axes)
+                self._by_rule[alike, forbidden_axes] = found
+            self._by_rule[rule, forbidden_axes] = found
         return found
+
+    def _with_plain_sizes(self, rule: Rule) -> Rule:
+        """The rule with sizes that tell no more than which cuts divide a factor, and which end it.
+
+        Rules that differ in nothing else, as those of wide and narrow layers, share candidates.
+        """
+        num_devices = self.parts.mesh.num_devices
+        plain = [
+            common if (common := gcd(size, num_devices)) == size else common * _COPRIME
+            for size in rule.factor_sizes
+        ]
+        return replace(rule, factor_sizes=tuple(plain))
 
     def _enumerate(self, rule: Rule, forbidden_axes: frozenset[str]) -> tuple[Candidate, ...]:
         cuttable = [
@@ -97,12 +114,12 @@ class CandidateMaker:
             num_axes = len({self.parts.axes[part] for used in chosen.values() for part in used})
             for ordered in product(*(self._orders(used) for used in chosen.values())):
                 for candidate in self._finish(rule, dict(zip(chosen, ordered, strict=True))):
-                    found.setdefault(candidate, _oddness(candidate) if num_axes > 1 else -1)
+                    found.setdefault(candidate, num_axes)
         if len(found) <= self.max_candidates:
             return tuple(found)
-        ranked = sorted(found, key=lambda c: (found[c], -c.cut))
+        ranked = sorted(found, key=lambda c: (found[c] > 1 and 1 + _oddness(c), -c.cut))
         kept = set(ranked[: self.max_candidates])
-        return tuple(c for c in found if c in kept or found[c] < 0)
+        return tuple(c for c in found if c in kept or found[c] < 2)
 
     def _orders(self, used: frozenset[int]) -> tuple[Parts, ...]:
         """Orders in which parts may cut one dimension, the user's own among them."""

@@ -17,8 +17,8 @@ def carried_pairs(
     """Pairs `(argument, result)` of donated arguments and the results that replace them.
 
     A donated argument is matched with the result of the same type whose name ends in the same
-    path: `state['params']['w']` with `result[0]['params']['w']`. What no name decides goes by
-    order among results of the same type, as buffers are reused.
+    path and has least before it: `state['params']['w']` with `result[0]['params']['w']`. What no
+    name decides goes by order among results of the same type, as buffers are reused.
 
     Args:
         argument_names: By flat argument.
@@ -42,8 +42,9 @@ def carried_pairs(
         kind = argument_types[argument]
         found = [r for r in by_suffix.get((suffix, kind), ()) if r not in taken] if suffix else []
         if found:
-            taken.add(found[0])
-            pairs.append((argument, found[0]))
+            nearest = min(found, key=lambda result: len(result_names[result]))
+            taken.add(nearest)
+            pairs.append((argument, nearest))
         else:
             left.append(argument)
     for argument in left:

@@ -14,11 +14,16 @@ from itertools import pairwise, product
 import numpy as np
 import numpy.typing as npt
 
+from autoshard.backend_habits import (
+    copies_convolution_gradients,
+    keeps_whole,
+    temporary_overhead,
+)
 from autoshard.candidates import Candidate, CandidateMaker
 from autoshard.costing import Costing
 from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import Buffers, carry_stop
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.rule import identity_rule
 from autoshard.layouts import Layout, MeshParts
 from autoshard.pinned import Pin, constraint_sharding, read_pin
@@ -109,6 +114,10 @@ class Encoder:
         self._grouped = frozenset(value for group in self.graph.groups for value in group)
         self._negligible_bytes = self._find_negligible_bytes()
 
+    @property
+    def _backend(self) -> str:
+        return self.costing.model.hardware.backend
+
     def encode(self) -> Encoded:
         """Enumerate, price and assemble."""
         nodes = [op for op in self.graph.ops if self._has_choice(op)]
@@ -147,6 +156,8 @@ class Encoder:
         assert op.rule is not None
         forbidden = self.graph.manual_axes(op.region)
         base = self._maker.of_rule(op.rule, forbidden)
+        if keeps_whole(self._backend, op.name):
+            base = base[:1]
         if op.kind in (OpKind.ENTER_MANUAL, OpKind.LEAVE_MANUAL):
             return self._manual(op, base)
         if op.index in self._pins:
@@ -386,7 +397,9 @@ class Encoder:
         found = self._costs.get(key)
         if found is None:
             pieces = self._pieces(table)[columns]
-            local = np.broadcast_to(total // pieces, (len(rows), len(columns)))
+            local = np.broadcast_to(
+                self._temporary(self.graph.values[value]) // pieces, (len(rows), len(columns))
+            )
             if id(table) not in self._moves:
                 self._moves[id(table)] = _moves_data(table)
             moved = self._moves[id(table)][np.ix_(rows, columns)]
@@ -474,21 +487,26 @@ class Encoder:
             op = self.graph.ops[value.op]
             candidates = self._candidates[op.index]
             place = op.results.index(value.index)
-            key = (id(candidates), place, value.num_bytes)
+            held = value.num_bytes if op.kind is OpKind.ARGUMENT else self._temporary(value)
+            key = (id(candidates), place, held)
             if key not in cache:
                 pieces = [
                     self.costing.parts.num_shards(p for dim in c.results[place] for p in dim)
                     for c in candidates
                 ]
-                usage = value.num_bytes // np.array(pieces, dtype=np.int64)
+                usage = held // np.array(pieces, dtype=np.int64)
                 cache[key] = (candidates, usage)
             usage = cache[key][1]
             terms.append(NodeMemory(node_by_op[op.index], start, stop, usage))
             terms += self._layout_copies(node_by_op[op.index], op, candidates)
-            partial = self._partial_bytes(op, candidates, value.num_bytes, usage)
+            partial = self._partial_bytes(op, candidates, held, usage)
             if partial is not None:
                 terms.append(NodeMemory(node_by_op[op.index], start, start + 1, partial))
         return terms
+
+    def _temporary(self, value: Value) -> int:
+        """Bytes that a whole value takes as a temporary of this backend."""
+        return int(value.num_bytes * temporary_overhead(self._backend))
 
     def _layout_copies(
         self, node: int, op: Op, candidates: tuple[Candidate, ...]
@@ -499,7 +517,9 @@ class Encoder:
         order; the input's gradient wants the kernel reversed. Each copy is made as soon as what it
         is made from is there (seen in buffer assignments of jaxlib 0.10.2).
         """
-        if self.costing.model.hardware.backend != "cpu" or op.op_class is not OpClass.CONVOLUTION:
+        if op.op_class is not OpClass.CONVOLUTION or not copies_convolution_gradients(
+            self._backend
+        ):
             return
         assert op.rule is not None
         contracts_batch = set(op.rule.operands[0][0]) <= op.rule.reduction
@@ -516,7 +536,7 @@ class Encoder:
                 self.costing.parts.num_shards(p for dim in c.operands[position] for p in dim)
                 for c in candidates
             ]
-            usage = found.num_bytes // np.array(pieces, dtype=np.int64)
+            usage = self._temporary(found) // np.array(pieces, dtype=np.int64)
             yield NodeMemory(node, start, stop, usage)
 
     def _find_negligible_bytes(self) -> float:

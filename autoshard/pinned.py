@@ -94,7 +94,7 @@ def on_mesh(sharding: Sharding, mesh: Mesh, where: str) -> Sharding:
     refs = _as_parts_of(mesh, [(axis.name, axis.size) for axis in own.axes])
     if refs is None:
         raise ConstraintError(
-            f"the sharding is on mesh {own}, the plan is for {mesh}",
+            f"the sharding is on {own}, the plan is for {mesh}",
             where=where,
             fix="use one mesh for both, or split its axes in place",
         )

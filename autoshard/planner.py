@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -14,13 +14,13 @@ from autoshard.accounting import Account, account_for
 from autoshard.candidates import choose_splits
 from autoshard.costing import Costing, cost_model_for
 from autoshard.encode import Decoded, Encoded, Encoder, Wishes, decode
-from autoshard.errors import ConstraintError
+from autoshard.errors import ConstraintError, InputError, ShardingError
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph
 from autoshard.layouts import Layout, MeshParts
-from autoshard.sharding import Mesh
+from autoshard.sharding import Mesh, Sharding
 from cost_models import Hardware
-from solvers import FORBIDDEN, Problem, Progress, Result, solve
+from solvers import FORBIDDEN, Problem, Progress, Result, Status, solve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +119,12 @@ def _solution(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
     choices = result.choices
     if choices is None:
         choices = result.least_peak_choices
+    if choices is None and result.status is Status.NO_SOLUTION:
+        raise InputError(
+            "the solver found no plan before its time was up",
+            where=f"time limit, after {sum(result.seconds_by_stage.values()):.1f} s",
+            fix="raise time_limit_seconds",
+        )
     if choices is None:
         raise ConstraintError(
             "the shardings asked for contradict one another: no plan meets all of them",
@@ -175,6 +181,30 @@ def price_layouts(
         return None
     held = replace(encoded, problem=replace_costs(encoded.problem, encoded.problem.node_costs))
     return _solution(solution.encoder, held, result)
+
+
+def seconds_with(
+    solution: Solution, changes: Mapping[str, Sharding], options: SolveOptions
+) -> float:
+    """Predicted seconds of a plan in which some values are sharded otherwise.
+
+    Args:
+        solution: The plan.
+        changes: Shardings by path of a value.
+        options: For the small solve.
+
+    Returns:
+        Seconds; the plan's own where a change cannot be said in its mesh parts.
+    """
+    layouts: list[Layout | None] = list(solution.decoded.layouts)
+    for path, sharding in changes.items():
+        try:
+            layout = solution.encoded.parts.to_layout(sharding)
+        except ShardingError:
+            continue
+        layouts[solution.graph.value_by_path[path]] = layout
+    priced = price_layouts(solution, layouts, options) or solution
+    return priced.account.compute_seconds + priced.account.communication_seconds
 
 
 def replace_costs(problem: Problem, node_costs: tuple[npt.NDArray[np.int64], ...]) -> Problem:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from math import prod
+from math import gcd, prod
 from typing import Protocol
 
 import numpy as np
@@ -54,7 +54,7 @@ def steps_from(parts: MeshParts, layout: Layout, shape: Sequence[int]) -> list[S
     used = {part for dim in layout for part in dim}
     found: list[Step] = []
     for dim, dim_parts in enumerate(layout):
-        for length in _suffix_lengths(parts, dim_parts):
+        for length in range(1, len(dim_parts) + 1):
             kept, moved = dim_parts[: len(dim_parts) - length], dim_parts[-length:]
             gathered = _with(layout, dim, kept)
             found.append(Step(StepKind.ALL_GATHER, moved, layout, gathered))
@@ -93,11 +93,6 @@ def _permutes(parts: MeshParts, layout: Layout, used: set[int]) -> list[Step]:
                 after = tuple(tuple(d) for d in dims)
                 found.append(Step(StepKind.PERMUTE, (part, free), layout, after))
     return found
-
-
-def _suffix_lengths(parts: MeshParts, dim_parts: Parts) -> range:
-    del parts
-    return range(1, len(dim_parts) + 1)
 
 
 def _with(layout: Layout, dim: int, dim_parts: Parts) -> Layout:
@@ -190,10 +185,12 @@ class Resharder:
         return ReshardTable(layouts, index, seconds, first, arrays.steps)
 
     def _step_arrays(self, layouts: tuple[Layout, ...], shape: tuple[int, ...]) -> _StepArrays:
-        key = (layouts, shape)
+        num_devices = self.parts.mesh.num_devices
+        plain = tuple(gcd(size, num_devices) for size in shape)  # all that steps ask of a shape
+        key = (layouts, plain)
         arrays = self._steps.get(key)
         if arrays is None:
-            arrays = _step_arrays(self.parts, layouts, shape)
+            arrays = _step_arrays(self.parts, layouts, plain)
             self._steps[key] = arrays
         return arrays
 

@@ -30,7 +30,9 @@ POINTS = [
 ]
 
 
-def measure(workload: str, overrides: dict[str, object], mesh: str, hardware: str) -> dict[str, object]:
+def measure(
+    workload: str, overrides: dict[str, object], mesh: str, hardware: str
+) -> dict[str, object]:
     """Plan one workload in this process and say what it took."""
     import autoshard
     from experiments.workloads import get_workload
@@ -64,7 +66,9 @@ def measure(workload: str, overrides: dict[str, object], mesh: str, hardware: st
 
 def main() -> None:
     """Measure every point and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="only the first point")
     parser.add_argument("--point", help=argparse.SUPPRESS)
     options = parser.parse_args()

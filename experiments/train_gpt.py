@@ -28,7 +28,9 @@ from experiments.workloads import get_workload
 
 def main() -> None:
     """Plan, report, train sharded, and compare with one device."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--mesh", default="data=2,model=4", help="axes and sizes; 8 devices in all")
     parser.add_argument("--steps", type=int, default=5, help="training steps to run")
     options = parser.parse_args()

@@ -70,6 +70,56 @@ class LocalSearch:
                 break
         return state.choices
 
+    def blended(
+        self,
+        fitting: Sequence[int] | IntArray,
+        cheaper: Sequence[int] | IntArray,
+        *,
+        deadline: float | None = None,
+    ) -> IntArray:
+        """Takes over, part by part, what another answer does better, as far as it fits.
+
+        The nodes at which the two differ fall into parts that share no edge, so each part's gain
+        stands for itself.
+
+        Args:
+            fitting: One choice per node, within the limit.
+            cheaper: One choice per node, within the limit or not.
+            deadline: `time.monotonic` value to stop at.
+
+        Returns:
+            int64[nodes]: within the limit, at most the cost of `fitting`.
+        """
+        state = _State(self, fitting)
+        other = np.asarray(cheaper, dtype=np.int64)
+        wanted = []
+        for part in self._parts(np.flatnonzero(state.choices != other)):
+            gain, growth = state.try_part(part, other)
+            if gain > 0:
+                wanted.append((growth / gain, part))
+        for _, part in sorted(wanted, key=lambda item: (item[0], item[1][0])):
+            if _is_over(deadline):
+                break
+            state.take_part_if_better(part, other)
+        return state.choices
+
+    def _parts(self, nodes: IntArray) -> list[list[int]]:
+        """Splits nodes into connected parts."""
+        left = set(nodes.tolist())
+        parts = []
+        for first in nodes.tolist():
+            if first not in left:
+                continue
+            left.discard(first)
+            part = [first]
+            for node in part:
+                for _, far, _ in self._edges_of[node]:
+                    if far in left:
+                        left.discard(far)
+                        part.append(far)
+            parts.append(part)
+        return parts
+
     def _lower_excess(self, state: _State, deadline: float | None) -> bool:
         """Makes the best moves found in one look at every node live where the excess is."""
         above = np.flatnonzero(state.held > (self.limit or 0))
@@ -187,6 +237,30 @@ class _State:
         if not cheaper.size:
             return None
         return int(cheaper[paid[cheaper].argmin()])
+
+    def try_part(self, part: list[int], other: IntArray) -> tuple[int, int]:
+        """Returns (cost saved, growth of the highest use) if a part took the other's choices."""
+        before = self.choices[part]
+        peak = int(self.held.max(initial=0))
+        saved = self._take(part, other[part])
+        growth = max(0, int(self.held.max(initial=0)) - peak)
+        self._take(part, before)
+        return saved, growth
+
+    def take_part_if_better(self, part: list[int], other: IntArray) -> None:
+        """Lets a part take the other's choices where that saves cost and fits."""
+        before = self.choices[part]
+        saved = self._take(part, other[part])
+        if saved <= 0 or self.held.max(initial=0) > (self.search.limit or 0):
+            self._take(part, before)
+
+    def _take(self, part: list[int], choices: IntArray) -> int:
+        saved = 0
+        for node, choice in zip(part, choices.tolist(), strict=True):
+            paid = self.paid[node]
+            saved += int(paid[self.choices[node]]) - int(paid[choice])
+            self.move(node, choice)
+        return saved
 
     def _added(self, node: int) -> IntArray | None:
         """Returns int64[choices, rows of the node's span]: use added by moving to each choice."""

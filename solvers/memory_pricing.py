@@ -38,15 +38,24 @@ REPAIR_FROM = 1.25
 """Answers whose peak is at most this times the limit are repaired."""
 
 _STALLED_ROUNDS = 8
+_FOREST_MOVES = 8
+_MORE_SWEEPS = 25
+_WORTH_SWEEPING = 0.05  # share of what is within reach that a few sweeps must gain to go on
 
 
 class Oracle(Protocol):
     """Bounds (and nearly minimises) a problem with extra costs."""
 
     def at(
-        self, node_costs: Mapping[int, IntArray], edge_costs: Mapping[int, IntArray]
+        self,
+        node_costs: Mapping[int, IntArray],
+        edge_costs: Mapping[int, IntArray],
+        within_reach: float | None = None,
     ) -> tuple[int, list[IntArray]]:
-        """Returns a lower bound with the extra costs, and choices that cost little with them."""
+        """Returns a lower bound with the extra costs, and choices that cost little with them.
+
+        No bound can exceed `within_reach`; far from it, more effort pays.
+        """
         ...
 
 
@@ -65,9 +74,13 @@ class EliminationOracle:
         self._sums: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
     def at(
-        self, node_costs: Mapping[int, IntArray], edge_costs: Mapping[int, IntArray]
+        self,
+        node_costs: Mapping[int, IntArray],
+        edge_costs: Mapping[int, IntArray],
+        within_reach: float | None = None,
     ) -> tuple[int, list[IntArray]]:
         """Eliminates with the extra costs."""
+        del within_reach  # the bound is the minimum itself
         costs = list(self._problem.node_costs)
         sums: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
@@ -95,23 +108,38 @@ class AscentOracle:
     Args:
         problem: At most one edge a pair.
         first_sweeps: At the first prices.
-        sweeps: At each later ones.
+        sweeps: At all later ones.
+        seed: For the random forests that improve answers.
     """
 
-    def __init__(self, problem: Problem, *, first_sweeps: int = 16, sweeps: int = 4) -> None:
+    def __init__(
+        self, problem: Problem, *, seed: int = 0, first_sweeps: int = 16, sweeps: int = 4
+    ) -> None:
         self.ascent = DualAscent(problem)
+        self._generator = np.random.default_rng(seed)
         self._sweeps = sweeps
         self._next_sweeps = first_sweeps
 
     def at(
-        self, node_costs: Mapping[int, IntArray], edge_costs: Mapping[int, IntArray]
+        self,
+        node_costs: Mapping[int, IntArray],
+        edge_costs: Mapping[int, IntArray],
+        within_reach: float | None = None,
     ) -> tuple[int, list[IntArray]]:
-        """Sweeps with the extra costs, decodes and descends."""
+        """Sweeps with the extra costs, decodes, and improves the better answer forest by forest."""
         self.ascent.set_extra_costs(node_costs, edge_costs)
-        self.ascent.sweep(self._next_sweeps)
+        bound = self.ascent.sweep(self._next_sweeps)
         self._next_sweeps = self._sweeps
+        for _ in range(_MORE_SWEEPS):
+            before, bound = bound, self.ascent.sweep(self._sweeps)
+            goal = within_reach if within_reach is not None else bound + abs(bound)
+            if bound - before <= _WORTH_SWEEPING * (goal - bound):
+                break
         found = [self.ascent.descended(choices) for choices in self.ascent.candidates()]
-        return self.ascent.bound, found
+        best = min(found, key=self.ascent.approximate_cost)
+        for _ in range(_FOREST_MOVES):
+            best = self.ascent.moved_forest(best, self._generator)
+        return self.ascent.bound, [best]
 
 
 def _plus(base: IntArray, extra: IntArray) -> IntArray:
@@ -177,12 +205,13 @@ class PriceSearch:
         reach = 0.5
         stalled = 0
         prices = dict(self.prices)
+        within_reach: float | None = None
         for _ in range(most_rounds):
             self.num_rounds += 1
-            bound, found = self._at(prices)
+            bound, found = self._at(prices, within_reach)
             gained = bound - self.lower_bound
             needed = 1e-3 * max(1, (self.cost or 2 * abs(self.lower_bound)) - self.lower_bound)
-            if gained > 0 or not self.best_prices:
+            if gained > 0 or self.num_rounds == 1:
                 self.lower_bound = max(self.lower_bound, bound)
                 self.best_prices = dict(prices)
             stalled = 0 if gained > needed else stalled + 1
@@ -196,7 +225,7 @@ class PriceSearch:
             added = self._add_rows(found)
             if (stalled >= _STALLED_ROUNDS and not added) or self.is_over():
                 return
-            prices = self._next_prices(reach)
+            prices, within_reach = self._next_prices(reach)
 
     def is_done(self) -> bool:
         if self.cost is None:
@@ -222,6 +251,11 @@ class PriceSearch:
         self.choices, self.cost = taken, cost
         return True
 
+    def polish(self) -> None:
+        """Improves the best answer by single moves."""
+        if self.choices is not None:
+            self.offer(self.local.improved(self.choices, deadline=self.deadline))
+
     def price_of_limit(self) -> int:
         """What `best_prices` add at most to an answer that fits."""
         return math.ceil(_total(self.best_prices) * self.limit)
@@ -230,9 +264,11 @@ class PriceSearch:
         """What `best_prices` add, by node and by edge."""
         return priced(self.problem, self.best_prices, self.num_rows)
 
-    def _at(self, prices: Prices) -> tuple[int, list[IntArray]]:
-        bound, found = self.oracle.at(*priced(self.problem, prices, self.num_rows))
-        return bound - math.ceil(_total(prices) * self.limit), found
+    def _at(self, prices: Prices, within_reach: float | None) -> tuple[int, list[IntArray]]:
+        of_limit = math.ceil(_total(prices) * self.limit)
+        goal = None if within_reach is None else within_reach + of_limit
+        bound, found = self.oracle.at(*priced(self.problem, prices, self.num_rows), goal)
+        return bound - of_limit, found
 
     def _see(self, choices: IntArray, cost: int, held: IntArray) -> None:
         key = choices.tobytes()
@@ -249,15 +285,22 @@ class PriceSearch:
             held = self._use.held(choices)
             is_new = choices.tobytes() not in self._seen_keys
             self._see(choices, cost, held)
+            if not is_new:
+                continue
+            if self.choices is not None and cost < (self.cost or 0):
+                blended = self.local.blended(self.choices, choices, deadline=self.deadline)
+                self.offer(blended)
             peak = int(held.max(initial=0))
-            if peak <= self.limit:
-                if self.offer(choices) or is_repair_due:
-                    self.offer(self.local.improved(choices, deadline=self.deadline))
-            elif is_repair_due and is_new and peak <= REPAIR_FROM * self.limit:
-                repaired = self.local.repaired(choices, deadline=self.deadline)
-                if self._use.held(repaired).max(initial=0) <= self.limit:
-                    self.offer(repaired)
-                    self.offer(self.local.improved(repaired, deadline=self.deadline))
+            is_near = peak <= REPAIR_FROM * self.limit or self.num_rounds == 1
+            if not is_near or not (is_repair_due or peak <= self.limit):
+                continue
+            fitting = choices
+            if peak > self.limit:
+                fitting = self.local.repaired(choices, deadline=self.deadline)
+                if self._use.held(fitting).max(initial=0) > self.limit:
+                    continue
+            self.offer(fitting)
+            self.offer(self.local.improved(fitting, deadline=self.deadline))
 
     def _add_rows(self, found: list[IntArray]) -> bool:
         added = False
@@ -267,15 +310,15 @@ class PriceSearch:
             added |= bool(rows)
         return added
 
-    def _next_prices(self, reach: float) -> dict[int, float]:
-        """Solves the master problem near the best prices.
+    def _next_prices(self, reach: float) -> tuple[dict[int, float], float | None]:
+        """Solves the master problem near the best prices; returns its prices and value.
 
         Formula: ``max z`` with ``z <= cost[k] + sum_r p[r] * (held[k][r] - limit)`` for all seen
         answers k and ``|p - best| <= reach * size`` per row.
         """
         rows = self._rows
         if not rows:
-            return {}
+            return {}, None
         costs = self._seen_costs[-MOST_SEEN:]
         excess = np.array([held[rows] - self.limit for held in self._seen_held[-MOST_SEEN:]])
         scale = max(1.0, float(abs(self.lower_bound)), float(max(costs) - min(costs)))
@@ -291,9 +334,10 @@ class PriceSearch:
             objective, A_ub=coefficients, b_ub=right, bounds=[*bounds, (None, None)], method="highs"
         )
         if solved.status != 0:
-            return {row: self.best_prices.get(row, 0.0) * 1.1 for row in rows}
+            return {row: self.best_prices.get(row, 0.0) * 1.1 for row in rows}, None
         found = np.asarray(solved.x[:-1]) * scale / unit
-        return {row: float(p) for row, p in zip(rows, found, strict=True) if p > 0}
+        prices = {row: float(p) for row, p in zip(rows, found, strict=True) if p > 0}
+        return prices, self.lower_bound + float(solved.x[-1]) * scale
 
 
 class PeakSearch:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from solvers.backends.protocol import Answer, Backend, Request
 from solvers.catalog import AUTO, backend_by_name, pick_solver
@@ -67,6 +69,39 @@ def solve(
     return run.result()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Grounded:
+    """A reduced problem that pays its constant at a node of its own, so that relative gaps are right.
+
+    Args:
+        problem: The reduced problem, with the node last where the constant is positive.
+        constant: What the original costs beyond it: zero unless negative.
+        reduced: The way back.
+    """
+
+    problem: Problem
+    constant: int
+    reduced: Reduced
+
+    @classmethod
+    def of(cls, reduced: Reduced) -> Grounded:
+        """Adds the node where it is needed."""
+        if not 0 < reduced.constant < FORBIDDEN // 8:
+            return cls(reduced.problem, reduced.constant, reduced)
+        ground = np.array([reduced.constant], dtype=np.int64)
+        costs = (*reduced.problem.node_costs, ground)
+        return cls(replace(reduced.problem, node_costs=costs), 0, reduced)
+
+    def restore(self, choices: Sequence[int]) -> tuple[int, ...]:
+        """Turns choices of this problem into choices of the original."""
+        return self.reduced.restore(choices[: self.reduced.problem.num_nodes])
+
+    def reduce(self, choices: Sequence[int]) -> tuple[int, ...]:
+        """Turns choices of the original into near ones of this problem."""
+        ground = (0,) * (self.problem.num_nodes - self.reduced.problem.num_nodes)
+        return (*self.reduced.reduce(choices), *ground)
+
+
 @dataclass(slots=True)
 class _Run:
     problem: Problem
@@ -120,32 +155,33 @@ class _Run:
                 backend = pick.backend
                 self.log.append(f"picked {backend.name}: {pick.why}")
             self.backend = backend.name
-            answer = backend.solve(reduced.problem, self._request(reduced))
+            grounded = Grounded.of(reduced)
+            answer = backend.solve(grounded.problem, self._request(grounded))
         self.log += answer.log
-        return self._take(reduced, answer, use_memory)
+        return self._take(grounded, answer, use_memory)
 
-    def _request(self, reduced: Reduced) -> Request:
+    def _request(self, grounded: Grounded) -> Request:
         def report(stage: str, cost: int | None, lower_bound: int) -> None:
-            total = None if cost is None else cost + reduced.constant
-            self.report(stage, total, lower_bound + reduced.constant)
+            total = None if cost is None else cost + grounded.constant
+            self.report(stage, total, lower_bound + grounded.constant)
 
         return Request(
             deadline=self.deadline,
             seed=self.seed,
             relative_gap=self.relative_gap,
-            hints=tuple(reduced.reduce(hint) for hint in self.hints),
-            lower_bound=max(0, self.lower_bound - reduced.constant),
+            hints=tuple(grounded.reduce(hint) for hint in self.hints),
+            lower_bound=max(0, self.lower_bound - grounded.constant),
             report=report,
         )
 
-    def _take(self, reduced: Reduced, answer: Answer, use_memory: bool) -> bool:
-        self.lower_bound = max(self.lower_bound, answer.lower_bound + reduced.constant)
+    def _take(self, grounded: Grounded, answer: Answer, use_memory: bool) -> bool:
+        self.lower_bound = max(self.lower_bound, answer.lower_bound + grounded.constant)
         is_allowed = False
         if answer.choices is not None:
-            restored = reduced.restore(answer.choices)
+            restored = grounded.restore(answer.choices)
             is_allowed = self.offer(restored)
         if answer.least_peak_choices is not None:
-            self.offer(reduced.restore(answer.least_peak_choices))
+            self.offer(grounded.restore(answer.least_peak_choices))
         self.least_peak_bound = max(self.least_peak_bound, answer.least_peak_bound)
         self.is_infeasible |= answer.is_infeasible
         self.report("memory" if use_memory else "without memory", self.cost, self.lower_bound)

@@ -20,7 +20,7 @@ from solvers.memory_pricing import (
     resolution_factor,
     with_costs_times,
 )
-from solvers.presolve import Reduced, reduce_fully
+from solvers.presolve import STRUCTURAL_RULES, Reduced, reduce_fully
 from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
 from solvers.result import relative_gap as gap_between
 from solvers.saturating import FORBIDDEN_FROM
@@ -222,6 +222,7 @@ class WithinMemory:
         for known in (self.answer.choices, self.answer.least_peak_choices):
             if known is not None:
                 search.offer(level.reduce(known))
+        search.polish()
         search.run()
         if search.choices is not None:
             self.offer(level.restore(search.choices))
@@ -348,7 +349,7 @@ class LeastPeak:
     def run(self) -> None:
         """Reduces what is left without costs, and weighs its rows."""
         assert self.problem.memory_limit is not None
-        reduced = reduce_fully(zero_costs(self.problem))
+        reduced = reduce_fully(zero_costs(self.problem), rules=STRUCTURAL_RULES)
         if reduced.is_infeasible:
             self.is_infeasible = True
             return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ def constrain_jaxpr(
 
     * `7.0`, `in.3`, `const.0`, `7.jaxpr/in.2`: right after the value; every use sees it.
     * `7.jaxpr/38<1`: before that operand of that equation; no other use sees it.
+    * `7.jaxpr/38<1~0`, `7.jaxpr/38<1~1`: the same, before it and in this order: stops on the way.
     * `out<2`, `7.jaxpr/out<0`: before that result.
 
     A constraint on a value and another on one of its uses both take effect, in that order. Nothing
@@ -81,9 +83,9 @@ class _Inserter:
         def constrain_uses(path: str, atoms: list[Any], like: JaxprEqn | None) -> list[Any]:
             read = [a if isinstance(a, Literal) else current.get(a, a) for a in atoms]
             if path in self.used_equations:
-                for position, atom in enumerate(read):
-                    if (use := f"{path}<{position}") in self.constraints:
-                        read[position] = constrain(atom, use, like)
+                for position in range(len(read)):
+                    for use in self.constraints_of_use(f"{path}<{position}"):
+                        read[position] = constrain(read[position], use, like)
             return read
 
         for kind, variables in (("const", jaxpr.constvars), ("in", jaxpr.invars)):
@@ -111,6 +113,15 @@ class _Inserter:
             jaxpr.debug_info,
             jaxpr.is_high,
         )
+
+    def constraints_of_use(self, use: str) -> Iterator[str]:
+        """Paths of the constraints on a use: `38<1~0`, `38<1~1`, ..., then `38<1`."""
+        for step in itertools.count():
+            if (path := f"{use}~{step}") not in self.constraints:
+                break
+            yield path
+        if use in self.constraints:
+            yield use
 
     def params(self, eqn: JaxprEqn, path: str) -> dict[str, Any] | None:
         def rewrite(key: str, body: Jaxpr) -> Jaxpr:

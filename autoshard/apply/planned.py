@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,6 +46,7 @@ class Plan:
         mesh: The JAX mesh to run on; None to take the devices of this machine when needed.
         donate_argnums: As given when planning.
         static_argnums: As given when planning.
+        price: Predicted seconds of a step in which some values, by path, are sharded otherwise.
     """
 
     data: PlanData
@@ -53,6 +55,7 @@ class Plan:
     mesh: jax.sharding.Mesh | None = None
     donate_argnums: tuple[int, ...] = ()
     static_argnums: tuple[int, ...] = ()
+    price: Callable[[Mapping[str, Sharding]], float] | None = None
     _jax_mesh: JaxMesh | None = field(default=None, init=False)
 
     # -- what was decided -----------------------------------------------------------------------
@@ -83,7 +86,7 @@ class Plan:
                         path=miss.path,
                         planned=miss.planned,
                         propagated=miss.propagated,
-                        extra_seconds=0.0,
+                        extra_seconds=self._extra_seconds(miss.path, miss.propagated),
                     )
                     for miss in found.misses
                 ),
@@ -91,6 +94,12 @@ class Plan:
             )
         assert self.data.constraints is not None
         return self.data.constraints
+
+    def _extra_seconds(self, path: str, sharding: Sharding) -> float:
+        """What one value sharded otherwise than planned costs; nan where nobody can tell."""
+        if self.price is None:
+            return math.nan
+        return self.price({path: sharding}) - self.data.seconds
 
     def _reduce(self, traced: Traced) -> MinimalSet:
         inputs = tuple(tensor.sharding for tensor in self.data.arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,7 @@ from autoshard.sharding import (
 )
 
 _MARK = "autoshard_mark"
-_USE = re.compile(r"(.*)<(\d+)$")
+_USE = re.compile(r"(.*)<(\d+)(?:~(\d+))?$")
 _PASSES = (
     "sdy-constant-or-scalar-splitter",
     "symbol-dce",
@@ -130,9 +131,9 @@ class Propagator:
             )
             self._mesh_name = _mesh_name(parsed, mesh)
             self._flat = flatten_module(parsed)
-            passes = (*_PASSES,)
+            passes = list(_PASSES)
             if any(axis.size == 1 for axis in mesh.axes):
-                passes = ("sdy-remove-size-one-axes", *passes)
+                passes.insert(0, "sdy-remove-size-one-axes")
             self._pipeline = PassManager.parse(f"builtin.module({','.join(passes)})")
             # Checks after every pass take twice as long as the passes; what goes in is checked.
             self._pipeline.enable_verifier(False)
@@ -334,7 +335,7 @@ class Propagator:
             attribute = self._attribute(constraints[path], _shape(place.value), path)
             if place.readers:
                 edits.at_path[path] = _constrain(place.readers, place.block, attribute, edits)
-        for use in sorted(path for path in constraints if path not in places):
+        for use in sorted((path for path in constraints if path not in places), key=_stop_order):
             self._constrain_use(use, constraints[use], edits)
 
     def _constrain_use(self, use: str, sharding: Sharding, edits: _Edits) -> None:
@@ -346,7 +347,7 @@ class Propagator:
         _constrain(users, _outermost_block([user for user, _ in users]), attribute, edits)
 
     def _open_loops(self, in_shardings: Sequence[Sharding | None], edits: _Edits) -> None:
-        """As XLA does: a sharded value that a loop reads from outside may be cut otherwise in it."""
+        """As XLA does: a sharded value that a loop reads from outside may differ inside."""
         entry = self._flat.entry
         values = [
             argument
@@ -500,6 +501,12 @@ def _mark_attribute(mark: int) -> Any:
 def _shape(value: MlirValue) -> tuple[int, ...]:
     """Empty for what is no tensor, such as a token."""
     return tuple(value.type.shape) if isinstance(value.type, ir.RankedTensorType) else ()
+
+
+def _stop_order(use: str) -> tuple[str, float]:
+    """Uses sorted so that the stops on the way to one (`38<1~0`) come before it."""
+    base, _, step = use.partition("~")
+    return base, float(step or math.inf)
 
 
 def _constrain(

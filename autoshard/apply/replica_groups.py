@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from autoshard.errors import InputError
@@ -102,7 +103,7 @@ def _spanned_by(group: Sequence[int], mesh: Mesh) -> tuple[AxisRef, ...] | None:
         places = sorted({position // minor % axis.size for position in group})
         if len(places) == 1:
             continue
-        steps = {after - before for before, after in zip(places, places[1:], strict=False)}
+        steps = {after - before for before, after in pairwise(places)}
         step = steps.pop()
         size = len(places)
         if steps or axis.size % (step * size):
@@ -123,7 +124,7 @@ def _mesh_groups(match: re.Match[str]) -> Groups:
     if match[2]:
         devices = _laid_out(_ints(match[2]), _ints(match[3]))
     else:
-        devices = _ints(match[4]) or tuple(range(num_devices))
+        devices = list(_ints(match[4]) or range(num_devices))
     # Parts of axes split a mesh axis in up to three: what is before, the part, what is after.
     named = {
         name: (int(pre or 1), int(size or sizes[name]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoshard.encode import Decoded
+from autoshard.encode import Decoded, Encoded
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
-from autoshard.layouts import MeshParts, refines
+from autoshard.layouts import Layout, refines
 from autoshard.sharding import Sharding
 
 # The others compute where their result is: the partitioner cuts their operands likewise unasked.
@@ -25,8 +25,7 @@ _HAS_USES = frozenset({OpKind.COMPUTE, OpKind.JOIN, OpKind.ENTER_MANUAL})
 
 
 def wanted_uses(
-    graph: Graph,
-    parts: MeshParts,
+    encoded: Encoded,
     decoded: Decoded,
     operand_paths: Mapping[str, tuple[str | None, ...]],
 ) -> dict[str, Sharding]:
@@ -34,26 +33,45 @@ def wanted_uses(
 
     Left to itself the partitioner may compute first and gather the result, so every operand that
     has to be moved is named; one that only has to be cut further follows the result by itself,
-    except where the op is free to sum over it. Only uses that a jaxpr equation makes directly have a path; what happens inside the lowering of
-    one equation is left to the partitioner.
+    except where the op is free to sum over it. Only uses that a jaxpr equation makes directly have
+    a path; what happens inside the lowering of one equation is left to the partitioner.
+
+    Where a reshard takes several steps, those before the last are named too, as `"7.jaxpr/38<1~0"`,
+    `"7.jaxpr/38<1~1"`: the partitioner knows single steps, and gathers the whole tensor for many
+    a pair of shardings that are more than one step apart.
     """
+    graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
     for op in graph.ops:
         if op.index not in decoded.candidates or op.kind not in _HAS_USES:
             continue
         wanted = decoded.candidates[op.index].operands
         for position, value in enumerate(op.operands):
-            if not graph.values[value].shape or decoded.layouts[value] == wanted[position]:
+            have = decoded.layouts[value]
+            if not graph.values[value].shape or have == wanted[position]:
                 continue
             if graph.ops[graph.values[value].op].kind is OpKind.FREE:
                 continue
-            is_slice = refines(wanted[position], decoded.layouts[value])
+            is_slice = refines(wanted[position], have)
             if is_slice and op.op_class not in _DECIDES_BY_OPERANDS and op.kind is not OpKind.JOIN:
                 continue
             place = _operand_place(graph, op, value, operand_paths)
-            if place >= 0:
-                found[f"{op.equation}<{place}"] = parts.to_sharding(wanted[position])
+            if place < 0:
+                continue
+            use = f"{op.equation}<{place}"
+            for step, layout in enumerate(_stops(encoded, value, have, wanted[position])):
+                found[f"{use}~{step}"] = parts.to_sharding(layout)
+            found[use] = parts.to_sharding(wanted[position])
     return found
+
+
+def _stops(encoded: Encoded, value: int, start: Layout, end: Layout) -> list[Layout]:
+    """Layouts between the steps of a reshard that is more than cutting further."""
+    if refines(end, start):
+        return []
+    found = encoded.graph.values[value]
+    chain = encoded.tables[found.shape, found.bits].chain(start, end)
+    return [step.after for step in chain[:-1]]
 
 
 def _operand_place(

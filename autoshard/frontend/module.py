@@ -26,7 +26,7 @@ from autoshard.errors import AutoshardError, ExportError
 from autoshard.frontend import op_kinds
 from autoshard.frontend.graph_builder import GraphBuilder, TensorType
 from autoshard.frontend.op_flops import op_flops
-from autoshard.frontend.op_rules import own_rule, read_rule, whole_rule
+from autoshard.frontend.op_rules import fitted_rule, own_rule, read_rule, whole_rule
 from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.frontend.trip_counts import Loop, LoopCounter, ToldTripCounts
 from autoshard.graph.program import Graph, OpKind
@@ -185,6 +185,7 @@ class _Importer:
         self._results(returned)
         self.build.close_region(scope.region)
         self._count_loops()
+        self._report_constants()
         return self.build.finish(self.names.donated, self.num_captured)
 
     # -- the function's border ------------------------------------------------------------------
@@ -368,34 +369,30 @@ class _Importer:
         made.op_class = op_kinds.op_class(target)
         types = [self.build.values[v].type for v in operands]
         made.flops = op_flops(op, target, made.op_class, types, results)
-        if name == "constant":
-            made.note = (
-                f"a constant of {prod(results[0][0]) * results[0][2] // 8:,} bytes is written into"
-                " the program, whole on every device; pass it as an argument to have it cut"
-            )
-        elif is_kept_whole and scope.free_axes:
+        if is_kept_whole and scope.free_axes:
             made.note = f"{label} has no sharding rule and is kept whole"
-        if made.note:
             self.build.note(f"{made.note} ({source or 'no source line'})")
 
     def _rule(
         self, op: Any, target: str, operands: tuple[int, ...], results: list[TensorType]
     ) -> tuple[Rule, bool]:
         """Shardy's rule, or ours for an op that gets none; whether that keeps the op whole."""
-        attributes = op.attributes
+        shapes = tuple([self.build.shape(v) for v in operands])
+        result_shapes = tuple([t[0] for t in results])
         if target in op_kinds.MATRIX_CUSTOM_CALLS:
-            shapes = tuple(self.build.shape(v) for v in operands)
-            return batched_rule(shapes, tuple(t[0] for t in results), len(shapes[0]) - 2), False
+            return batched_rule(shapes, result_shapes, len(shapes[0]) - 2), False
+        attributes = op.attributes
         if "sdy.sharding_rule" in attributes:
             attribute = attributes["sdy.sharding_rule"]
-            rule = self.rules.get(attribute)
+            key = (attribute, shapes, result_shapes)
+            rule = self.rules.get(key)
             if rule is None:
-                rule = self.rules[attribute] = read_rule(attribute)
+                rule = fitted_rule(read_rule(attribute), shapes, result_shapes)
+                self.rules[key] = rule
             return rule, False
         if target == "constant":
-            return whole_rule(results[0][0]), False
-        shapes = tuple(self.build.shape(v) for v in operands)
-        return own_rule(op, shapes, tuple(t[0] for t in results))
+            return whole_rule(result_shapes[0]), False
+        return own_rule(op, shapes, result_shapes)
 
     # -- ops that are no work -------------------------------------------------------------------
 
@@ -529,6 +526,28 @@ class _Importer:
             f" {advice}"
         )
         return self.default_trip_count, False
+
+    def _report_constants(self) -> None:
+        """Name large tables by the line that reads them first; they have none of their own."""
+        tables = {
+            op.results[0]: op
+            for op in self.build.ops
+            if op.name == "constant" and op.kind is OpKind.COMPUTE
+        }
+        if not tables:
+            return
+        for op in self.build.ops:
+            for value in op.operands:
+                table = tables.pop(value, None)
+                if table is None:
+                    continue
+                shape, _, bits = self.build.values[value].type
+                table.source = op.source
+                table.note = (
+                    f"a constant of {prod(shape) * bits // 8:,} bytes is written into the program,"
+                    " whole on every device; pass it as an argument to have it cut"
+                )
+                self.build.note(f"{table.note} ({op.source or 'no source line'})")
 
     def _case(self, op: Any, env: _Env, scope: _Scope) -> None:
         place = self._place(op, scope)

@@ -7,6 +7,7 @@ calls it does not know. An op that neither side has a rule for is kept whole.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -23,8 +24,9 @@ def read_rule(attribute: Any) -> Rule:
     """Shardy's rule attribute as a value.
 
     A factor whose propagation Shardy blocks is treated as one that must not be cut. So is a factor
-    of one tensor alone in a rule that JAX or the user wrote for a custom call: nothing says that
-    the call works on a piece of it.
+    that no result has though it is not summed (the searched dimension of an approximate top-k), and
+    a factor of one tensor alone in a rule that JAX or the user wrote for a custom call: nothing
+    says that a device can work on a piece of it.
     """
     rule = sdy.OpShardingRuleAttr(attribute)
 
@@ -40,16 +42,37 @@ def read_rule(attribute: Any) -> Rule:
     operands, results = tensors(rule.operand_mappings), tensors(rule.result_mappings)
     reduction = frozenset(rule.reduction_factors)
     whole = frozenset(rule.need_replication_factors) | frozenset(rule.blocked_propagation_factors)
+    permutation = frozenset(rule.permutation_factors)
+    kept = {f for dims in results for dim in dims for f in dim}
+    sizes = tuple(rule.factor_sizes)
+    lost = {f for dims in operands for dim in dims for f in dim if sizes[f] > 1} - kept
+    whole |= lost - reduction - permutation
     if rule.is_custom:
         uses = Counter(f for dims in (*operands, *results) for dim in dims for f in dim)
         whole |= {factor for factor, times in uses.items() if times == 1} - reduction
-    return Rule(
-        tuple(rule.factor_sizes),
-        operands,
-        results,
-        reduction,
-        whole,
-        frozenset(rule.permutation_factors),
+    return Rule(sizes, operands, results, reduction, whole, permutation)
+
+
+def fitted_rule(rule: Rule, operands: Shapes, results: Shapes) -> Rule:
+    """A rule whose factors make up each dimension, or stay whole.
+
+    Shardy's rule of a strided convolution, for one, gives a kernel dimension of 3 the factor 2 by
+    which its stride divides the image.
+    """
+    loose = rule.need_replication | rule.permutation
+    misfits: set[int] = set()
+    for tensors, shapes in ((rule.operands, operands), (rule.results, results)):
+        for dims, shape in zip(tensors, shapes, strict=True):
+            for factors, size in zip(dims, shape, strict=True):
+                covered = prod([rule.factor_sizes[f] for f in factors])
+                if covered not in (size, 1) and not loose.intersection(factors):
+                    misfits.update(f for f in factors if rule.factor_sizes[f] > 1)
+    if not misfits:
+        return rule
+    return replace(
+        rule,
+        reduction=rule.reduction - misfits,
+        need_replication=rule.need_replication | misfits,
     )
 
 

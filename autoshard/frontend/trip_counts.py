@@ -166,8 +166,10 @@ def count_steps(start: int, stop: int, step: int, direction: str) -> int | None:
     Returns:
         None for a loop that never ends or whose direction is another.
     """
-    if direction == "NE" and step and (stop - start) % step == 0 and (stop - start) // step >= 0:
-        return (stop - start) // step
+    if direction == "NE":
+        direction = "LT" if start <= stop else "GT"
+        if (stop - start) % (step or 1):
+            return None
     if direction in ("LE", "GE"):
         stop += 1 if direction == "LE" else -1
         direction = "LT" if direction == "LE" else "GT"

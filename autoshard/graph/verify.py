@@ -271,6 +271,13 @@ def rule_violations(
         summed = sorted(rule.reduction.intersection(f for dim in dims for f in dim))
         if summed:
             yield f"result {position} keeps summed factors {summed}: {rule}"
+    if rule.results:
+        read = {f for dims in rule.operands for dim in dims for f in dim}
+        made = {f for dims in rule.results for dim in dims for f in dim}
+        big = {f for f, size in enumerate(rule.factor_sizes) if size > 1}
+        lost = sorted((read & big) - made - rule.reduction - loose)
+        if lost:
+            yield f"factors {lost} are neither kept nor summed: {rule}"
 
 
 def _tensor_violations(

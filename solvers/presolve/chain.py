@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from solvers.presolve.low_degree import LowDegree, eliminate_low_degree
 from solvers.presolve.presolve import Presolved, presolve
+from solvers.presolve.rules import ALL_RULES, Rule
 from solvers.problem import Problem
 
 
@@ -43,10 +44,12 @@ class Reduced:
         return reduced
 
 
-def reduce_fully(problem: Problem, *, use_memory: bool = True) -> Reduced:
+def reduce_fully(
+    problem: Problem, *, use_memory: bool = True, rules: Sequence[Rule] = ALL_RULES
+) -> Reduced:
     """Presolves, eliminates low degrees, and repeats while nodes disappear."""
     steps: list[Presolved | LowDegree] = []
-    first = presolve(problem, use_memory=use_memory)
+    first = presolve(problem, use_memory=use_memory, rules=rules)
     steps.append(first)
     constant, row_times, is_infeasible = first.constant, first.row_times, first.is_infeasible
     current = first.problem
@@ -55,7 +58,7 @@ def reduce_fully(problem: Problem, *, use_memory: bool = True) -> Reduced:
         is_infeasible |= low.is_infeasible
         if low.problem.num_nodes == current.num_nodes or is_infeasible:
             break
-        again = presolve(low.problem)
+        again = presolve(low.problem, rules=rules)
         steps += [low, again]
         constant += low.constant + again.constant
         is_infeasible |= again.is_infeasible

@@ -118,6 +118,8 @@ def drop_dominated(graph: ChoiceGraph, node: int) -> None:
         total = np.minimum(total + part, _BLOCKED)
         total[total >= FORBIDDEN_FROM] = _BLOCKED
     np.fill_diagonal(total, _BLOCKED)
+    for usage in usage_by_time(graph.node_terms[node]):
+        total[usage[:, None] > usage[None, :]] = _BLOCKED
     p, s = np.nonzero(total <= 0)
     excess = total[p, s]
     for other in others:  # One by one, the least each may add is replaced by what it adds.
@@ -126,9 +128,7 @@ def drop_dominated(graph: ChoiceGraph, node: int) -> None:
         excess = excess - at_least[other][p, s] + _excess(graph.table(node, other), p, s)
         may_beat = excess <= 0
         p, s, excess = p[may_beat], s[may_beat], excess[may_beat]
-    beats = np.zeros((len(costs), len(costs)), dtype=bool)
-    beats[p, s] = True
-    _drop_holding_more(graph, node, beats)
+    beats = _those_holding_no_more(graph, node, p, s)
     ties = beats & beats.T
     beats &= ~(ties & np.tri(len(costs), dtype=bool))  # of equal choices the first stays
     keep = ~beats.any(axis=0)
@@ -165,23 +165,23 @@ def _excess(table: IntArray, p: IntArray, s: IntArray) -> IntArray:
     return np.maximum(excess, -FORBIDDEN_FROM)
 
 
-def _drop_holding_more(graph: ChoiceGraph, node: int, beats: npt.NDArray[np.bool_]) -> None:
-    """Clears ``beats[p, s]`` where p holds more than s at some time."""
-    for usage in usage_by_time(graph.node_terms[node]):
-        beats &= usage[:, None] <= usage[None, :]
-    p, s = np.nonzero(beats)
+def _those_holding_no_more(
+    graph: ChoiceGraph, node: int, p: IntArray, s: IntArray
+) -> npt.NDArray[np.bool_]:
+    """Returns bool[choices, choices]: the pairs (p, s) given where p holds no more on any edge."""
     for other in sorted(graph.neighbours[node]):
         for usage in usage_by_time(graph.terms_between(node, other)):
-            if not p.size:
-                break
             holds_no_more = np.empty(len(p), dtype=bool)
             step = max(1, _BLOCK // usage.shape[1])
             for start in range(0, len(p), step):
                 part = slice(start, start + step)
                 holds_no_more[part] = (usage[p[part]] <= usage[s[part]]).all(axis=1)
             p, s = p[holds_no_more], s[holds_no_more]
-    beats[:] = False
+            if not p.size:
+                break
+    beats = np.zeros((len(graph.costs_of(node)),) * 2, dtype=bool)
     beats[p, s] = True
+    return beats
 
 
 def usage_by_time(terms: list[Term]) -> list[IntArray]:
@@ -197,4 +197,7 @@ def usage_by_time(terms: list[Term]) -> list[IntArray]:
     return stretches
 
 
-ALL_RULES: tuple[Rule, ...] = (forbid, decompose, fix_single, merge_forced, drop_dominated)
+STRUCTURAL_RULES: tuple[Rule, ...] = (forbid, decompose, fix_single, merge_forced)
+"""Those that look only at what is allowed and at the shape of tables: fast on any problem."""
+
+ALL_RULES: tuple[Rule, ...] = (*STRUCTURAL_RULES, drop_dominated)

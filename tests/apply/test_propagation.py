@@ -186,14 +186,12 @@ def test_a_constraint_inside_a_branch_reaches_its_result() -> None:
 
 
 def test_values_inside_remat_and_nested_jit_are_found() -> None:
-    @jax.jit
-    def inner(c: Any) -> Any:
-        return jnp.sin(c) * 2.0
+    inner = jax.jit(lambda c: jnp.sin(c) * 2.0)
 
     def f(a: Any, b: Any) -> Any:
         return jax.grad(lambda a: jnp.sum(jax.checkpoint(lambda a: inner(a @ b))(a)))(a)
 
-    traced, propagator = prepared(f, array(8, 16), array(16, 32))
+    _, propagator = prepared(f, array(8, 16), array(16, 32))
     found = propagator.propagate([sharding('[{"x"}, {}]'), None])
     nested = [path for path in found if path.count("/") >= 2]
     assert nested
@@ -201,9 +199,7 @@ def test_values_inside_remat_and_nested_jit_are_found() -> None:
 
 
 def test_one_function_called_twice_may_be_cut_in_two_ways() -> None:
-    @jax.jit
-    def inner(c: Any) -> Any:
-        return jnp.sin(c) * 2.0
+    inner = jax.jit(lambda c: jnp.sin(c) * 2.0)
 
     _, propagator = prepared(lambda a, b: (inner(a), inner(b)), array(8, 16), array(8, 16))
     found = propagator.propagate([sharding('[{"x"}, {}]'), sharding('[{}, {"y"}]')])
@@ -240,7 +236,7 @@ def test_a_shard_map_body_is_seen_without_its_manual_axes() -> None:
 
 
 def test_parts_of_axes_spread_like_whole_ones() -> None:
-    _, propagator = prepared(lambda a: jnp.sin(a), array(8, 2))
+    _, propagator = prepared(jnp.sin, array(8, 2))
     found = propagator.propagate([sharding('[{}, {"y":(1)2}]')])
     assert format_sharding(found["out<0"]) == '<@mesh, [{?}, {"y":(1)2, ?}]>'
 
@@ -278,7 +274,7 @@ def test_constants_have_no_one_sharding_and_are_not_reported() -> None:
 
 
 def test_an_unknown_path_is_refused_by_name() -> None:
-    _, propagator = prepared(lambda a: jnp.sin(a), array(8, 16))
+    _, propagator = prepared(jnp.sin, array(8, 16))
     for path in ("99.0", "99<0", "out<7"):
         with pytest.raises(PlanError) as caught:
             propagator.propagate((), (), {path: sharding("[{}, {}]")})
@@ -286,7 +282,7 @@ def test_an_unknown_path_is_refused_by_name() -> None:
 
 
 def test_a_sharding_that_does_not_fit_its_value_is_refused_before_the_passes_see_it() -> None:
-    _, propagator = prepared(lambda a: jnp.sin(a), array(8, 16))
+    _, propagator = prepared(jnp.sin, array(8, 16))
     for text in ("[{}]", '[{"nope"}, {}]'):
         with pytest.raises(ShardingError) as caught:
             propagator.propagate([sharding(text)])
@@ -347,7 +343,7 @@ def test_propagation_in_process_ends_where_it_ends_inside_xla(
     found = propagator.propagate([_sharding_of(spec) for spec in specs])
 
     jax_mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
-    monkeypatch.setattr(tagging, "is_constrainable", lambda aval: False)  # names, but no tags
+    monkeypatch.setattr(tagging, "is_constrainable", lambda _: False)  # names, but no tags
     named = tagging.tag_jaxpr(traced.jaxpr, abstract_mesh(MESH)).jaxpr
     inside = shardings_inside_xla(
         jaxpr_as_fun(named),

@@ -1,0 +1,30 @@
+"""What a compiler backend does otherwise than the op sharding rules say, as measured.
+
+The plan is priced as the backend will run it, so that what it lists is what gets compiled. Figures
+for jaxlib 0.10.2 on CPU; `experiments/fidelity.py` measures them again.
+"""
+
+from __future__ import annotations
+
+# Ops the partitioner runs whole on every device, whatever their rule allows.
+_KEPT_WHOLE = {"cpu": frozenset({"top_k"})}
+
+# Temporaries as allocated over temporaries as counted from live ranges: copies in other dimension
+# orders for matmuls, and gaps between buffers. Mean over the small workloads on three meshes; the
+# spread is +-15 %.
+_TEMPORARY_OVERHEAD = {"cpu": 1.13}
+
+
+def keeps_whole(backend: str, op_name: str) -> bool:
+    """Whether a backend replicates an op instead of cutting it."""
+    return op_name in _KEPT_WHOLE.get(backend, frozenset())
+
+
+def temporary_overhead(backend: str) -> float:
+    """Factor on the bytes of temporaries; 1 where nothing was measured."""
+    return _TEMPORARY_OVERHEAD.get(backend, 1.0)
+
+
+def copies_convolution_gradients(backend: str) -> bool:
+    """Whether gradients of convolutions first copy their operands to another dimension order."""
+    return backend == "cpu"

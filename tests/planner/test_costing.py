@@ -1,0 +1,143 @@
+"""Seconds of candidates, through the door to the cost models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoshard.candidates import Candidate, CandidateMaker
+from autoshard.costing import Costing, cost_model_for, model_dtype
+from autoshard.encode import Encoder
+from autoshard.graph.program import Graph, Op, OpKind
+from cost_models import AxisPart, get_hardware
+from tests.planner.graphs import Program, encoder_for, parts_of
+
+HARDWARE = ["cpu-host", "tpu-v5p", "h100"]
+
+
+def matmul_program(size: int = 512) -> Graph:
+    program = Program()
+    left, right = program.argument(size, size), program.argument(size, size)
+    return program.graph(program.matmul(left, right))
+
+
+def compute_op(graph: Graph) -> Op:
+    return next(op for op in graph.ops if op.kind is OpKind.COMPUTE)
+
+
+def priced(
+    graph: Graph, mesh: str, hardware: str
+) -> tuple[Encoder, Op, tuple[Candidate, ...], list[float]]:
+    encoder = encoder_for(graph, mesh, hardware=hardware)
+    op = compute_op(graph)
+    assert op.rule is not None
+    candidates = CandidateMaker(parts_of(mesh)).of_rule(op.rule)
+    seconds = encoder.costing.candidate_seconds(graph, encoder.buffers, op, candidates)
+    return encoder, op, candidates, [float(s) for s in seconds]
+
+
+@pytest.mark.parametrize("hardware", HARDWARE)
+@pytest.mark.parametrize("mesh", ["x=8", "x=2,y=4", "x=2,y=2,z=2"])
+def test_cutting_the_work_never_costs_more(mesh: str, hardware: str) -> None:
+    encoder, op, candidates, seconds = priced(matmul_program(), mesh, hardware)
+    reductions = encoder.costing.reduction_seconds(encoder.graph, op, candidates)
+    work = np.array(seconds) - reductions
+    assert np.all(work <= work[0] * (1 + 1e-9))
+
+
+def reduction_of(hardware: str, *, is_scattered: bool) -> float:
+    graph = matmul_program()
+    encoder, op, candidates, _ = priced(graph, "x=8", hardware)
+    chosen = [
+        c for c in candidates if bool(c.scattered) is is_scattered and (c.reduced or c.scattered)
+    ]
+    return float(encoder.costing.reduction_seconds(graph, op, (chosen[0],))[0])
+
+
+def test_a_machine_without_reduce_scatter_pays_the_all_reduce() -> None:
+    scattered = reduction_of("cpu-host", is_scattered=True)
+    assert scattered == reduction_of("cpu-host", is_scattered=False) > 0
+
+
+def test_a_machine_with_reduce_scatter_pays_less_than_the_all_reduce() -> None:
+    assert (
+        0 < reduction_of("tpu-v5p", is_scattered=True) < reduction_of("tpu-v5p", is_scattered=False)
+    )
+
+
+def test_what_is_scattered_first_leaves_less_to_reduce() -> None:
+    graph = matmul_program()
+    encoder, op, candidates, _ = priced(graph, "x=2,y=4", "tpu-v5p")
+    costing = encoder.costing
+
+    def cost(reduced: tuple[int, ...], scattered: tuple[int, ...]) -> float:
+        found = next(
+            c
+            for c in candidates
+            if (c.reduced, c.scattered) == (reduced, scattered) and c.partial == ((), ())
+        )
+        return float(costing.reduction_seconds(graph, op, (found,))[0])
+
+    num_bytes = np.array([512 * 512 * 4.0])
+    scatter = costing.model.reduce_scatter_seconds(num_bytes, (AxisPart("y", 1, 4),))
+    rest = costing.model.all_reduce_seconds(num_bytes / 4, (AxisPart("x", 1, 2),))
+    assert cost((0,), (1,)) == pytest.approx(float((scatter + rest)[0]))
+    assert cost((0, 1), ()) > 0
+
+
+def test_ops_that_only_rename_or_pin_cost_nothing() -> None:
+    program = Program()
+    value = program.constraint(program.argument(8, 8), "#sdy.sharding<@mesh, [{?}, {?}]>")
+    graph = program.graph(value)
+    encoder = encoder_for(graph, "x=4")
+    for op in graph.ops:
+        assert op.rule is not None
+        candidates = CandidateMaker(parts_of("x=4")).of_rule(op.rule)
+        seconds = encoder.costing.candidate_seconds(graph, encoder.buffers, op, candidates)
+        assert not seconds.any()
+
+
+def test_mesh_parts_are_said_as_axes_in_mesh_order() -> None:
+    parts = parts_of("x=8,y=2", x=(4, 2))
+    costing = Costing(cost_model_for(get_hardware("cpu-host"), parts), parts)
+    assert costing.axis_parts((2, 0)) == (AxisPart("x", 1, 4), AxisPart("y", 1, 2))
+    assert costing.axis_parts((1, 0)) == (AxisPart("x", 1, 8),)
+    assert costing.axis_parts((1,)) == (AxisPart("x", 4, 2),)
+
+
+def test_renaming_axes_leaves_costs_alone() -> None:
+    graph = matmul_program()
+    _, _, _, first = priced(graph, "x=2,y=4", "cpu-host")
+    _, _, _, second = priced(graph, "rows=2,columns=4", "cpu-host")
+    assert first == second
+
+
+def test_a_longer_op_costs_in_proportion_to_its_repeats() -> None:
+    graph = matmul_program()
+    again = replace(
+        graph,
+        ops=tuple(replace(op, repeat=7.0) if op.kind is OpKind.COMPUTE else op for op in graph.ops),
+    )
+    once = encoder_for(graph, "x=2,y=4").encode()
+    often = encoder_for(again, "x=2,y=4").encode()
+    node = once.node_by_op[compute_op(graph).index]
+    np.testing.assert_allclose(
+        often.problem.node_costs[node], 7 * once.problem.node_costs[node], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "family"),
+    [
+        ("f32", "float32"),
+        ("bf16", "bfloat16"),
+        ("f8E4M3FN", "float8"),
+        ("i8", "int8"),
+        ("i32", "float32"),
+        ("complex<f64>", "float64"),
+    ],
+)
+def test_element_types_are_priced_as_their_family(dtype: str, family: str) -> None:
+    assert model_dtype(dtype) == family
