@@ -18,6 +18,7 @@ from autoshard.layouts import Layout, MeshParts, Parts, part_orders
 from autoshard.pinned import constraint_sharding
 from autoshard.sharding import AxisRef, Mesh, MeshAxis
 
+MAX_CANDIDATES = 400
 _COPRIME = 2**61 - 1  # a prime that no mesh is a multiple of
 
 
@@ -56,7 +57,7 @@ class CandidateMaker:
     """
 
     parts: MeshParts
-    max_candidates: int = 400
+    max_candidates: int = MAX_CANDIDATES
     written: frozenset[Layout] = frozenset()
     _orders_of: dict[frozenset[int], tuple[Parts, ...]] = field(default_factory=dict)
     _by_rule: dict[tuple[Rule, frozenset[str]], tuple[Candidate, ...]] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from autoshard.backend_habits import (
     keeps_whole,
     temporary_overhead,
 )
-from autoshard.candidates import Candidate, CandidateMaker
+from autoshard.candidates import MAX_CANDIDATES, Candidate, CandidateMaker
 from autoshard.costing import Costing
 from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import Buffers, carry_stop
@@ -86,6 +86,7 @@ class Encoder:
         costing: Prices on this mesh.
         wishes: What the user asked for.
         memory_limit: Bytes one device may hold, or None for no limit.
+        max_candidates: Most ways to cut that one op is offered.
     """
 
     graph: Graph
@@ -93,6 +94,7 @@ class Encoder:
     costing: Costing
     wishes: Wishes
     memory_limit: int | None
+    max_candidates: int = MAX_CANDIDATES
     _maker: CandidateMaker = field(init=False)
     _resharder: Resharder = field(init=False)
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
@@ -178,7 +180,9 @@ class Encoder:
                 )
                 self._pins.setdefault(op.index, {})[value] = pin
         written = frozenset(pin.asked for pins in self._pins.values() for pin in pins.values())
-        self._maker = CandidateMaker(self.costing.parts, written=written)
+        self._maker = CandidateMaker(
+            self.costing.parts, max_candidates=self.max_candidates, written=written
+        )
 
     def _asked(self, op: Op, place: int) -> Iterator[tuple[int, Sharding, str]]:
         """What the user asked of an op: `(value, sharding, where)`."""

@@ -15,6 +15,8 @@ from solvers.saturating import FORBIDDEN_FROM, add, saturate
 
 Pair = tuple[int, int]
 
+_MANY_TERMS = 16
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
@@ -23,6 +25,23 @@ class Term:
     start: int
     stop: int
     usage: IntArray
+
+
+def summed_terms(terms: list[Term]) -> list[Term]:
+    """Returns terms that never overlap and hold together what the given ones hold."""
+    moments = np.unique([moment for term in terms for moment in (term.start, term.stop)])
+    change = np.zeros((len(moments), *terms[0].usage.shape), dtype=np.int64)
+    for term in terms:
+        change[np.searchsorted(moments, term.start)] += term.usage
+        change[np.searchsorted(moments, term.stop)] -= term.usage
+    has_change = change.reshape(len(moments), -1).any(axis=1)
+    times = moments[has_change].tolist()
+    held = np.cumsum(change[has_change], axis=0)
+    return [
+        Term(start, stop, usage)
+        for start, stop, usage in zip(times, times[1:], held, strict=False)
+        if usage.any()
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +108,7 @@ class ChoiceGraph:
         is_infeasible: Some node has no allowed choice.
         undo: How the nodes that are gone follow from those left, in order of leaving.
         dirty: Nodes whose surroundings changed since the rules last saw them.
+        sum_terms_from: How many memory terms a node may have before they are summed.
     """
 
     node_costs: list[IntArray | None]
@@ -103,6 +123,7 @@ class ChoiceGraph:
     is_infeasible: bool = False
     undo: list[Fixed | Merged] = field(default_factory=list)
     dirty: set[int] = field(default_factory=set)
+    sum_terms_from: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def from_problem(cls, problem: Problem) -> ChoiceGraph:
@@ -242,6 +263,7 @@ class ChoiceGraph:
                 for term in self.terms_between(node, other)
             ]
             self.drop_pair(node, other)
+            self._sum_many_terms(other)
         self.undo.append(Fixed(node, int(self.surviving[node][0])))
         self._forget(node)
 
@@ -285,6 +307,7 @@ class ChoiceGraph:
         by_original[self.surviving[leader]] = self.surviving[node][partner]
         self.undo.append(Merged(node, leader, by_original))
         self._forget(node)
+        self._sum_many_terms(leader)
 
     def shift_to_constant(self) -> None:
         """Moves each node's least cost into the constant, so that costs are non-negative."""
@@ -295,6 +318,12 @@ class ChoiceGraph:
                 shifted = np.where(costs >= FORBIDDEN_FROM, FORBIDDEN, costs - least)
                 self.node_costs[node] = self.cache.intern(shifted)
                 self.constant += least
+
+    def _sum_many_terms(self, node: int) -> None:
+        """Keeps the number of terms at the number of times something changes, within a factor."""
+        if len(self.node_terms[node]) >= self.sum_terms_from.get(node, _MANY_TERMS):
+            self.node_terms[node] = summed_terms(self.node_terms[node])
+            self.sum_terms_from[node] = max(_MANY_TERMS, 2 * len(self.node_terms[node]))
 
     def _forget(self, node: int) -> None:
         self.node_costs[node] = None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from solvers.presolve.graph import ChoiceGraph, Term
+from solvers.presolve.graph import ChoiceGraph, Term, summed_terms
 from solvers.problem import IntArray
 from solvers.saturating import FORBIDDEN_FROM, is_allowed
 
@@ -188,13 +188,7 @@ def usage_by_time(terms: list[Term]) -> list[IntArray]:
     """Returns the summed usage of each stretch of time over which the live terms stay the same."""
     if len(terms) <= 1:
         return [term.usage for term in terms]
-    moments = sorted({moment for term in terms for moment in (term.start, term.stop)})
-    stretches = []
-    for moment in moments[:-1]:
-        live = [term.usage for term in terms if term.start <= moment < term.stop]
-        if live:
-            stretches.append(np.sum(live, axis=0))
-    return stretches
+    return [term.usage for term in summed_terms(terms)]
 
 
 STRUCTURAL_RULES: tuple[Rule, ...] = (forbid, decompose, fix_single, merge_forced)

@@ -65,27 +65,39 @@ def test_donated_arguments_are_told_by_position() -> None:
     assert graph.donated == (1,)
 
 
-def test_arrays_the_function_closes_over_come_first_and_are_counted() -> None:
-    table = jnp.arange(256.0).reshape(16, 16)
-    graph = export(lambda x, w: x @ table @ w, X, W, donate=(0,))
-    assert argument_names(graph) == ["captured[0]", "x", "w"]
+CAPTURING = """
+func.func @main(%table: tensor<16x16xf32>, %x: tensor<8x16xf32>) -> tensor<8x16xf32> {
+  %0 = stablehlo.dot_general %x, %table, contracting_dims = [1] x [0]
+    : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  return %0 : tensor<8x16xf32>
+}"""
+
+
+def test_arrays_passed_before_the_arguments_are_captured() -> None:
+    graph = module_to_graph(CAPTURING, ModuleNames(arguments=["x"], results=["y"], donated=[True]))
+    assert argument_names(graph) == ["captured[0]", "x"]
     assert graph.num_captured == 1
     assert graph.donated == (1,)
-    assert {path: graph.value_by_path[path] for path in ("const.0", "in.0", "in.1")} == {
-        "const.0": 0,
-        "in.0": 1,
-        "in.1": 2,
-    }
+    assert graph.value_by_path == {"const.0": 0, "in.0": 1}
     assert find_buffers(graph).is_stored[0]
 
 
-def test_captured_arrays_need_no_names() -> None:
-    table = jnp.arange(256.0).reshape(16, 16)
-    traced = trace(lambda x: x @ table, (X,), {}, mesh=MESH)
-    graph = module_to_graph(
-        traced.module, ModuleNames(arguments=["x"], results=["y"], donated=[False])
+def test_captured_arrays_written_into_the_module_keep_their_number() -> None:
+    # The function captures two arrays; the first is a constant of the module.
+    names = ModuleNames(
+        arguments=["x"], results=["y"], donated=[False], captured=["captured[0]", "captured[1]"]
     )
-    assert argument_names(graph) == ["captured[0]", "x"]
+    graph = module_to_graph(CAPTURING, names)
+    assert argument_names(graph) == ["captured[1]", "x"]
+    assert graph.value_by_path == {"const.1": 0, "in.0": 1}
+
+
+def test_an_array_the_function_closes_over_may_be_a_constant() -> None:
+    table = jnp.arange(256.0).reshape(16, 16)
+    graph = export(lambda x: x @ table, X)
+    assert (argument_names(graph), graph.num_captured) == (["x"], 0)
+    product = next(op for op in graph.ops if op.name == "dot_general")
+    assert graph.ops[graph.values[product.operands[1]].op].kind is OpKind.FREE
 
 
 # -- constants -------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from autoshard.frontend.module import ModuleNames, module_to_graph
 from autoshard.graph.program import OpKind
 from tests.frontend.exporting import array, export, inside, named, one, regions, rule_of, text
 
@@ -113,14 +113,28 @@ def test_what_cannot_be_cut_is_no_news_where_no_axis_is_left() -> None:
     def kernel(x: Any, out: Any) -> None:
         out[...] = x[...] * 2
 
-    def full(x: Any) -> Any:
+    def body(x: Any) -> Any:
         return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
-    def partial(x: Any) -> Any:
-        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    graph = export(mapped(body, P("x", "y"), P("x", "y")), array(512, 1024))
+    assert named(graph, "custom_call @tpu_custom_call")
+    assert graph.notes == ()
 
-    assert export(mapped(full, P("x", "y"), P("x", "y")), array(512, 1024)).notes == ()
-    assert len(export(mapped(partial, P("x"), P("x"), "x"), X).notes) == 1
+
+def test_what_cannot_be_cut_is_reported_where_an_axis_is_left() -> None:
+    module = """
+    sdy.mesh @mesh = <["x"=2, "y"=4]>
+    func.func @main(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
+      %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"x", ?}, {?}]>]
+        out_shardings=[<@mesh, [{"x", ?}, {?}]>] manual_axes={"x"} (%y: tensor<4x16xf32>) {
+        %1 = stablehlo.custom_call @mine(%y) : (tensor<4x16xf32>) -> tensor<4x16xf32>
+        sdy.return %1 : tensor<4x16xf32>
+      } : (tensor<8x16xf32>) -> tensor<8x16xf32>
+      return %0 : tensor<8x16xf32>
+    }"""
+    names = ModuleNames(arguments=["x"], results=["result"], donated=[False])
+    (note,) = module_to_graph(module, names).notes
+    assert note.startswith("custom_call @mine has no sharding rule and is kept whole (")
 
 
 def test_a_loop_around_a_shard_map_repeats_it() -> None:
