@@ -108,12 +108,14 @@ class Encoder:
     _admitted_by_pin: dict[Hashable, tuple[Candidate, ...]] = field(default_factory=dict)
     _moves: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by id of the table
     _grouped: frozenset[int] = field(init=False)
+    _reused: set[int] = field(init=False)
     _negligible_bytes: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._maker = CandidateMaker(self.costing.parts)
         self._resharder = Resharder(self.costing.parts, self.costing)
         self._grouped = frozenset(value for group in self.graph.groups for value in group)
+        self._reused = self._reused_results()
         self._negligible_bytes = self._find_negligible_bytes()
 
     @property
@@ -384,6 +386,10 @@ class Encoder:
         self, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
     ) -> EdgeMemory | None:
         """Memory that a reshard of an operand takes, for an edge still to be numbered."""
+        owner = self.buffers.owner[value]
+        if op.kind is OpKind.RESULT and owner in self._reused:
+            usage = self._outgrown_bytes(table, rows, columns, value)
+            return None if usage is None else EdgeMemory(-1, *self.buffers.intervals[owner], usage)
         usage = self._copy_bytes(table, rows, columns, value)
         if usage is None:
             return None
@@ -410,6 +416,20 @@ class Encoder:
             found = ((table, rows, columns), np.where(moved, local, 0).astype(np.int64))
             self._costs[key] = found
         return found[1] if found[1].any() else None
+
+    def _outgrown_bytes(
+        self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
+    ) -> IntArray | None:
+        """int64[num_rows, num_columns]: bytes of a value made otherwise than its result is kept.
+
+        Only then does it need a buffer beside that of the donated argument it replaces.
+        """
+        found = self.graph.values[value]
+        if found.num_bytes < self._negligible_bytes:
+            return None
+        local = self._temporary(found) // self._pieces(table)[rows]
+        usage = np.where(rows[:, None] == columns[None, :], 0, local[:, None]).astype(np.int64)
+        return usage if usage.any() else None
 
     def _pieces(self, table: ReshardTable) -> IntArray:
         parts = self.costing.parts
@@ -481,12 +501,11 @@ class Encoder:
         return found
 
     def _node_memory(self, node_by_op: Mapping[int, int]) -> list[NodeMemory]:
-        reused = self._reused_results()
         terms = []
         cache: dict[tuple[int, int, int], tuple[object, IntArray]] = {}
         for value in self.graph.values:
             start, stop = self.buffers.intervals[value.index]
-            if stop <= start or value.index in reused or value.op not in node_by_op:
+            if stop <= start or value.index in self._reused or value.op not in node_by_op:
                 continue
             op = self.graph.ops[value.op]
             candidates = self._candidates[op.index]

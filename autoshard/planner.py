@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.accounting import Account, account_for
-from autoshard.candidates import choose_splits
+from autoshard.candidates import Candidate, choose_splits
 from autoshard.costing import Costing, cost_model_for
 from autoshard.encode import Decoded, Encoded, Encoder, Wishes, decode
 from autoshard.errors import ConstraintError, InputError, ShardingError
 from autoshard.graph.buffers import find_buffers
-from autoshard.graph.program import Graph
+from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.layouts import Layout, MeshParts
 from autoshard.sharding import Mesh, Sharding
 from cost_models import Hardware
@@ -141,8 +141,8 @@ def price_layouts(
 ) -> Solution | None:
     """Price a plan someone else made: every value is held to its layout, where it has one.
 
-    Ops choose the cheapest way to produce what is asked. Values whose layout is no candidate are
-    left free. None where no choice is allowed.
+    Ops take their operands as they are where that gives what is asked, else the cheapest way.
+    Values whose layout is no candidate are left free. None where no choice is allowed.
 
     Args:
         solution: The planning problem to price it in.
@@ -154,17 +154,7 @@ def price_layouts(
     for node, op_index in enumerate(encoded.ops):
         op = encoded.graph.ops[op_index]
         own = encoded.problem.node_costs[node]
-        admitted = [
-            all(
-                layouts[value] is None or layouts[value] == have
-                for value, have in zip(
-                    op.results or op.operands,
-                    candidate.results if op.results else candidate.operands,
-                    strict=False,
-                )
-            )
-            for candidate in encoded.candidates[node]
-        ]
+        admitted = _admitted(encoded, op, encoded.candidates[node], layouts)
         if any(admitted) and not all(admitted):
             own = own.copy()
             own[[i for i, ok in enumerate(admitted) if not ok]] = FORBIDDEN
@@ -181,6 +171,31 @@ def price_layouts(
         return None
     held = replace(encoded, problem=replace_costs(encoded.problem, encoded.problem.node_costs))
     return _solution(solution.encoder, held, result)
+
+
+def _admitted(
+    encoded: Encoded,
+    op: Op,
+    candidates: Sequence[Candidate],
+    layouts: Sequence[Layout | None],
+) -> list[bool]:
+    """Which candidates make what is asked; only those that take operands as they are, if any do."""
+    graph = encoded.graph
+
+    def matches(values: Sequence[int], have: Sequence[Layout]) -> bool:
+        return all(
+            layouts[value] is None
+            or layouts[value] == layout
+            or graph.ops[graph.values[value].op].kind is OpKind.FREE
+            for value, layout in zip(values, have, strict=True)
+        )
+
+    by_result = [matches(op.results, candidate.results) for candidate in candidates]
+    as_they_are = [
+        made and matches(op.operands, candidate.operands)
+        for made, candidate in zip(by_result, candidates, strict=True)
+    ]
+    return as_they_are if any(as_they_are) else by_result
 
 
 def seconds_with(

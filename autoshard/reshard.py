@@ -1,6 +1,6 @@
 """The cheapest chain of collectives from one layout of a tensor to another.
 
-Steps are what the partitioner can do in one go: slice (cut a dimension further), all-gather (undo
+Steps are what the partitioner can do in one go: slice (cut dimensions further), all-gather (undo
 the minor cuts of a dimension), all-to-all (move the minor cuts of one dimension to another) and
 collective-permute (the same pieces on other devices). All pairs of a tensor's layouts are solved
 at once, as shortest paths.
@@ -8,9 +8,10 @@ at once, as shortest paths.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import permutations, product
 from math import gcd, prod
 from typing import Protocol
 
@@ -49,9 +50,24 @@ class CollectiveCosts(Protocol):
         ...
 
 
-def steps_from(parts: MeshParts, layout: Layout, shape: Sequence[int]) -> list[Step]:
-    """Every single step out of a layout that leaves all dimensions evenly divided."""
-    used = {part for dim in layout for part in dim}
+def steps_among(parts: MeshParts, layouts: Sequence[Layout], shape: Sequence[int]) -> list[Step]:
+    """Every single step between two of the layouts.
+
+    Args:
+        parts: The mesh parts of this plan.
+        layouts: Distinct layouts of one tensor, each dividing its dimensions evenly.
+        shape: Of the tensor.
+    """
+    known = set(layouts)
+    found = [step for layout in layouts for step in _moves_from(parts, layout, shape)]
+    found = [step for step in found if step.after in known]
+    found += [step for layout in layouts for step in _slices_to(layout, known)]
+    found += _permutes(parts, layouts)
+    return found
+
+
+def _moves_from(parts: MeshParts, layout: Layout, shape: Sequence[int]) -> list[Step]:
+    """All-gathers of the minor cuts of a dimension, and all-to-alls that give them to another."""
     found: list[Step] = []
     for dim, dim_parts in enumerate(layout):
         for length in range(1, len(dim_parts) + 1):
@@ -62,37 +78,43 @@ def steps_from(parts: MeshParts, layout: Layout, shape: Sequence[int]) -> list[S
                 if other != dim and _divides(parts, shape[other], (*other_parts, *moved)):
                     after = _with(gathered, other, (*other_parts, *moved))
                     found.append(Step(StepKind.ALL_TO_ALL, moved, layout, after))
-        for free in range(len(parts.sizes)):
-            if free not in used and _divides(parts, shape[dim], (*dim_parts, free)):
-                after = _with(layout, dim, (*dim_parts, free))
-                found.append(Step(StepKind.SLICE, (free,), layout, after))
-    found.extend(_permutes(parts, layout, used))
     return found
 
 
-def _permutes(parts: MeshParts, layout: Layout, used: set[int]) -> list[Step]:
-    """Same pieces, other devices.
-
-    Swap two parts of equal size, take an unused one for a used one, reorder one dimension.
-    """
-    found: list[Step] = []
-    flat = [(dim, place) for dim, dim_parts in enumerate(layout) for place in range(len(dim_parts))]
-    for i, (dim, place) in enumerate(flat):
-        part = layout[dim][place]
-        for other_dim, other_place in flat[i + 1 :]:
-            other = layout[other_dim][other_place]
-            if parts.sizes[part] == parts.sizes[other] or other_dim == dim:
-                dims = [list(d) for d in layout]
-                dims[dim][place], dims[other_dim][other_place] = other, part
-                after = tuple(tuple(d) for d in dims)
-                found.append(Step(StepKind.PERMUTE, (part, other), layout, after))
-        for free in range(len(parts.sizes)):
-            if free not in used and parts.sizes[free] == parts.sizes[part]:
-                dims = [list(d) for d in layout]
-                dims[dim][place] = free
-                after = tuple(tuple(d) for d in dims)
-                found.append(Step(StepKind.PERMUTE, (part, free), layout, after))
+def _slices_to(layout: Layout, known: Set[Layout]) -> list[Step]:
+    """Slices that end in a layout: any dimensions cut further at once, as one slice does it."""
+    found = []
+    for before in product(*(range(len(dim) + 1) for dim in layout)):
+        start = tuple(dim[:length] for dim, length in zip(layout, before, strict=True))
+        if start != layout and start in known:
+            pairs = zip(layout, before, strict=True)
+            new = tuple(part for dim, length in pairs for part in dim[length:])
+            found.append(Step(StepKind.SLICE, new, start, layout))
     return found
+
+
+def _permutes(parts: MeshParts, layouts: Sequence[Layout]) -> list[Step]:
+    """Same pieces, other devices: all pairs that cut every dimension into as many pieces."""
+    alike: dict[tuple[int, ...], list[Layout]] = {}
+    for layout in layouts:
+        alike.setdefault(tuple(map(parts.num_shards, layout)), []).append(layout)
+    return [
+        Step(StepKind.PERMUTE, _misplaced(start, end), start, end)
+        for group in alike.values()
+        for start, end in permutations(group, 2)
+    ]
+
+
+def _misplaced(start: Layout, end: Layout) -> Parts:
+    """Parts that are not at the same place in both layouts."""
+    places = [
+        {(dim, place): part for dim, cut in enumerate(layout) for place, part in enumerate(cut)}
+        for layout in (start, end)
+    ]
+    either = dict.fromkeys((*places[0], *places[1]))
+    pairs = ((places[0].get(place), places[1].get(place)) for place in either)
+    parts = {part for a, b in pairs if a != b for part in (a, b) if part is not None}
+    return tuple(sorted(parts))
 
 
 def _with(layout: Layout, dim: int, dim_parts: Parts) -> Layout:
@@ -208,12 +230,7 @@ def _step_arrays(
     parts: MeshParts, layouts: tuple[Layout, ...], shape: tuple[int, ...]
 ) -> _StepArrays:
     index = {layout: i for i, layout in enumerate(layouts)}
-    steps = [
-        step
-        for layout in layouts
-        for step in steps_from(parts, layout, shape)
-        if step.after in index
-    ]
+    steps = steps_among(parts, layouts, shape)
     groups: dict[tuple[StepKind, Parts], list[int]] = {}
     shards = []
     for i, step in enumerate(steps):

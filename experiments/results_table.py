@@ -18,7 +18,11 @@ def provenance() -> dict[str, str]:
     """Commit, date, machine and versions of what was measured."""
     root = Path(__file__).resolve().parent.parent
     commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True
+        ["git", "describe", "--always", "--dirty"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout.strip()
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib", "ortools")
@@ -26,7 +30,8 @@ def provenance() -> dict[str, str]:
     return {
         "commit": commit or "unknown",
         "date": datetime.date.today().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
         "versions": versions,
     }
 

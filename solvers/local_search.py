@@ -125,6 +125,8 @@ class LocalSearch:
         above = np.flatnonzero(state.held > (self.limit or 0))
         moves = []
         for node, (start, stop) in enumerate(self._spans):
+            if _is_over(deadline):
+                return False
             first = np.searchsorted(above, start)
             if first < len(above) and above[first] < stop:
                 move = state.best_relief(node)

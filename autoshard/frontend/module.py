@@ -5,7 +5,8 @@ the sharding rule that Shardy's own pass gives it. Only ops that pass leaves wit
 of ours. All attributes are read through the MLIR bindings, never from printed text.
 
 What a program does not tell is assumed, and said: a loop whose trip count nobody knows runs a
-default number of times (with a note), and the branches of a conditional are equally likely.
+default number of times (with a note), and the branches of a conditional are taken equally often,
+unless its index is a constant.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ from autoshard.frontend.graph_builder import GraphBuilder, TensorType
 from autoshard.frontend.op_flops import op_flops
 from autoshard.frontend.op_rules import fitted_rule, own_rule, read_rule, whole_rule
 from autoshard.frontend.tensor_types import read_tensor_type
-from autoshard.frontend.trip_counts import Loop, LoopCounter, ToldTripCounts
+from autoshard.frontend.trip_counts import (
+    Loop,
+    LoopCounter,
+    ToldTripCounts,
+    check_trip_count,
+    scalar_integer,
+)
 from autoshard.graph.program import Graph, OpKind
 from autoshard.graph.rule import Rule, batched_rule, identity_rule
 from autoshard.graph.verify import verify_graph
@@ -87,7 +94,7 @@ def module_to_graph(
         InputError: `trip_counts` names a loop the program does not have, or no number of runs.
     """
     told = ToldTripCounts(dict(trip_counts or {}))
-    ToldTripCounts({"default_trip_count": default_trip_count})
+    check_trip_count(default_trip_count, "default_trip_count")
     with jax_mlir.make_ir_context(), ir.Location.unknown():
         importer = _Importer(names, told, default_trip_count)
         graph = importer.run(_parsed(module))
@@ -551,9 +558,9 @@ class _Importer:
 
     def _case(self, op: Any, env: _Env, scope: _Scope) -> None:
         place = self._place(op, scope)
-        share = 1.0 / len(op.regions)  # branches are taken equally often
+        shares = self._shares(op, env)
         returned = []
-        for branch in op.regions:
+        for branch, share in zip(op.regions, shares, strict=True):
             region = self.build.open_region(
                 "branch", scope.region, trip_count=share, source=place[0]
             )
@@ -564,8 +571,23 @@ class _Importer:
             sources = tuple(values[position] for values in returned)
             index = self._join("case", sources, result.type, place, scope)
             join = self.build.ops[index]
-            join.operand_repeats = (scope.repeat * share,) * len(sources)
+            join.operand_repeats = tuple(scope.repeat * share for share in shares)
             env[result] = join.results[0]
+
+    def _shares(self, op: Any, env: _Env) -> list[float]:
+        """How often each branch is taken: equally often, unless the program says which one is."""
+        number = len(op.regions)
+        chooser = self.scalar_ops.get(env[op.operands[0]])
+        if chooser is None or chooser.name != "stablehlo.constant":
+            return [1.0 / number] * number
+        chosen = scalar_integer(chooser)
+        if chosen is None:
+            return [1.0 / number] * number
+        if op.name == "stablehlo.if":
+            chosen = 0 if chosen else 1
+        elif not 0 <= chosen < number:
+            chosen = number - 1
+        return [1.0 if branch == chosen else 0.0 for branch in range(number)]
 
     # -- shard_map ------------------------------------------------------------------------------
 

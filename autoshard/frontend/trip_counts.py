@@ -126,9 +126,7 @@ class LoopCounter:
         if op.name in _SAME or (op.kind is OpKind.JOIN and len(op.operands) == 1):
             return self.integer(op.operands[0])
         if op.name == "constant":
-            attribute = self.scalar_ops[value].attributes["value"]
-            data = np.asarray(ir.DenseElementsAttr(attribute))
-            return int(data.reshape(-1)[0]) if data.dtype.kind in "iub" else None
+            return scalar_integer(self.scalar_ops[value])
         if op.name not in ("add", "subtract", "multiply", "minimum", "maximum"):
             return None
         first, second = (self.integer(operand) for operand in op.operands)
@@ -152,6 +150,12 @@ class LoopCounter:
 
     def _maker(self, value: int) -> OpDraft:
         return self.builder.ops[self.builder.values[value].op]
+
+
+def scalar_integer(constant: Any) -> int | None:
+    """The value of a scalar constant op; None where it is no integer and no truth value."""
+    data = np.asarray(ir.DenseElementsAttr(constant.attributes["value"]))
+    return int(data.reshape(-1)[0]) if data.dtype.kind in "iub" else None
 
 
 def count_steps(start: int, stop: int, step: int, direction: str) -> int | None:
@@ -182,6 +186,21 @@ def count_steps(start: int, stop: int, step: int, direction: str) -> int | None:
     return -(-(stop - start) // step) if step > 0 else None
 
 
+def check_trip_count(count: float, where: str) -> None:
+    """Refuse what is no number of runs.
+
+    Raises:
+        InputError: `count` is negative, not finite, or no number.
+    """
+    is_number = isinstance(count, (int, float)) and not isinstance(count, bool)
+    if not is_number or not isfinite(count) or count < 0:
+        raise InputError(
+            f"a loop cannot run {count!r} times",
+            where=where,
+            fix="give how often its body runs, 0 or more",
+        )
+
+
 @dataclass(slots=True)
 class ToldTripCounts:
     """What the user says of loops, by a part of the source (`"train.py:40"`) or equation path.
@@ -195,13 +214,7 @@ class ToldTripCounts:
 
     def __post_init__(self) -> None:
         for key, count in self.counts.items():
-            is_number = isinstance(count, (int, float)) and not isinstance(count, bool)
-            if not is_number or not isfinite(count) or count < 0:
-                raise InputError(
-                    f"a loop cannot run {count!r} times",
-                    where=f"trip_counts[{key!r}]",
-                    fix="give how often its body runs, 0 or more",
-                )
+            check_trip_count(count, f"trip_counts[{key!r}]")
 
     def of(self, loop: Loop) -> tuple[str, float] | None:
         """The user's key and count for a loop; the first key that fits."""

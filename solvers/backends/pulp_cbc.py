@@ -72,7 +72,7 @@ def _solve_once(model: NodeEdgeModel, rows: list[int], request: Request) -> _Fou
     scale = max(1.0, largest / _LARGEST_SCALED_COST)
     lp = pulp.LpProblem("choices", pulp.LpMinimize)
     variables = [
-        pulp.LpVariable(
+        lp.add_variable(
             f"x{i}",
             0,
             float(upper),

@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 from autoshard.errors import InputError
+from autoshard.frontend.module import ModuleNames, module_to_graph
 from autoshard.graph.program import OpKind
 from tests.frontend.exporting import (
     array,
@@ -255,6 +256,14 @@ def test_a_trip_count_that_is_no_number_of_runs_is_refused(count: Any) -> None:
     assert caught.value.where == "trip_counts['train.py:40']"
 
 
+def test_a_default_that_is_no_number_of_runs_is_refused() -> None:
+    names = ModuleNames(arguments=[], results=[], donated=[])
+    with pytest.raises(
+        InputError, match=r"a loop cannot run -2 times\n  where: default_trip_count"
+    ):
+        module_to_graph("", names, default_trip_count=-2)
+
+
 # -- branches --------------------------------------------------------------------------------------
 
 
@@ -292,6 +301,34 @@ def test_a_branch_inside_a_loop_runs_its_share() -> None:
     graph = export(lambda x: lax.fori_loop(0, 6, body, x), X)
     assert one(graph, "sine").repeat == 3.0
     assert one(graph, "case").operand_repeats == (3.0, 3.0)
+
+
+@pytest.mark.parametrize(("index", "runs"), [(0, (1.0, 0.0)), (1, (0.0, 1.0)), (-3, (0.0, 1.0))])
+def test_a_branch_whose_index_is_written_down_is_the_only_one_that_runs(
+    index: int, runs: tuple[float, float]
+) -> None:
+    module = f"""
+    func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {{
+      %index = stablehlo.constant dense<{index}> : tensor<i32>
+      %0 = "stablehlo.case"(%index) ({{
+        %1 = stablehlo.sine %x : tensor<8xf32>
+        stablehlo.return %1 : tensor<8xf32>
+      }}, {{
+        %1 = stablehlo.cosine %x : tensor<8xf32>
+        stablehlo.return %1 : tensor<8xf32>
+      }}) : (tensor<i32>) -> tensor<8xf32>
+      return %0 : tensor<8xf32>
+    }}"""
+    graph = module_to_graph(
+        module, ModuleNames(arguments=["x"], results=["result"], donated=[False])
+    )
+    assert (one(graph, "sine").repeat, one(graph, "cosine").repeat) == runs
+    assert one(graph, "case").operand_repeats == runs
+
+
+def test_a_composite_is_what_it_is_made_of() -> None:
+    graph = export(lax.composite(lambda x: jnp.sin(x) * 2, name="my.op"), X)
+    assert names(graph) == ["sine", "multiply"]
 
 
 # -- calls and derivatives -------------------------------------------------------------------------

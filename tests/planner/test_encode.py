@@ -312,3 +312,15 @@ def test_more_axes_never_make_the_best_plan_worse() -> None:
     assert one is not None
     assert two is not None
     assert two <= one
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("hardware", ["cpu-host", "h100"])
+def test_writing_an_axis_as_three_never_makes_the_best_plan_worse(name: str, hardware: str) -> None:
+    graph = PROGRAMS[name]()
+    one, three = (
+        plan(graph, mesh, hardware=hardware).result.cost for mesh in ("x=8", "x=2,y=2,z=2")
+    )
+    assert one is not None
+    assert three is not None
+    assert three <= one

@@ -13,6 +13,7 @@ from autoshard.encode import Wishes, decode
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
 from autoshard.planner import Solution
+from autoshard.sharding import Sharding
 from solvers import Status, evaluate
 from tests.planner.graphs import Program, encoder_for, parts_of, plan
 
@@ -157,6 +158,21 @@ def test_what_replaces_a_donated_argument_takes_its_buffer() -> None:
 def pair(mesh: str, *, donated: bool) -> tuple[Graph, str, Wishes]:
     graph, wishes = update(donated=donated)
     return graph, mesh, wishes
+
+
+def test_what_is_made_larger_than_the_buffer_it_ends_in_needs_one_of_its_own() -> None:
+    program = Program()
+    state = program.argument(64, 64)
+    new = program.elementwise(state, name="tanh")
+    graph = program.graph(new, donated=(0,))
+    whole, rows = (parts_of("x=4").to_sharding(layout) for layout in (((), ()), ((0,), ())))
+
+    def peak(made: Sharding) -> int:
+        wishes = Wishes(arguments=[rows], results=[rows], alike=[(0, 0)], values={new: made})
+        return planned(graph, "x=4", wishes).account.memory.peak_bytes
+
+    assert peak(rows) == TENSOR // 4  # in the buffer of the old state
+    assert peak(whole) == TENSOR // 4 + 2 * TENSOR  # the state gathered, the new one made of it
 
 
 def test_a_value_that_is_scattered_is_there_whole_for_a_moment() -> None:

@@ -14,7 +14,7 @@ from autoshard.candidates import CandidateMaker
 from autoshard.costing import Costing, cost_model_for
 from autoshard.graph.rule import identity_rule
 from autoshard.layouts import Layout, MeshParts, refines
-from autoshard.reshard import Resharder, ReshardTable, Step, StepKind, steps_from
+from autoshard.reshard import Resharder, ReshardTable, Step, StepKind, steps_among
 from autoshard.sharding import shard_slices
 from cost_models import get_hardware
 from tests.planner.graphs import parts_of
@@ -70,13 +70,6 @@ def test_a_reshard_to_the_same_layout_takes_no_step_and_no_time() -> None:
     assert not np.diagonal(table.seconds).any()
 
 
-def test_cutting_further_takes_slices_alone() -> None:
-    table = table_of(MESHES["x=2,y=2,z=2"])
-    for start, end in product(table.layouts, repeat=2):
-        if refines(end, start):
-            assert {step.kind for step in table.chain(start, end)} <= {StepKind.SLICE}
-
-
 def holdings(parts: MeshParts, layout: Layout) -> dict[int, set[tuple[int, int]]]:
     """Elements of a 16 x 16 tensor that each device holds."""
     slices = shard_slices(parts.to_sharding(layout), parts.mesh, SHAPE)
@@ -107,22 +100,52 @@ def group_of(parts: MeshParts, device: int, step: Step) -> list[int]:
 @pytest.mark.parametrize("mesh", MESHES)
 def test_every_step_finds_its_data_within_its_group(mesh: str) -> None:
     parts = MESHES[mesh]
-    for layout in layouts_of(parts):
-        before = holdings(parts, layout)
-        for step in steps_from(parts, layout, SHAPE):
-            after = holdings(parts, step.after)
-            for device, wanted in after.items():
-                group = group_of(parts, device, step)
-                at_hand = set().union(*(before[other] for other in group))
-                if step.kind is StepKind.SLICE:
-                    assert wanted <= before[device]
-                elif step.kind is StepKind.ALL_GATHER:
-                    assert wanted == at_hand
-                elif step.kind is StepKind.ALL_TO_ALL:
-                    assert wanted <= at_hand
-                    assert len(wanted) == len(before[device])
-                else:
-                    assert any(wanted == before[other] for other in group)
+    layouts = layouts_of(parts)
+    held = {layout: holdings(parts, layout) for layout in layouts}
+    for step in steps_among(parts, layouts, SHAPE):
+        before, after = held[step.before], held[step.after]
+        for device, wanted in after.items():
+            group = group_of(parts, device, step)
+            at_hand = set().union(*(before[other] for other in group))
+            if step.kind is StepKind.SLICE:
+                assert wanted <= before[device]
+            elif step.kind is StepKind.ALL_GATHER:
+                assert wanted == at_hand
+            elif step.kind is StepKind.ALL_TO_ALL:
+                assert wanted <= at_hand
+                assert len(wanted) == len(before[device])
+            else:
+                assert any(wanted == before[other] for other in group)
+
+
+def test_cutting_further_is_one_slice_however_many_axes_and_dimensions() -> None:
+    table = table_of(MESHES["x=2,y=2,z=2"])
+    for start, end in product(table.layouts, repeat=2):
+        if start != end and refines(end, start):
+            (step,) = table.chain(start, end)
+            assert step.kind is StepKind.SLICE
+
+
+def test_any_exchange_of_equal_pieces_is_one_permutation() -> None:
+    table = table_of(MESHES["x=2,y=2,z=2"], (1024, 1024))
+    for start, end in [
+        (((0, 1, 2), ()), ((1, 2, 0), ())),
+        (((0,), (1,)), ((1,), (2,))),
+        (((0, 1), ()), ((1, 2), ())),
+        (((0, 1), (2,)), ((2, 0), (1,))),
+    ]:
+        (step,) = table.chain(start, end)
+        assert step.kind is StepKind.PERMUTE
+
+
+def test_writing_an_axis_as_three_never_makes_a_reshard_slower() -> None:
+    one = table_of(MESHES["x=8"])
+    three = table_of(MESHES["x=2,y=2,z=2"])
+    fine = {(): (), (0,): (0, 1, 2)}
+    for start, end in product(one.layouts, repeat=2):
+        a, b = (tuple(fine[dim] for dim in layout) for layout in (start, end))
+        seconds = one.seconds[one.index[start], one.index[end]]
+        assert three.seconds[three.index[a], three.index[b]] <= seconds * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("hardware", HARDWARE)

@@ -49,9 +49,12 @@ def collective(parts: MeshParts, step: Step) -> Callable[[jax.Array], jax.Array]
     if step.kind is StepKind.SLICE:
 
         def cut(piece: jax.Array) -> jax.Array:
-            size = piece.shape[changed[0]] // parts.num_shards(step.parts)
-            start = lax.axis_index(names) * size
-            return lax.dynamic_slice_in_dim(piece, start, size, changed[0])
+            for dim in changed:
+                new = step.after[dim][len(step.before[dim]) :]
+                size = piece.shape[dim] // parts.num_shards(new)
+                start = lax.axis_index(tuple(axis(part) for part in new)) * size
+                piece = lax.dynamic_slice_in_dim(piece, start, size, dim)
+            return piece
 
         return cut
     everyone = tuple(axis(part) for part in range(len(parts.sizes)))

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from solvers import BackendError, Problem, Status, evaluate, solve
+from solvers.backends.brute_force import BruteForce
+from solvers.backends.protocol import Backend, Request
+from solvers.catalog import AUTO, CATALOG, backend_by_name, pick_solver
+from solvers.presolve import reduce_fully
+from tests.solvers.instances import LayeredShape, layered_problem, random_problem, small_problems
+
+EXACT = ("auto", "mathopt_highs", "pulp_cbc", "bounds", "brute_force")
+
+
+def optimum(problem: Problem) -> int | None:
+    choices = BruteForce().solve(problem, Request()).choices
+    return None if choices is None else evaluate(problem, choices).cost
+
+
+@pytest.mark.parametrize("name", [AUTO, *(backend.name for backend in CATALOG)])
+@settings(max_examples=25, deadline=None)
+@given(problem=small_problems())
+def test_claimed_cost_is_real_and_the_bound_never_above_the_best(
+    name: str, problem: Problem
+) -> None:
+    best = optimum(problem)
+    result = solve(problem, backend=name)
+    if result.choices is not None:
+        found = evaluate(problem, result.choices)
+        assert found.is_allowed
+        assert (found.cost, found.peak, found.peak_time) == (
+            result.cost,
+            result.peak,
+            result.peak_time,
+        )
+        assert best is not None
+        assert result.lower_bound <= best <= found.cost
+    else:
+        assert best is None or result.status is Status.NO_SOLUTION
+    if name in EXACT:
+        assert result.status is (Status.INFEASIBLE if best is None else Status.OPTIMAL)
+        assert result.cost == best
+
+
+@pytest.mark.parametrize(
+    "backend", [b for b in CATALOG if b.name in ("mathopt_highs", "pulp_cbc")], ids=lambda b: b.name
+)
+@settings(max_examples=15, deadline=None)
+@given(problem=small_problems())
+def test_exact_backends_need_no_presolve_but_row_times(backend: Backend, problem: Problem) -> None:
+    plain = reduce_fully(problem, rules=())
+    if plain.is_infeasible:
+        return
+    answer = backend.solve(plain.problem, Request())
+    best = optimum(problem)
+    if best is None:
+        assert answer.choices is None
+        assert answer.is_infeasible
+    else:
+        assert answer.choices is not None
+        assert evaluate(plain.problem, answer.choices).cost + plain.constant == best
+
+
+@pytest.mark.parametrize("name", [AUTO, "mathopt_highs", "message_passing"])
+def test_one_seed_gives_one_answer(name: str) -> None:
+    problem = layered_problem(LayeredShape(num_layers=2, ops_per_layer=6, num_choices=5))
+    first = solve(problem, backend=name, seed=3)
+    second = solve(problem, backend=name, seed=3)
+    assert first.choices == second.choices
+    assert first.lower_bound == second.lower_bound
+
+
+def test_an_unknown_backend_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(BackendError) as caught:
+        backend_by_name("gurobi")
+    assert str(caught.value) == (
+        'backend: no backend is called "gurobi"\n'
+        "fix: one of auto, mathopt_highs, pulp_cbc, bounds, message_passing, elimination, "
+        "brute_force"
+    )
+
+
+def test_brute_force_refuses_what_it_cannot_finish() -> None:
+    problem = layered_problem(LayeredShape(num_layers=1, ops_per_layer=12, num_choices=6))
+    with pytest.raises(BackendError, match=r'fix: choose backend="auto"'):
+        BruteForce(most_combinations=1000).solve(problem, Request())
+
+
+def test_the_pick_says_why() -> None:
+    free = reduce_fully(random_problem(8, has_memory=False)).problem
+    assert pick_solver(free).backend.name == "elimination"
+    assert pick_solver(free).why.startswith("no memory row can bind and ")
+    bound = Problem(free.node_costs, free.edges, memory_limit=5)
+    assert pick_solver(bound).backend.name == "bounds"
+    assert pick_solver(bound).why.startswith("memory rows can bind; ")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers import Edge, NodeMemory, Problem, evaluate
+from solvers.local_search import LocalSearch
+from solvers.presolve import presolve
+from tests.solvers.instances import small_problems
+
+
+def start_of(problem: Problem, seed: int) -> list[int]:
+    rng = np.random.default_rng(seed)
+    return [int(rng.integers(len(costs))) for costs in problem.node_costs]
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=small_problems(), seed=st.integers(0, 1000))
+def test_improving_keeps_what_is_allowed_allowed_and_never_costs_more(
+    problem: Problem, seed: int
+) -> None:
+    small = presolve(problem, rules=())
+    choices = start_of(small.problem, seed)
+    before = evaluate(small.problem, choices)
+    search = LocalSearch(small.problem, len(small.row_times))
+    if before.is_allowed:
+        after = evaluate(small.problem, search.improved(choices).tolist())
+        assert after.is_allowed
+        assert after.cost <= before.cost
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=small_problems(), seed=st.integers(0, 1000))
+def test_repairing_never_raises_the_excess(problem: Problem, seed: int) -> None:
+    small = presolve(problem, rules=())
+    choices = start_of(small.problem, seed)
+    search = LocalSearch(small.problem, len(small.row_times))
+    limit = small.problem.memory_limit
+    if limit is not None:
+        after = evaluate(small.problem, search.repaired(choices).tolist())
+        before = evaluate(small.problem, choices)
+        assert after.peak <= max(limit, before.peak * len(small.row_times))
+        if before.peak <= limit:
+            assert after == before
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=small_problems(), seed=st.integers(0, 1000))
+def test_blending_two_answers_fits_and_costs_no_more_than_the_fitting_one(
+    problem: Problem, seed: int
+) -> None:
+    small = presolve(problem, rules=())
+    first, second = start_of(small.problem, seed), start_of(small.problem, seed + 1)
+    before = evaluate(small.problem, first)
+    if before.is_allowed:
+        search = LocalSearch(small.problem, len(small.row_times))
+        after = evaluate(small.problem, search.blended(first, second).tolist())
+        assert after.is_allowed
+        assert after.cost <= before.cost
+
+
+def test_blending_takes_the_parts_that_fit() -> None:
+    problem = Problem(
+        node_costs=tuple(np.array([10, 0]) for _ in range(3)),
+        edges=(Edge(0, 1, np.zeros((2, 2), dtype=np.int64)),),
+        node_memory=tuple(NodeMemory(i, 0, 1, np.array([1, 3])) for i in range(3)),
+        memory_limit=7,
+    )
+    search = LocalSearch(problem, 1)
+    assert search.blended([0, 0, 0], [1, 1, 1]).tolist() in ([1, 1, 0], [0, 0, 1])
+    assert search.blended([0, 0, 0], [1, 0, 1]).tolist() == [1, 0, 1]
+
+
+def test_repair_takes_the_cheapest_way_per_byte() -> None:
+    problem = Problem(
+        node_costs=(np.array([0, 5]), np.array([0, 50])),
+        node_memory=tuple(NodeMemory(i, 0, 1, np.array([10, 4])) for i in range(2)),
+        memory_limit=14,
+    )
+    assert LocalSearch(problem, 1).repaired([0, 0]).tolist() == [1, 0]

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem, evaluate, verify_problem
+from solvers.backends.brute_force import BruteForce
+from solvers.backends.protocol import Request
+from solvers.presolve import (
+    ALL_RULES,
+    LowDegree,
+    Presolved,
+    Reduced,
+    eliminate_low_degree,
+    presolve,
+    reduce_fully,
+)
+from solvers.presolve.rules import (
+    Rule,
+    decompose,
+    drop_dominated,
+    fix_single,
+    forbid,
+    merge_forced,
+)
+from solvers.problem import IntArray
+from tests.solvers.instances import small_problems
+
+
+def optimum(problem: Problem) -> int | None:
+    choices = BruteForce().solve(problem, Request()).choices
+    return None if choices is None else evaluate(problem, choices).cost
+
+
+def ints(*values: int) -> IntArray:
+    return np.array(values, dtype=np.int64)
+
+
+def assert_same_optimum(problem: Problem, smaller: Presolved | LowDegree | Reduced) -> None:
+    """The law of every reduction: same optimum, and the restored answer has the cost claimed."""
+    expected = optimum(problem)
+    if smaller.is_infeasible:
+        assert expected is None
+        return
+    assert verify_problem(smaller.problem) == []
+    found = BruteForce().solve(smaller.problem, Request()).choices
+    if expected is None:
+        assert found is None
+        return
+    assert found is not None
+    reached = evaluate(problem, smaller.restore(found))
+    assert reached.is_allowed
+    assert reached.cost == evaluate(smaller.problem, found).cost + smaller.constant == expected
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.__name__)
+@settings(max_examples=60, deadline=None)
+@given(problem=small_problems())
+def test_each_rule_alone_keeps_the_optimum(rule: Rule, problem: Problem) -> None:
+    assert_same_optimum(problem, presolve(problem, rules=(rule,)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=small_problems())
+def test_all_rules_together_keep_the_optimum(problem: Problem) -> None:
+    assert_same_optimum(problem, presolve(problem))
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=small_problems())
+def test_rules_and_eliminations_repeated_keep_the_optimum(problem: Problem) -> None:
+    assert_same_optimum(problem, reduce_fully(problem))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=small_problems())
+def test_without_memory_the_optimum_is_that_of_the_unlimited_problem(problem: Problem) -> None:
+    unlimited = replace(problem, memory_limit=None)
+    assert_same_optimum(unlimited, reduce_fully(problem, use_memory=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=small_problems())
+def test_low_degree_elimination_keeps_the_optimum(problem: Problem) -> None:
+    once = presolve(problem, rules=())
+    if not once.is_infeasible:
+        assert_same_optimum(once.problem, eliminate_low_degree(once.problem))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=small_problems())
+def test_reducing_restored_choices_gives_them_back(problem: Problem) -> None:
+    reduced = reduce_fully(problem)
+    if not reduced.is_infeasible:
+        choices = tuple(len(costs) - 1 for costs in reduced.problem.node_costs)
+        assert reduced.reduce(reduced.restore(choices)) == choices
+
+
+def test_forbid_removes_a_choice_without_partner_and_then_those_that_needed_it() -> None:
+    problem = Problem(
+        (ints(0, 0), ints(0, 0), ints(0, 0)),
+        (
+            Edge(0, 1, np.array([[1, 2], [FORBIDDEN, FORBIDDEN]])),
+            Edge(1, 2, np.array([[1, 2], [3, 4]])),
+        ),
+    )
+    assert [len(c) for c in presolve(problem, rules=(forbid,)).problem.node_costs] == [1, 2, 2]
+
+
+def test_decompose_drops_row_plus_column_tables() -> None:
+    problem = Problem((ints(0, 9), ints(5, 0)), (Edge(0, 1, np.array([[1, 2], [11, 12]])),))
+    small = presolve(problem, rules=(decompose,))
+    assert small.problem.edges == ()
+    assert [costs.tolist() for costs in small.problem.node_costs] == [[0, 19], [4, 0]]
+    assert small.constant == 2
+
+
+def test_decompose_keeps_an_edge_that_holds_memory() -> None:
+    problem = Problem(
+        (ints(0, 9), ints(5, 0)),
+        (Edge(0, 1, np.array([[1, 2], [11, 12]])),),
+        edge_memory=(EdgeMemory(0, 0, 1, np.array([[1, 2], [3, 4]])),),
+        memory_limit=3,
+    )
+    assert len(presolve(problem, rules=(decompose,)).problem.edges) == 1
+
+
+def test_fix_single_moves_the_row_and_the_copy_to_the_neighbour() -> None:
+    problem = Problem(
+        (ints(7), ints(1, 2)),
+        (Edge(0, 1, np.array([[30, 40]])),),
+        edge_memory=(EdgeMemory(0, 5, 6, np.array([[8, 9]])),),
+        memory_limit=8,
+    )
+    small = presolve(problem, rules=(fix_single,))
+    assert small.problem.num_nodes == 1
+    assert small.problem.node_memory[0].usage.tolist() == [8, 9]
+    assert small.row_times == (5,)
+    assert small.restore((0,)) == (0, 0)
+
+
+def test_merge_forced_lets_a_node_follow_and_takes_its_memory_over() -> None:
+    only = np.full((2, 2), FORBIDDEN)
+    only[0, 1] = only[1, 0] = 4
+    problem = Problem(
+        (ints(1, 2), ints(10, 20)),
+        (Edge(0, 1, only),),
+        node_memory=(NodeMemory(0, 0, 2, ints(5, 0)), NodeMemory(1, 1, 3, ints(0, 6))),
+        memory_limit=10,
+    )
+    small = presolve(problem, rules=(merge_forced,))
+    assert small.problem.num_nodes == 1
+    assert small.restore((0,)) in {(0, 1), (1, 0)}
+    held = {small.restore((s,)): small.problem.node_costs[0][s] + small.constant for s in (0, 1)}
+    assert held == {(0, 1): 25, (1, 0): 16}
+
+
+def test_dominance_spares_a_dearer_choice_that_holds_less() -> None:
+    memory = NodeMemory(0, 0, 1, ints(5, 9))
+    problem = Problem((ints(2, 1),), node_memory=(memory,), memory_limit=6)
+    assert len(presolve(problem, rules=(drop_dominated,)).problem.node_costs[0]) == 2
+    relaxed = presolve(problem, use_memory=False, rules=(drop_dominated,))
+    assert relaxed.problem.node_costs[0].tolist() == [0]
+
+
+def test_of_two_equal_choices_the_first_stays() -> None:
+    small = presolve(Problem((ints(3, 3, 3),)), rules=(drop_dominated,))
+    assert small.restore((0,)) == (0,)
+    assert small.problem.num_columns == 1
+
+
+def test_equal_layers_share_their_tables_after_the_rules() -> None:
+    table = np.array([[0, 5, 9], [5, 0, 7], [9, 7, 0]])
+    costs = ints(0, 1, 0)
+    problem = Problem((costs,) * 5, tuple(Edge(i, i + 1, table) for i in range(4)))
+    tables = {id(edge.costs) for edge in presolve(problem).problem.edges}
+    assert len(tables) <= 1

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solvers import (
+    FORBIDDEN,
+    Edge,
+    NodeMemory,
+    Problem,
+    ProblemError,
+    Progress,
+    Result,
+    Status,
+    evaluate,
+    solve,
+)
+from tests.solvers.instances import LayeredShape, layered_problem
+
+SHAPE = LayeredShape(num_layers=3, ops_per_layer=10, num_choices=8)
+
+
+def test_an_empty_problem_costs_nothing() -> None:
+    result = solve(Problem(()))
+    assert (result.status, result.choices, result.cost) == (Status.OPTIMAL, (), 0)
+
+
+def test_a_limit_exactly_met_is_kept_and_one_byte_less_changes_the_answer() -> None:
+    problem = Problem(
+        (np.array([1, 10]),),
+        node_memory=(NodeMemory(0, 0, 1, np.array([100, 50])),),
+        memory_limit=100,
+    )
+    assert solve(problem).cost == 1
+    assert solve(replace(problem, memory_limit=99)).cost == 10
+
+
+def test_an_infeasible_limit_tells_the_least_peak_when_and_who_reaches_it() -> None:
+    problem = Problem(
+        (np.array([1, 10]), np.array([0, 0])),
+        node_memory=(
+            NodeMemory(0, 0, 9, np.array([100, 50])),
+            NodeMemory(1, 4, 9, np.array([7, 8])),
+        ),
+        memory_limit=30,
+    )
+    result = solve(problem)
+    assert result.status is Status.INFEASIBLE
+    assert (result.least_peak, result.least_peak_time) == (57, 4)
+    assert result.least_peak_choices == (1, 0)
+    assert 30 < result.least_peak_bound <= 57
+    assert result.status.advice.startswith("No choices are allowed: raise the memory limit")
+
+
+def test_forbidden_costs_alone_can_leave_nothing() -> None:
+    nothing = np.full((2, 2), FORBIDDEN)
+    problem = Problem((np.array([0, 0]),) * 2, (Edge(0, 1, nothing),))
+    result = solve(problem)
+    assert result.status is Status.INFEASIBLE
+    assert result.least_peak is None
+
+
+def limited(share: float) -> tuple[Problem, Result]:
+    """A layered problem whose limit is a share of its cheapest choices' peak."""
+    problem = layered_problem(SHAPE)
+    free = solve(problem)
+    assert free.peak is not None
+    return replace(problem, memory_limit=int(share * free.peak)), free
+
+
+@pytest.mark.parametrize("share", [0.9, 0.6])
+def test_a_binding_limit_costs_more_and_is_proven_within_one_percent(share: float) -> None:
+    problem, free = limited(share)
+    result = solve(problem, relative_gap=0.01)
+    assert result.status in (Status.OPTIMAL, Status.WITHIN_GAP)
+    assert result.gap <= 0.01
+    assert result.cost is not None
+    assert free.cost is not None
+    assert result.cost >= free.cost
+    assert result.peak is not None
+    assert problem.memory_limit is not None
+    assert result.peak <= problem.memory_limit
+
+
+def test_lanes_agree_on_a_layered_problem_with_a_binding_limit() -> None:
+    problem, _ = limited(0.8)
+    auto = solve(problem)
+    exact = solve(problem, backend="mathopt_highs")
+    assert auto.status is exact.status is Status.OPTIMAL
+    assert auto.cost == exact.cost
+
+
+def test_a_relaxed_limit_never_worsens_a_proven_optimum() -> None:
+    costs = [solve(limited(share)[0]).cost for share in (0.7, 0.85, 1.0)]
+    assert None not in costs
+    assert costs == sorted(costs, key=lambda cost: -(cost or 0))
+
+
+def test_a_hint_is_never_made_worse() -> None:
+    problem, _ = limited(0.8)
+    best = solve(problem)
+    assert best.choices is not None
+    hinted = solve(problem, hint=best.choices, time_limit_seconds=0.01)
+    assert hinted.status.has_choices
+    assert hinted.cost is not None
+    assert best.cost is not None
+    assert hinted.cost <= best.cost
+
+
+def test_a_hint_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(ProblemError, match="choices: 1 choices given, expected one per node: 2"):
+        solve(Problem((np.array([0]), np.array([0]))), hint=(0,))
+
+
+def test_no_time_at_all_still_ends_with_a_status() -> None:
+    problem, _ = limited(0.8)
+    start = time.monotonic()
+    result = solve(problem, time_limit_seconds=0.0)
+    assert time.monotonic() - start < 5
+    assert result.status in (Status.NO_SOLUTION, Status.FEASIBLE, Status.OPTIMAL)
+    if result.choices is None:
+        assert result.status.advice.startswith("Nothing allowed was found")
+
+
+def test_progress_tells_stages_in_order_and_bounds_that_only_rise() -> None:
+    problem, _ = limited(0.8)
+    seen: list[Progress] = []
+    result = solve(problem, progress=seen.append)
+    assert seen
+    assert [p.seconds for p in seen] == sorted(p.seconds for p in seen)
+    assert seen[0].stage == "presolve without memory"
+    assert all(p.lower_bound <= (result.cost or 0) for p in seen)
+    costs = [p.cost for p in seen if p.cost is not None]
+    assert costs[-1] == result.cost
+
+
+def test_the_result_says_what_was_done_and_how_long_it_took() -> None:
+    problem, _ = limited(0.8)
+    result = solve(problem)
+    assert list(result.seconds_by_stage) == [
+        "presolve without memory",
+        "solve without memory",
+        "presolve",
+        "solve",
+    ]
+    assert any(line.startswith("picked bounds: memory rows can bind") for line in result.log)
+    assert "the cheapest choices do not fit: the memory limit comes in" in result.log
+
+
+def test_the_asked_gap_counts_what_presolve_already_paid() -> None:
+    layered = layered_problem(SHAPE)
+    paid = Problem((*layered.node_costs, np.array([10**14])), layered.edges)
+    result = solve(paid, relative_gap=0.01)
+    assert result.gap <= 0.01
+    assert evaluate(paid, result.choices or ()).cost == result.cost
+
+
+@pytest.mark.slow
+def test_nine_thousand_nodes_are_solved_within_one_percent() -> None:
+    problem = layered_problem(LayeredShape(num_layers=32, ops_per_layer=100, num_choices=30))
+    result = solve(problem, relative_gap=0.01, time_limit_seconds=60)
+    assert result.gap <= 0.01
+    assert result.peak is not None
+    tight = replace(problem, memory_limit=int(0.8 * result.peak))
+    assert solve(tight, relative_gap=0.01, time_limit_seconds=120).gap <= 0.01
