@@ -105,6 +105,7 @@ def optimize(
             traced.module,
             ModuleNames(
                 arguments=traced.in_names,
+                captured=traced.captured_names,
                 results=traced.out_names,
                 donated=traced.donated,
                 source_by_equation=traced.source_by_equation,

@@ -83,8 +83,8 @@ class CandidateMaker:
         """
         num_devices = self.parts.mesh.num_devices
         plain = [
-            common if (common := gcd(size, num_devices)) == size else common * _COPRIME
-            for size in rule.factor_sizes
+            size if size < 2 or common == size else common * _COPRIME
+            for size, common in ((size, gcd(size, num_devices)) for size in rule.factor_sizes)
         ]
         return replace(rule, factor_sizes=tuple(plain))
 

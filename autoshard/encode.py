@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import pairwise, product, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -369,7 +369,8 @@ class Encoder:
         """bool[num_candidates]: whether an earlier read of the same value has the same need."""
         candidates = self._candidates[op.index]
         reads = [self._layout_indices(candidates, False, place, value) for place in earlier]
-        return np.any([read == columns for read in reads], axis=0)
+        shared: npt.NDArray[np.bool_] = np.any([read == columns for read in reads], axis=0)
+        return shared
 
     def _edge_costs(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, repeat: float
@@ -428,7 +429,8 @@ class Encoder:
         if found.num_bytes < self._negligible_bytes:
             return None
         local = self._temporary(found) // self._pieces(table)[rows]
-        usage = np.where(rows[:, None] == columns[None, :], 0, local[:, None]).astype(np.int64)
+        is_kept = rows[:, None] == columns[None, :]
+        usage: IntArray = np.where(is_kept, 0, local[:, None]).astype(np.int64)
         return usage if usage.any() else None
 
     def _pieces(self, table: ReshardTable) -> IntArray:
@@ -582,7 +584,8 @@ class Encoder:
             else 0
             for c in candidates
         ]
-        return np.maximum(np.array(before, dtype=np.int64) - usage, 0)
+        extra: IntArray = np.maximum(np.array(before, dtype=np.int64) - usage, 0)
+        return extra
 
     def _reused_results(self) -> set[int]:
         """Values that end in the buffer of a donated argument."""
@@ -645,7 +648,11 @@ class Decoded:
 
 
 def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
-    """Read a solver's choices back. Values every device can make itself follow their reader."""
+    """Read a solver's choices back.
+
+    Values that every device can make itself follow their readers, as far as those agree: what one
+    reader wants cut further it cuts for itself.
+    """
     graph = encoded.graph
     chosen = {
         op: encoded.candidates[node][choice]
@@ -664,10 +671,20 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
             same = all(graph.values[value].shape == shape for value in op.operands)
             wanted = (made,) * len(op.operands) if made is not None and same else None
         for position, value in enumerate(op.operands):
-            if layouts[value] is None and wanted is not None:
-                layouts[value] = wanted[position]
+            if wanted is not None and graph.values[value].op not in chosen:
+                layouts[value] = _common(layouts[value], wanted[position])
     final = tuple(
         layout if layout is not None else ((),) * len(value.shape)
         for layout, value in zip(layouts, graph.values, strict=True)
     )
     return Decoded(chosen, final)
+
+
+def _common(layout: Layout | None, wanted: Layout) -> Layout:
+    """What two layouts cut alike, from the major end of every dimension on."""
+    if layout is None:
+        return wanted
+    return tuple(
+        tuple(a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(*dims, strict=False)))
+        for dims in zip(layout, wanted, strict=True)
+    )

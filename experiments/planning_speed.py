@@ -83,6 +83,7 @@ def main() -> None:
             [sys.executable, __file__, "--point", json.dumps(point)],
             capture_output=True,
             text=True,
+            check=False,
         )
         if run.returncode:
             print(f"{name}: failed\n{run.stderr[-2000:]}", file=sys.stderr)

@@ -175,8 +175,7 @@ class Elimination:
             paid: IntArray | None = None
             for factor in factors:
                 at = tuple(
-                    slice(None) if other == node else int(choices[other])
-                    for other in factor.scope
+                    slice(None) if other == node else int(choices[other]) for other in factor.scope
                 )
                 column = factor.table[at]
                 paid = column if paid is None else add(paid, column)
@@ -292,7 +291,11 @@ def _least(
     if result.shape != tuple(shape):
         result = np.broadcast_to(result, shape)
     high = result >= FORBIDDEN_FROM
-    return np.where(high, FORBIDDEN, result) if high.any() else np.ascontiguousarray(result).reshape(shape)
+    return (
+        np.where(high, FORBIDDEN, result)
+        if high.any()
+        else np.ascontiguousarray(result).reshape(shape)
+    )
 
 
 def _expand(axes: tuple[int, ...], table: IntArray, target: tuple[int, ...]) -> IntArray:

@@ -1,4 +1,4 @@
-"""Moves of single nodes under the hard memory limit: repair what does not fit, improve what does."""
+"""Moves of single nodes under the hard limit: repair what does not fit, improve what does."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from scipy.optimize import linprog
 from solvers.dual_ascent import DualAscent
 from solvers.elimination import EliminationCache, EliminationOrder, eliminate
 from solvers.local_search import LocalSearch
-from solvers.memory_rows import RowUse, priced, rows_to_add
+from solvers.memory_rows import RowUse, memory_terms, priced, rows_to_add
 from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
 from solvers.result import relative_gap as gap_between
 from solvers.saturating import FORBIDDEN_FROM, is_allowed
@@ -333,7 +333,7 @@ class PriceSearch:
         solved = linprog(
             objective, A_ub=coefficients, b_ub=right, bounds=[*bounds, (None, None)], method="highs"
         )
-        if solved.status != 0:
+        if solved.status != 0 or solved.x is None:
             return {row: self.best_prices.get(row, 0.0) * 1.1 for row in rows}, None
         found = np.asarray(solved.x[:-1]) * scale / unit
         prices = {row: float(p) for row, p in zip(rows, found, strict=True) if p > 0}
@@ -371,9 +371,7 @@ class PeakSearch:
         self._oracle = oracle
         self._use = RowUse(problem, num_rows)
         self._seen: list[IntArray] = []
-        largest = sum(
-            int(term.usage.max(initial=0)) for term in (*problem.node_memory, *problem.edge_memory)
-        )
+        largest = sum(int(term.usage.max(initial=0)) for term in memory_terms(problem))
         self._unit = 2.0 ** max(0, 44 - largest.bit_length())
 
     def run(self, most_rounds: int) -> None:
@@ -422,7 +420,7 @@ class PeakSearch:
             bounds=[*[(0.0, 1.0)] * num_rows, (None, None)],
             method="highs",
         )
-        if solved.status != 0:
+        if solved.status != 0 or solved.x is None:
             return weights
         mixed = 0.5 * weights + 0.5 * np.maximum(solved.x[:-1], 0.0)
         return np.asarray(mixed / mixed.sum(), dtype=np.float64)

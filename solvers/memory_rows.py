@@ -10,6 +10,11 @@ import numpy as np
 from solvers.problem import EdgeMemory, IntArray, NodeMemory, Problem
 
 
+def memory_terms(problem: Problem) -> list[NodeMemory | EdgeMemory]:
+    """Returns all terms, those of nodes first."""
+    return [*problem.node_memory, *problem.edge_memory]
+
+
 def compress_memory(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
     """Replaces time by row numbers, with a row only for each time at which the limit can bind.
 
@@ -20,7 +25,7 @@ def compress_memory(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
     Returns:
         The problem in row numbers (no limit where no row is left), and a time for every row.
     """
-    terms = [t for t in (*problem.node_memory, *problem.edge_memory) if t.start < t.stop]
+    terms = [term for term in memory_terms(problem) if term.start < term.stop]
     if problem.memory_limit is None or not terms:
         return replace(problem, node_memory=(), edge_memory=(), memory_limit=None), ()
     starts = np.array([term.start for term in terms], dtype=np.int64)
@@ -79,7 +84,7 @@ class RowUse:
         self.num_rows = num_rows
         self.limit = problem.memory_limit
         node_terms, pair_terms = problem.node_memory, problem.edge_memory
-        terms = (*node_terms, *pair_terms)
+        terms = memory_terms(problem)
         self._starts = np.array([term.start for term in terms], dtype=np.int64)
         self._stops = np.array([term.stop for term in terms], dtype=np.int64)
         sizes = [term.usage.size for term in terms]
@@ -108,7 +113,7 @@ class RowUse:
         change = np.zeros(self.num_rows + 1, dtype=np.int64)
         np.add.at(change, self._starts, held)
         np.subtract.at(change, self._stops, held)
-        return np.cumsum(change)[:-1]
+        return np.asarray(np.cumsum(change)[:-1], dtype=np.int64)
 
 
 def price(usage: IntArray, weight: float) -> IntArray:
@@ -116,7 +121,7 @@ def price(usage: IntArray, weight: float) -> IntArray:
 
     The little less makes up for the rounding of `weight`, a sum of up to hundreds of prices.
     """
-    return np.floor(usage * (weight * (1 - 2.0**-44))).astype(np.int64)
+    return np.asarray(np.floor(usage * (weight * (1 - 2.0**-44))), dtype=np.int64)
 
 
 def priced(
@@ -166,9 +171,7 @@ def priced(
     return by_node, by_edge
 
 
-def rows_to_add(
-    held: IntArray, limit: int, present: Sequence[int], *, most: int = 4
-) -> list[int]:
+def rows_to_add(held: IntArray, limit: int, present: Sequence[int], *, most: int = 4) -> list[int]:
     """Picks violated rows that are worst among their neighbours, worst first.
 
     Args:
@@ -189,5 +192,5 @@ def rows_to_add(
 
 
 def num_rows_of(problem: Problem) -> int:
-    """Returns how many rows a problem in row numbers has (those after the last term hold nothing)."""
-    return max((term.stop for term in (*problem.node_memory, *problem.edge_memory)), default=0)
+    """Returns how many rows a problem in row numbers has, up to the last one used."""
+    return max((term.stop for term in memory_terms(problem)), default=0)

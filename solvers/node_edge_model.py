@@ -80,8 +80,8 @@ class NodeEdgeModel:
             weights=np.concatenate(usages).astype(np.float64),
             minlength=self.num_columns,
         )
-        at = np.flatnonzero(held)
-        return at, held[at]
+        at = np.flatnonzero(held).astype(np.int64)
+        return at, np.asarray(held[at], dtype=np.float64)
 
     def columns_of(self, choices: Sequence[int]) -> FloatArray:
         """Returns the column values that stand for given choices."""

@@ -160,7 +160,8 @@ def _memory_faults(problem: Problem, sizes: Sequence[int]) -> list[str]:
         total += 0 if faults else int(edge_term.usage.max(initial=0))
     if total >= LARGEST_TOTAL_USAGE:
         found.append(
-            f"memory: the largest usages add up to {total}, expected less than {LARGEST_TOTAL_USAGE}"
+            f"memory: the largest usages add up to {total}, "
+            f"expected less than {LARGEST_TOTAL_USAGE}"
         )
     if problem.memory_limit is not None and problem.memory_limit < 0:
         found.append(f"memory_limit: is {problem.memory_limit}, expected zero or more")

@@ -71,7 +71,7 @@ def solve(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grounded:
-    """A reduced problem that pays its constant at a node of its own, so that relative gaps are right.
+    """A reduced problem that pays its constant at a node of its own: relative gaps stay right.
 
     Args:
         problem: The reduced problem, with the node last where the constant is positive.

@@ -227,9 +227,7 @@ class WithinMemory:
         if search.choices is not None:
             self.offer(level.restore(search.choices))
         self.raise_bound(level.constant + -(-search.lower_bound // factor))
-        self.prices = {
-            level.rows[row]: price / factor for row, price in search.best_prices.items()
-        }
+        self.prices = {level.rows[row]: price / factor for row, price in search.best_prices.items()}
         kind = "elimination" if isinstance(oracle, EliminationOracle) else "message passing"
         self.note(
             f"priced {len(search.best_prices)} rows in {search.num_rounds} rounds by {kind}, "
@@ -384,4 +382,3 @@ def zero_costs(problem: Problem) -> Problem:
         node_costs=tuple(without(costs) for costs in problem.node_costs),
         edges=tuple(Edge(edge.u, edge.v, without(edge.costs)) for edge in problem.edges),
     )
-

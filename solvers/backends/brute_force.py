@@ -68,4 +68,6 @@ def _is_finite(problem: Problem, choices: tuple[int, ...]) -> bool:
     return all(
         costs[choice] < FORBIDDEN_FROM
         for costs, choice in zip(problem.node_costs, choices, strict=True)
-    ) and all(edge.costs[choices[edge.u], choices[edge.v]] < FORBIDDEN_FROM for edge in problem.edges)
+    ) and all(
+        edge.costs[choices[edge.u], choices[edge.v]] < FORBIDDEN_FROM for edge in problem.edges
+    )

@@ -12,7 +12,7 @@ import numpy as np
 from solvers.backends.protocol import Answer, Request
 from solvers.errors import BackendError
 from solvers.evaluate import evaluate
-from solvers.memory_rows import RowUse, rows_to_add
+from solvers.memory_rows import RowUse, num_rows_of, rows_to_add
 from solvers.node_edge_model import NodeEdgeModel, build_node_edge_model
 from solvers.problem import Problem
 
@@ -39,10 +39,7 @@ class MathOptHighs:
         if not problem.num_nodes:
             return Answer(choices=(), lower_bound=0)
         model = build_node_edge_model(problem)
-        num_rows = 1 + max(
-            (term.stop for term in (*problem.node_memory, *problem.edge_memory)), default=0
-        )
-        use = RowUse(problem, num_rows)
+        use = RowUse(problem, num_rows_of(problem))
         rows = list(self.first_rows) if problem.memory_limit is not None else []
         log = [f"model of {model.num_columns} columns, {len(model.right_hand_sides)} rows"]
         best: tuple[int, ...] | None = None
@@ -158,9 +155,7 @@ def _solve_once(
     return _Outcome(choices, lower_bound, is_proven, False, line)
 
 
-def _proto(
-    model_pb2: Any, model: NodeEdgeModel, rows: list[int], scale: float
-) -> Any:
+def _proto(model_pb2: Any, model: NodeEdgeModel, rows: list[int], scale: float) -> Any:
     proto = model_pb2.ModelProto()
     num_columns = model.num_columns
     proto.variables.ids.extend(range(num_columns))

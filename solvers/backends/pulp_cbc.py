@@ -18,7 +18,7 @@ _LARGEST_SCALED_COST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class PulpCbc:
-    """Solves the node-edge model by branch and cut; for problems of up to some ten thousand columns."""
+    """Solves the node-edge model by branch and cut; for up to some ten thousand columns."""
 
     @property
     def name(self) -> str:
@@ -100,7 +100,8 @@ def _solve_once(model: NodeEdgeModel, rows: list[int], request: Request) -> _Fou
             pulp.LpAffineExpression(held) <= float(model.problem.memory_limit or 0) / unit
         )
     seconds = request.seconds_left()
-    solver = pulp.PULP_CBC_CMD(
+    solver = pulp.COIN_CMD(
+        path=pulp.PULP_CBC_CMD.pulp_cbc_path,  # the CBC that comes with PuLP
         msg=False,
         threads=1,
         gapRel=request.relative_gap,

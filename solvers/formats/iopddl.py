@@ -152,7 +152,7 @@ class _Reader:
             raise self.error(inner, "is missing")
         found = holder[key]
         if not isinstance(found, kind):
-            expected = {dict: "an object", list: "a list"}[kind]
+            expected = "an object" if kind is dict else "a list"
             raise self.error(inner, f"is {_kind(found)}, expected {expected}")
         return found
 
@@ -180,4 +180,6 @@ def _kind(value: object) -> str:
         return "null"
     if isinstance(value, (bool, int, float)):
         return str(value)
-    return {str: "text", list: "a list", dict: "an object"}.get(type(value), type(value).__name__)
+    if isinstance(value, str):
+        return "text"
+    return "a list" if isinstance(value, list) else "an object"

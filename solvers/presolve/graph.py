@@ -79,17 +79,25 @@ class TableCache:
 
     def compute(
         self,
-        name: str,
-        operation: Callable[[], npt.NDArray[Any]],
+        operation: Callable[..., npt.NDArray[Any]],
         *tables: npt.NDArray[Any],
-        extra: object = None,
+        extra: tuple[int | bytes, ...] = (),
     ) -> npt.NDArray[Any]:
-        """Returns ``operation()``, once per `name`, interned `tables` and `extra`."""
-        key = (name, *map(id, tables), extra)
+        """Returns ``operation(*tables, *extra)``, computed once for the same interned `tables`."""
+        key = (operation, *map(id, tables), *extra)
         found = self._results.get(key)
         if found is None:
-            found = self._results[key] = self.intern(operation())
+            found = self._results[key] = self.intern(operation(*tables, *extra))
         return found
+
+
+def _kept(table: IntArray, axis: int, mask: bytes) -> IntArray:
+    return np.compress(np.frombuffer(mask, dtype=bool), table, axis=axis)
+
+
+def _followed(table: IntArray, is_turned: bool, is_result_turned: bool, partner: bytes) -> IntArray:
+    rows = (table.T if is_turned else table)[np.frombuffer(partner, dtype=np.int64)]
+    return rows.T if is_result_turned else rows
 
 
 @dataclass(slots=True)
@@ -189,9 +197,7 @@ class ChoiceGraph:
         if present is None:
             self.tables[u, v] = table
         else:
-            self.tables[u, v] = self.cache.compute(
-                "add", lambda: add(present, table), present, table
-            )
+            self.tables[u, v] = self.cache.compute(add, present, table)
         self.neighbours[u].add(v)
         self.neighbours[v].add(u)
         self.dirty.update((u, v))
@@ -233,13 +239,7 @@ class ChoiceGraph:
         for other in self.neighbours[node]:
             pair = (min(node, other), max(node, other))
             axis = 0 if node < other else 1
-            table = self.tables[pair]
-            self.tables[pair] = self.cache.compute(
-                "keep",
-                lambda table=table, axis=axis: np.compress(keep, table, axis=axis),
-                table,
-                extra=(axis, mask),
-            )
+            self.tables[pair] = self.cache.compute(_kept, self.tables[pair], extra=(axis, mask))
             if pair in self.pair_terms:
                 self.pair_terms[pair] = [
                     Term(term.start, term.stop, np.compress(keep, term.usage, axis=axis))
@@ -282,16 +282,10 @@ class ChoiceGraph:
         map_bytes = partner.tobytes()
         for other in sorted(self.neighbours[node]):
             low, high = min(leader, other), max(leader, other)
-            is_turned = other < leader
             moved = self.cache.compute(
-                "follow",
-                lambda other=other, is_turned=is_turned: (
-                    self.table(node, other)[partner].T
-                    if is_turned
-                    else self.table(node, other)[partner]
-                ),
+                _followed,
                 self.base_table(node, other),
-                extra=(node < other, is_turned, map_bytes),
+                extra=(node > other, other < leader, map_bytes),
             )
             self.add_table(low, high, moved)
             self.add_pair_terms(

@@ -45,9 +45,7 @@ class LowDegree:
         return tuple(int(choices[node]) for node in self.nodes)
 
 
-def eliminate_low_degree(
-    problem: Problem, *, largest_table: int = LARGEST_PAIR_TABLE
-) -> LowDegree:
+def eliminate_low_degree(problem: Problem, *, largest_table: int = LARGEST_PAIR_TABLE) -> LowDegree:
     """Eliminates what can go without a table over three nodes.
 
     Args:
@@ -86,9 +84,7 @@ def eliminate_low_degree(
         ),
         edge_memory=tuple(
             EdgeMemory(
-                position[
-                    index[problem.edges[term.edge].u], index[problem.edges[term.edge].v]
-                ],
+                position[index[problem.edges[term.edge].u], index[problem.edges[term.edge].v]],
                 term.start,
                 term.stop,
                 term.usage,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -55,8 +56,8 @@ class Presolved:
         """Turns original choices into the smaller problem's; a choice that is gone becomes 0."""
         reduced = []
         for node, surviving in zip(self.nodes, self.surviving, strict=True):
-            at = np.flatnonzero(surviving == choices[node]) if node >= 0 else ()
-            reduced.append(int(at[0]) if len(at) else 0)
+            is_same = surviving == choices[node]
+            reduced.append(int(is_same.argmax()) if node >= 0 else 0)
         return tuple(reduced)
 
 
@@ -151,7 +152,7 @@ def _held_profile(terms: list[Term]) -> list[tuple[int, int, int]]:
     moments = sorted(change_at)
     profile = []
     held = 0
-    for start, stop in zip(moments, moments[1:], strict=False):
+    for start, stop in pairwise(moments):
         held += change_at[start]
         if held:
             profile.append((start, stop, held))

@@ -29,14 +29,13 @@ def forbid(graph: ChoiceGraph, node: int) -> None:
     keep = is_allowed(graph.costs_of(node))
     for other in graph.neighbours[node]:
         table, axis = graph.base_table(node, other), 1 if node < other else 0
-        keep &= graph.cache.compute(
-            "has partner",
-            lambda table=table, axis=axis: is_allowed(table).any(axis=axis),
-            table,
-            extra=axis,
-        )
+        keep &= graph.cache.compute(_has_partner, table, extra=(axis,))
     if not keep.all():
         graph.keep_choices(node, keep)
+
+
+def _has_partner(table: IntArray, axis: int) -> npt.NDArray[np.bool_]:
+    return np.asarray(is_allowed(table).any(axis=axis))
 
 
 def decompose(graph: ChoiceGraph, node: int) -> None:
@@ -45,9 +44,7 @@ def decompose(graph: ChoiceGraph, node: int) -> None:
         if other < node or (node, other) in graph.pair_terms:
             continue
         table = graph.tables[node, other]
-        rows = graph.cache.compute(
-            "row term", lambda table=table: _row_term_if_decomposable(table), table
-        )
+        rows = graph.cache.compute(_row_term_if_decomposable, table)
         if rows.size:
             graph.add_node_costs(node, rows)
             graph.add_node_costs(other, table[0] - rows[0])
@@ -59,7 +56,7 @@ def _row_term_if_decomposable(table: IntArray) -> IntArray:
     rows = table[:, 0] - table[0, 0]
     if table.max() >= FORBIDDEN_FROM or (table != rows[:, None] + table[0]).any():
         return np.empty(0, dtype=np.int64)
-    return rows
+    return np.asarray(rows, dtype=np.int64)
 
 
 def fix_single(graph: ChoiceGraph, node: int) -> None:
@@ -74,12 +71,7 @@ def merge_forced(graph: ChoiceGraph, node: int) -> None:
         if other not in graph.neighbours[node]:
             continue
         table, is_turned = graph.base_table(node, other), node > other
-        partner = graph.cache.compute(
-            "partner",
-            lambda table=table, is_turned=is_turned: _only_partner(table.T if is_turned else table),
-            table,
-            extra=is_turned,
-        )
+        partner = graph.cache.compute(_only_partner, table, extra=(is_turned,))
         if not partner.size:
             continue
         does_grow = table.shape[1 if is_turned else 0] > table.shape[0 if is_turned else 1]
@@ -91,10 +83,11 @@ def merge_forced(graph: ChoiceGraph, node: int) -> None:
         graph.merge(other, node, partner)
 
 
-def _only_partner(table: IntArray) -> IntArray:
-    allowed = is_allowed(table)
+def _only_partner(table: IntArray, is_turned: bool) -> IntArray:
+    """Returns int64[rows]: the one column each row allows; empty if one allows another number."""
+    allowed = is_allowed(table.T if is_turned else table)
     if (allowed.sum(axis=1) == 1).all():
-        return allowed.argmax(axis=1).astype(np.int64)
+        return np.asarray(allowed.argmax(axis=1), dtype=np.int64)
     return np.empty(0, dtype=np.int64)
 
 
@@ -131,27 +124,22 @@ def drop_dominated(graph: ChoiceGraph, node: int) -> None:
     beats = _those_holding_no_more(graph, node, p, s)
     ties = beats & beats.T
     beats &= ~(ties & np.tri(len(costs), dtype=bool))  # of equal choices the first stays
-    keep = ~beats.any(axis=0)
+    keep = np.asarray(~beats.any(axis=0))
     if not keep.all():
         graph.keep_choices(node, keep)
 
 
 def _cached_least_excess(graph: ChoiceGraph, node: int, other: int) -> IntArray:
-    table, is_turned = graph.base_table(node, other), node > other
-    return graph.cache.compute(
-        "least excess",
-        lambda: _least_excess(table.T if is_turned else table),
-        table,
-        extra=is_turned,
-    )
+    return graph.cache.compute(_least_excess, graph.base_table(node, other), extra=(node > other,))
 
 
-def _least_excess(table: IntArray) -> IntArray:
+def _least_excess(table: IntArray, is_turned: bool) -> IntArray:
     """Returns int64[p, s]: what p costs above s with the partner s likes best."""
+    if is_turned:
+        table = table.T
     liked = table.argmin(axis=1)
     excess = table[:, liked] - table[np.arange(len(table)), liked]
-    excess[excess >= FORBIDDEN_FROM] = _BLOCKED
-    return excess
+    return np.where(excess >= FORBIDDEN_FROM, _BLOCKED, excess)
 
 
 def _excess(table: IntArray, p: IntArray, s: IntArray) -> IntArray:

@@ -162,6 +162,17 @@ def test_forbidden_axes_are_not_used() -> None:
     assert {c.results[0] for c in found} == {WHOLE, (Y, ()), ((), Y)}
 
 
+def test_a_dimension_of_size_0_or_1_is_not_cut() -> None:
+    assert result_layouts(identity_rule((0, 1)), "x=4") == {WHOLE}
+
+
+def test_rules_that_differ_only_in_how_large_their_factors_are_share_candidates() -> None:
+    maker = CandidateMaker(parts_of("x=2,y=4"))
+    assert maker.of_rule(matmul_rule(64, 64, 64)) is maker.of_rule(matmul_rule(128, 256, 16))
+    assert maker.of_rule(merge_rule(2, 16)) is not maker.of_rule(merge_rule(4, 16))
+    assert maker.of_rule(merge_rule(8, 16)) is not maker.of_rule(merge_rule(24, 16))
+
+
 def test_results_of_several_shapes_are_cut_together() -> None:
     rule = Rule((8, 4), (((0,), (1,)),), (((0,), (1,)), ((0,),)))
     assert {c.results for c in candidates(rule, "x=4")} == {

@@ -13,6 +13,7 @@ from autoshard.accounting import account_for
 from autoshard.encode import PICOSECONDS, Encoded, Encoder, decode
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Rule
+from autoshard.layouts import Layout
 from solvers import FORBIDDEN, evaluate, solve
 from tests.planner.graphs import Program, encoder_for, plan, wishes_for
 
@@ -148,6 +149,24 @@ def test_a_value_that_every_device_makes_itself_follows_its_reader() -> None:
     assert solution.decoded.layouts[converted] == ((0,), ())
     assert solution.decoded.layouts[zeros] == ((0,), ())  # through the conversion
     assert solution.account.communication_seconds == 0
+
+
+def test_a_value_that_every_device_makes_itself_is_cut_as_far_as_its_readers_agree() -> None:
+    program = Program()
+    zeros = program.zeros(64, 64)
+    readers = [program.elementwise(program.argument(64, 64), zeros) for _ in range(2)]
+    graph = program.graph(*readers)
+    parts = encoder_for(graph, "x=2,y=4").costing.parts
+
+    def layout_for(first: Layout, second: Layout) -> Layout:
+        pins = {0: parts.to_sharding(first), 1: parts.to_sharding(second)}
+        solution = plan(graph, "x=2,y=4", wishes_for(graph, pins, pins))
+        assert solution.account.collectives == ()
+        return solution.decoded.layouts[zeros]
+
+    assert layout_for(((0, 1), ()), ((0,), (1,))) == ((0,), ())
+    assert layout_for(((0,), ()), ((), (0,))) == ((), ())
+    assert layout_for(((1,), (0,)), ((1,), (0,))) == ((1,), (0,))
 
 
 def test_a_carry_that_starts_from_zeros_takes_what_its_body_returns() -> None:

@@ -129,11 +129,10 @@ def test_a_constraint_with_open_dimensions_is_only_extended() -> None:
 
 def test_constraints_under_grad_and_remat_are_kept_everywhere() -> None:
     def loss(w: Any, x: Any) -> Any:
-        @jax.checkpoint
         def block(x: Any) -> Any:
             return jnp.tanh(lax.with_sharding_constraint(x @ w, P("data", "model")))
 
-        return block(x).sum()
+        return jax.checkpoint(block)(x).sum()
 
     solution = planned(jax.grad(loss), W, X)
     found = constraint_layouts(solution)

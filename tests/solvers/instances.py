@@ -129,7 +129,13 @@ def layered_problem(shape: LayeredShape, *, memory_limit: int | None = None) -> 
     """
     rng = np.random.default_rng(shape.seed)
     all_cuts = np.array(
-        [(a, b, c) for a in (1, 2, 4, 8) for b in (1, 2, 4, 8) for c in (1, 2, 4, 8) if a * b * c <= 32],
+        [
+            (a, b, c)
+            for a in (1, 2, 4, 8)
+            for b in (1, 2, 4, 8)
+            for c in (1, 2, 4, 8)
+            if a * b * c <= 32
+        ],
         dtype=np.int64,
     )
     templates = []
@@ -139,7 +145,9 @@ def layered_problem(shape: LayeredShape, *, memory_limit: int | None = None) -> 
         at[0] = 0
         cuts = all_cuts[at]
         work = int(rng.integers(1, 200)) * 10_000_000
-        costs = (work // cuts.prod(axis=1) + rng.integers(0, 50, len(cuts)) * 10_000).astype(np.int64)
+        ways = cuts.prod(axis=1)  # beyond a few ways, talking costs more than is saved
+        jitter = rng.integers(0, 50, len(cuts)) * 10_000
+        costs = (work // np.minimum(ways, 8) + work // 100 * ways + jitter).astype(np.int64)
         is_matmul = rng.random() < 0.3
         size = int(rng.integers(1, 64)) * 1_000_000
         offsets = sorted({1, int(rng.integers(1, 4))})

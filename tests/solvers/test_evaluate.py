@@ -71,5 +71,3 @@ def test_choices_that_do_not_match_the_problem_are_refused(
     with pytest.raises(ProblemError) as caught:
         evaluate(PROBLEM, choices)
     assert str(caught.value) == message
-
-

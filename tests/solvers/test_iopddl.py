@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 import gzip
 import json
@@ -125,12 +126,8 @@ places = st.sampled_from(
 @settings(max_examples=200, deadline=None)
 @given(place=places, value=json_values)
 def test_any_wrong_value_anywhere_is_refused_or_read(place: str, value: object) -> None:
-    try:
-        problem = parse_iopddl(changed(place, value))
-    except FormatError as error:
-        assert error.what
-    else:
-        assert problem.num_nodes == 3
+    with contextlib.suppress(FormatError):
+        assert parse_iopddl(changed(place, value)).num_nodes == 3
 
 
 @pytest.mark.slow

@@ -37,7 +37,9 @@ def by_ascent(problem: Problem) -> Oracle:
 @pytest.mark.parametrize("make", [by_elimination, by_ascent])
 @settings(max_examples=40, deadline=None)
 @given(problem=small_problems())
-def test_prices_prove_bounds_and_find_answers_that_fit(make: Callable[[Problem], Oracle], problem: Problem) -> None:
+def test_prices_prove_bounds_and_find_answers_that_fit(
+    make: Callable[[Problem], Oracle], problem: Problem
+) -> None:
     small = presolve(problem)
     best = BruteForce().solve(small.problem, Request()).choices
     if small.is_infeasible or small.problem.memory_limit is None or best is None:

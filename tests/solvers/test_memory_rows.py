@@ -56,9 +56,7 @@ def test_only_times_at_which_something_stops_before_another_start_become_rows() 
 
 
 def test_a_time_at_which_even_the_most_fits_becomes_no_row() -> None:
-    problem = Problem(
-        (ints(0, 0),), node_memory=(NodeMemory(0, 0, 1, ints(5, 7)),), memory_limit=7
-    )
+    problem = Problem((ints(0, 0),), node_memory=(NodeMemory(0, 0, 1, ints(5, 7)),), memory_limit=7)
     assert compress_memory(problem)[1] == ()
     assert compress_memory(replace(problem, memory_limit=6))[1] == (0,)
 

@@ -22,7 +22,7 @@ def square(value: int = 0) -> IntArray:
         (Problem((ints(),)), ["node_costs[0]: has no choices, expected at least one"]),
         (Problem((ints(3, -4),)), ["node_costs[0][1]: is -4, expected zero or more"]),
         (
-            Problem((np.array([0.5]),)),  # type: ignore[arg-type]
+            Problem((np.array([0.5]),)),
             ["node_costs[0]: is float64, expected an int64 array"],
         ),
         (
@@ -59,10 +59,7 @@ def square(value: int = 0) -> IntArray:
         ),
         (
             Problem((ints(1),), node_memory=(NodeMemory(0, 0, 1, ints(2**62)),)),
-            [
-                f"memory: the largest usages add up to {2**62}, "
-                f"expected less than {2**62}"
-            ],
+            [f"memory: the largest usages add up to {2**62}, expected less than {2**62}"],
         ),
     ],
 )

@@ -1,0 +1,88 @@
+"""Writes the parts of the documentation that are printed by programs.
+
+    python docs/refresh.py
+
+* the table of known machines in `docs/reference/hardware.md`, from `cost_models.CATALOG`;
+* the first lines of the demo's report in `README.md`, from the plan that the demo makes.
+
+Tests hold the first to the letter and the second to its structure, as its figures change with
+every better price.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+import autoshard
+from autoshard.report.quantities import format_bytes
+from cost_models import CATALOG, Hardware
+from experiments.workloads import get_workload
+
+
+def hardware_table() -> str:
+    """The known machines as a Markdown table."""
+    columns = ("name", "`bfloat16`", "`float32`", "memory", "bandwidth", "link", "links")
+    rows = [
+        columns,
+        ("---", *["---:"] * 5, "---"),
+        *(_hardware_row(machine) for machine in CATALOG),
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _hardware_row(machine: Hardware) -> tuple[str, ...]:
+    peaks, memory = machine.compute.matmul, machine.memory
+    if machine.torus is not None:
+        link, links = machine.torus.link, f"{machine.torus.num_dims}-D torus"
+    elif machine.switch is not None:
+        link, links = machine.switch.link, f"switch of {machine.switch.domain_size:,}"
+    else:
+        raise ValueError(f"{machine.name} has no links")
+    return (
+        f"`{machine.name}`",
+        f"{peaks.bfloat16 / 1e12:,.4g} TFLOP/s",
+        f"{peaks.float32 / 1e12:,.4g} TFLOP/s",
+        format_bytes(memory.capacity_bytes),
+        f"{format_bytes(memory.bytes_per_second)}/s",
+        f"{format_bytes(link.bytes_per_second)}/s",
+        links + (", network" if machine.network is not None else ""),
+    )
+
+
+def demo_report() -> str:
+    """The report of the demo's plan, up to its baselines, as a fenced block."""
+    gpt = get_workload("gpt")
+    plan = autoshard.optimize(
+        gpt.step, gpt.state, gpt.batch, mesh="data=2,model=4", donate_argnums=0
+    )
+    head, _, _ = plan.report().partition("\nArguments ")
+    return f"```\n{head.rstrip()}\n...\n```\n"
+
+
+SECTIONS: tuple[tuple[str, str, Callable[[], str]], ...] = (
+    ("docs/reference/hardware.md", "hardware table", hardware_table),
+    ("README.md", "demo report", demo_report),
+)
+"""Page, marker of the section, and what makes it."""
+
+
+def refresh() -> None:
+    """Rewrite every section."""
+    for name, marker, make in SECTIONS:
+        page = ROOT / name
+        before, opening, rest = page.read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")
+        _, closing, after = rest.partition("<!-- end -->")
+        if not opening or not closing:
+            raise SystemExit(f"{name} has no section between <!-- {marker} --> and <!-- end -->")
+        page.write_text(before + opening + make() + closing + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    refresh()
