@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from autoshard.apply.planned import Plan, propagator_for
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.carried import carried_pairs
 from autoshard.encode import PICOSECONDS, Wishes
+from autoshard.frontend.key_arrays import with_word_dims, without_word_dims
 from autoshard.frontend.meshes import read_mesh
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT, ModuleNames, module_to_graph
 from autoshard.frontend.signature import function_name
@@ -175,8 +179,8 @@ def _wishes(traced: Traced, graph: Graph) -> Wishes:
         types(traced.out_avals),
     )
     return Wishes(
-        arguments=(*captured, *traced.user_in),
-        results=traced.user_out,
+        arguments=(*captured, *map(with_word_dims, traced.user_in, traced.in_avals)),
+        results=tuple(map(with_word_dims, traced.user_out, traced.out_avals)),
         alike=[(len(captured) + argument, result) for argument, result in carried],
     )
 
@@ -200,8 +204,8 @@ def _plan_data(
             mesh=mesh,
             hardware=machine.name,
             memory_budget=budget,
-            arguments=_tensors(solution, is_result=False)[solution.graph.num_captured :],
-            results=_tensors(solution, is_result=True),
+            arguments=_shown(_tensors(solution, is_result=False), traced.in_avals),
+            results=_shown(_tensors(solution, is_result=True), traced.out_avals),
             values=_values(solution),
             wanted_uses=uses,
             constraints=None,
@@ -243,6 +247,20 @@ def _tensors(solution: Solution, *, is_result: bool) -> tuple[PlannedTensor, ...
             )
         )
     return tuple(found)
+
+
+def _shown(
+    tensors: Sequence[PlannedTensor], avals: Sequence[jax.core.ShapedArray]
+) -> tuple[PlannedTensor, ...]:
+    """The last tensors (captured arrays come before them), in the shapes that JAX shows."""
+    return tuple(
+        replace(
+            tensor,
+            shape=tuple(aval.shape),
+            sharding=without_word_dims(tensor.sharding, aval),
+        )
+        for tensor, aval in zip(tensors[len(tensors) - len(avals) :], avals, strict=True)
+    )
 
 
 def _values(solution: Solution) -> dict[str, Any]:

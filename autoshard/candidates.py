@@ -42,6 +42,10 @@ class Candidate:
     scattered: Parts = ()
     partial: Layout = ()
 
+    def side(self, *, is_result: bool) -> tuple[Layout, ...]:
+        """Layouts of the results, or of the operands."""
+        return self.results if is_result else self.operands
+
 
 @dataclass(slots=True)
 class CandidateMaker:

@@ -16,51 +16,25 @@ import numpy.typing as npt
 
 from autoshard.backend_habits import (
     copies_convolution_gradients,
-    keeps_whole,
     temporary_overhead,
 )
-from autoshard.candidates import MAX_CANDIDATES, Candidate, CandidateMaker
+from autoshard.candidates import MAX_CANDIDATES, Candidate
 from autoshard.costing import Costing
-from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import Buffers, carry_stop
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
-from autoshard.graph.rule import identity_rule
 from autoshard.layouts import Layout, MeshParts
-from autoshard.pinned import Pin, constraint_sharding, read_pin
+from autoshard.op_candidates import OpCandidates, place_of
+from autoshard.pinned import Pin
 from autoshard.reshard import Resharder, ReshardTable
-from autoshard.sharding import AxisRef, Sharding, format_sharding, parse_sharding
+from autoshard.sharding import format_sharding
 from autoshard.ties import Tie, TiedTensor, refuse_clashes, unequal
+from autoshard.wishes import Wishes as Wishes
 from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem
 
 IntArray = npt.NDArray[np.int64]
 
 PICOSECONDS = 1e12
 NEGLIGIBLE_SHARE = 1e-4  # buffers below this share of the budget are not worth a memory term
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What the user asked for, in the graph's terms.
-
-    Args:
-        arguments: Per argument, the sharding asked for, or None.
-        results: Per result, likewise.
-        alike: Pairs of (argument position, result position) that must end the same.
-        values: Shardings for values anywhere, by value index.
-    """
-
-    arguments: Sequence[Sharding | None]
-    results: Sequence[Sharding | None]
-    alike: Sequence[tuple[int, int]] = ()
-    values: Mapping[int, Sharding] = field(default_factory=dict)
-
-    def refs(self) -> Iterator[AxisRef]:
-        """Every axis reference the user wrote."""
-        for sharding in (*self.arguments, *self.results, *self.values.values()):
-            if sharding is not None:
-                for dim in sharding.dims:
-                    yield from dim.axes
-                yield from sharding.replicated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +69,6 @@ class Encoder:
     wishes: Wishes
     memory_limit: int | None
     max_candidates: int = MAX_CANDIDATES
-    _maker: CandidateMaker = field(init=False)
     _resharder: Resharder = field(init=False)
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     _tables: dict[tuple[tuple[int, ...], int], ReshardTable] = field(default_factory=dict)
@@ -104,17 +77,12 @@ class Encoder:
     )
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
-    _pins: dict[int, dict[int, Pin]] = field(default_factory=dict)  # by op, then by value
-    _admitted_by_pin: dict[Hashable, tuple[Candidate, ...]] = field(default_factory=dict)
     _moves: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by id of the table
-    _grouped: frozenset[int] = field(init=False)
     _reused: set[int] = field(init=False)
     _negligible_bytes: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._maker = CandidateMaker(self.costing.parts)
         self._resharder = Resharder(self.costing.parts, self.costing)
-        self._grouped = frozenset(value for group in self.graph.groups for value in group)
         self._reused = self._reused_results()
         self._negligible_bytes = self._find_negligible_bytes()
 
@@ -124,14 +92,16 @@ class Encoder:
 
     def encode(self) -> Encoded:
         """Enumerate, price and assemble."""
-        nodes = [op for op in self.graph.ops if self._has_choice(op)]
-        self._read_pins(nodes)
+        offers = OpCandidates(
+            self.graph, self.costing.parts, self.wishes, self._backend, self.max_candidates
+        )
+        nodes = [op for op in self.graph.ops if offers.has_choice(op)]
         for op in nodes:
-            self._candidates[op.index] = self._candidates_of(op)
-        self._make_tables(nodes)
+            self._candidates[op.index] = offers.of(op)
+        self._make_tables(nodes, offers)
         node_by_op = {op.index: node for node, op in enumerate(nodes)}
         edges, copies = self._edges(nodes, node_by_op)
-        edges += self._ties(node_by_op)
+        edges += self._ties(node_by_op, offers.pins)
         problem = Problem(
             node_costs=tuple(self._node_costs(op) for op in nodes),
             edges=tuple(edges),
@@ -149,149 +119,9 @@ class Encoder:
             node_by_op,
         )
 
-    # -- candidates -----------------------------------------------------------------------------
-
-    def _has_choice(self, op: Op) -> bool:
-        if op.kind is OpKind.FREE:
-            return False
-        return any(self.graph.values[v].shape for v in (*op.operands, *op.results))
-
-    def _candidates_of(self, op: Op) -> tuple[Candidate, ...]:
-        assert op.rule is not None
-        forbidden = self.graph.manual_axes(op.region)
-        base = self._maker.of_rule(op.rule, forbidden)
-        if keeps_whole(self._backend, op.name):
-            base = base[:1]
-        if op.kind in (OpKind.ENTER_MANUAL, OpKind.LEAVE_MANUAL):
-            return self._manual(op, base)
-        if op.index in self._pins:
-            base = self._admitted(op, base, self._pins[op.index])
-        if len(op.results) > 1 and self._grouped.intersection(op.results):
-            base = self._alike_results(op, base)
-        return base
-
-    def _read_pins(self, nodes: list[Op]) -> None:
-        """Read what the user pinned, so that every op can follow it."""
-        places = {op.index: i for i, op in enumerate(self.graph.arguments)}
-        places |= {op.index: i for i, op in enumerate(self.graph.results)}
-        for op in nodes:
-            for value, sharding, where in self._asked(op, places.get(op.index, -1)):
-                found = self.graph.values[value]
-                pin = read_pin(
-                    sharding, self.costing.parts, found.shape, f"{where}: {found.type_text}"
-                )
-                self._pins.setdefault(op.index, {})[value] = pin
-        written = frozenset(pin.asked for pins in self._pins.values() for pin in pins.values())
-        self._maker = CandidateMaker(
-            self.costing.parts, max_candidates=self.max_candidates, written=written
-        )
-
-    def _asked(self, op: Op, place: int) -> Iterator[tuple[int, Sharding, str]]:
-        """What the user asked of an op: `(value, sharding, where)`."""
-        if op.kind is OpKind.CONSTRAINT:
-            sharding, where = constraint_sharding(op, self.costing.parts.mesh)
-            yield op.results[0], sharding, where
-            return
-        asked: Sharding | None = None
-        if op.kind is OpKind.ARGUMENT:
-            value = op.results[0]
-            asked, where = self.wishes.arguments[place], f"argument {self.graph.values[value].name}"
-        elif op.kind is OpKind.RESULT:
-            value = op.operands[0]
-            asked, where = self.wishes.results[place], f"result {op.name}"
-        if asked is not None:
-            yield value, asked, where
-        for value in op.results:
-            if value in self.wishes.values:
-                yield value, self.wishes.values[value], f"value made at {op.source or op.name}"
-
-    def _admitted(
-        self, op: Op, base: tuple[Candidate, ...], pins: Mapping[int, Pin]
-    ) -> tuple[Candidate, ...]:
-        """The candidates that pins admit; a pin that no candidate meets becomes one."""
-        wanted = [(_place_of(op, value), pin) for value, pin in pins.items()]
-        key = (id(base), *((place, p.asked, p.is_open, p.banned) for place, p in wanted))
-        found = self._admitted_by_pin.get(key)
-        if found is None:
-            found = tuple(
-                c
-                for c in base
-                if all(pin.admits(_side(c, bool(op.results))[place]) for place, pin in wanted)
-            )
-            if not found and op.kind is not OpKind.COMPUTE:
-                found = self._extended(op, base, next(iter(pins.values())))
-            if not found:
-                shown = " and ".join(format_sharding(pin.sharding) for pin in pins.values())
-                raise ConstraintError(
-                    f"no way to cut {op.name} ends in {shown}",
-                    where="; ".join(pin.where for pin in pins.values()),
-                    fix="put a sharding constraint after it, which may reshard",
-                )
-            self._admitted_by_pin[key] = found
-        return found
-
-    def _extended(self, op: Op, base: tuple[Candidate, ...], pin: Pin) -> tuple[Candidate, ...]:
-        """Candidates of an op that keeps shapes, made of what is asked for and nothing natural."""
-        shape = self.graph.values[(op.results or op.operands)[0]].shape
-        layouts = dict.fromkeys(
-            pin.extended(self.costing.parts, _side(c, bool(op.results))[0], shape) for c in base
-        )
-        return tuple(
-            Candidate((layout,) * len(op.operands), (layout,) * len(op.results), 1)
-            for layout in layouts
-            if layout is not None
-        )
-
-    def _alike_results(self, op: Op, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """The candidates under which results of one op in one group are sharded alike."""
-        for group in self.graph.groups:
-            places = [place for place, value in enumerate(op.results) if value in group]
-            base = tuple(c for c in base if len({c.results[place] for place in places}) <= 1)
-        if not base:
-            raise ConstraintError(
-                f"results of {op.name} that must be sharded alike have no sharding in common",
-                where=op.source or op.name,
-                fix="take one of them out of its shard_alike group",
-            )
-        return base
-
-    def _manual(self, op: Op, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """Inside a shard_map body the free axes cut what the manual ones have left."""
-        parts = self.costing.parts
-        outer = parse_sharding(op.pinned)
-        mine = {p for axis in self._entered_axes(op) for p in parts.parts_by_axis.get(axis, ())}
-        prefix = tuple(tuple(p for p in dim if p in mine) for dim in parts.to_layout(outer))
-        found = []
-        for candidate in base:
-            local = candidate.results[0]
-            if mine.intersection(p for dim in local for p in dim):
-                continue
-            whole = tuple(head + tail for head, tail in zip(prefix, local, strict=True))
-            if op.kind is OpKind.ENTER_MANUAL:
-                found.append(Candidate((whole,), (local,), 1))
-            else:
-                found.append(Candidate((local,), (whole,), 1))
-        return tuple(found)
-
-    def _entered_axes(self, op: Op) -> tuple[str, ...]:
-        """Axes made manual by the shard_map whose border this op is."""
-        if op.kind is OpKind.ENTER_MANUAL:
-            region = next(
-                r
-                for r in self.graph.regions
-                if r.kind == "manual" and r.parent == op.region and r.start > op.index
-            )
-        else:
-            region = next(
-                r
-                for r in reversed(self.graph.regions)
-                if r.kind == "manual" and r.parent == op.region and r.stop <= op.index
-            )
-        return region.manual_axes
-
     # -- reshards -------------------------------------------------------------------------------
 
-    def _make_tables(self, nodes: list[Op]) -> None:
+    def _make_tables(self, nodes: list[Op], offers: OpCandidates) -> None:
         """One all-pairs table per tensor type, over every layout some op may give or want."""
         universe: dict[tuple[tuple[int, ...], int], dict[Layout, None]] = {}
         seen: set[tuple[int, bool, int, tuple[int, ...], int]] = set()
@@ -308,9 +138,9 @@ class Encoder:
                     seen.add(mark)
                     layouts = universe.setdefault(key, {})
                     for candidate in candidates:
-                        layouts.setdefault(_side(candidate, is_result)[position])
+                        layouts.setdefault(candidate.side(is_result=is_result)[position])
         for (shape, bits), layouts in universe.items():
-            for candidate in self._maker.of_rule(identity_rule(shape)):
+            for candidate in offers.of_shape(shape):
                 layouts.setdefault(candidate.results[0])
             table = self._resharder.table(tuple(sorted(layouts)), shape, bits)
             self._tables[shape, bits] = table
@@ -327,7 +157,8 @@ class Encoder:
         found = self._indices.get(key)
         if found is None:
             indices = np.array(
-                [table.index[_side(c, is_result)[position]] for c in candidates], dtype=np.int64
+                [table.index[c.side(is_result=is_result)[position]] for c in candidates],
+                dtype=np.int64,
             )
             found = (candidates, indices)
             self._indices[key] = found
@@ -442,14 +273,20 @@ class Encoder:
 
     # -- ties -----------------------------------------------------------------------------------
 
-    def _ties(self, node_by_op: Mapping[int, int]) -> list[Edge]:
+    def _ties(
+        self, node_by_op: Mapping[int, int], pins: Mapping[int, Mapping[int, Pin]]
+    ) -> list[Edge]:
         ends: dict[tuple[int, bool, int], TiedTensor] = {}
 
         def end(op: Op, value: int) -> TiedTensor:
-            key = (op.index, bool(op.results), _place_of(op, value))
+            key = (op.index, bool(op.results), place_of(op, value))
             if key not in ends:
-                layouts = tuple(_side(c, key[1])[key[2]] for c in self._candidates[op.index])
-                ends[key] = TiedTensor(node_by_op[op.index], layouts, self._end_label(op, value))
+                layouts = tuple(
+                    c.side(is_result=key[1])[key[2]] for c in self._candidates[op.index]
+                )
+                ends[key] = TiedTensor(
+                    node_by_op[op.index], layouts, self._end_label(op, value, pins)
+                )
             return ends[key]
 
         ties = []
@@ -470,8 +307,8 @@ class Encoder:
             if a.node != b.node
         ]
 
-    def _end_label(self, op: Op, value: int) -> str:
-        pin = self._pins.get(op.index, {}).get(value)
+    def _end_label(self, op: Op, value: int, pins: Mapping[int, Mapping[int, Pin]]) -> str:
+        pin = pins.get(op.index, {}).get(value)
         if pin is not None:
             return f"{pin.where} is asked to be {format_sharding(pin.sharding)}"
         found = self.graph.values[value]
@@ -612,10 +449,6 @@ def _earlier_reads(op: Op, position: int) -> list[int]:
     ]
 
 
-def _side(candidate: Candidate, is_result: bool) -> tuple[Layout, ...]:
-    return candidate.results if is_result else candidate.operands
-
-
 def _picoseconds(seconds: npt.NDArray[np.float64]) -> IntArray:
     scaled = np.where(np.isfinite(seconds), seconds * PICOSECONDS, float(FORBIDDEN))
     return np.minimum(np.rint(scaled), float(FORBIDDEN)).astype(np.int64)
@@ -632,11 +465,6 @@ def _moves_data(table: ReshardTable) -> npt.NDArray[np.bool_]:
             if start is not None:
                 moved[start, end] = False
     return moved
-
-
-def _place_of(op: Op, value: int) -> int:
-    """Where an op makes a value, or reads it where it makes none."""
-    return (op.results or op.operands).index(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

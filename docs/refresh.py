@@ -16,14 +16,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import autoshard
 from autoshard.report.quantities import format_bytes
 from cost_models import CATALOG, Hardware
 from experiments.workloads import get_workload
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def hardware_table() -> str:

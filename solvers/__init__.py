@@ -1,5 +1,6 @@
 """Picks one choice per node at the least cost within a memory limit, and proves how good it is."""
 
+from solvers.catalog import CATALOG, Pick, pick_solver
 from solvers.errors import BackendError, FormatError, ProblemError, SolverError
 from solvers.evaluate import Evaluation, evaluate
 from solvers.problem import (
@@ -14,6 +15,7 @@ from solvers.result import Progress, Result, Status
 from solvers.solve import solve
 
 __all__ = [
+    "CATALOG",
     "FORBIDDEN",
     "BackendError",
     "Edge",
@@ -21,6 +23,7 @@ __all__ = [
     "Evaluation",
     "FormatError",
     "NodeMemory",
+    "Pick",
     "Problem",
     "ProblemError",
     "Progress",
@@ -28,6 +31,7 @@ __all__ = [
     "SolverError",
     "Status",
     "evaluate",
+    "pick_solver",
     "solve",
     "verify_problem",
 ]

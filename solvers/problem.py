@@ -23,6 +23,9 @@ IntArray = npt.NDArray[np.int64]
 FORBIDDEN = 10**17
 """A cost of this much or more means "not allowed"."""
 
+LARGEST_ALLOWED_COST = 10**16
+"""Allowed costs stay below this, so that sums of them are told apart from forbidden ones."""
+
 LARGEST_TOTAL_USAGE = 2**62
 """Memory sums stay below this, so that they fit 64 bits whatever is chosen."""
 
@@ -111,7 +114,7 @@ def verify_problem(problem: Problem) -> list[str]:
     """Returns every violation of the rules in the class docstrings, each with its path."""
     found: list[str] = []
     for i, costs in enumerate(problem.node_costs):
-        found += _array_faults(f"node_costs[{i}]", costs, None)
+        found += _cost_faults(f"node_costs[{i}]", costs, None)
         if costs.ndim == 1 and costs.size == 0:
             found.append(f"node_costs[{i}]: has no choices, expected at least one")
     sizes = [int(costs.size) for costs in problem.node_costs]
@@ -128,7 +131,7 @@ def verify_problem(problem: Problem) -> list[str]:
             continue
         key = (id(edge.costs), sizes[edge.u], sizes[edge.v])
         if key not in checked:
-            checked[key] = _array_faults("", edge.costs, (sizes[edge.u], sizes[edge.v]))
+            checked[key] = _cost_faults("", edge.costs, (sizes[edge.u], sizes[edge.v]))
         found += [f"edges[{e}].costs{fault}" for fault in checked[key]]
     found += _memory_faults(problem, sizes)
     return found
@@ -172,6 +175,21 @@ def _interval_faults(path: str, start: int, stop: int) -> list[str]:
     if start > stop:
         return [f"{path}: starts at {start} after it stops at {stop}, expected start <= stop"]
     return []
+
+
+def _cost_faults(path: str, costs: IntArray, shape: tuple[int, ...] | None) -> list[str]:
+    faults = _array_faults(path, costs, shape)
+    if faults or not costs.size or int(costs.max()) < LARGEST_ALLOWED_COST:
+        return faults
+    between = (costs >= LARGEST_ALLOWED_COST) & (costs < FORBIDDEN)
+    if not between.any():
+        return []
+    at = tuple(int(i) for i in np.argwhere(between)[0])
+    where = "".join(f"[{i}]" for i in at)
+    return [
+        f"{path}{where}: is {int(costs[at])}, expected less than 10**16, or 10**17 and up for "
+        "not allowed"
+    ]
 
 
 def _array_faults(path: str, array: IntArray, shape: tuple[int, ...] | None) -> list[str]:

@@ -23,6 +23,7 @@ MlirOp: TypeAlias = Any
 _TAG = re.compile(r"(?:^|/)T\[((?:[^\[\]]|\[\d+\])+)\](?:/sharding_constraint)?$")
 _EQUATION = re.compile(r"(?<![A-Za-z0-9_])E\[((?:[^\[\]]|\[\d+\])+)\]")
 _RULE = "sdy.sharding_rule"
+_CALLER = "autoshard_equation"
 _CALLEE_BY_CALL = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 _NO_RULE_IN_XLA = frozenset({"chlo.erf", "chlo.ragged_dot"})
 """XLA turns erf into an op that Shardy has no rule for; propagation stops there in both."""
@@ -119,7 +120,21 @@ def location_name(op: MlirOp) -> str:
 
 
 def equation_of(op: MlirOp) -> str:
-    """Path of the jaxpr equation an op was lowered from, "" for none."""
+    """Path of the jaxpr equation an op was lowered from, "" for none.
+
+    An op that a lowering rule put into a loop body or a helper function has none of its own; it
+    takes that of the loop or the call.
+    """
+    while op.name != "func.func":
+        if equation := _own_equation(op):
+            return equation
+        op = op.block.owner.operation
+    return ""
+
+
+def _own_equation(op: MlirOp) -> str:
+    if _CALLER in op.attributes:
+        return str(ir.StringAttr(op.attributes[_CALLER]).value)
     paths = _EQUATION.findall(location_name(op))
     return paths[-1] if paths else ""
 
@@ -170,8 +185,11 @@ def _inline_calls(main: MlirOp, functions: dict[str, MlirOp]) -> None:
         for argument, operand in zip(block.arguments, call.operands, strict=True):
             argument.replace_all_uses_with(operand)
         *moved, terminator = list(block.operations)
+        equation = equation_of(call)
         for op in moved:
             op.operation.move_before(call)
+            if equation and not _own_equation(op.operation):
+                op.operation.attributes[_CALLER] = ir.StringAttr.get(equation)
         for result, returned in zip(call.results, terminator.operation.operands, strict=True):
             result.replace_all_uses_with(returned)
         call.erase()

@@ -17,6 +17,7 @@ from autoshard.apply.placing import init, shard
 from autoshard.apply.propagation import Propagator
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
 from autoshard.errors import PlanError
+from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.meshes import concrete_mesh
 from autoshard.frontend.trace import Traced
 from autoshard.plan import Miss, PlanData
@@ -102,8 +103,14 @@ class Plan:
         return self.price({path: sharding}) - self.data.seconds
 
     def _reduce(self, traced: Traced) -> MinimalSet:
-        inputs = tuple(tensor.sharding for tensor in self.data.arguments)
-        outputs = tuple(tensor.sharding for tensor in self.data.results)
+        inputs = tuple(
+            with_word_dims(tensor.sharding, aval)
+            for tensor, aval in zip(self.data.arguments, traced.in_avals, strict=True)
+        )
+        outputs = tuple(
+            with_word_dims(tensor.sharding, aval)
+            for tensor, aval in zip(self.data.results, traced.out_avals, strict=True)
+        )
         propagator = propagator_for(traced, self.data.mesh)
         return minimal_constraints(
             propagator.propagate,

@@ -291,7 +291,7 @@ class Propagator:
         found = [
             (op, number)
             for op, number in place.readers
-            if f"{equation_of(op)}.".startswith(f"{equation}.")
+            if f"{equation_of(op)}.".startswith(f"{equation}.") or _is_in_loop_of(op, equation)
         ]
         if operands.count(path) > 1 and all(op == found[0][0] for op, _ in found):
             # The value is read twice by one op with the operands of the equation: this one only.
@@ -344,7 +344,18 @@ class Propagator:
             raise _no_such_path(use)
         op, number = users[0]
         attribute = self._attribute(sharding, _shape(op.operands[number]), use)
-        _constrain(users, _outermost_block([user for user, _ in users]), attribute, edits)
+        _constrain(users, self._block_of_use(use, users), attribute, edits)
+
+    def _block_of_use(self, use: str, users: Sequence[tuple[MlirOp, int]]) -> Any:
+        """Where the equation of a use stands; a loop may read the operand only inside its body."""
+        match = _USE.fullmatch(use)
+        assert match is not None
+        equation, position = match[1], int(match[2])
+        if equation == "out" or equation.endswith("/out"):
+            return _outermost_block([user for user, _ in users])
+        path = self._operand_paths[equation][position]
+        assert path is not None
+        return self._flat.places[path].block
 
     def _open_loops(self, in_shardings: Sequence[Sharding | None], edits: _Edits) -> None:
         """As XLA does: a sharded value that a loop reads from outside may differ inside."""
@@ -546,6 +557,17 @@ def _outermost_block(ops: Sequence[MlirOp]) -> Any:
         while not is_inside(op.block, block):
             block = block.owner.operation.block
     return block
+
+
+def _is_in_loop_of(op: MlirOp, equation: str) -> bool:
+    """Whether an equation is a loop around an op: what loops only read is no operand here."""
+    owner = op.block.owner
+    while owner is not None:
+        if owner.operation.name == "stablehlo.while" and equation_of(owner.operation) == equation:
+            return True
+        block = owner.operation.block
+        owner = None if block is None else block.owner
+    return False
 
 
 def _outermost_loop(user: MlirOp, home: Any) -> MlirOp | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoshard.encode import Decoded, Encoded
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.layouts import Layout, refines
 from autoshard.sharding import Sharding
 
@@ -55,10 +55,13 @@ def wanted_uses(
             is_slice = refines(wanted[position], have)
             if is_slice and op.op_class not in _DECIDES_BY_OPERANDS and op.kind is not OpKind.JOIN:
                 continue
-            place = _operand_place(graph, op, value, operand_paths)
+            reader = op.equation
+            if op.kind is OpKind.JOIN and op.name == "case":  # each branch ends in its own use
+                reader = f"{op.equation}.branches[{position}]/out"
+            place = _operand_place(graph, reader, value, operand_paths)
             if place < 0:
                 continue
-            use = f"{op.equation}<{place}"
+            use = f"{reader}<{place}"
             for step, layout in enumerate(_stops(encoded, value, have, wanted[position])):
                 found[f"{use}~{step}"] = parts.to_sharding(layout)
             found[use] = parts.to_sharding(wanted[position])
@@ -75,10 +78,10 @@ def _stops(encoded: Encoded, value: int, start: Layout, end: Layout) -> list[Lay
 
 
 def _operand_place(
-    graph: Graph, op: Op, value: int, operand_paths: Mapping[str, tuple[str | None, ...]]
+    graph: Graph, reader: str, value: int, operand_paths: Mapping[str, tuple[str | None, ...]]
 ) -> int:
-    """Which operand of its equation a value read by an op is; -1 when it is none."""
-    for place, path in enumerate(operand_paths.get(op.equation, ())):
+    """Which operand of an equation, or result of a body, a value is; -1 when it is none."""
+    for place, path in enumerate(operand_paths.get(reader, ())):
         if path is not None and graph.value_by_path.get(path) == value:
             return place
     return -1

@@ -24,8 +24,8 @@ class Tagged:
     Args:
         jaxpr: Each equation's name stack ends in `E[path]`; each cuttable value that something
             reads is followed by an all-open constraint whose name stack ends in `T[path]`.
-        operand_paths: By equation path, the path of each operand; None for literals and for
-            values that cannot be cut.
+        operand_paths: By equation path, the path of each operand, and by `7.jaxpr/out` those of
+            the results of a body; None for literals and for values that cannot be cut.
         source_by_equation: By equation path, `file.py:12 (function)`; "" where unknown.
     """
 
@@ -93,6 +93,10 @@ class _Tagger:
                 if var in used and is_constrainable(var.aval):
                     tag_value(var, f"{path}.{position}", eqn)
 
+        if parent is not None:
+            self.operand_paths[f"{prefix}out"] = tuple(
+                None if isinstance(atom, Literal) else path_of.get(atom) for atom in jaxpr.outvars
+            )
         outvars = [
             atom if isinstance(atom, Literal) else tag_of.get(atom, atom) for atom in jaxpr.outvars
         ]

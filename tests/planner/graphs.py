@@ -109,6 +109,16 @@ class Program:
         self.repeat /= region.trip_count
         self.region = region.parent
 
+    def open_manual(self, *axes: str) -> None:
+        region = Region(len(self.regions), "manual", self.region, len(self.ops), 0)
+        self.regions.append(replace(region, manual_axes=axes))
+        self.region = region.index
+
+    def close_manual(self) -> None:
+        region = self.regions[self.region]
+        self.regions[self.region] = replace(region, stop=len(self.ops))
+        self.region = region.parent
+
     def add(
         self,
         kind: OpKind,

@@ -20,6 +20,13 @@ def square(value: int = 0) -> IntArray:
     [
         (Problem((ints(1, 2),)), []),
         (Problem((ints(),)), ["node_costs[0]: has no choices, expected at least one"]),
+        (
+            Problem((ints(3, 2 * 10**16, 10**17),)),
+            [
+                "node_costs[0][1]: is 20000000000000000, expected less than 10**16, "
+                "or 10**17 and up for not allowed"
+            ],
+        ),
         (Problem((ints(3, -4),)), ["node_costs[0][1]: is -4, expected zero or more"]),
         (
             Problem((np.array([0.5]),)),

@@ -1,0 +1,137 @@
+"""Reference pages are complete, and what programs print into pages is current."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import runpy
+from typing import Any
+
+import pytest
+
+import autoshard
+from autoshard.cli import main
+from autoshard.frontend.program_record import ProgramRecord
+from autoshard.graph.collective import PredictedCollective
+from autoshard.plan import (
+    Baseline,
+    LiveTensor,
+    MemoryUse,
+    Miss,
+    PlanData,
+    PlannedOp,
+    PlannedTensor,
+    SolverFacts,
+)
+from solvers.catalog import CATALOG
+from tests.docs.pages import ROOT, section_of
+
+REFERENCE = ROOT / "docs" / "reference"
+PLAN = (REFERENCE / "plan.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def refresh() -> dict[str, Any]:
+    """What `docs/refresh.py` defines."""
+    return runpy.run_path(str(ROOT / "docs" / "refresh.py"))
+
+
+def rows_of(text: str, heading: str) -> dict[str, str]:
+    """First and other cells of the tables under a heading."""
+    _, _, rest = text.partition(f"\n## {heading}\n")
+    section = re.split(r"\n## ", rest)[0]
+    rows = re.findall(r"^\| (.+?) \| (.*) \|$", section, flags=re.MULTILINE)
+    return {first: rest for first, rest in rows if not first.startswith("---")}
+
+
+def names_in(cells: str) -> list[str]:
+    return re.findall(r"`\*?\*?(\w+)[^`]*`", cells)
+
+
+def test_the_table_of_known_machines_is_that_of_the_catalog(refresh: dict[str, Any]) -> None:
+    table = section_of(REFERENCE / "hardware.md", "hardware table")
+    assert table == refresh["hardware_table"](), "run `python docs/refresh.py`"
+
+
+def labels_of(report: str) -> list[str]:
+    """The first cell of each line; figures change with every better price, these do not."""
+    return [re.split(r"\s{2,}", line.strip())[0] for line in report.splitlines()]
+
+
+def test_the_readme_shows_the_lines_that_the_demo_prints(refresh: dict[str, Any]) -> None:
+    shown = section_of(ROOT / "README.md", "demo report")
+    assert labels_of(shown) == labels_of(refresh["demo_report"]()), "run `python docs/refresh.py`"
+
+
+def test_every_argument_of_optimize_is_documented_with_its_default() -> None:
+    rows = rows_of(PLAN, "`autoshard.optimize`")
+    parameters = inspect.signature(autoshard.optimize).parameters
+    assert [name for cell in rows for name in names_in(cell)] == list(parameters)
+    for parameter in parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "mesh":
+            default = rows[f"`{parameter.name}`"].partition(" | ")[0].strip("`")
+            assert default.replace('"', "'") == repr(parameter.default)
+
+
+def test_every_public_member_of_a_plan_is_documented() -> None:
+    documented = {name for cell in rows_of(PLAN, "`autoshard.Plan`") for name in names_in(cell)}
+    fields = {field.name for field in dataclasses.fields(autoshard.Plan)}
+    members = fields | set(vars(autoshard.Plan))
+    public = {name for name in members if not name.startswith("_")}
+    assert documented == public
+
+
+def test_every_field_of_plan_data_is_documented_in_order() -> None:
+    documented = [name for cell in rows_of(PLAN, "`PlanData`") for name in names_in(cell)]
+    derived = [name for name, member in vars(PlanData).items() if isinstance(member, property)]
+    fields = [field.name for field in dataclasses.fields(PlanData)]
+    assert documented == ["field", *fields, *derived][1:]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        PlannedTensor,
+        PlannedOp,
+        PredictedCollective,
+        MemoryUse,
+        LiveTensor,
+        SolverFacts,
+        Baseline,
+        Miss,
+        ProgramRecord,
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_field_inside_plan_data_is_documented_in_order(kind: Any) -> None:
+    cells = rows_of(PLAN, "Inside `PlanData`")[f"`{kind.__name__}`"]
+    documented = names_in(re.sub(r"\([^)]*\)", "", cells))
+    assert documented == [field.name for field in dataclasses.fields(kind)]
+
+
+def test_every_error_is_documented() -> None:
+    documented = {name for cell in rows_of(PLAN, "Errors") for name in names_in(cell)}
+    public = {getattr(autoshard, name) for name in autoshard.__all__}
+    errors = {kind.__name__ for kind in public if isinstance(kind, type)} - {"Plan"}
+    assert documented == errors - {"AutoshardError"}
+
+
+def test_every_solver_is_documented() -> None:
+    text = (REFERENCE / "the-choice-problem.md").read_text(encoding="utf-8")
+    for backend in CATALOG:
+        assert f"| `{backend.name}` |" in text
+
+
+def test_every_option_of_the_plan_command_is_on_its_page() -> None:
+    text = (ROOT / "docs" / "how-to" / "command-line.md").read_text(encoding="utf-8")
+    options = [option for param in main.commands["plan"].params for option in param.opts]
+    missing = [option for option in options if option.startswith("--") and option not in text]
+    assert missing == []
+
+
+def test_the_glossary_is_in_alphabetical_order_and_says_each_word_once() -> None:
+    text = (REFERENCE / "glossary.md").read_text(encoding="utf-8")
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", text, flags=re.MULTILINE)
+    assert len(words) > 40
+    assert words == sorted(set(words), key=str.lower)

@@ -1,0 +1,91 @@
+"""What each op of a program is offered."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.graph.program import Graph, OpClass, OpKind
+from autoshard.graph.rule import identity_rule
+from autoshard.layouts import Layout
+from autoshard.op_candidates import OpCandidates
+from autoshard.sharding import parse_sharding
+from autoshard.wishes import Wishes
+from tests.planner.graphs import Program, free_wishes, parts_of, wishes_for
+
+MESH = "x=2,y=4"
+
+
+def offers(graph: Graph, wishes: Wishes | None = None, backend: str = "tpu") -> OpCandidates:
+    return OpCandidates(graph, parts_of(MESH), wishes or free_wishes(graph), backend, 400)
+
+
+def custom(name: str) -> Graph:
+    program = Program()
+    x = program.argument(8, 8)
+    rule = identity_rule((8, 8))
+    return program.graph(*program.compute(name, (x,), [(8, 8)], rule, OpClass.CUSTOM))
+
+
+def test_an_op_that_a_backend_keeps_whole_is_offered_no_cut_there() -> None:
+    graph = custom("top_k")
+    on_cpu, elsewhere = (offers(graph, backend=backend).of(graph.ops[1]) for backend in ("cpu", ""))
+    assert [c.cut for c in on_cpu] == [1]
+    assert max(c.cut for c in elsewhere) == 8
+
+
+def test_constants_and_scalars_have_nothing_to_choose() -> None:
+    program = Program()
+    scalar = program.argument()
+    zeros = program.zeros(8)
+    graph = program.graph(scalar, zeros)
+    found = offers(graph)
+    choosing = [op.name for op in graph.ops if found.has_choice(op)]
+    assert choosing == ["result[1]"]
+
+
+def test_ops_pinned_alike_share_their_candidates() -> None:
+    program = Program()
+    arguments = [program.argument(8, 8) for _ in range(3)]
+    graph = program.graph(*arguments)
+    rows = parse_sharding('<@mesh, [{"x", ?}, {}]>')
+    found = offers(graph, wishes_for(graph, {0: rows, 1: rows}))
+    first, second, free = (found.of(op) for op in graph.arguments)
+    assert first is second
+    assert first is not free
+
+
+def shard_map_program() -> Graph:
+    """A body over axis x: 8 rows outside, 4 inside."""
+    program = Program()
+    x = program.argument(8, 8)
+    text = '#sdy.sharding<@mesh, [{"x", ?}, {?}]>'
+    inside = program.add(
+        OpKind.ENTER_MANUAL, "shard_map", (x,), [(4, 8)], rule=identity_rule((4, 8)), pinned=text
+    )[0]
+    program.open_manual("x")
+    made = program.elementwise(inside, name="tanh")
+    program.close_manual()
+    outside = program.add(
+        OpKind.LEAVE_MANUAL, "shard_map", (made,), [(8, 8)], rule=identity_rule((4, 8)), pinned=text
+    )[0]
+    return program.graph(outside)
+
+
+@pytest.mark.parametrize("border", [1, 3])
+def test_at_the_border_of_a_shard_map_free_axes_follow_the_manual_ones(border: int) -> None:
+    graph = shard_map_program()
+    pairs: set[tuple[Layout, Layout]] = set()
+    for candidate in offers(graph).of(graph.ops[border]):
+        sides = (candidate.operands[0], candidate.results[0])
+        pairs.add(sides if border == 1 else sides[::-1])
+    assert pairs == {
+        (((0,), ()), ((), ())),
+        (((0, 1), ()), ((1,), ())),
+        (((0,), (1,)), ((), (1,))),
+    }
+
+
+def test_inside_a_shard_map_its_axes_are_not_used() -> None:
+    graph = shard_map_program()
+    found = {c.results[0] for c in offers(graph).of(graph.ops[2])}
+    assert found == {((), ()), ((1,), ()), ((), (1,))}
