@@ -37,7 +37,7 @@ def account_for(
     """Add up a plan."""
     ops = []
     collectives: list[PredictedCollective] = []
-    seen: set[tuple[int, Layout]] = set()
+    seen: set[tuple[int, Layout, int]] = set()
     compute = communication = 0.0
     for op in encoded.graph.ops:
         if op.index not in decoded.candidates:
@@ -46,7 +46,7 @@ def account_for(
         compute += own
         communication += spent
         collectives += made
-        if own + spent > 0 and op.results:
+        if own + spent > 0:
             ops.append(_planned_op(encoded, decoded, op, own, spent))
     memory = memory_use(encoded, decoded, choices)
     return Account(tuple(ops), tuple(collectives), compute, communication, memory)
@@ -55,14 +55,16 @@ def account_for(
 def _planned_op(
     encoded: Encoded, decoded: Decoded, op: Op, compute: float, communication: float
 ) -> PlannedOp:
-    value = encoded.graph.values[op.results[0]]
+    candidate = decoded.candidates[op.index]
+    value = encoded.graph.values[(op.results or op.operands)[0]]
+    layout = decoded.layouts[value.index] if op.results else candidate.operands[0]
     return PlannedOp(
         index=op.index,
         name=op.name,
         source=op.source,
         result=value.type_text,
-        sharding=encoded.parts.to_sharding(decoded.layouts[value.index]),
-        cut=decoded.candidates[op.index].cut,
+        sharding=encoded.parts.to_sharding(layout),
+        cut=candidate.cut,
         repeat=op.repeat,
         compute_seconds=compute,
         communication_seconds=communication,
@@ -75,7 +77,7 @@ def _op_account(
     decoded: Decoded,
     op: Op,
     encoder: Encoder,
-    seen: set[tuple[int, Layout]],
+    seen: set[tuple[int, Layout, int]],
 ) -> tuple[float, float, list[PredictedCollective]]:
     candidate = decoded.candidates[op.index]
     graph, buffers = encoded.graph, encoder.buffers
@@ -83,6 +85,7 @@ def _op_account(
     reduction = float(costing.reduction_seconds(graph, op, (candidate,))[0])
     collectives = list(_reductions(costing, encoded, decoded, op))
     spent = reduction * op.repeat
+    paid: set[tuple[int, Layout]] = set()
     for position, value in enumerate(op.operands):
         have, want = decoded.layouts[value], candidate.operands[position]
         if have == want or not graph.values[value].shape:
@@ -93,10 +96,14 @@ def _op_account(
         found = graph.values[value]
         table = encoded.tables[found.shape, found.bits]
         repeat = op.operand_repeats[position] if op.operand_repeats else op.repeat
-        spent += float(table.seconds[table.index[have], table.index[want]]) * repeat
-        if (value, want) in seen:
+        if (value, want) in paid:  # one reshard serves both reads of an op
             continue
-        seen.add((value, want))
+        paid.add((value, want))
+        spent += float(table.seconds[table.index[have], table.index[want]]) * repeat
+        copy = (value, want, op.region)  # one copy serves every reader in a body, none outside it
+        if copy in seen:
+            continue
+        seen.add(copy)
         collectives += [
             _collective(costing, encoded, step, value, op, repeat)
             for step in table.chain(have, want)

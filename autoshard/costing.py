@@ -185,8 +185,14 @@ def _candidate_arrays(parts: MeshParts, candidates: tuple[Candidate, ...]) -> _C
     return _CandidateArrays(
         np.array([c.cut for c in candidates], dtype=np.float64),
         tuple(shards([c.operands[i] for c in candidates]) for i in range(len(first.operands))),
-        tuple(shards([c.results[i] for c in candidates]) for i in range(len(first.results))),
+        tuple(shards([_written(c, i) for c in candidates]) for i in range(len(first.results))),
     )
+
+
+def _written(candidate: Candidate, position: int) -> Layout:
+    """Layout of a result as the op itself writes it: partial sums, before any is scattered."""
+    is_partial = position == 0 and candidate.scattered
+    return candidate.partial if is_partial else candidate.results[position]
 
 
 def _reads_a_piece(op: Op, position: int) -> bool:

@@ -291,7 +291,7 @@ class Propagator:
         found = [
             (op, number)
             for op, number in place.readers
-            if f"{equation_of(op)}.".startswith(f"{equation}.") or _is_in_loop_of(op, equation)
+            if f"{equation_of(op)}.".startswith(f"{equation}.")
         ]
         if operands.count(path) > 1 and all(op == found[0][0] for op, _ in found):
             # The value is read twice by one op with the operands of the equation: this one only.
@@ -557,17 +557,6 @@ def _outermost_block(ops: Sequence[MlirOp]) -> Any:
         while not is_inside(op.block, block):
             block = block.owner.operation.block
     return block
-
-
-def _is_in_loop_of(op: MlirOp, equation: str) -> bool:
-    """Whether an equation is a loop around an op: what loops only read is no operand here."""
-    owner = op.block.owner
-    while owner is not None:
-        if owner.operation.name == "stablehlo.while" and equation_of(owner.operation) == equation:
-            return True
-        block = owner.operation.block
-        owner = None if block is None else block.owner
-    return False
 
 
 def _outermost_loop(user: MlirOp, home: Any) -> MlirOp | None:

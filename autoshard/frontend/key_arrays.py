@@ -7,13 +7,14 @@ shape that JAX shows.
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 
 from autoshard.sharding import DimSharding, Sharding
 
 
 def num_word_dims(aval: jax.core.ShapedArray) -> int:
     """Dimensions the compiler sees behind those that JAX shows: 0 but for typed PRNG keys."""
-    if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+    if not jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return 0
     shown = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
     return len(jax.eval_shape(jax.random.key_data, shown).shape) - len(aval.shape)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -39,6 +39,7 @@ from autoshard.frontend.trip_counts import (
 from autoshard.graph.program import Graph, OpKind
 from autoshard.graph.rule import Rule, batched_rule, identity_rule
 from autoshard.graph.verify import verify_graph
+from autoshard.sharding import Mesh, format_sharding, parse_mesh, parse_sharding
 
 DEFAULT_TRIP_COUNT = 10.0
 
@@ -159,6 +160,7 @@ class _Importer:
     build: GraphBuilder = field(default_factory=GraphBuilder)
     loops: list[Loop] = field(default_factory=list)
     functions: dict[str, Any] = field(default_factory=dict)
+    meshes: dict[str, Mesh] = field(default_factory=dict)
     mesh_axes: frozenset[str] = frozenset()
     num_captured: int = 0
     free: set[int] = field(default_factory=set)
@@ -175,6 +177,8 @@ class _Importer:
                 self.functions[op.name.value] = op
             elif op.operation.name == "sdy.mesh":
                 mesh = sdy.MeshAttr(op.operation.attributes["mesh"])
+                name = ir.StringAttr(op.operation.attributes["sym_name"]).value
+                self.meshes[name] = parse_mesh(str(mesh).removeprefix("#sdy.mesh"))
                 axes.update(sdy.MeshAxisAttr(axis).name for axis in mesh.axes)
         self.mesh_axes = frozenset(axes)
         main = self.functions.get("main")
@@ -425,9 +429,15 @@ class _Importer:
             repeat=scope.repeat,
             source=source,
             equation=equation,
-            pinned=str(sharding),
+            pinned=self._with_mesh(str(sharding)),
         )
         env[op.results[0]] = made.results[0]
+
+    def _with_mesh(self, text: str) -> str:
+        """A sharding with its mesh written inline: the names of meshes do not leave the module."""
+        sharding = parse_sharding(text)
+        mesh = self.meshes.get(sharding.mesh_name)
+        return format_sharding(replace(sharding, inlined_mesh=mesh) if mesh else sharding)
 
     def _group(self, op: Any, env: _Env, scope: _Scope) -> None:
         del scope

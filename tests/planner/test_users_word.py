@@ -23,9 +23,6 @@ X = jax.ShapeDtypeStruct((16, 32), jnp.float32)
 W = jax.ShapeDtypeStruct((32, 64), jnp.float32)
 DATA, MODEL = 0, 1
 U = P.UNCONSTRAINED
-NAMED_MESH_ONLY = pytest.mark.xfail(
-    reason="the exporter keeps the mesh's name in a constraint, not the mesh itself", strict=True
-)
 
 
 def jax_mesh(text: str) -> jax.sharding.Mesh:
@@ -332,7 +329,6 @@ def test_what_is_cut_inside_a_shard_map_is_cut_outside_below_the_manual_axes() -
         assert refines(outside, ((DATA,), ()))
 
 
-@NAMED_MESH_ONLY
 def test_a_constraint_on_another_mesh_is_refused() -> None:
     other = NamedSharding(jax_mesh("data=4,model=2"), P("data"))
     with pytest.raises(ConstraintError) as caught:
@@ -342,7 +338,6 @@ def test_a_constraint_on_another_mesh_is_refused() -> None:
     )
 
 
-@NAMED_MESH_ONLY
 def test_a_constraint_on_a_finer_mesh_is_a_sub_axis() -> None:
     fine = NamedSharding(jax_mesh("data=2,a=2,b=2"), P("a", "data"))
     solution = planned(lambda x, w: lax.with_sharding_constraint(x, fine) @ w, X, W)
