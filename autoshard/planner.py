@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -209,16 +210,19 @@ def seconds_with(
         options: For the small solve.
 
     Returns:
-        Seconds; the plan's own where a change cannot be said in its mesh parts.
+        Seconds; nan where a change cannot be said in the plan's mesh parts, or where no candidate
+        of the op that makes the value ends in it: nobody can tell then.
     """
     layouts: list[Layout | None] = list(solution.decoded.layouts)
-    for path, sharding in changes.items():
+    changed = [solution.graph.value_by_path[path] for path in changes]
+    for value, sharding in zip(changed, changes.values(), strict=True):
         try:
-            layout = solution.encoded.parts.to_layout(sharding)
+            layouts[value] = solution.encoded.parts.to_layout(sharding)
         except ShardingError:
-            continue
-        layouts[solution.graph.value_by_path[path]] = layout
-    priced = price_layouts(solution, layouts, options) or solution
+            return math.nan
+    priced = price_layouts(solution, layouts, options)
+    if priced is None or any(priced.decoded.layouts[value] != layouts[value] for value in changed):
+        return math.nan
     return priced.account.compute_seconds + priced.account.communication_seconds
 
 

@@ -16,7 +16,7 @@ from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.apply.placing import init, shard
 from autoshard.apply.propagation import Propagator
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
-from autoshard.errors import PlanError
+from autoshard.errors import InputError, PlanError
 from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.meshes import concrete_mesh
 from autoshard.frontend.trace import Traced
@@ -24,6 +24,11 @@ from autoshard.plan import Miss, PlanData
 from autoshard.plan_json import load_plan_data, save_plan
 from autoshard.report import format_report
 from autoshard.sharding import Mesh, Sharding
+
+
+_NOT_MINIMAL = (
+    "the search for the smallest set of constraints was cut short: some of them may be superfluous"
+)
 
 
 def propagator_for(traced: Traced, mesh: Mesh) -> Propagator:
@@ -65,7 +70,7 @@ class Plan:
     def constraints(self) -> Mapping[str, Sharding]:
         """The minimal set of constraints, by path, from which propagation reproduces the plan.
 
-        Computed by Shardy's propagation on first use, then kept (and saved with the plan).
+        Where the search for it was cut short, a note of the plan says so. Computed by Shardy's propagation on first use, then kept (and saved with the plan).
 
         Raises:
             PlanError: No plan was found, or the plan was read from a file written without them.
@@ -91,6 +96,7 @@ class Plan:
                     )
                     for miss in found.misses
                 ),
+                notes=(*self.data.notes, *(() if found.is_minimal else (_NOT_MINIMAL,))),
                 stage_seconds={**self.data.stage_seconds, "constraints": found.seconds},
             )
         assert self.data.constraints is not None
@@ -206,7 +212,7 @@ class Plan:
             tree: Like the argument.
             argument: Which positional argument it is for.
         """
-        return shard(tree, self.in_shardings[argument], self._devices())
+        return shard(tree, self._in_shardings_of(argument), self._devices())
 
     def init(self, fn: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
         """An initialiser whose arrays are born sharded as the plan wants one argument.
@@ -217,7 +223,22 @@ class Plan:
             fn: Returns something like the argument.
             argument: Which positional argument it is for.
         """
-        return init(fn, self.in_shardings[argument], self._devices())
+        return init(fn, self._in_shardings_of(argument), self._devices())
+
+    def _in_shardings_of(self, argument: int) -> Any:
+        """Shardings of one positional argument, counted with the static ones, as users do."""
+        shardings = self.in_shardings
+        num_args = len(shardings) + len(self.static_argnums)
+        static = {number % num_args for number in self.static_argnums}
+        position = argument + num_args if argument < 0 else argument
+        if position in static or not 0 <= position < num_args:
+            raise InputError(
+                f"argument {argument} has no sharding: of {num_args} positional arguments,"
+                f" {sorted(static) or 'none'} are static",
+                where=f"plan for {self.data.function}",
+                fix="count positional arguments from 0, static ones included",
+            )
+        return shardings[position - sum(1 for number in static if number < position)]
 
     def _function(self, fn: Callable[..., Any] | None) -> Callable[..., Any]:
         self.data.require_feasible()

@@ -60,14 +60,16 @@ def find_buffers(graph: Graph) -> Buffers:
     """Decide storage and live ranges of all values of a program."""
     consumers = consumers_of(graph)
     stored = [_is_stored(graph, consumers, value.index) for value in graph.values]
-    owner = _owners(graph, stored)
+    owner = _owners(graph, stored, consumers)
     last = _last_uses(graph, stored, consumers)
     end = len(graph.ops)
     intervals = []
     owner_last = list(last)
+    owner_first = [value.op for value in graph.values]
     for value in graph.values:
         root = owner[value.index]
         owner_last[root] = max(owner_last[root], last[value.index])
+        owner_first[root] = min(owner_first[root], value.op)
     for value in graph.values:
         op = graph.ops[value.op]
         if owner[value.index] != value.index or not stored[value.index]:
@@ -75,7 +77,8 @@ def find_buffers(graph: Graph) -> Buffers:
         elif op.kind is OpKind.ARGUMENT or _is_stored_constant(op):
             intervals.append((0, end))
         else:
-            intervals.append((op.index, max(owner_last[value.index], op.index + 1)))
+            start = owner_first[value.index]
+            intervals.append((start, max(owner_last[value.index], op.index + 1)))
     return Buffers(tuple(stored), tuple(owner), tuple(intervals), tuple(owner_last))
 
 
@@ -111,10 +114,12 @@ def _is_loop_back_value(value: int, reader: Op) -> bool:
     return reader.name == "while" and value in reader.operands[1:]
 
 
-def _owners(graph: Graph, stored: list[bool]) -> list[int]:
+def _owners(graph: Graph, stored: list[bool], consumers: list[list[int]]) -> list[int]:
     """Whose buffer each value lives in.
 
-    Renamed values live in their operand's, what a loop body returns in that of its carry.
+    Renamed values live in their operand's, what a loop body returns in that of its carry, what the
+    branches of a conditional end in in that of its result. An update in place takes the buffer of
+    what it updates, unless that is still read afterwards.
     """
     owner = list(range(len(graph.values)))
     for op in graph.ops:
@@ -122,6 +127,11 @@ def _owners(graph: Graph, stored: list[bool]) -> list[int]:
             back = op.operands[1]
             if stored[back] and graph.ops[graph.values[back].op].kind is OpKind.COMPUTE:
                 owner[back] = op.results[0]
+        elif op.kind is OpKind.JOIN and op.name == "case":
+            for value in op.operands:
+                made = graph.ops[graph.values[value].op]
+                if stored[value] and made.kind is OpKind.COMPUTE and made.region != op.region:
+                    owner[value] = op.results[0]
     for op in graph.ops:
         renames = op.name in _RENAMES or op.kind is OpKind.CONSTRAINT
         is_invariant = op.name == "while" and len(op.operands) == 1
@@ -131,9 +141,19 @@ def _owners(graph: Graph, stored: list[bool]) -> list[int]:
                 owner[result] = owner[op.operands[0]]
         elif op.name == "dynamic_update_slice" and stored[op.operands[0]]:
             first = graph.ops[graph.values[op.operands[0]].op]
-            if first.kind is not OpKind.ARGUMENT:
+            is_last = not _is_read_after(graph, op, first, consumers[op.operands[0]])
+            if first.kind is not OpKind.ARGUMENT and is_last:
                 owner[op.results[0]] = owner[op.operands[0]]
     return [_root(owner, value) for value in range(len(owner))]
+
+
+def _is_read_after(graph: Graph, op: Op, made_by: Op, readers: list[int]) -> bool:
+    """Whether a value is read once an op is done with it; a carry, in the same run of the body."""
+    stop = len(graph.ops)
+    if made_by.kind is OpKind.JOIN and made_by.name == "while":
+        loop_stop = carry_stop(graph, made_by)
+        stop = loop_stop if op.index < loop_stop else stop  # after the loop it is the last carry
+    return any(op.index < reader < stop for reader in readers)
 
 
 def _root(owner: list[int], value: int) -> int:
