@@ -87,9 +87,9 @@ def main() -> None:
             print(rows[-1], flush=True)
     text = markdown_table(rows) + (
         "\nkB: bytes per device through collectives in one step (larger side of each)."
-        " memory diff: predicted peak over XLA's arguments + results - aliases + temporaries, less one. Hand plans:"
-        " kB as XLA compiles them (arguments pinned by hand, the rest propagated), time as priced"
-        " by the same cost model, relative to the plan.\n"
+        " memory diff: predicted peak over XLA's arguments + results - aliases + temporaries,"
+        " less one. Hand plans: kB as XLA compiles them (arguments pinned by hand, the rest"
+        " propagated), time as priced by the same cost model, relative to the plan.\n"
     )
     if options.workloads == ",".join(SMALL_WORKLOADS) and options.meshes == MESHES:
         print(f"wrote {write_page('fidelity', 'Plans beside compiled programs', text)}")

@@ -30,12 +30,18 @@ def record_program(closed: ClosedJaxpr, call: Call, results: FlatTree) -> Progra
     return ProgramRecord(
         fingerprint=digest.hexdigest(),
         argument_names=call.arguments.names,
-        argument_types=tuple(var.aval.str_short() for var in closed.jaxpr.invars),
+        argument_types=tuple(_argument_type(var.aval) for var in closed.jaxpr.invars),
         result_names=results.names,
         result_types=tuple(atom.aval.str_short() for atom in closed.jaxpr.outvars),
         num_equations=sum(1 for line in lines if _is_equation(line)),
         line_digests=digest_lines(lines),
     )
+
+
+def _argument_type(aval: Any) -> str:
+    """`float32[8,16]`; a Python scalar, which promotes otherwise than an array, is told apart."""
+    text = str(aval.str_short())
+    return f"{text} of a Python scalar" if getattr(aval, "weak_type", False) else text
 
 
 def canonical_lines(closed: ClosedJaxpr) -> list[str]:

@@ -1,0 +1,69 @@
+"""Loops and conditionals under a plan, as XLA compiles them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import autoshard
+from autoshard.apply.compiled import compare_collectives, read_compiled
+
+MESH = "data=2,model=4"
+SQUARE = jax.ShapeDtypeStruct((256, 256), np.dtype(np.float32))
+INDEX = jax.ShapeDtypeStruct((), np.dtype(np.int32))
+STACK = jax.ShapeDtypeStruct((8, 256, 256), np.dtype(np.float32))
+
+BRANCHES: list[Callable[..., Any]] = [
+    lambda x, w: x @ w,
+    lambda x, w: x * 2,
+    lambda x, w: x.T,
+]
+
+
+def chosen(index: Any, x: Any, w: Any) -> Any:
+    return lax.switch(index, BRANCHES, x, w)
+
+
+def chosen_and_used(index: Any, x: Any, w: Any) -> Any:
+    return jnp.tanh(chosen(index, x, w)) @ w
+
+
+@pytest.mark.parametrize("fn", [chosen, chosen_and_used])
+def test_branches_that_end_in_different_shardings_compile_to_the_collectives_listed(
+    fn: Callable[..., Any],
+) -> None:
+    # XLA refuses a conditional whose branches end in different shardings.
+    pinned = (P(), P(None, "data"), P("model", None))
+    plan = autoshard.optimize(fn, INDEX, SQUARE, SQUARE, mesh=MESH, in_shardings=pinned)
+    compiled = plan.jit().lower(INDEX, SQUARE, SQUARE).compile()
+    found = compare_collectives(
+        plan.data.collectives, read_compiled(compiled, plan.data.mesh).collectives
+    )
+    assert abs(found.difference_percent) < 10
+    draw = np.random.default_rng(0)
+    x, w = (jnp.asarray(draw.standard_normal((256, 256)), jnp.float32) for _ in range(2))
+    for index in range(len(BRANCHES)):
+        np.testing.assert_allclose(plan.jit()(np.int32(index), x, w), fn(index, x, w), rtol=1e-3, atol=1e-4)
+
+
+def last_of_scan(weights: Any, x: Any) -> Any:
+    return jnp.sum(lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, weights)[0])
+
+
+def test_the_gradient_of_a_scan_that_moves_what_it_only_reads_runs_as_unsharded() -> None:
+    # Such operands are read inside the loop alone, by ops that have no equation of their own.
+    step = jax.grad(last_of_scan)
+    plan = autoshard.optimize(step, STACK, SQUARE, mesh=MESH)
+    assert any("<" in path for path in plan.data.wanted_uses)
+    assert set(plan.data.wanted_uses) <= set(plan.constraints)
+    draw = np.random.default_rng(0)
+    weights = jnp.asarray(0.05 * draw.standard_normal(STACK.shape), jnp.float32)
+    x = jnp.asarray(draw.standard_normal(SQUARE.shape), jnp.float32)
+    np.testing.assert_allclose(plan.jit()(weights, x), step(weights, x), rtol=1e-3, atol=1e-4)
