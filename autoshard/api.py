@@ -14,10 +14,11 @@ from autoshard.apply.planned import Plan, propagator_for
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.carried import carried_pairs
 from autoshard.encode import PICOSECONDS, Wishes
+from autoshard.errors import InputError
 from autoshard.frontend.key_arrays import with_word_dims, without_word_dims
 from autoshard.frontend.meshes import read_mesh
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT, ModuleNames, module_to_graph
-from autoshard.frontend.signature import function_name
+from autoshard.frontend.signature import argument_positions, function_name
 from autoshard.frontend.trace import Traced, trace
 from autoshard.graph.program import Graph
 from autoshard.hand_plans import hand_baselines
@@ -27,8 +28,8 @@ from autoshard.planner import Solution, SolveOptions, Stages, plan_graph, second
 from autoshard.sharding import Mesh, Sharding
 from autoshard.source_names import with_short_sources
 from autoshard.version import VERSION
-from cost_models import AlphaBetaModel, Hardware, get_hardware, load_hardware
-from solvers import Progress, Status
+from cost_models import AlphaBetaModel, CostModelError, Hardware, get_hardware, load_hardware
+from solvers import CATALOG, Progress, Status
 
 
 def optimize(
@@ -90,8 +91,9 @@ def optimize(
     """
     stages = Stages()
     ours, context, concrete = read_mesh(mesh)
-    machine = _hardware(hardware)
-    budget = parse_memory_budget(memory_budget, _device_bytes(machine, ours))
+    _check_options(solver, time_limit_seconds, relative_gap)
+    machine, device_bytes = _hardware(hardware, ours)
+    budget = parse_memory_budget(memory_budget, device_bytes)
     with stages.time("trace and lower"):
         traced = trace(
             fn,
@@ -143,23 +145,50 @@ def optimize(
         fn,
         traced,
         concrete,
-        _numbers(donate_argnums),
-        _numbers(static_argnums),
+        argument_positions(donate_argnums, len(args), "donate_argnums", fn),
+        argument_positions(static_argnums, len(args), "static_argnums", fn),
         lambda changes: seconds_with(solution, changes, options),
     )
 
 
-def _hardware(given: str | Path | Hardware) -> Hardware:
-    if isinstance(given, Hardware):
-        return given
-    if isinstance(given, Path) or given.endswith((".yaml", ".yml")):
-        return load_hardware(given)
-    return get_hardware(given)
+def _hardware(given: str | Path | Hardware, mesh: Mesh) -> tuple[Hardware, int]:
+    """The machine, and the bytes one of its devices offers under this mesh."""
+    if not isinstance(given, (str, Path, Hardware)):
+        raise InputError(
+            f"expected a machine, found {type(given).__name__}",
+            where=f"hardware={given!r}",
+            fix="give the name of a known machine, a YAML file, or a cost_models.Hardware",
+        )
+    try:
+        if isinstance(given, Hardware):
+            machine = given
+        elif isinstance(given, Path) or given.endswith((".yaml", ".yml")):
+            machine = load_hardware(given)
+        else:
+            machine = get_hardware(given)
+        model = AlphaBetaModel(machine, [(axis.name, axis.size) for axis in mesh.axes])
+    except CostModelError as error:
+        raise InputError(error.what, where=error.where, fix=error.fix) from error
+    return machine, model.device_memory_bytes()
 
 
-def _device_bytes(machine: Hardware, mesh: Mesh) -> int:
-    model = AlphaBetaModel(machine, [(axis.name, axis.size) for axis in mesh.axes])
-    return model.device_memory_bytes()
+def _check_options(solver: str, time_limit_seconds: float, relative_gap: float) -> None:
+    """Refuse what no solver takes, before the program is traced."""
+    known = ("auto", *(backend.name for backend in CATALOG))
+    if solver not in known:
+        raise InputError(
+            f"there is no solver called {solver!r}",
+            where=f"solver={solver!r}",
+            fix=f"use one of {', '.join(known)}",
+        )
+    amounts = {"time_limit_seconds": time_limit_seconds, "relative_gap": relative_gap}
+    for name, number in amounts.items():
+        if not number >= 0:  # nan is not
+            raise InputError(
+                f"{name} is {number}, which is no amount",
+                where=f"{name}={number!r}",
+                fix="give 0 or more",
+            )
 
 
 def _wishes(traced: Traced, graph: Graph) -> Wishes:
@@ -303,7 +332,3 @@ def _solver_facts(solution: Solution) -> SolverFacts:
         reduced_columns=result.reduced_columns,
         log=result.log,
     )
-
-
-def _numbers(numbers: int | Sequence[int]) -> tuple[int, ...]:
-    return (numbers,) if isinstance(numbers, int) else tuple(numbers)

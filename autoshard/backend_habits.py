@@ -7,7 +7,7 @@ for jaxlib 0.10.2 on CPU; `experiments/fidelity.py` measures them again.
 from __future__ import annotations
 
 # Ops the partitioner runs whole on every device, whatever their rule allows.
-_KEPT_WHOLE = {"cpu": frozenset({"top_k"})}
+_KEPT_WHOLE = {"cpu": frozenset({"top_k", "fft"})}
 
 # Temporaries as allocated over temporaries as counted from live ranges: copies in other dimension
 # orders for matmuls, and gaps between buffers. Mean over the small workloads on three meshes; the

@@ -103,12 +103,22 @@ class Costing:
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
     ) -> FloatArray:
         """float64[num_candidates]: seconds one run of the op takes, its reductions included."""
+        arrays = self._arrays(candidates)
+        if op.kind is OpKind.ARGUMENT and op.index not in graph.donated:
+            return self._arrival_seconds(graph, op, arrays)
         if op.kind is not OpKind.COMPUTE:
             return np.zeros(len(candidates))
-        arrays = self._arrays(candidates)
         return self._work_seconds(graph, buffers, op, arrays) + self.reduction_seconds(
             graph, op, candidates
         )
+
+    def _arrival_seconds(self, graph: Graph, op: Op, arrays: _CandidateArrays) -> FloatArray:
+        """Seconds to put an argument that is new in every step (a batch) into device memory.
+
+        Small, but without it nothing would speak against giving every device the whole batch.
+        """
+        num_bytes = graph.values[op.results[0]].num_bytes / arrays.result_shards[0]
+        return np.asarray(num_bytes / self.model.hardware.memory.bytes_per_second)
 
     def _work_seconds(
         self, graph: Graph, buffers: Buffers, op: Op, arrays: _CandidateArrays

@@ -82,14 +82,15 @@ def constraint_sharding(op: Op, mesh: Mesh) -> tuple[Sharding, str]:
 def on_mesh(sharding: Sharding, mesh: Mesh, where: str) -> Sharding:
     """A sharding that carries a mesh of its own, said on the plan's mesh.
 
-    A sharding that only names its mesh is taken to be on the plan's. One on a mesh that splits
-    axes of the plan's in place becomes one of sub-axes.
+    A sharding that only names its mesh is taken to be on the plan's, and so is one on a mesh
+    without axes (JAX writes those for keys). One on a mesh that splits axes of the plan's in place
+    becomes one of sub-axes.
 
     Raises:
         ConstraintError: Its mesh is another one.
     """
     own = sharding.inlined_mesh
-    if own is None or own.axes == mesh.axes:
+    if own is None or not own.axes or own.axes == mesh.axes:
         return replace(sharding, inlined_mesh=None, mesh_name=DEFAULT_MESH_NAME)
     refs = _as_parts_of(mesh, [(axis.name, axis.size) for axis in own.axes])
     if refs is None:

@@ -149,12 +149,19 @@ class SolverFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """A value the constraints do not bring where the plan wants it."""
+    """A value the constraints do not bring where the plan wants it.
+
+    Args:
+        path: The value.
+        planned: What the plan wants.
+        propagated: What it gets.
+        extra_seconds: What that costs a step; None where nobody can tell.
+    """
 
     path: str
     planned: Sharding
     propagated: Sharding
-    extra_seconds: float
+    extra_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

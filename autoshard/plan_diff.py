@@ -191,9 +191,9 @@ def _misses(plan: PlanData) -> dict[str, Miss]:
 
 
 def _miss_text(miss: Miss) -> str:
+    extra = "at unknown cost" if miss.extra_seconds is None else f"{miss.extra_seconds:g} s more"
     return (
-        f"{format_sharding(miss.planned)} comes out as {format_sharding(miss.propagated)}, "
-        f"{miss.extra_seconds:g} s more"
+        f"{format_sharding(miss.planned)} comes out as {format_sharding(miss.propagated)}, {extra}"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -201,7 +200,7 @@ def _admitted(
 
 def seconds_with(
     solution: Solution, changes: Mapping[str, Sharding], options: SolveOptions
-) -> float:
+) -> float | None:
     """Predicted seconds of a plan in which some values are sharded otherwise.
 
     Args:
@@ -210,7 +209,7 @@ def seconds_with(
         options: For the small solve.
 
     Returns:
-        Seconds; nan where a change cannot be said in the plan's mesh parts, or where no candidate
+        Seconds; None where a change cannot be said in the plan's mesh parts, or where no candidate
         of the op that makes the value ends in it: nobody can tell then.
     """
     layouts: list[Layout | None] = list(solution.decoded.layouts)
@@ -219,10 +218,10 @@ def seconds_with(
         try:
             layouts[value] = solution.encoded.parts.to_layout(sharding)
         except ShardingError:
-            return math.nan
+            return None
     priced = price_layouts(solution, layouts, options)
     if priced is None or any(priced.decoded.layouts[value] != layouts[value] for value in changed):
-        return math.nan
+        return None
     return priced.account.compute_seconds + priced.account.communication_seconds
 
 

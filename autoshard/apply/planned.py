@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from autoshard.plan import Miss, PlanData
 from autoshard.plan_json import load_plan_data, save_plan
 from autoshard.report import format_report
 from autoshard.sharding import Mesh, Sharding
-
 
 _NOT_MINIMAL = (
     "the search for the smallest set of constraints was cut short: some of them may be superfluous"
@@ -52,7 +50,8 @@ class Plan:
         mesh: The JAX mesh to run on; None to take the devices of this machine when needed.
         donate_argnums: As given when planning.
         static_argnums: As given when planning.
-        price: Predicted seconds of a step in which some values, by path, are sharded otherwise.
+        price: Predicted seconds of a step in which some values, by path, are sharded otherwise;
+            None where nobody can tell.
     """
 
     data: PlanData
@@ -61,7 +60,7 @@ class Plan:
     mesh: jax.sharding.Mesh | None = None
     donate_argnums: tuple[int, ...] = ()
     static_argnums: tuple[int, ...] = ()
-    price: Callable[[Mapping[str, Sharding]], float] | None = None
+    price: Callable[[Mapping[str, Sharding]], float | None] | None = None
     _jax_mesh: JaxMesh | None = field(default=None, init=False)
 
     # -- what was decided -----------------------------------------------------------------------
@@ -70,7 +69,8 @@ class Plan:
     def constraints(self) -> Mapping[str, Sharding]:
         """The minimal set of constraints, by path, from which propagation reproduces the plan.
 
-        Where the search for it was cut short, a note of the plan says so. Computed by Shardy's propagation on first use, then kept (and saved with the plan).
+        Where the search for it was cut short, a note of the plan says so. Computed by Shardy's
+        propagation on first use, then kept (and saved with the plan).
 
         Raises:
             PlanError: No plan was found, or the plan was read from a file written without them.
@@ -102,11 +102,10 @@ class Plan:
         assert self.data.constraints is not None
         return self.data.constraints
 
-    def _extra_seconds(self, path: str, sharding: Sharding) -> float:
-        """What one value sharded otherwise than planned costs; nan where nobody can tell."""
-        if self.price is None:
-            return math.nan
-        return self.price({path: sharding}) - self.data.seconds
+    def _extra_seconds(self, path: str, sharding: Sharding) -> float | None:
+        """What one value sharded otherwise than planned costs; None where nobody can tell."""
+        seconds = None if self.price is None else self.price({path: sharding})
+        return None if seconds is None else seconds - self.data.seconds
 
     def _reduce(self, traced: Traced) -> MinimalSet:
         inputs = tuple(

@@ -143,7 +143,7 @@ class MissRow:
     path: str
     planned: str
     propagated: str
-    extra_seconds: float
+    extra_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -287,7 +287,9 @@ def _rest(number: int, shown: int) -> list[tuple[str, str]]:
     return [(f"and {number - shown:,} more", "")] if number > shown else []
 
 
-def _extra(seconds: float) -> str:
+def _extra(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
     return f"-{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)
 
 

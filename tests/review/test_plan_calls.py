@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -54,8 +55,20 @@ def test_what_the_planner_cannot_say_has_no_price() -> None:
     assert plan.price is not None
     (path,) = [path for path, s in plan.data.values.items() if s.rank == 2][:1]
     half = Sharding((DimSharding((AxisRef("data", 1, 2),)), DimSharding()))  # data is one part here
-    assert math.isnan(plan.price({path: half}))
+    assert plan.price({path: half}) is None
     assert plan.price({path: plan.data.values[path]}) == pytest.approx(plan.data.seconds)
+
+
+def test_a_plan_whose_misses_nobody_can_price_is_saved_and_read_back(tmp_path: Path) -> None:
+    def through_host(x: Any) -> Any:
+        return jax.pure_callback(np.sin, X, x) * 2  # XLA runs it on one device, whole
+
+    plan = autoshard.optimize(through_host, X, mesh="data=8")
+    plan.save(tmp_path / "plan.json")
+    assert [miss.extra_seconds for miss in plan.data.misses] == [None]
+    loaded = autoshard.load_plan(tmp_path / "plan.json")
+    assert loaded.data.misses == plan.data.misses
+    assert "unknown" in loaded.report()
 
 
 def test_a_python_scalar_in_place_of_an_array_is_refused_by_its_name() -> None:
@@ -66,3 +79,36 @@ def test_a_python_scalar_in_place_of_an_array_is_refused_by_its_name() -> None:
         match=r"argument `rate` is float32\[\] of a Python scalar, the plan was made for float32",
     ):
         plan.jit()(jnp.ones((64, 32)), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hardware": "abacus"}, 'no hardware is named "abacus"'),
+        ({"hardware": "abacus.yaml"}, "the file cannot be read"),
+        ({"hardware": None}, "expected a machine, found NoneType"),
+        ({"solver": "oracle"}, "there is no solver called 'oracle'"),
+        ({"relative_gap": -0.1}, "relative_gap is -0.1, which is no amount"),
+        ({"time_limit_seconds": math.nan}, "time_limit_seconds is nan, which is no amount"),
+        ({"mesh": "a=100,b=100", "hardware": "tpu-v5p"}, "no slice of this family holds"),
+    ],
+)
+def test_an_option_nobody_can_use_is_an_input_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        autoshard.optimize(lambda x: x * 2, X, **{"mesh": "data=8", **options})
+
+
+def test_donated_arguments_may_be_counted_from_the_end() -> None:
+    def step(x: Any, w: Any) -> Any:
+        return x + 1, jnp.sum(w)
+
+    sizes = [
+        autoshard.optimize(step, X, W, mesh="data=8", donate_argnums=number)
+        .jit()
+        .lower(X, W)
+        .compile()
+        .memory_analysis()
+        .alias_size_in_bytes
+        for number in (0, -2)
+    ]
+    assert sizes[0] == sizes[1] > 0
