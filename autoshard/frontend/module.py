@@ -36,7 +36,7 @@ from autoshard.frontend.trip_counts import (
     check_trip_count,
     scalar_integer,
 )
-from autoshard.graph.program import Graph, OpKind
+from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Rule, batched_rule, identity_rule
 from autoshard.graph.verify import verify_graph
 from autoshard.sharding import Mesh, format_sharding, parse_mesh, parse_sharding
@@ -254,9 +254,27 @@ class _Importer:
                 where="main",
                 fix="name every flat result",
             )
-        for name, value in zip(self.names.results, arrays, strict=True):
+        for name, returned_value in zip(self.names.results, arrays, strict=True):
+            value = self._written_out(returned_value)
             rule = identity_rule(self.build.shape(value), 1, 0)
             self.build.add(OpKind.RESULT, name, (value,), [], rule=rule, region=0, repeat=1.0)
+
+    def _written_out(self, value: int) -> int:
+        """A returned value that every device makes itself takes memory and time all the same."""
+        shape = self.build.shape(value)
+        if value not in self.free or not shape:
+            return value
+        made = self.build.add(
+            OpKind.COMPUTE,
+            "copy",
+            (value,),
+            [self.build.values[value].type],
+            rule=identity_rule(shape),
+            region=0,
+            repeat=1.0,
+        )
+        made.op_class = OpClass.COPY
+        return made.results[0]
 
     # -- reading --------------------------------------------------------------------------------
 

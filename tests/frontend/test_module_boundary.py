@@ -54,10 +54,12 @@ def test_an_unused_argument_is_still_an_argument() -> None:
     assert graph.value_by_path["in.1"] == graph.arguments[1].results[0]
 
 
-def test_a_program_that_returns_a_constant_has_a_free_result() -> None:
+def test_a_program_that_returns_a_constant_writes_it_out() -> None:
     graph = export(lambda: jnp.zeros((8, 16)))
     (result,) = graph.results
-    assert graph.ops[graph.values[result.operands[0]].op].kind is OpKind.FREE
+    copy = graph.ops[graph.values[result.operands[0]].op]
+    assert (copy.kind, copy.name) == (OpKind.COMPUTE, "copy")
+    assert graph.ops[graph.values[copy.operands[0]].op].kind is OpKind.FREE
 
 
 def test_donated_arguments_are_told_by_position() -> None:

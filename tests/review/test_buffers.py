@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+import autoshard
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph
 from tests.frontend.exporting import export
@@ -68,3 +69,15 @@ def test_two_updates_of_a_carry_lie_in_its_buffer_though_it_is_read_after_the_lo
     assert len(owners) == 1
     (owner,) = owners
     assert graph.ops[graph.values[owner].op].name == "while"
+
+
+def test_a_result_that_every_device_makes_itself_takes_memory() -> None:
+    def init(seed: Any) -> Any:
+        return jax.random.normal(jax.random.wrap_key_data(seed), (64, 64)), jnp.ones((64, 64))
+
+    seed = jax.ShapeDtypeStruct((2,), np.dtype(np.uint32))
+    whole = 2 * 64 * 64 * 4
+    plan = autoshard.optimize(init, seed, mesh="data=8", memory_budget=whole // 2)
+    held = sum(tensor.local_bytes for tensor in plan.data.results)
+    assert held < whole
+    assert plan.data.memory.peak_bytes >= held
