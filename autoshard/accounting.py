@@ -198,7 +198,7 @@ def _live(
     for term in problem.node_memory:
         if term.start <= time < term.stop:
             op = graph.ops[encoded.ops[term.node]]
-            value = graph.values[op.results[0]]
+            value = graph.values[(op.results or op.operands)[0]]
             found.append(
                 LiveTensor(
                     name=value.name or op.name,

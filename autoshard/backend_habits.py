@@ -15,6 +15,15 @@ _KEPT_WHOLE = {"cpu": frozenset({"top_k", "fft"})}
 _TEMPORARY_OVERHEAD = {"cpu": 1.13}
 
 
+# Bits in which a backend computes, keeps and sends an element type, where wider than the type.
+_WIDENED_BITS = {("cpu", "bf16"): 32}
+
+
+def widened_bits(backend: str, dtype: str, bits: int) -> int:
+    """Bits an intermediate element really takes: XLA's CPU backend does bfloat16 in float32."""
+    return _WIDENED_BITS.get((backend, dtype), bits)
+
+
 def keeps_whole(backend: str, op_name: str) -> bool:
     """Whether a backend replicates an op instead of cutting it."""
     return op_name in _KEPT_WHOLE.get(backend, frozenset())

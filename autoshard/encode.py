@@ -340,7 +340,7 @@ class Encoder:
         return found
 
     def _node_memory(self, node_by_op: Mapping[int, int]) -> list[NodeMemory]:
-        terms = []
+        terms = list(self._copied_arguments(node_by_op))
         cache: dict[tuple[int, int, int], tuple[object, IntArray]] = {}
         for value in self.graph.values:
             start, stop = self.buffers.intervals[value.index]
@@ -365,6 +365,22 @@ class Encoder:
             if partial is not None:
                 terms.append(NodeMemory(node_by_op[op.index], start, start + 1, partial))
         return terms
+
+    def _copied_arguments(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
+        """Results that are arguments unchanged: the program writes a copy."""
+        arguments = {op.results[0] for op in self.graph.arguments}
+        kept = {result for _, result in self.wishes.alike}
+        for position, op in enumerate(self.graph.results):
+            value = self.graph.values[op.operands[0]]
+            is_argument = self.buffers.owner[value.index] in arguments
+            if not is_argument or position in kept or op.index not in node_by_op:
+                continue
+            pieces = [
+                self.costing.parts.num_shards(p for dim in c.operands[0] for p in dim)
+                for c in self._candidates[op.index]
+            ]
+            usage = value.num_bytes // np.array(pieces, dtype=np.int64)
+            yield NodeMemory(node_by_op[op.index], op.index, len(self.graph.ops), usage)
 
     def _temporary(self, value: Value) -> int:
         """Bytes that a whole value takes as a temporary of this backend."""

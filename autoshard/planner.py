@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.accounting import Account, account_for
+from autoshard.backend_habits import widened_bits
 from autoshard.candidates import Candidate, choose_splits
 from autoshard.costing import Costing, cost_model_for
 from autoshard.encode import Decoded, Encoded, Encoder, Wishes, decode
@@ -94,6 +95,7 @@ def plan_graph(
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
     """
     clock = stages or Stages()
+    graph = _as_kept(graph, hardware.backend)
     with clock.time("buffers"):
         buffers = find_buffers(graph)
     parts = MeshParts.of(mesh, choose_splits(graph, mesh.sizes, wishes.refs()))
@@ -113,6 +115,20 @@ def plan_graph(
         )
     with clock.time("account"):
         return _solution(encoder, encoded, result)
+
+
+def _as_kept(graph: Graph, backend: str) -> Graph:
+    """The program with intermediates as wide as the backend keeps them; its borders stay."""
+    border = {op.results[0] for op in graph.arguments} | {op.operands[0] for op in graph.results}
+    return replace(
+        graph,
+        values=tuple(
+            value
+            if value.index in border
+            else replace(value, bits=widened_bits(backend, value.dtype, value.bits))
+            for value in graph.values
+        ),
+    )
 
 
 def _solution(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:

@@ -96,7 +96,23 @@ def test_ops_that_only_rename_or_pin_cost_nothing() -> None:
         assert op.rule is not None
         candidates = CandidateMaker(parts_of("x=4")).of_rule(op.rule)
         seconds = encoder.costing.candidate_seconds(graph, encoder.buffers, op, candidates)
-        assert not seconds.any()
+        assert op.kind is OpKind.ARGUMENT or not seconds.any()
+
+
+def test_an_argument_new_in_every_step_costs_its_way_to_the_device_and_a_kept_one_nothing() -> None:
+    program = Program()
+    graph = program.graph(program.constraint(program.argument(8, 8), "<@mesh, [{?}, {?}]>"))
+    encoder = encoder_for(graph, "x=4")
+    (argument,) = graph.arguments
+    assert argument.rule is not None
+    candidates = CandidateMaker(parts_of("x=4")).of_rule(argument.rule)
+    pieces = np.array([c.cut for c in candidates])
+    costing = encoder.costing
+    seconds = costing.candidate_seconds(graph, encoder.buffers, argument, candidates)
+    bandwidth = costing.model.hardware.memory.bytes_per_second
+    np.testing.assert_allclose(seconds, 8 * 8 * 4 / pieces / bandwidth)
+    kept = replace(graph, donated=(argument.index,))
+    assert not costing.candidate_seconds(kept, encoder.buffers, argument, candidates).any()
 
 
 def test_mesh_parts_are_said_as_axes_in_mesh_order() -> None:
