@@ -139,14 +139,18 @@ def optimize(
                 budget,
                 options,
             )
-    data = _plan_data(fn, traced, ours, machine, budget, solution, by_hand, stages)
+    data = replace(
+        _plan_data(fn, traced, ours, machine, budget, solution, by_hand, stages),
+        donate_argnums=argument_positions(donate_argnums, len(args), "donate_argnums", fn),
+        static_argnums=argument_positions(static_argnums, len(args), "static_argnums", fn),
+    )
     return Plan(
         data,
         fn,
         traced,
         concrete,
-        argument_positions(donate_argnums, len(args), "donate_argnums", fn),
-        argument_positions(static_argnums, len(args), "static_argnums", fn),
+        data.donate_argnums,
+        data.static_argnums,
         lambda changes: seconds_with(solution, changes, options),
     )
 

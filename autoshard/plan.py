@@ -190,6 +190,8 @@ class PlanData:
         notes: What the exporter and planner had to say.
         stage_seconds: Wall time by stage of planning.
         versions: Of autoshard, jax and ortools.
+        donate_argnums: Positional arguments the step may reuse, as given when planning.
+        static_argnums: Positional arguments that are no arrays, likewise.
     """
 
     function: str
@@ -213,6 +215,8 @@ class PlanData:
     notes: tuple[str, ...] = ()
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    donate_argnums: tuple[int, ...] = ()
+    static_argnums: tuple[int, ...] = ()
 
     @property
     def seconds(self) -> float:

@@ -16,9 +16,10 @@ from autoshard.apply.placing import init, shard
 from autoshard.apply.propagation import Propagator
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
 from autoshard.errors import InputError, PlanError
+from autoshard.frontend.fingerprint import canonical_lines
 from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.meshes import concrete_mesh
-from autoshard.frontend.trace import Traced
+from autoshard.frontend.trace import Traced, trace
 from autoshard.plan import Miss, PlanData
 from autoshard.plan_json import load_plan_data, save_plan
 from autoshard.report import format_report
@@ -266,14 +267,42 @@ class Plan:
         return self.report()
 
 
-def load_plan(path: str | Path, fn: Callable[..., Any] | None = None) -> Plan:
+def load_plan(
+    path: str | Path,
+    fn: Callable[..., Any] | None = None,
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+) -> Plan:
     """Read a plan written by `Plan.save`.
 
     Args:
         path: The file.
         fn: The function it was made for; its program is checked on the first call.
+        *args: Its arguments, as for `optimize`. With them the program is checked at once, and the
+            plan knows the trees of arguments: `in_shardings`, `init` and `shard` work.
+        kwargs: Its keyword arguments.
 
     Raises:
-        PlanError: The file is cut, damaged, of another version, or no plan.
+        PlanError: The file is cut, damaged, of another version, or no plan; or the program is not
+            the one planned.
+        ExportError: The function does not trace.
     """
-    return Plan(load_plan_data(Path(path)), fn)
+    data = load_plan_data(Path(path))
+    traced = None
+    if fn is not None and (args or kwargs):
+        traced = trace(
+            fn,
+            args,
+            kwargs,
+            mesh=data.mesh,
+            donate_argnums=data.donate_argnums,
+            static_argnums=data.static_argnums,
+        )
+        if traced.record.fingerprint != data.program.fingerprint:
+            reason = data.program.difference(traced.record, canonical_lines(traced.jaxpr))
+            raise PlanError(
+                f"the plan was made for another program: {reason}",
+                where=f"{path}, and `{data.function}` as it is now",
+                fix="pass the function and the argument types it was planned with, or plan again",
+            )
+    return Plan(data, fn, traced, None, data.donate_argnums, data.static_argnums)

@@ -1,0 +1,67 @@
+"""A plan made once and loaded elsewhere does everything the first one did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import autoshard
+
+STATE = {"w": jax.ShapeDtypeStruct((64, 64), jnp.float32)}
+X = jax.ShapeDtypeStruct((32, 64), jnp.float32)
+
+
+def step(state: Any, scale: int, x: Any) -> Any:
+    gradient = jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2) * scale)(state["w"])
+    return {"w": state["w"] - 0.1 * gradient}, jnp.sum(x)
+
+
+def saved(tmp_path: Path) -> Path:
+    plan = autoshard.optimize(
+        step,
+        STATE,
+        3,
+        X,
+        mesh="data=2,model=4",
+        donate_argnums=0,
+        static_argnums=1,
+        baselines=False,
+    )
+    plan.save(tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+def init() -> dict[str, jax.Array]:
+    return {"w": jnp.ones((64, 64))}
+
+
+def test_a_loaded_plan_donates_and_keeps_static_what_the_first_one_did(tmp_path: Path) -> None:
+    loaded = autoshard.load_plan(saved(tmp_path), step)
+    compiled = loaded.jit().lower(STATE, 3, X).compile()
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    tensor = loaded.data.arguments[0]
+    assert memory.alias_size_in_bytes == tensor.local_bytes
+
+
+def test_with_its_arguments_a_loaded_plan_can_make_and_place_the_state(tmp_path: Path) -> None:
+    loaded = autoshard.load_plan(saved(tmp_path), step, STATE, 3, X)
+    state = loaded.init(init)()
+    x = loaded.shard(np.ones((32, 64), np.float32), argument=2)
+    assert state["w"].sharding == loaded.in_shardings[0]["w"]
+    new, total = loaded.jit()(state, 3, x)
+    alone, _ = jax.jit(step, static_argnums=1)(init(), 3, jnp.ones((32, 64)))
+    np.testing.assert_allclose(np.asarray(new["w"]), np.asarray(alone["w"]), rtol=1e-5)
+    assert float(total) == 32 * 64
+
+
+def test_loading_with_other_arguments_says_what_differs(tmp_path: Path) -> None:
+    other = jax.ShapeDtypeStruct((16, 64), jnp.float32)
+    with pytest.raises(autoshard.PlanError) as caught:
+        autoshard.load_plan(saved(tmp_path), step, STATE, 3, other)
+    assert "float32[16,64]" in caught.value.what.replace(" ", "")
