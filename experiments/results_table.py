@@ -36,6 +36,9 @@ def provenance() -> dict[str, str]:
     }
 
 
+_AT_START = provenance()  # a long measurement is of the code it began with
+
+
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows with the same keys as a Markdown table."""
     if not rows:
@@ -50,7 +53,7 @@ def write_page(name: str, title: str, text: str) -> Path:
     """Write `experiments/results/NAME.md` whole or not at all."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.md"
-    facts = "\n".join(f"* {key}: {value}" for key, value in provenance().items())
+    facts = "\n".join(f"* {key}: {value}" for key, value in _AT_START.items())
     temporary = path.with_suffix(".tmp")
     temporary.write_text(f"# {title}\n\n{facts}\n\n{text}")
     temporary.replace(path)
