@@ -109,7 +109,11 @@ def main() -> None:
         )
         print(rows[-1], flush=True)
     if not options.quick:
-        path = write_page("planning_speed", "Planning time, trace to plan", markdown_table(rows))
+        text = markdown_table(rows) + (
+            "\nEvery point is a fresh process; Numba's kernels come from its cache on disk. The"
+            " very first plan on a machine compiles them, which takes some seconds more.\n"
+        )
+        path = write_page("planning_speed", "Planning time, trace to plan", text)
         print(f"wrote {path}")
 
 
