@@ -102,7 +102,7 @@ class Baseline:
     """A plan someone would write by hand, priced like ours.
 
     Args:
-        name: `replicated`, `data parallel`, `fsdp`, `megatron`.
+        name: `replicated`, `data parallel` or `fsdp`.
         seconds: Predicted step time.
         collective_bytes: Bytes per device through collectives, all runs.
         peak_bytes: Predicted memory peak.
