@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from autoshard.errors import ShardingError
 from autoshard.sharding.axes import AxisRef
 from autoshard.sharding.mesh import Mesh
+from autoshard.sharding.printer import format_sharding
 from autoshard.sharding.sharding import DimSharding, Sharding
-from autoshard.sharding.text import format_sharding
 
 
 def num_shards(dim: DimSharding, mesh: Mesh) -> int:

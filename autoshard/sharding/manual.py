@@ -43,3 +43,18 @@ class ManualShapes:
     results: tuple[Shape, ...]
     local_operands: tuple[Shape, ...]
     local_results: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ManualRegion:
+    """A manual computation in a program, with what its region says about shardings.
+
+    Args:
+        computation: The border.
+        shardings: Those on operations and constraints inside, but not in the nested regions.
+        nested: The manual computations inside.
+    """
+
+    computation: ManualComputation
+    shardings: tuple[Sharding, ...] = ()
+    nested: tuple[ManualRegion, ...] = ()

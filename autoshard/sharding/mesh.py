@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autoshard.errors import InputError, ShardingError
-from autoshard.sharding.source import source_with_caret
+from autoshard.sharding.source import readable, source_with_caret
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ class Mesh:
         object.__setattr__(self, "axes", tuple(self.axes))
         if self.device_ids is not None:
             device_ids = tuple(self.device_ids)
-            is_iota = bool(self.axes) and device_ids == tuple(range(self.num_devices))
+            is_whole = bool(self.axes) and len(device_ids) == self.num_devices
+            is_iota = is_whole and device_ids == tuple(range(self.num_devices))
             object.__setattr__(
                 self, "device_ids", None if is_iota or not device_ids else device_ids
             )
@@ -130,6 +131,7 @@ class Mesh:
         return f"mesh ({axes}; device_ids={list(self.device_ids)})"
 
 
+_MOST_DIGITS = 30
 _MESH_TERM = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*([+-]?[0-9]+)\s*")
 
 
@@ -152,8 +154,8 @@ def parse_mesh_sizes(text: str) -> Mesh:
         match = _MESH_TERM.fullmatch(term)
         where = source_with_caret(text, start + len(term) - len(term.lstrip()))
         start += len(term) + 1
-        if match is None:
-            found = f"`{term.strip()}`" if term.strip() else "nothing"
+        if match is None or len(match[2]) > _MOST_DIGITS:
+            found = f"`{readable(term.strip())}`" if term.strip() else "nothing"
             raise InputError(
                 f"expected name=size in a mesh, found {found}",
                 where=where,

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from autoshard.errors import ShardingError
 from autoshard.sharding.axes import AxisRef
 from autoshard.sharding.mesh import Mesh
+from autoshard.sharding.printer import format_mesh, format_sharding
 from autoshard.sharding.sharding import Sharding
-from autoshard.sharding.text import format_mesh, format_sharding
 
 
 def verify_mesh(mesh: Mesh) -> list[str]:
@@ -103,16 +103,34 @@ def verify_sharding(
             violations += _verify_uses_of_one_axis(
                 [(axis, _place(index, sharding)) for axis, index in uses], mesh.sizes[name]
             )
-        if name in manual_axes:
-            violations.append(
-                f'{_place(uses[0][1], sharding)} uses axis "{name}", '
-                "which a manual computation around it has bound"
-            )
+    if manual_axes:
+        violations += verify_free_axes(sharding, manual_axes)
     if len(sharding.replicated) > 1:
         violations += _verify_order("replicated", sharding.replicated, mesh)
     if len(sharding.unreduced) > 1:
         violations += _verify_order("unreduced", sharding.unreduced, mesh)
     return violations
+
+
+def verify_free_axes(sharding: Sharding, manual_axes: Collection[str]) -> list[str]:
+    """That a sharding inside manual computations uses none of the axes they have bound.
+
+    Along those axes the value is one device's piece already. Replicated and unreduced axes count
+    as used. `verify_sharding` asks this too, given the manual axes.
+
+    Returns:
+        One sentence for each bound axis that is used.
+    """
+    places: dict[str, str] = {}
+    lists = [*(dim.axes for dim in sharding.dims), sharding.replicated, sharding.unreduced]
+    for index, axes in enumerate(lists):
+        for axis in axes:
+            if axis.name in manual_axes:
+                places.setdefault(axis.name, _place(index, sharding))
+    return [
+        f'{place} uses axis "{name}", which a manual computation around it has bound'
+        for name, place in places.items()
+    ]
 
 
 def check_mesh(mesh: Mesh, *, where: str = "") -> None:

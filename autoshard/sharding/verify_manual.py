@@ -10,7 +10,7 @@ from autoshard.errors import ShardingError
 from autoshard.sharding.axes import AxisRef
 from autoshard.sharding.canonical import merge_axes
 from autoshard.sharding.layout import unused_axes
-from autoshard.sharding.manual import ManualComputation, ManualShapes, Shape
+from autoshard.sharding.manual import ManualComputation, ManualRegion, ManualShapes, Shape
 from autoshard.sharding.mesh import Mesh
 from autoshard.sharding.sharding import DimSharding, Sharding
 from autoshard.sharding.verify import in_mesh_order, resolve_mesh, verify_sharding
@@ -48,19 +48,11 @@ def verify_manual_computation(
     Returns:
         One sentence per violation, none when the border is sound.
     """
-    violations = [
-        f'axis "{name}" is already manual in a manual computation around this one'
-        for name in manual.manual_axes
-        if name in outer_manual_axes
-    ]
+    violations = verify_nesting(manual, outer_manual_axes)
     shardings = [
         *((f"operand {i}", sharding) for i, sharding in enumerate(manual.in_shardings)),
         *((f"result {i}", sharding) for i, sharding in enumerate(manual.out_shardings)),
     ]
-    if not shardings:
-        if manual.manual_axes:
-            violations.append("there are manual axes, and no operands or results to be local on")
-        return violations
     located: list[tuple[str, Sharding, Mesh]] = []
     for place, sharding in shardings:
         try:
@@ -96,6 +88,58 @@ def verify_manual_computation(
             manual.manual_axes,
             outer_manual_axes,
         )
+    return violations
+
+
+def verify_nesting(manual: ManualComputation, outer_manual_axes: Collection[str]) -> list[str]:
+    """That a nested manual computation binds no axis that one around it has bound.
+
+    Returns:
+        One sentence for each axis bound again.
+    """
+    return [
+        f'axis "{name}" is already manual in a manual computation around this one'
+        for name in manual.manual_axes
+        if name in outer_manual_axes
+    ]
+
+
+def verify_manual_region(
+    region: ManualRegion,
+    meshes: Mapping[str, Mesh],
+    *,
+    outer_manual_axes: Collection[str] = (),
+    strict: bool = False,
+) -> list[str]:
+    """Every rule that a manual computation, or anything in its region, breaks.
+
+    Inside, no sharding uses an axis that is manual there, and no nested manual computation binds
+    one. The shapes of values are not looked at.
+
+    Args:
+        region: What `find_manual_regions` returns.
+        meshes: The meshes its shardings name.
+        outer_manual_axes: Axes bound by the manual computations around this one.
+        strict: As in `verify_manual_computation`.
+
+    Returns:
+        One sentence per violation; of what is inside, it says which sharding or region.
+    """
+    manual = region.computation
+    violations = verify_manual_computation(
+        manual, meshes, outer_manual_axes=outer_manual_axes, strict=strict
+    )
+    bound = {*outer_manual_axes, *manual.manual_axes}
+    for index, sharding in enumerate(region.shardings):
+        try:
+            mesh = resolve_mesh(sharding, meshes)
+            found = verify_sharding(sharding, mesh, manual_axes=bound)
+        except ShardingError as error:
+            found = [error.what]
+        violations += _prefixed(f"sharding {index} inside", found)
+    for index, nested in enumerate(region.nested):
+        found = verify_manual_region(nested, meshes, outer_manual_axes=bound, strict=strict)
+        violations += _prefixed(f"region {index} inside", found)
     return violations
 
 
@@ -241,6 +285,8 @@ def _verify_values(
     outer_manual_axes: Collection[str],
 ) -> list[str]:
     violations = []
+    if not shapes and len(shardings) == 1 and _is_bare(shardings[0]):
+        shardings = ()  # Shardy lets one bare sharding stand where there is no value
     if len(shardings) != len(shapes):
         violations.append(f"there are {len(shardings)} {kind} shardings for {len(shapes)} {kind}s")
     if len(local_shapes) != len(shapes):
@@ -272,6 +318,10 @@ def _verify_values(
                 found = [error.what]
         violations += _prefixed(place, found)
     return violations
+
+
+def _is_bare(sharding: Sharding) -> bool:
+    return not (sharding.dims or sharding.replicated or sharding.unreduced)
 
 
 def _prefixed(place: str, violations: list[str]) -> list[str]:

@@ -1,13 +1,10 @@
-"""Random meshes and shardings, sound and unsound."""
+"""Any meshes, shardings and rules, sound or not."""
 
 from __future__ import annotations
 
-import itertools
-import random
-
 from hypothesis import strategies as st
 
-from autoshard.sharding import AxisRef, DimSharding, Mesh, MeshAxis, Sharding
+from autoshard.sharding import AxisRef, DimSharding, Mesh, MeshAxis, OpShardingRule, Sharding
 
 AXIS_NAMES = ("x", "y", "z", "data", 'q"uote', "é")
 
@@ -45,62 +42,12 @@ def shardings() -> st.SearchStrategy[Sharding]:
     )
 
 
-def sound_sharding(mesh: Mesh, rank: int, draw: random.Random) -> Sharding:
-    """A sharding that breaks no rule: parts of axes dealt out to dimensions and lists."""
-    parts: list[AxisRef] = []
-    for axis in mesh.axes:
-        cuts = [1]
-        while axis.size // cuts[-1] > 1 and draw.random() < 0.6:
-            rest = axis.size // cuts[-1]
-            factors = [k for k in range(2, rest + 1) if rest % k == 0]
-            cuts.append(cuts[-1] * draw.choice(factors))
-        parts += [
-            AxisRef(axis.name, start, end // start).canonical(mesh)
-            for start, end in itertools.pairwise(cuts)
-        ]
-    draw.shuffle(parts)
-    places: list[list[AxisRef]] = [[] for _ in range(rank + 3)]
-    for part in parts:
-        place = places[draw.randrange(rank + 3)]
-        if not (place and place[-1].can_merge(part)):
-            place.append(part)
-    dims = []
-    for axes in places[:rank]:
-        is_open = draw.random() < 0.4
-        priority = draw.choice([None, 0, 1, 7]) if axes or is_open else None
-        dims.append(DimSharding(tuple(axes), is_open, priority))
-    replicated, unreduced = (
-        _kept_apart(sorted(axes, key=lambda axis: (mesh.axis_index(axis.name), axis.pre_size)))
-        for axes in places[rank : rank + 2]
-    )
-    return Sharding(tuple(dims), replicated, unreduced)
-
-
-def _kept_apart(axes: list[AxisRef]) -> tuple[AxisRef, ...]:
-    """The axes without those that would merge with the one before."""
-    return tuple(
-        axis for index, axis in enumerate(axes) if index == 0 or not axes[index - 1].can_merge(axis)
-    )
-
-
-def damaged(sharding: Sharding, draw: random.Random) -> Sharding:
-    """The sharding with one thing changed, often for the worse."""
-    axes = [*sharding.axis_refs(), AxisRef("nowhere"), AxisRef("x", 2, 2), AxisRef("y", 1, 4)]
-    axis = draw.choice([*axes, AxisRef("x", 1, draw.choice([1, 2, 3, 8])), AxisRef("x")])
-    dims = list(sharding.dims)
-    replicated, unreduced = sharding.replicated, sharding.unreduced
-    where = draw.randrange(5)
-    if where == 0 and dims:
-        index = draw.randrange(len(dims))
-        old = dims[index]
-        dims[index] = DimSharding((*old.axes, axis), old.is_open, old.priority)
-    elif where == 1 and dims:
-        index = draw.randrange(len(dims))
-        dims[index] = DimSharding(dims[index].axes, draw.random() < 0.5, draw.choice([0, 3]))
-    elif where == 2:
-        replicated = (axis, *replicated)
-    elif where == 3:
-        unreduced = (*unreduced, axis)
-    else:
-        dims.append(DimSharding())
-    return Sharding(tuple(dims), replicated, unreduced)
+def op_sharding_rules() -> st.SearchStrategy[OpShardingRule]:
+    """Any value whose text has a form Shardy reads, most of them unsound."""
+    factors = st.integers(0, 40) | st.integers(0, 2**63 - 1)
+    dims = st.lists(factors, min_size=1, max_size=3).map(tuple)
+    tensors = st.lists(st.lists(dims, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple)
+    factor_set = st.lists(factors, max_size=3).map(tuple)
+    sizes = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=22).map(tuple)
+    sets = [factor_set] * 4
+    return st.builds(OpShardingRule, sizes, tensors, tensors, *sets, st.booleans())

@@ -29,7 +29,7 @@ from autoshard.sharding import (
     unused_axes,
     verify_sharding,
 )
-from tests.sharding.strategies import sound_sharding
+from experiments.shardy_oracle.random_shardings import sound_sharding
 
 XYZ = parse_mesh_sizes("x=2,y=4,z=2")
 

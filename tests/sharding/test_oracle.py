@@ -2,53 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from autoshard.errors import ShardingError
-from autoshard.sharding import (
-    Mesh,
-    MeshAxis,
-    Sharding,
-    format_mesh,
-    format_sharding,
-    parse_mesh,
-    parse_sharding,
-    resolve_mesh,
-    verify_mesh,
-    verify_sharding,
-)
-from tests.sharding.sdy_oracle import SdyOracle
-from tests.sharding.strategies import damaged, sound_sharding
-
-MESHES = [
-    parse_mesh('<["x"=8, "y"=6, "z"=2]>'),
-    parse_mesh('<["y"=4, "x"=12]>'),
-    parse_mesh('<["x"=2, "y"=1], device_ids=[1, 0]>'),
-    parse_mesh('<["é \\22"=4, "x"=16]>'),
-    Mesh(),
-    Mesh((), (3,)),
-]
-GARBLES = (
-    "",
-    ",",
-    "?",
-    "{",
-    "}",
-    ":",
-    "(1)2",
-    '"x"',
-    "p1",
-    "p01",
-    " ",
-    "//",
-    "0",
-    "1",
-    "<",
-    ">",
-    "-",
-)
+from autoshard.sharding import OpShardingRule
+from experiments.shardy_oracle import KINDS, SdyOracle, count_agreement
+from experiments.shardy_oracle.agreement import compare_rule_text, compare_sharding_text
+from experiments.shardy_oracle.random_rules import RuleCase
+from experiments.shardy_oracle.random_shardings import MESHES
 
 
 @pytest.fixture(scope="module")
@@ -56,46 +16,16 @@ def oracle() -> SdyOracle:
     return SdyOracle()
 
 
-def our_text(text: str, mesh: Mesh, rank: int) -> str | None:
-    """Canonical text of a sharding we accept, None for one we refuse."""
-    try:
-        sharding = parse_sharding(text)
-        mesh = resolve_mesh(sharding, {"mesh": mesh})
-    except ShardingError:
-        return None
-    return None if verify_sharding(sharding, mesh, (8,) * rank) else format_sharding(sharding)
-
-
-def their_text(oracle: SdyOracle, text: str, mesh: Mesh, rank: int) -> str | None:
-    line = format_mesh(mesh, "mesh")
-    verdict = oracle.sharding(text, [line], f"tensor<{'8x' * rank}f32>")
-    return verdict.text if verdict.accepts else None
-
-
-def random_case(draw: random.Random) -> tuple[str, Mesh, int]:
-    """Text of a sharding, sound or damaged once or twice, in its value or in its text."""
-    mesh, rank = draw.choice(MESHES), draw.randrange(4)
-    sharding: Sharding = sound_sharding(mesh, 0 if mesh.is_maximal else rank, draw)
-    for _ in range(draw.choice([0, 0, 1, 2])):
-        sharding = damaged(sharding, draw)
-    text = format_sharding(sharding)
-    if draw.random() < 0.3 and "\\" not in text:  # jaxlib aborts on names that are not UTF-8
-        at = draw.randrange(len(text))
-        text = text[:at] + draw.choice(GARBLES) + text[at + draw.randrange(3) :]
-    return text, mesh, rank
-
-
-def test_ten_thousand_random_shardings_get_the_verdict_and_text_shardy_gives(
-    oracle: SdyOracle,
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_thousands_of_random_texts_get_the_verdict_and_text_shardy_gives(
+    kind: str, seed: int
 ) -> None:
-    draw = random.Random(2)
-    num_sound = 0
-    for _ in range(10_000):
-        text, mesh, rank = random_case(draw)
-        ours = our_text(f"#sdy.sharding{text}", mesh, rank)
-        assert ours == their_text(oracle, text, mesh, rank), (text, mesh, rank)
-        num_sound += ours is not None
-    assert 2_000 < num_sound < 8_000  # both verdicts are well represented
+    agreement = count_agreement(kind, 5_000, seed)
+    assert agreement.different_verdicts == []
+    assert agreement.different_texts == []
+    assert 1_500 < agreement.accepted < 3_500  # both verdicts are well represented
+    assert agreement.stricter < 50
 
 
 @pytest.mark.parametrize(
@@ -126,6 +56,8 @@ def test_ten_thousand_random_shardings_get_the_verdict_and_text_shardy_gives(
         '<mesh <["a"=2], device_ids=[1, 0]>, [{"a"}]>',
         '<mesh<["a"=2], device_ids=[0, 1]>, [{"a"}]>',
         '<mesh<["a"=2, "a"=2]>, [{}]>',
+        '<mesh<["a"=2], device_ids=[1, - 0]>, [{"a"}]>',
+        '<mesh<["a"=2], device_ids=[1, --0]>, [{"a"}]>',
         '<mesh<["a"=2], device_ids=[1, 1]>, [{"a"}]>',
         "<mesh<[]>, [{}]>",
         "<mesh<[]>, []>",
@@ -138,31 +70,105 @@ def test_ten_thousand_random_shardings_get_the_verdict_and_text_shardy_gives(
 def test_corners_of_the_grammar_get_the_verdict_and_text_shardy_gives(
     text: str, oracle: SdyOracle
 ) -> None:
-    mesh = MESHES[0]
-    ours = our_text(f"#sdy.sharding{text}", mesh, 1)
-    assert ours == their_text(oracle, text, mesh, 1)
+    answer = compare_sharding_text(oracle, text, MESHES[0], 1)
+    assert answer.ours == answer.theirs
 
 
-def random_mesh(draw: random.Random) -> Mesh:
-    names = draw.choices(["x", "y", "z"], k=draw.randrange(4))
-    axes = tuple(MeshAxis(name, draw.choice([1, 2, 3])) for name in names)
-    if draw.random() < 0.4:
-        return Mesh(axes)
-    mesh = Mesh(axes)
-    device_ids = list(range(mesh.num_devices))
-    draw.shuffle(device_ids)
-    if draw.random() < 0.4:
-        device_ids[draw.randrange(len(device_ids))] = draw.randrange(-1, len(device_ids) + 2)
-    if draw.random() < 0.2:
-        device_ids.append(draw.randrange(5))
-    return Mesh(axes, tuple(device_ids))
+SIZES = "{i=2, j=8}"
 
 
-def test_random_meshes_get_the_verdict_and_text_shardy_gives(oracle: SdyOracle) -> None:
-    draw = random.Random(3)
-    for _ in range(300):
-        mesh = random_mesh(draw)
-        text = format_mesh(mesh, "mesh")
-        ours = None if verify_mesh(mesh) else text
-        verdict = oracle.mesh(text)
-        assert ours == (verdict.text if verdict.accepts else None), text
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<([i, j])->([i, j]) {SIZES}>",
+        " <([i, j])->([i, j]) {i=2, j=8}>",
+        "< ( [ i , j ] ) -> ( [ i , j ] ) { i = 2 , j = 8 } , custom >",
+        f"<([i, j])->([i, j]) {SIZES} // comment\n, custom>",
+        f"<([i, j])- >([i, j]) {SIZES}>",
+        f"<([i, j])->([i, j]) {SIZES} reduction={{}}>",
+        f"<([i, j])->([i, j]) {SIZES} reduction=>",
+        f"<([i, j])->([i, j]) {SIZES} reduction= {{ }} permutation=need_replication={{i}}>",
+        f"<([i, j])->([i, j]) {SIZES} need_replication=permutation={{i}}>",
+        f"<([i, j])->([i, j]) {SIZES} permutation={{i}} need_replication={{j}}>",
+        f"<([i, j])->([i, j]) {SIZES} permutation={{i}} permutation={{j}}>",
+        f"<([i, j])->([i, j]) {SIZES} permutation={{j, i}}>",
+        f"<([i, j])->([i, j]) {SIZES} permutation={{i, i}}>",
+        f"<([i, j])->([i, j]) {SIZES} permutation={{i}} blocked_propagation={{i, j}}>",
+        f"<([i, j])->([i, j]) {SIZES} permutation={{k}}>",
+        f"<([i, j])->([i, j]) {SIZES} reduction={{j}}>",
+        f"<([i, j])->([i, j]) {SIZES} custom>",
+        f"<([i, j])->([i, j]) {SIZES},>",
+        f"<([i, j])->([i, j]) {SIZES}, custom, custom>",
+        f"<([i, j])->([i, j]) {SIZES}>>",
+        f"<([i, j])->([i, j]) {SIZES} {{}}>",
+        "<([i, j])->([i, j]) {i=0x2, j=08}>",
+        "<([i, j])->([i, j]) {i=- 2, j=-0x8}>",
+        "<([i, j])->([i, j]) {i=2147483647, j=-2147483648}>",
+        "<([i, j])->([i, j]) {i=2, j=- 2147483648}>",
+        "<([i, j])->([i, j]) {i=2147483648, j=8}>",
+        "<([i, j])->([i, j]) {i=-2147483649, j=8}>",
+        "<([i, j])->([i, j]) {i=+2, j=8}>",
+        "<([i, j])->([i, j]) {i=--2, j=8}>",
+        "<([i, j])->([i, j]) {i=- -2, j=8}>",
+        "<([i, j])->([i, j]) {i=2.0, j=8}>",
+        "<([i, j])->([i, j]) {i=0, j=3}>",
+        "<([i, j])->([i, j]) {j=8, i=2}>",
+        "<([i, j])->([i, j]) {i=2, j=8,}>",
+        "<([i, j])->([i, j]) {i=2, i=2}>",
+        "<([i, j])->([i, j]) {ij=2}>",
+        "<([i, j])->([i, j])>",
+        "<([ij, k])->([i, jk]) {i=2, j=2, k=4}>",
+        "<([i j, k])->([i, j k]) {i=2, j=2, k=4}>",
+        "<([ij, k])->([i, jk]) {i=2, j=1, k=4}>",
+        "<([i,])->([i, j]) {i=2, j=8}>",
+        "<([, i])->([i, j]) {i=2, j=8}>",
+        "<([i, ii])->([i, j]) {i=2, j=8}>",
+        "<([i, z])->([i, z]) {i=2, j=8}>",
+        "<([i, z_1])->([i, j]) {i=2, j=8}>",
+        "<([i, z_0])->([i, j]) {i=2, j=8}>",
+        "<([i, z_])->([i, j]) {i=2, j=8}>",
+        "<([i, j_1])->([i, j]) {i=2, j=8}>",
+        "<([i, h])->([i, j]) {i=2, j=8}>",
+        '<([i, "j"])->([i, j]) {i=2, j=8}>',
+        "<([i, i1])->([i, j]) {i=2, j=8}>",
+        "<([i, in])->([i, j]) {i=2, j=8, k=1, l=1, m=1, n=2}>",
+        "<()->([i, j]) {i=2, j=8}>",
+        "<([i, j])->() {i=2, j=8}>",
+        "<([i, j], [])->([i, j]) {i=2, j=8}>",
+        "<([i])->([i, j]) {i=2, j=8}>",
+    ],
+)
+def test_corners_of_the_grammar_of_rules_get_the_verdict_and_text_shardy_gives(
+    text: str, oracle: SdyOracle
+) -> None:
+    answer = compare_rule_text(oracle, text, RuleCase(OpShardingRule(), ((2, 8),), ((2, 8),)))
+    assert answer.ours == answer.theirs
+
+
+EIGHTEEN = [chr(ord("i") + index) for index in range(18)]
+
+
+@pytest.mark.parametrize(
+    ("text", "theirs"),
+    [
+        (
+            "<([i, j])->([i, j]) {i=2, j=8} need_replication={ij}>",
+            "<([i, j])->([i, j]) {i=2, j=8} need_replication={i}>",
+        ),
+        (
+            "<([i, j])->([i, j]) {i=2, j=true}>",
+            "<([i, j])->([i, j]) {i=2, j=-1}>",
+        ),
+        (
+            f"<([{''.join(EIGHTEEN[:-1])}, z_9223372036854775808])->([i, j]) "
+            f"{{{', '.join(f'{name}=2' for name in EIGHTEEN)}}}>",
+            f"<([{''.join(EIGHTEEN[:-1])}, z])->([i, j]) "
+            f"{{{', '.join(f'{name}=2' for name in EIGHTEEN)}}}>",
+        ),
+    ],
+)
+def test_what_shardy_reads_as_something_else_is_refused(
+    text: str, theirs: str, oracle: SdyOracle
+) -> None:
+    answer = compare_rule_text(oracle, text, RuleCase(OpShardingRule(), ((2, 8),), ((2, 8),)))
+    assert (answer.ours, answer.theirs) == (None, theirs)

@@ -19,7 +19,7 @@ from autoshard.sharding import (
     resolve_mesh,
     verify_sharding,
 )
-from tests.sharding.strategies import sound_sharding
+from experiments.shardy_oracle.random_shardings import sound_sharding
 
 MESH = parse_mesh('<["x"=2, "y"=8, "z"=2, "c"=6]>')
 
