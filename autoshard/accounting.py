@@ -82,9 +82,13 @@ def _op_account(
     candidate = decoded.candidates[op.index]
     graph, buffers = encoded.graph, encoder.buffers
     total = float(costing.candidate_seconds(graph, buffers, op, (candidate,))[0])
-    reduction = float(costing.reduction_seconds(graph, op, (candidate,))[0])
-    collectives = list(_reductions(costing, encoded, decoded, op))
-    spent = reduction * op.repeat
+    sent = float(costing.reduction_seconds(graph, op, (candidate,))[0])
+    sent += float(costing.written_seconds(graph, op, (candidate,))[0])
+    collectives = [
+        *_reductions(costing, encoded, decoded, op),
+        *_written(costing, encoded, decoded, op),
+    ]
+    spent = sent * op.repeat
     paid: set[tuple[int, Layout]] = set()
     for position, value in enumerate(op.operands):
         have, want = decoded.layouts[value], candidate.operands[position]
@@ -109,7 +113,7 @@ def _op_account(
             for step in table.chain(have, want)
             if step.kind is not StepKind.SLICE
         ]
-    return (total - reduction) * op.repeat, spent, collectives
+    return (total - sent) * op.repeat, spent, collectives
 
 
 def _collective(
@@ -158,6 +162,25 @@ def _reductions(
                 op=_op_text(op),
             )
             num_bytes //= encoded.parts.num_shards(parts)
+
+
+def _written(
+    costing: Costing, encoded: Encoded, decoded: Decoded, op: Op
+) -> Iterator[PredictedCollective]:
+    """What the user wrote in a `shard_map` body."""
+    if op.collective is None:
+        return
+    axes, size = costing.written_axes(op.collective)
+    candidate = decoded.candidates[op.index]
+    mesh = encoded.parts.mesh
+    yield PredictedCollective(
+        kind=op.collective.kind,
+        axes=tuple(_axis_text(encoded, a.name, a.pre_size, a.size_on(mesh)) for a in axes),
+        group_size=size,
+        bytes_per_device=costing.written_bytes(encoded.graph, op, candidate),
+        count=op.repeat,
+        op=_op_text(op),
+    )
 
 
 def memory_use(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> MemoryUse:

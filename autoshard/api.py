@@ -4,30 +4,49 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from autoshard.apply.planned import Plan, propagator_for
+from autoshard.apply.stablehlo.module_file import read_module_file
+from autoshard.apply.stablehlo.read_module import read_module
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.carried import carried_pairs
+from autoshard.collectives import HardwarePrices
+from autoshard.constraints import Resolved
 from autoshard.encode import PICOSECONDS, Wishes
 from autoshard.errors import InputError
+from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.key_arrays import with_word_dims, without_word_dims
 from autoshard.frontend.meshes import read_mesh
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT, ModuleNames, module_to_graph
 from autoshard.frontend.signature import argument_positions, function_name
 from autoshard.frontend.trace import Traced, trace
+from autoshard.frontend.user_constraints import (
+    asked_inside,
+    read_constraints,
+    resolve_constraints,
+)
 from autoshard.graph.program import Graph
 from autoshard.hand_plans import hand_baselines
 from autoshard.memory_budget import parse_memory_budget
-from autoshard.plan import Baseline, PlanData, PlannedTensor, SolverFacts
-from autoshard.planner import Solution, SolveOptions, Stages, plan_graph, seconds_with
+from autoshard.plan import AskedTerm, Baseline, PlanData, PlannedTensor, SolverFacts
+from autoshard.planner import (
+    Solution,
+    SolveOptions,
+    Stages,
+    plan_graph,
+    seconds_with,
+    spoken_priorities,
+)
+from autoshard.round_records import planned_rounds
 from autoshard.sharding import Mesh, Sharding
 from autoshard.source_names import with_short_sources
 from autoshard.version import VERSION
+from autoshard.wishes import AlikeWish
 from cost_models import AlphaBetaModel, CostModelError, Hardware, get_hardware, load_hardware
 from solvers import CATALOG, Progress, Status
 
@@ -40,6 +59,7 @@ def optimize(
     memory_budget: str | float | None = "auto",
     in_shardings: Any = None,
     out_shardings: Any = None,
+    constraints: Any = None,
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -66,8 +86,12 @@ def optimize(
         memory_budget: Hard limit per device: `"auto"` for all the device offers, bytes, `"80GiB"`,
             a fraction such as 0.9, or None.
         in_shardings: Shardings the user insists on, as for `jax.jit`; None is free, and here
-            `P.UNCONSTRAINED` dimensions are free too.
+            `P.UNCONSTRAINED` dimensions are free too. Dimensions with priorities are decided one
+            priority after another, the smallest first.
         out_shardings: Likewise for the result.
+        constraints: What else is asked: a mapping from selector (`params**["w1"]`,
+            `model.py:42 dot_general`) to sharding, a list of `Pin`, `Uses` and `Group`, or the path
+            of a YAML file.
         donate_argnums: Arguments whose buffers the step may reuse.
         static_argnums: Arguments that are no arrays.
         kwargs: Keyword arguments of the function.
@@ -91,6 +115,7 @@ def optimize(
     """
     stages = Stages()
     ours, context, concrete = read_mesh(mesh)
+    terms = read_constraints(constraints, DeviceOrder.of(ours, concrete))
     _check_options(solver, time_limit_seconds, relative_gap)
     machine, device_bytes = _hardware(hardware, ours)
     budget = parse_memory_budget(memory_budget, device_bytes)
@@ -101,12 +126,150 @@ def optimize(
             kwargs,
             mesh=ours,
             context=context,
+            devices=concrete,
             in_shardings=in_shardings,
             out_shardings=out_shardings,
             donate_argnums=donate_argnums,
             static_argnums=static_argnums,
         )
+    options = SolveOptions(
+        backend=solver,
+        time_limit_seconds=time_limit_seconds,
+        relative_gap=relative_gap,
+        seed=seed,
+    )
+    solved = _solve(
+        traced,
+        terms,
+        _Setting(ours, machine, budget, options, stages, baselines),
+        trip_counts=trip_counts,
+        default_trip_count=default_trip_count,
+        progress=progress,
+    )
+    data = replace(
+        _plan_data(function_name(fn), traced, solved),
+        donate_argnums=argument_positions(donate_argnums, len(args), "donate_argnums", fn),
+        static_argnums=argument_positions(static_argnums, len(args), "static_argnums", fn),
+    )
+    return Plan(
+        data,
+        fn,
+        traced,
+        concrete,
+        data.donate_argnums,
+        data.static_argnums,
+        lambda changes: seconds_with(solved.solution, changes, options),
+        prices=HardwarePrices.of(machine, ours),
+    )
+
+
+def optimize_module(
+    module: str | bytes | Path,
+    *,
+    mesh: Any,
+    hardware: str | Path | Hardware = "cpu-host",
+    memory_budget: str | float | None = "auto",
+    trip_counts: Mapping[str, float] | None = None,
+    default_trip_count: float = DEFAULT_TRIP_COUNT,
+    solver: str = "auto",
+    time_limit_seconds: float = 60.0,
+    relative_gap: float = 0.01,
+    seed: int = 0,
+    baselines: bool = True,
+    progress: Callable[[Progress], None] | None = None,
+) -> Plan:
+    """Choose a sharding for every tensor of a StableHLO program that came from elsewhere.
+
+    What its `sdy` annotations say is kept: shardings of arguments and results, constraints, groups,
+    manual computations. `plan.stablehlo()` writes the program back with a sharding on every value,
+    `plan.export()` makes it callable.
+
+    Args:
+        module: Text, bytecode, or the path of a file with either; its main is the program.
+        mesh: As for `optimize`.
+        hardware: As for `optimize`, like all that follow.
+        memory_budget: Hard limit per device.
+        trip_counts: Trip counts of loops, by `"model.mlir:40"`, the line the loop stands on.
+        default_trip_count: For loops that nobody tells.
+        solver: Backend name, or "auto".
+        time_limit_seconds: For the solver.
+        relative_gap: Stop once the plan is proven this close to the best.
+        seed: One seed, one plan.
+        baselines: Price plans written by hand too.
+        progress: Told of a long solve.
+
+    Raises:
+        InputError: A mesh, option or file that cannot be used.
+        ExportError: The module does not parse, or cannot be planned; with line and column.
+        ConstraintError: Its shardings contradict one another or fit no tensor.
+    """
+    stages = Stages()
+    ours, _, concrete = read_mesh(mesh)
+    _check_options(solver, time_limit_seconds, relative_gap)
+    machine, device_bytes = _hardware(hardware, ours)
+    budget = parse_memory_budget(memory_budget, device_bytes)
+    name = module.name if isinstance(module, Path) else "module"
+    with stages.time("read the module"):
+        content = read_module_file(module) if isinstance(module, Path) else module
+        traced = read_module(content, ours, name=name)
+    options = SolveOptions(
+        backend=solver,
+        time_limit_seconds=time_limit_seconds,
+        relative_gap=relative_gap,
+        seed=seed,
+    )
+    solved = _solve(
+        traced,
+        (),
+        _Setting(ours, machine, budget, options, stages, baselines),
+        trip_counts=trip_counts,
+        default_trip_count=default_trip_count,
+        progress=progress,
+    )
+    return Plan(
+        _plan_data(name, traced, solved),
+        None,
+        traced,
+        concrete,
+        price=lambda changes: seconds_with(solved.solution, changes, options),
+        prices=HardwarePrices.of(machine, ours),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Setting:
+    """What a program is planned for, and how."""
+
+    mesh: Mesh
+    machine: Hardware
+    budget: int | None
+    options: SolveOptions
+    stages: Stages
+    baselines: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Solved:
+    """A decided plan in the planner's terms, and what went into it."""
+
+    setting: _Setting
+    solution: Solution
+    by_hand: tuple[Baseline, ...]
+    asked: Resolved
+
+
+def _solve(
+    traced: Traced,
+    terms: Any,
+    setting: _Setting,
+    *,
+    trip_counts: Mapping[str, float] | None,
+    default_trip_count: float,
+    progress: Callable[[Progress], None] | None,
+) -> _Solved:
+    mesh, budget, options, stages = setting.mesh, setting.budget, setting.options, setting.stages
     with stages.time("graph"):
+        asked = resolve_constraints(terms, traced, mesh)
         graph = module_to_graph(
             traced.module,
             ModuleNames(
@@ -118,41 +281,23 @@ def optimize(
             ),
             trip_counts=trip_counts,
             default_trip_count=default_trip_count,
+            asked=asked_inside(asked, traced, mesh),
         )
-    options = SolveOptions(
-        backend=solver,
-        time_limit_seconds=time_limit_seconds,
-        relative_gap=relative_gap,
-        seed=seed,
-    )
-    wishes = _wishes(traced, graph)
+    wishes = _wishes(traced, graph, asked)
     solution = plan_graph(
-        graph, ours, machine, wishes, budget, options, stages=stages, progress=progress
+        graph, mesh, setting.machine, wishes, budget, options, stages=stages, progress=progress
     )
     by_hand: tuple[Baseline, ...] = ()
-    if baselines and solution.is_feasible:
+    if setting.baselines and solution.is_feasible:
         with stages.time("baselines"):
-            propagator = propagator_for(traced, ours)
+            propagator = propagator_for(traced, mesh)
             by_hand = hand_baselines(
                 solution,
                 lambda inputs, outputs: propagator.propagate(inputs[graph.num_captured :], outputs),
                 budget,
                 options,
             )
-    data = replace(
-        _plan_data(fn, traced, ours, machine, budget, solution, by_hand, stages),
-        donate_argnums=argument_positions(donate_argnums, len(args), "donate_argnums", fn),
-        static_argnums=argument_positions(static_argnums, len(args), "static_argnums", fn),
-    )
-    return Plan(
-        data,
-        fn,
-        traced,
-        concrete,
-        data.donate_argnums,
-        data.static_argnums,
-        lambda changes: seconds_with(solution, changes, options),
-    )
+    return _Solved(setting, solution, by_hand, asked)
 
 
 def _hardware(given: str | Path | Hardware, mesh: Mesh) -> tuple[Hardware, int]:
@@ -195,7 +340,7 @@ def _check_options(solver: str, time_limit_seconds: float, relative_gap: float) 
             )
 
 
-def _wishes(traced: Traced, graph: Graph) -> Wishes:
+def _wishes(traced: Traced, graph: Graph, asked: Resolved) -> Wishes:
     def types(avals: Sequence[Any]) -> list[tuple[tuple[int, ...], str]]:
         return [(tuple(aval.shape), str(aval.dtype)) for aval in avals]
 
@@ -212,31 +357,37 @@ def _wishes(traced: Traced, graph: Graph) -> Wishes:
         types(traced.out_avals),
     )
     return Wishes(
-        arguments=(*captured, *map(with_word_dims, traced.user_in, traced.in_avals)),
-        results=tuple(map(with_word_dims, traced.user_out, traced.out_avals)),
+        arguments=(*captured, *map(with_word_dims, asked.arguments, traced.in_avals)),
+        results=tuple(map(with_word_dims, asked.results, traced.out_avals)),
         alike=[(len(captured) + argument, result) for argument, result in carried],
+        groups=[
+            AlikeWish(tuple(_member(graph, path) for path in group.paths), group.said)
+            for group in asked.groups
+        ],
     )
 
 
-def _plan_data(
-    fn: Callable[..., Any],
-    traced: Traced,
-    mesh: Mesh,
-    machine: Hardware,
-    budget: int | None,
-    solution: Solution,
-    by_hand: tuple[Baseline, ...],
-    stages: Stages,
-) -> PlanData:
+def _member(graph: Graph, path: str) -> tuple[int, int]:
+    """The op that decides a tensor of a group, and its value."""
+    if path.startswith("out<"):
+        result = graph.results[int(path.removeprefix("out<"))]
+        return result.index, result.operands[0]
+    value = graph.value_by_path[path]
+    return graph.values[value].op, value
+
+
+def _plan_data(name: str, traced: Traced, solved: _Solved) -> PlanData:
+    solution, setting = solved.solution, solved.setting
     account = solution.account
+    rounds, listing = planned_rounds(solution)
     uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
     return with_short_sources(
         PlanData(
-            function=function_name(fn),
+            function=name,
             program=traced.record,
-            mesh=mesh,
-            hardware=machine.name,
-            memory_budget=budget,
+            mesh=setting.mesh,
+            hardware=setting.machine.name,
+            memory_budget=setting.budget,
             arguments=_shown(_tensors(solution, is_result=False), traced.in_avals),
             results=_shown(_tensors(solution, is_result=True), traced.out_avals),
             values=_values(solution),
@@ -249,9 +400,12 @@ def _plan_data(
             communication_seconds=account.communication_seconds,
             memory=account.memory,
             solver=_solver_facts(solution),
-            baselines=by_hand,
+            baselines=solved.by_hand,
+            asked=tuple(AskedTerm(text=term.text, paths=term.paths) for term in solved.asked.asked),
+            rounds=rounds,
+            listing=listing,
             notes=(*traced.notes, *solution.graph.notes),
-            stage_seconds=dict(stages.seconds),
+            stage_seconds=dict(setting.stages.seconds),
             versions={
                 "autoshard": VERSION,
                 **{name: importlib.metadata.version(name) for name in ("jax", "ortools")},
@@ -301,7 +455,7 @@ def _values(solution: Solution) -> dict[str, Any]:
     return {
         path: solution.encoded.parts.to_sharding(solution.decoded.layouts[value])
         for path, value in graph.value_by_path.items()
-        if graph.values[value].shape and not path.startswith("in.")
+        if graph.values[value].shape and not path.startswith("in.") and "<" not in path
     }
 
 
@@ -320,12 +474,27 @@ _ADVICE = {
 }
 
 
+def _advice(solution: Solution) -> str:
+    """What to do next; where rounds came before, what they have to do with it."""
+    status = solution.result.status
+    rounds = [decided.round for decided in solution.rounds]
+    if not rounds:
+        return _ADVICE[status]
+    before = spoken_priorities(rounds[:-1])
+    if status in (Status.INFEASIBLE, Status.NO_SOLUTION):
+        return (
+            f"{_ADVICE[status]} What {before} decided is fixed by now: give priority"
+            f" {rounds[-1].priority} one of these numbers, to decide both at once."
+        )
+    return f"{_ADVICE[status]} Gap and bound are among the plans that extend what {before} decided."
+
+
 def _solver_facts(solution: Solution) -> SolverFacts:
     result = solution.result
     bound = result.lower_bound / PICOSECONDS
     return SolverFacts(
         status=result.status.value,
-        advice=_ADVICE[result.status],
+        advice=_advice(solution),
         backend=result.backend,
         seconds=(result.cost or 0) / PICOSECONDS,
         bound_seconds=bound,

@@ -6,17 +6,13 @@ sums need all follow from that assignment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise, product
+from itertools import product
 from math import gcd
 
-from autoshard.errors import ConstraintError
-from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Dims, Rule
 from autoshard.layouts import Layout, MeshParts, Parts, part_orders
-from autoshard.pinned import constraint_sharding
-from autoshard.sharding import AxisRef, Mesh, MeshAxis
 
 MAX_CANDIDATES = 400
 _COPRIME = 2**61 - 1  # a prime that no mesh is a multiple of
@@ -57,7 +53,8 @@ class CandidateMaker:
             mesh order, sums scattered onto several dimensions), then those that cut the work
             least. Those that use a single axis always stay.
         written: Layouts the user wrote. Every op may follow their orders of axes, and an axis
-            they use in parts may cut different factors with its parts.
+            they use in parts may cut different factors with its parts. In place of one on another
+            mesh, its twin on this one is followed.
     """
 
     parts: MeshParts
@@ -65,6 +62,10 @@ class CandidateMaker:
     written: frozenset[Layout] = frozenset()
     _orders_of: dict[frozenset[int], tuple[Parts, ...]] = field(default_factory=dict)
     _by_rule: dict[tuple[Rule, frozenset[str]], tuple[Candidate, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        twins = (self.parts.twin(layout) for layout in self.written)
+        self.written = frozenset(layout for layout in twins if layout is not None)
 
     def of_rule(
         self, rule: Rule, forbidden_axes: frozenset[str] = frozenset()
@@ -278,65 +279,3 @@ def _result_shape(rule: Rule) -> tuple[int, ...]:
             size *= rule.factor_sizes[factor]
         shape.append(size)
     return tuple(shape)
-
-
-def choose_splits(
-    graph: Graph, mesh_sizes: dict[str, int], written: Iterable[AxisRef] = ()
-) -> dict[str, tuple[int, ...]]:
-    """Split an axis where heavy matmuls have a batch factor (heads) that only part of it divides.
-
-    The split that serves the most matmul work wins; an axis no matmul needs in parts stays whole.
-    Sub-axes that the user wrote down split their axis where they begin and end, and no further.
-
-    Args:
-        graph: The program.
-        mesh_sizes: Axis sizes by name.
-        written: Axis references in the user's shardings.
-
-    Raises:
-        ConstraintError: The user's sub-axes of one axis cannot be parts of one splitting of it,
-            or a sharding constraint is on another mesh.
-    """
-    splits: dict[str, tuple[int, ...]] = {}
-    cuts: dict[str, set[int]] = {}
-    refs: dict[str, list[AxisRef]] = {}
-    mesh = Mesh(tuple(MeshAxis(name, size) for name, size in mesh_sizes.items()))
-    pinned = (op for op in graph.ops if op.kind is OpKind.CONSTRAINT)
-    constrained = (ref for op in pinned for ref in constraint_sharding(op, mesh)[0].axis_refs())
-    for ref in chain(written, constrained):
-        if ref.size is not None and ref.name in mesh_sizes:
-            cuts.setdefault(ref.name, set()).update((ref.pre_size, ref.pre_size * ref.size))
-            refs.setdefault(ref.name, []).append(ref)
-    for axis, size in mesh_sizes.items():
-        if axis in cuts:
-            places = sorted({1, size} | cuts[axis])
-            if any(after % before for before, after in pairwise(places)):
-                shown = " and ".join(str(ref) for ref in dict.fromkeys(refs[axis]))
-                raise ConstraintError(
-                    f'{shown} cannot be parts of one splitting of axis "{axis}" of size {size}',
-                    where="sub-axes in in_shardings, out_shardings and sharding constraints",
-                    fix="use sub-axes that begin and end at places which divide one another",
-                )
-            splits[axis] = tuple(b // a for a, b in pairwise(places))
-            continue
-        work: dict[int, float] = {}
-        for op in graph.ops:
-            if op.kind is not OpKind.COMPUTE or op.op_class is not OpClass.MATMUL:
-                continue
-            assert op.rule is not None
-            for factor in _batch_factors(op.rule):
-                part = gcd(op.rule.factor_sizes[factor], size)
-                if 1 < part < size:
-                    work[part] = work.get(part, 0.0) + op.flops * op.repeat
-        if work:
-            part = max(sorted(work), key=lambda p: work[p])
-            splits[axis] = (part, size // part)
-    return splits
-
-
-def _batch_factors(rule: Rule) -> set[int]:
-    """Factors that every operand and result has: cutting one needs no communication."""
-    per_tensor = [
-        {factor for dim in tensor for factor in dim} for tensor in (*rule.operands, *rule.results)
-    ]
-    return set.intersection(*per_tensor) - rule.need_replication

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -15,12 +16,22 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from autoshard import api
+from autoshard.apply.stablehlo.module_file import is_module_file
+from autoshard.cli_export import (
+    explain_options,
+    export_options,
+    plan_module_file,
+    run_explain,
+    run_export,
+    save_planned,
+)
+from autoshard.cli_solve import solve_command
 from autoshard.encode import PICOSECONDS
 from autoshard.errors import AutoshardError, InputError, PlanError
 from autoshard.plan_diff import diff_plans
 from autoshard.plan_json import load_plan_data
 from autoshard.progress import ProgressLine
-from autoshard.report import print_diff, print_report
+from autoshard.report import format_program, print_diff, print_report
 from autoshard.report.hardware_text import print_hardware
 from autoshard.sharding import parse_mesh_sizes
 from autoshard.targets import load_target
@@ -96,7 +107,7 @@ def main() -> None:
         "plan train:train_step --mesh data=2,model=4 --hardware tpu-v5e --out plan.json"
     ),
 )
-@click.argument("target", metavar="MODULE:FUNCTION")
+@click.argument("target", metavar="MODULE:FUNCTION|FILE.mlir")
 @click.option("--mesh", required=True, help="Axes and their sizes: data=2,model=4.")
 @click.option(
     "--hardware",
@@ -110,7 +121,16 @@ def main() -> None:
     show_default=True,
     help="Limit per device: 16GiB, 0.9 (of the device), auto (all of it) or none.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Save the plan to this file.")
+@click.option(
+    "--constraints",
+    type=click.Path(path_type=Path),
+    help="A YAML file with shardings to keep: pins, uses, groups.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Save the plan to this file; to one that ends in .mlir, the planned program.",
+)
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
@@ -143,6 +163,7 @@ def plan_command(
     mesh: str,
     hardware: str,
     memory: str,
+    constraints: Path | None,
     out: Path | None,
     time_limit: float,
     gap: float,
@@ -152,12 +173,13 @@ def plan_command(
     no_baselines: bool,
     width: int | None,
 ) -> None:
-    """Plan MODULE:FUNCTION and print a report.
+    """Plan MODULE:FUNCTION, or a StableHLO module in a file, and print a report.
 
     The arguments come from a Python function beside it, found by name: autoshard_args_FUNCTION() or
     autoshard_args() in the module, or an attribute `autoshard_args` of the function. It returns a
     tuple of arguments (jax.ShapeDtypeStruct will do), or a dict with the tuple under "args" and, if
-    wanted, "kwargs", "in_shardings", "out_shardings", "donate_argnums", "static_argnums".
+    wanted, "kwargs", "in_shardings", "out_shardings", "constraints", "donate_argnums",
+    "static_argnums". What --constraints says is added to what the hook says.
 
     Exit code 1: no plan fits; 2: an error. Neither writes a file.
     """
@@ -165,12 +187,16 @@ def plan_command(
     counts = dict(map(_trip_count, trip_counts))
     if out is not None:
         _check_writable(out)
-    call = load_target(target)
+    if is_module_file(target):
+        make = partial(plan_module_file, target)
+    else:
+        call = load_target(target)
+        options = dict(call.options)
+        if constraints is not None:
+            options["constraints"] = [options.get("constraints", ()), constraints]
+        make = partial(api.optimize, call.function, *call.args, **options)
     with ProgressLine(seconds_per_cost=1 / PICOSECONDS) as progress:
-        plan = api.optimize(
-            call.function,
-            *call.args,
-            **call.options,
+        plan = make(
             mesh=mesh,
             hardware=hardware,
             memory_budget=None if memory == "none" else memory,
@@ -185,7 +211,7 @@ def plan_command(
     if plan.data.is_feasible:
         _ = plan.constraints  # worked out on first use; the report and the file show them
         if out is not None:
-            plan.save(out)
+            save_planned(plan, out, target)
     print_report(plan.data, _stdout(), width)
     if not plan.data.is_feasible:
         click.echo(
@@ -198,9 +224,19 @@ def plan_command(
 
 @main.command("report", cls=_Command, epilog=_example("report plan.json --width 120"))
 @click.argument("plan", type=click.Path(path_type=Path))
+@click.option(
+    "--round",
+    "after_round",
+    type=click.IntRange(min=0),
+    metavar="PRIORITY",
+    help="Print the program after this round of priorities instead.",
+)
 @_width_option
-def report_command(plan: Path, width: int | None) -> None:
+def report_command(plan: Path, after_round: int | None, width: int | None) -> None:
     """Print what a saved plan says: totals, shardings, collectives, memory."""
+    if after_round is not None:
+        _stdout().write(format_program(load_plan_data(plan), after_round))
+        return
     print_report(load_plan_data(plan), _stdout(), width)
 
 
@@ -225,6 +261,47 @@ def diff_command(before: Path, after: Path, width: int | None) -> None:
 def hardware_command(width: int | None) -> None:
     """List the machines known by name."""
     print_hardware(CATALOG, _stdout(), width)
+
+
+@main.command(
+    "export",
+    cls=_Command,
+    epilog=_example("export plan.json -o model.mlir --stage collectives"),
+)
+@export_options
+def export_command(
+    plan: Path, target: str | None, out: Path, stage: str, platform: str | None
+) -> None:
+    """Write the program of a saved plan as StableHLO, a sharding on every value.
+
+    The program is traced again: from MODULE:FUNCTION or the module file that the plan was made
+    from, which the plan file names, or from the one given.
+    """
+    _check_writable(out)
+    run_export(plan, target, out, stage, platform)
+
+
+@main.command("explain", cls=_Command, epilog=_example("explain plan.json --against propagation"))
+@explain_options
+@_width_option
+def explain_command(
+    plan: Path,
+    target: str | None,
+    against: str,  # noqa: ARG001  (there is one choice so far)
+    inputs: str,
+    time_limit: float,
+    width: int | None,
+) -> None:
+    """Print where a saved plan differs from Shardy's propagation alone, why, and what that saves.
+
+    The program is traced again, and planned again to price the differences.
+    """
+    run_explain(plan, target, inputs, time_limit, width)
+
+
+main.command(
+    "solve", cls=_Command, epilog=_example("solve instance.json.gz --timeout 60 --seed 0")
+)(solve_command)
 
 
 def _trip_count(text: str) -> tuple[str, float]:

@@ -15,9 +15,11 @@ import numpy.typing as npt
 
 from autoshard.candidates import Candidate
 from autoshard.graph.buffers import Buffers
+from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.reshard import StepKind
+from autoshard.sharding import AxisRef, axes_crossed, spanned_axes
 from cost_models import AlphaBetaModel, AxisPart, Hardware
 
 if TYPE_CHECKING:
@@ -64,16 +66,20 @@ class Costing:
     model: CostModel
     parts: MeshParts
     _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
+    _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
     _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
 
     def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
-        """Mesh parts as the cost model names them, in mesh order."""
+        """Mesh parts as the cost model names them, in mesh order.
+
+        Parts of another mesh are priced as all those of this one that their devices differ in.
+        """
         found = self._axes.get(chosen)
         if found is None:
             sizes = self.parts.mesh.sizes
             found = tuple(
                 AxisPart(ref.name, ref.pre_size, ref.size or sizes[ref.name])
-                for ref in self.parts.refs(tuple(sorted(chosen)))
+                for ref in self.parts.refs(self.parts.spanned(chosen))
             )
             self._axes[chosen] = found
         return found
@@ -108,9 +114,62 @@ class Costing:
             return self._arrival_seconds(graph, op, arrays)
         if op.kind is not OpKind.COMPUTE:
             return np.zeros(len(candidates))
-        return self._work_seconds(graph, buffers, op, arrays) + self.reduction_seconds(
-            graph, op, candidates
+        spent = self.reduction_seconds(graph, op, candidates)
+        if op.collective is not None:
+            return spent + self.written_seconds(graph, op, candidates)
+        return spent + self._work_seconds(graph, buffers, op, arrays)
+
+    def written_seconds(
+        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds one run of a collective that the user wrote takes.
+
+        A broadcast passes every link once, as a permutation does.
+        """
+        if op.collective is None:
+            return np.zeros(len(candidates))
+        kind = op.collective.kind
+        num_bytes = np.array([self.written_bytes(graph, op, c) for c in candidates], dtype=float)
+        seconds = {
+            "all-gather": self.model.all_gather_seconds,
+            "all-reduce": self.model.all_reduce_seconds,
+            "all-to-all": self.model.all_to_all_seconds,
+            "reduce-scatter": self.model.reduce_scatter_seconds,
+        }.get(kind, self.model.permute_seconds)
+        refs, _ = self.written_axes(op.collective)
+        axes = tuple(AxisPart(ref.name, ref.pre_size, ref.size_on(self.parts.mesh)) for ref in refs)
+        return np.asarray(seconds(num_bytes, axes))
+
+    def written_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
+        """Bytes per device of the larger side of a collective that the user wrote."""
+        is_gather = op.collective is not None and op.collective.kind == "all-gather"
+        values, layouts = (
+            (op.results, candidate.results) if is_gather else (op.operands, candidate.operands)
         )
+        return sum(
+            graph.values[value].num_bytes // self._num_pieces(layout)
+            for value, layout in zip(values, layouts, strict=True)
+        )
+
+    def written_axes(self, collective: WrittenCollective) -> tuple[tuple[AxisRef, ...], int]:
+        """The mesh axes a collective works over, and the devices in one of its groups.
+
+        Groups that follow no axes are taken to work over all axes that they cross.
+        """
+        found = self._written.get(collective)
+        if found is None:
+            mesh, groups = self.parts.mesh, collective.groups
+            spanned = None
+            if collective.kind != "collective-permute":
+                spanned = spanned_axes(groups, mesh)
+            if spanned is None:
+                pairs = [(group[0], place) for group in groups for place in group]
+                spanned = axes_crossed(pairs, mesh)
+            size = max(map(len, groups))
+            if collective.kind == "collective-permute":
+                size = prod(ref.size_on(mesh) for ref in spanned)
+            found = self._written[collective] = (spanned, size)
+        return found
 
     def _arrival_seconds(self, graph: Graph, op: Op, arrays: _CandidateArrays) -> FloatArray:
         """Seconds to put an argument that is new in every step (a batch) into device memory.

@@ -26,8 +26,9 @@ from autoshard.layouts import Layout, MeshParts
 from autoshard.op_candidates import OpCandidates, place_of
 from autoshard.pinned import Pin
 from autoshard.reshard import Resharder, ReshardTable
+from autoshard.rounds import ONLY_ROUND, Round
 from autoshard.sharding import format_sharding
-from autoshard.ties import Tie, TiedTensor, refuse_clashes, unequal
+from autoshard.ties import Tie, TiedTensor, constrained_arguments, refuse_clashes, unequal
 from autoshard.wishes import Wishes as Wishes
 from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem
 
@@ -61,6 +62,7 @@ class Encoder:
         wishes: What the user asked for.
         memory_limit: Bytes one device may hold, or None for no limit.
         max_candidates: Most ways to cut that one op is offered.
+        round: What holds in this round of planning.
     """
 
     graph: Graph
@@ -69,6 +71,7 @@ class Encoder:
     wishes: Wishes
     memory_limit: int | None
     max_candidates: int = MAX_CANDIDATES
+    round: Round = ONLY_ROUND
     _resharder: Resharder = field(init=False)
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     _tables: dict[tuple[tuple[int, ...], int], ReshardTable] = field(default_factory=dict)
@@ -93,7 +96,12 @@ class Encoder:
     def encode(self) -> Encoded:
         """Enumerate, price and assemble."""
         offers = OpCandidates(
-            self.graph, self.costing.parts, self.wishes, self._backend, self.max_candidates
+            self.graph,
+            self.costing.parts,
+            self.wishes,
+            self._backend,
+            self.max_candidates,
+            self.round,
         )
         nodes = [op for op in self.graph.ops if offers.has_choice(op)]
         for op in nodes:
@@ -300,6 +308,16 @@ class Encoder:
             if u.index in node_by_op and v.index in node_by_op:
                 reason = "an argument given up (donated) and the result that replaces it"
                 ties.append(Tie(end(u, u.results[0]), end(v, v.operands[0]), reason))
+        for wish in self.wishes.groups:
+            members = [(self.graph.ops[op], value) for op, value in wish.members]
+            held = [end(op, value) for op, value in members if op.index in node_by_op]
+            ties += [Tie(a, b, wish.said) for a, b in pairwise(held)]
+        for u, v in constrained_arguments(self.graph, self.wishes):
+            if u.index in node_by_op and v.index in node_by_op:
+                a, b = end(u, u.results[0]), end(v, v.results[0])
+                if not set(a.layouts).isdisjoint(b.layouts):  # not on another mesh
+                    name = self.graph.values[u.results[0]].name
+                    ties.append(Tie(a, b, f"the sharding constraint that alone reads {name}"))
         refuse_clashes(ties)
         return [
             Edge(a.node, b.node, unequal(a.layouts, b.layouts, FORBIDDEN))
@@ -328,6 +346,7 @@ class Encoder:
             op.name,
             op.flops,
             op.repeat,
+            op.collective,
             tuple((self._type(v), self.graph.values[v].dtype) for v in values),
             tuple(self.buffers.is_stored[v] for v in values),
             tuple(self.buffers.owner[v] == v for v in op.results),

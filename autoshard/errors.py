@@ -35,6 +35,10 @@ class ShardingError(AutoshardError):
     """A sharding that its mesh or its tensor does not admit."""
 
 
+class ScheduleError(AutoshardError):
+    """A statement in index notation that cannot be read, or a schedule that is not legal."""
+
+
 class ConstraintError(AutoshardError):
     """User constraints that contradict one another, or that no candidate meets."""
 

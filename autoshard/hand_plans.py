@@ -36,7 +36,7 @@ def hand_plans(
     """
     state = {argument for argument, _ in carried}
     shapes = [graph.values[op.results[0]].shape for op in graph.arguments]
-    everything = tuple(range(len(parts.sizes)))
+    everything = tuple(range(len(parts.axes)))
     whole = [((),) * len(shape) for shape in shapes]
     batch = [
         layout if i in state else _cut(parts, shape, everything, BATCH_DIM)
@@ -135,6 +135,6 @@ def _cut(parts: MeshParts, shape: tuple[int, ...], axes: Parts, dim: int) -> Lay
 
 def _largest_divisible(parts: MeshParts, shape: tuple[int, ...]) -> int:
     """The dimension that the whole mesh divides and that is largest; else simply the largest."""
-    total = parts.num_shards(range(len(parts.sizes)))
+    total = parts.mesh.num_devices
     ranked = sorted(range(len(shape)), key=lambda d: (shape[d] % total != 0, -shape[d]))
     return ranked[0] if ranked else 0

@@ -8,17 +8,29 @@ a tensor ends up as.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from math import prod
 
+import numpy as np
+import numpy.typing as npt
+
 from autoshard.errors import ShardingError
-from autoshard.sharding import AxisRef, DimSharding, Mesh, Sharding
+from autoshard.sharding import (
+    AxisRef,
+    DimSharding,
+    Mesh,
+    Sharding,
+    axes_cutting,
+    digits,
+    format_sharding,
+)
 
 Parts = tuple[int, ...]
 Layout = tuple[Parts, ...]
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -28,13 +40,21 @@ class MeshParts:
     Args:
         mesh: The user's mesh.
         splits: Per axis name, the sizes of its parts, major to minor; their product is its size.
+        others: Parts of other meshes over the same devices that some tensors are pinned on, as
+            their axes are none of this mesh. Their parts are numbered on after those of the mesh;
+            a layout has parts of one mesh only, and no op is cut by those of another.
     """
 
     mesh: Mesh
     splits: tuple[tuple[str, tuple[int, ...]], ...]
+    others: tuple[MeshParts, ...] = ()
 
     @staticmethod
-    def of(mesh: Mesh, splits: dict[str, tuple[int, ...]] | None = None) -> MeshParts:
+    def of(
+        mesh: Mesh,
+        splits: dict[str, tuple[int, ...]] | None = None,
+        others: Iterable[MeshParts] = (),
+    ) -> MeshParts:
         """Whole axes, except for those in `splits`. Axes of size 1 have no part."""
         chosen = splits or {}
         return MeshParts(
@@ -44,17 +64,19 @@ class MeshParts:
                 for axis in mesh.axes
                 if axis.size > 1
             ),
+            tuple(others),
         )
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """Axis name of every part."""
+        """Axis name of every part of this mesh."""
         return tuple(name for name, sizes in self.splits for _ in sizes)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Devices along every part."""
-        return tuple(size for _, sizes in self.splits for size in sizes)
+        """Devices along every part, those of other meshes last."""
+        own = tuple(size for _, sizes in self.splits for size in sizes)
+        return own + tuple(size for other in self.others for size in other.sizes)
 
     @cached_property
     def pre_sizes(self) -> tuple[int, ...]:
@@ -115,14 +137,116 @@ class MeshParts:
         return chosen
 
     def to_sharding(self, layout: Layout) -> Sharding:
-        """The layout as a closed sharding."""
-        return Sharding(tuple(DimSharding(self.refs(parts)) for parts in layout))
+        """The layout as a closed sharding, which carries its mesh where that is another one."""
+        first = next((part for dim in layout for part in dim), 0)
+        home, start = self._home(first) if self.axes else (self, 0)
+        dims = (home.refs(tuple(part - start for part in dim)) for dim in layout)
+        return Sharding(
+            tuple(map(DimSharding, dims)), inlined_mesh=None if home is self else home.mesh
+        )
 
     def to_layout(self, sharding: Sharding) -> Layout:
-        """The cut a sharding makes; openness and priorities are dropped."""
-        return tuple(
-            tuple(part for ref in dim.axes for part in self.parts_of(ref)) for dim in sharding.dims
+        """The cut a sharding makes; openness and priorities are dropped.
+
+        Raises:
+            ShardingError: A sub-axis cuts through a part, or it is on a mesh that has no parts
+                here.
+        """
+        if sharding.inlined_mesh is None:
+            return tuple(
+                tuple(part for ref in dim.axes for part in self.parts_of(ref))
+                for dim in sharding.dims
+            )
+        for other, start in self._numbered_others():
+            if other.mesh == sharding.inlined_mesh:
+                own = other.to_layout(replace(sharding, inlined_mesh=None))
+                return tuple(tuple(part + start for part in dim) for dim in own)
+        raise ShardingError(
+            f"no tensor is pinned on {sharding.inlined_mesh}",
+            where=format_sharding(sharding),
+            fix="pin one there to have its axes among the parts of this plan",
         )
+
+    def is_own(self, layout: Layout) -> bool:
+        """Whether a layout cuts by parts of this mesh only."""
+        return all(part < len(self.axes) for dim in layout for part in dim)
+
+    def _numbered_others(self) -> Iterator[tuple[MeshParts, int]]:
+        """Other meshes, each with the number of its first part."""
+        start = len(self.axes)
+        for other in self.others:
+            yield other, start
+            start += len(other.axes)
+
+    def twin(self, layout: Layout) -> Layout | None:
+        """A layout on this mesh that cuts every dimension into as many pieces; None: there is none.
+
+        Data gets from one to the other by one permutation of whole pieces.
+        """
+        if self.is_own(layout):
+            return layout
+        axes = axes_cutting([self.num_shards(dim) for dim in layout], self.mesh)
+        if axes is None:
+            return None
+        try:
+            return self.to_layout(Sharding(tuple(map(DimSharding, axes))))
+        except ShardingError:
+            return None
+
+    def crossed(self, start: Layout, end: Layout) -> Parts:
+        """The parts of this mesh along which pieces move from one layout to another.
+
+        Both cut every dimension into as many pieces. Of devices that hold the same piece, each
+        gives its own to the one at the same rank among those that want it.
+        """
+        senders = np.argsort(self._pieces(start), kind="stable")
+        receivers = np.argsort(self._pieces(end), kind="stable")
+        return self._differing(senders, receivers)
+
+    def spanned(self, chosen: Iterable[int]) -> Parts:
+        """The parts of this mesh along which devices differ that `chosen` parts join in a group."""
+        parts = tuple(sorted(set(chosen)))
+        if not parts or parts[-1] < len(self.axes):
+            return parts
+        home, start = self._home(parts[0])
+        outside = [p for p in range(start, start + len(home.axes)) if p not in parts]
+        keys = [self._digits(part) for part in (*parts, *outside)]  # the last one sorts first
+        members = np.lexsort(keys)
+        firsts = np.repeat(members[:: self.num_shards(parts)], self.num_shards(parts))
+        return self._differing(members, firsts)
+
+    def _differing(self, left: Places, right: Places) -> Parts:
+        """Parts of this mesh along which some pair of places differs."""
+        return tuple(
+            part
+            for part in range(len(self.axes))
+            if (self._digits(part)[left] != self._digits(part)[right]).any()
+        )
+
+    def _home(self, part: int) -> tuple[MeshParts, int]:
+        """The mesh that a part is of, and the number of its first part."""
+        if part < len(self.axes):
+            return self, 0
+        return next(
+            (other, start)
+            for other, start in self._numbered_others()
+            if start <= part < start + len(other.axes)
+        )
+
+    def _digits(self, part: int) -> Places:
+        """int64[num_devices]: by place in the mesh's device order, the place along a part."""
+        home, start = self._home(part)
+        own = part - start
+        ref = AxisRef(home.axes[own], home.pre_sizes[own], home.sizes[own])
+        return digits((ref,), Mesh(self.mesh.axes) if home is self else home.mesh)
+
+    def _pieces(self, layout: Layout) -> Places:
+        """int64[num_devices]: by place, the number of the piece a device holds."""
+        number = np.zeros(self.mesh.num_devices, dtype=np.int64)
+        for dim in layout:
+            for part in dim:
+                number = number * self.sizes[part] + self._digits(part)
+        return number
 
     def local_shape(self, layout: Layout, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of one device's piece; a dimension that does not divide is padded up."""

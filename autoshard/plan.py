@@ -14,7 +14,7 @@ from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
 from autoshard.sharding import Mesh, Sharding
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +165,66 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedTerm:
+    """One of the constraints given to the planner.
+
+    Args:
+        text: What it says: "pin `params**`: [{}, {"x"}]".
+        paths: The values (`7.0`), reads (`38<1`), arguments (`in.3`) and results (`out<0`) it is
+            about. Its values and reads get a constraint in the program even where propagation
+            would bring them there by itself.
+    """
+
+    text: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSharding:
+    """A sharding that the user asked for, priorities and all, and where."""
+
+    where: str
+    sharding: Sharding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramLine:
+    """A line of the program: an op, or the opening of a region.
+
+    Args:
+        text: `%3: f32[8, 16] = tanh %2`, two blanks before it for every region around it.
+        source: `file.py:12 (function)` of the user's line, or "".
+    """
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRound:
+    """What one round of priorities decided, and the program after it.
+
+    Args:
+        priority: Of the dimensions that bind from this round on.
+        asked: The shardings that have such dimensions.
+        axes: Mesh axes or sub-axes in use.
+        seconds: Predicted time of one step if planning ended here.
+        collective_bytes: Bytes per device through collectives, all runs.
+        peak_bytes: Predicted memory peak.
+        shardings: Per line of the plan's listing, of each value it makes; of what it gives back,
+            for a result of the function; none for the opening of a region.
+    """
+
+    priority: int
+    asked: tuple[AskedSharding, ...]
+    axes: tuple[str, ...]
+    seconds: float
+    collective_bytes: float
+    peak_bytes: int
+    shardings: tuple[tuple[Sharding, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanData:
     """Everything a plan says.
 
@@ -192,6 +252,13 @@ class PlanData:
         versions: Of autoshard, jax and ortools.
         donate_argnums: Positional arguments the step may reuse, as given when planning.
         static_argnums: Positional arguments that are no arrays, likewise.
+        rounds: What each round of priorities decided, the last one being the plan; none where the
+            user's shardings have one priority.
+        listing: The program line by line, which rounds tell the shardings of; none without them.
+        target: What the command line calls the thing planned: `train:step`, `model.mlir`; "" for
+            a plan made from Python.
+        asked: The constraints given, term by term; shardings of arguments and results that are
+            given as such, and those in the program, are not among them.
     """
 
     function: str
@@ -217,6 +284,10 @@ class PlanData:
     versions: Mapping[str, str] = field(default_factory=dict)
     donate_argnums: tuple[int, ...] = ()
     static_argnums: tuple[int, ...] = ()
+    rounds: tuple[PlannedRound, ...] = ()
+    listing: tuple[ProgramLine, ...] = ()
+    asked: tuple[AskedTerm, ...] = ()
+    target: str = ""
 
     @property
     def seconds(self) -> float:
@@ -227,6 +298,12 @@ class PlanData:
     def collective_bytes(self) -> float:
         """Bytes per device through collectives, all runs."""
         return sum(c.bytes_per_device * c.count for c in self.collectives)
+
+    @property
+    def required(self) -> Mapping[str, Sharding]:
+        """Constraints that always go into the program, by path: single uses, and pins."""
+        pinned = (path for term in self.asked for path in term.paths if path in self.values)
+        return {**self.wanted_uses, **{path: self.values[path] for path in pinned}}
 
     @property
     def is_feasible(self) -> bool:

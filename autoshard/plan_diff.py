@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from autoshard.graph.collective import PredictedCollective
-from autoshard.plan import Baseline, LiveTensor, Miss, PlanData, PlannedOp, PlannedTensor
-from autoshard.sharding import format_mesh, format_sharding
+from autoshard.plan import (
+    Baseline,
+    LiveTensor,
+    Miss,
+    PlanData,
+    PlannedOp,
+    PlannedRound,
+    PlannedTensor,
+)
+from autoshard.sharding import Sharding, format_mesh, format_sharding
 from autoshard.source_names import with_short_sources
 
 ABSENT = "-"
@@ -58,6 +66,7 @@ class PlanDiff:
     memory: tuple[Change, ...] = ()
     baselines: tuple[Change, ...] = ()
     notes: tuple[Change, ...] = ()
+    rounds: tuple[Change, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -87,6 +96,7 @@ def diff_plans(before: PlanData, after: PlanData) -> PlanDiff:
         memory=_memory(before, after),
         baselines=_by_key(_baselines(before), _baselines(after), _baseline_text),
         notes=_by_key(_notes(before), _notes(after), lambda _: "noted"),
+        rounds=_rounds(before, after),
     )
 
 
@@ -199,6 +209,47 @@ def _miss_text(miss: Miss) -> str:
 
 def _notes(plan: PlanData) -> dict[str, str]:
     return _numbered(plan.notes, str)
+
+
+def _rounds(before: PlanData, after: PlanData) -> tuple[Change, ...]:
+    """What each round was asked for and promises, and what it made of every line."""
+
+    def totals(plan: PlanData) -> dict[str, PlannedRound]:
+        return {
+            f"round {found.priority}": dataclasses.replace(found, shardings=())
+            for found in plan.rounds
+        }
+
+    def lines(plan: PlanData) -> dict[str, str]:
+        return {
+            f"line {number}": f"{line.text} {line.source}"
+            for number, line in enumerate(plan.listing, start=1)
+        }
+
+    def shardings(plan: PlanData) -> dict[str, tuple[Sharding, ...]]:
+        return {
+            f"round {found.priority} line {number}": made
+            for found in plan.rounds
+            for number, made in enumerate(found.shardings, start=1)
+        }
+
+    return (
+        *_by_key(totals(before), totals(after), _round_text),
+        *_by_key(lines(before), lines(after), str),
+        *_by_key(shardings(before), shardings(after), _shardings_text),
+    )
+
+
+def _round_text(found: PlannedRound) -> str:
+    asked = "; ".join(f"{format_sharding(one.sharding)} for {one.where}" for one in found.asked)
+    return (
+        f"{found.seconds:.6g} s, {found.collective_bytes:,.0f} B moved, {found.peak_bytes:,} B"
+        f" held, axes {', '.join(found.axes)}, asks {asked}"
+    )
+
+
+def _shardings_text(made: tuple[Sharding, ...]) -> str:
+    return ", ".join(map(format_sharding, made))
 
 
 def _tensors(tensors: Iterable[PlannedTensor]) -> dict[str, PlannedTensor]:

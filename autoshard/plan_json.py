@@ -21,6 +21,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -154,6 +155,8 @@ def verify_plan(data: PlanData) -> list[str]:
     * Numbers are finite (the gap of a plan that was not found may be infinite) and not negative
       (what a miss costs may be); groups have at least one device.
     * The status is one a solver gives.
+    * There are no rounds or several; their priorities ascend, and each has shardings for every
+      line of the listing.
 
     Returns:
         One line per violation, none when the plan is sound.
@@ -171,6 +174,25 @@ def verify_plan(data: PlanData) -> list[str]:
         f"`collectives[{index}].group_size`: is 0; expected at least 1"
         for index, collective in enumerate(data.collectives)
         if collective.group_size == 0
+    ]
+    return problems + _round_problems(data)
+
+
+def _round_problems(data: PlanData) -> list[str]:
+    problems = []
+    if len(data.rounds) == 1:
+        problems.append("`rounds`: is a single one; expected none or several")
+    for index, (before, after) in enumerate(pairwise(data.rounds), start=1):
+        if after.priority <= before.priority:
+            problems.append(
+                f"`rounds[{index}].priority`: is {after.priority}; expected more than"
+                f" {before.priority}"
+            )
+    problems += [
+        f"`rounds[{index}].shardings`: are of {len(found.shardings)} lines; expected"
+        f" {len(data.listing)}, as many as in `listing`"
+        for index, found in enumerate(data.rounds)
+        if len(found.shardings) != len(data.listing)
     ]
     return problems
 
@@ -219,6 +241,16 @@ def _sharding_problems(data: PlanData) -> list[str]:
         (f"memory.live_at_peak[{i}].sharding", live.sharding, None)
         for i, live in enumerate(data.memory.live_at_peak)
     ]
+    for index, decided in enumerate(data.rounds):
+        found += [
+            (f"rounds[{index}].asked[{i}].sharding", asked.sharding, None)
+            for i, asked in enumerate(decided.asked)
+        ]
+        found += [
+            (f"rounds[{index}].shardings[{i}][{place}]", sharding, None)
+            for i, shardings in enumerate(decided.shardings)
+            for place, sharding in enumerate(shardings)
+        ]
     return [
         f"`{path}`: {violation}"
         for path, sharding, shape in found

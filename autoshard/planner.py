@@ -6,22 +6,31 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from autoshard.accounting import Account, account_for
 from autoshard.backend_habits import widened_bits
-from autoshard.candidates import Candidate, choose_splits
+from autoshard.candidates import Candidate
 from autoshard.costing import Costing, cost_model_for
 from autoshard.encode import Decoded, Encoded, Encoder, Wishes, decode
 from autoshard.errors import ConstraintError, InputError, ShardingError
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpKind
-from autoshard.layouts import Layout, MeshParts
+from autoshard.layouts import Layout
+from autoshard.manual_borders import with_borders_on
+from autoshard.mesh_parts import parts_for
+from autoshard.op_candidates import read_pins
+from autoshard.other_meshes import carried_on_other_meshes
+from autoshard.pinned import Pin
+from autoshard.rounds import ONLY_ROUND, Round, rounds_of
 from autoshard.sharding import Mesh, Sharding
 from cost_models import Hardware
 from solvers import FORBIDDEN, Problem, Progress, Result, Status, solve
+
+_LEAST_SHARE = 0.25  # of its even share of the time, for a round where others took too long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +68,30 @@ class Stages:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DecidedRound:
+    """What one round decided.
+
+    Args:
+        round: What it was planned under.
+        pins: Everything pinned, whatever its priority.
+        decoded: The program after it.
+        account: What that costs.
+    """
+
+    round: Round
+    pins: tuple[Pin, ...]
+    decoded: Decoded
+    account: Account
+
+
+@dataclass(frozen=True, eq=False)
 class Solution:
     """A decided plan in the planner's own terms.
 
     `account` is that of the least-memory choices where no plan fits the budget.
+
+    Args:
+        rounds: All rounds, the last one included; none where there was only one.
     """
 
     graph: Graph
@@ -72,10 +101,25 @@ class Solution:
     choices: tuple[int, ...]
     decoded: Decoded
     account: Account
+    rounds: tuple[DecidedRound, ...] = ()
 
     @property
     def is_feasible(self) -> bool:
         return self.result.status.has_choices
+
+    @cached_property
+    def every_way(self) -> tuple[Encoder, Encoded]:
+        """The problem with all candidates, not only those that extend what rounds decided."""
+        if self.encoder.round is ONLY_ROUND:
+            return self.encoder, self.encoded
+        encoder = Encoder(
+            self.graph,
+            self.encoder.buffers,
+            self.encoder.costing,
+            self.encoder.wishes,
+            self.encoder.memory_limit,
+        )
+        return encoder, encoder.encode()
 
 
 def plan_graph(
@@ -89,21 +133,54 @@ def plan_graph(
     stages: Stages | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Solution:
-    """Choose a layout for every value of a program.
+    """Choose a layout for every value of a program, round by round where the user gave priorities.
+
+    The memory limit binds in the last round alone: until then a program need not fit.
 
     Raises:
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
     """
     clock = stages or Stages()
-    graph = _as_kept(graph, hardware.backend)
+    graph = with_borders_on(_as_kept(graph, hardware.backend), mesh)
     with clock.time("buffers"):
         buffers = find_buffers(graph)
-    parts = MeshParts.of(mesh, choose_splits(graph, mesh.sizes, wishes.refs()))
-    encoder = Encoder(
-        graph, buffers, Costing(cost_model_for(hardware, parts), parts), wishes, memory_limit
-    )
+    wishes = carried_on_other_meshes(wishes, mesh)
+    parts = parts_for(graph, mesh, wishes)
+    costing = Costing(cost_model_for(hardware, parts), parts)
+    pins = read_pins(graph, parts, wishes)
+    rounds = rounds_of(graph, pins, parts, wishes)
+    seconds_left = options.time_limit_seconds
+    least_seconds = seconds_left * _LEAST_SHARE / len(rounds)
+    solution: Solution | None = None
+    decided: list[DecidedRound] = []
+    for number, found in enumerate(rounds, start=1):
+        now = found if solution is None else replace(found, decided=solution.decoded.candidates)
+        limit = memory_limit if number == len(rounds) else None
+        encoder = Encoder(graph, buffers, costing, wishes, limit, round=now)
+        fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
+        share = replace(options, time_limit_seconds=fair)
+        with _naming_round(rounds[:number]):
+            solution = _solve_round(encoder, share, clock, progress)
+        seconds_left -= sum(solution.result.seconds_by_stage.values())
+        flat = tuple(pin for of_op in pins.values() for pin in of_op.values())
+        decided.append(DecidedRound(now, flat, solution.decoded, solution.account))
+    assert solution is not None
+    return solution if len(rounds) == 1 else replace(solution, rounds=tuple(decided))
+
+
+def _solve_round(
+    encoder: Encoder,
+    options: SolveOptions,
+    clock: Stages,
+    progress: Callable[[Progress], None] | None,
+) -> Solution:
     with clock.time("candidates and costs"):
         encoded = encoder.encode()
+    decided = encoder.round.decided
+    hint = [
+        candidates.index(decided[op]) if decided.get(op) in candidates else 0
+        for op, candidates in zip(encoded.ops, encoded.candidates, strict=True)
+    ]
     with clock.time("solve"):
         result = solve(
             encoded.problem,
@@ -111,10 +188,39 @@ def plan_graph(
             time_limit_seconds=options.time_limit_seconds,
             seed=options.seed,
             relative_gap=options.relative_gap,
+            hint=hint if decided else None,
             progress=progress,
         )
     with clock.time("account"):
         return _solution(encoder, encoded, result)
+
+
+@contextmanager
+def _naming_round(rounds: Sequence[Round]) -> Iterator[None]:
+    """Errors of a round say which one it is and what comes before or after it."""
+    *before, now = rounds
+    try:
+        yield
+    except ConstraintError as error:
+        if now.priority is None:
+            raise
+        if before:
+            place = f"which keeps what {spoken_priorities(before)} decided"
+            remedy = "give both one priority, or swap theirs"
+        else:
+            place = "in which dimensions of greater ones are held uncut"
+            remedy = "give both one priority"
+        raise ConstraintError(
+            error.what,
+            where=f"{error.where}; in the round of priority {now.priority}, {place}",
+            fix=f"{remedy}; or {error.fix}",
+        ) from error
+
+
+def spoken_priorities(rounds: Sequence[Round]) -> str:
+    """`priority 0`, `priorities 0 and 2`."""
+    *first, last = [str(one.priority) for one in rounds]
+    return f"priorities {', '.join(first)} and {last}" if first else f"priority {last}"
 
 
 def _as_kept(graph: Graph, backend: str) -> Graph:
@@ -165,7 +271,7 @@ def price_layouts(
         layouts: Per value, the layout it must have, or None.
         options: For the small solve that is left.
     """
-    encoded = solution.encoded
+    encoder, encoded = solution.every_way
     costs = []
     for node, op_index in enumerate(encoded.ops):
         op = encoded.graph.ops[op_index]
@@ -186,7 +292,7 @@ def price_layouts(
     if result.choices is None:
         return None
     held = replace(encoded, problem=replace_costs(encoded.problem, encoded.problem.node_costs))
-    return _solution(solution.encoder, held, result)
+    return _solution(encoder, held, result)
 
 
 def _admitted(

@@ -99,10 +99,17 @@ def _permutes(parts: MeshParts, layouts: Sequence[Layout]) -> list[Step]:
     for layout in layouts:
         alike.setdefault(tuple(map(parts.num_shards, layout)), []).append(layout)
     return [
-        Step(StepKind.PERMUTE, _misplaced(start, end), start, end)
+        Step(StepKind.PERMUTE, _moved_along(parts, start, end), start, end)
         for group in alike.values()
         for start, end in permutations(group, 2)
     ]
+
+
+def _moved_along(parts: MeshParts, start: Layout, end: Layout) -> Parts:
+    """The parts along which a permutation moves pieces."""
+    if parts.is_own(start) and parts.is_own(end):
+        return _misplaced(start, end)
+    return parts.crossed(start, end)
 
 
 def _misplaced(start: Layout, end: Layout) -> Parts:

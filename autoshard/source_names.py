@@ -36,6 +36,8 @@ def with_short_sources(plan: PlanData) -> PlanData:
     memory = plan.memory
     texts = {op.source for op in plan.ops} | {collective.op for collective in plan.collectives}
     texts |= {live.source for live in memory.live_at_peak} | {memory.peak_where, *plan.notes}
+    texts |= {asked.where for found in plan.rounds for asked in found.asked}
+    texts |= {line.source for line in plan.listing}
     shorten = SourceNames(texts).shorten
     return replace(
         plan,
@@ -49,6 +51,14 @@ def with_short_sources(plan: PlanData) -> PlanData:
             ),
         ),
         notes=tuple(map(shorten, plan.notes)),
+        rounds=tuple(
+            replace(
+                found,
+                asked=tuple(replace(one, where=shorten(one.where)) for one in found.asked),
+            )
+            for found in plan.rounds
+        ),
+        listing=tuple(replace(line, source=shorten(line.source)) for line in plan.listing),
     )
 
 

@@ -8,7 +8,8 @@ The hook is Python, never a pickle. The first of these that exists is called wit
 
 It returns the positional arguments as a tuple (abstract ones, `jax.ShapeDtypeStruct`, will do),
 or a dict with the tuple under `"args"` and, if wanted, `"kwargs"`, `"in_shardings"`,
-`"out_shardings"`, `"donate_argnums"`, `"static_argnums"` as `autoshard.optimize` takes them:
+`"out_shardings"`, `"constraints"`, `"donate_argnums"`, `"static_argnums"` as `autoshard.optimize`
+takes them:
 
     def train_step(state, batch): ...
 
@@ -33,7 +34,14 @@ from typing import Any
 from autoshard.errors import AutoshardError, InputError
 
 HOOK = "autoshard_args"
-OPTIONS = ("kwargs", "in_shardings", "out_shardings", "donate_argnums", "static_argnums")
+OPTIONS = (
+    "kwargs",
+    "in_shardings",
+    "out_shardings",
+    "constraints",
+    "donate_argnums",
+    "static_argnums",
+)
 
 _HOOK_EXAMPLE = (
     'return a tuple of arguments, or a dict such as {"args": (state, batch), "donate_argnums": 0}'

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from autoshard.errors import ConstraintError
+from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.layouts import Layout
+from autoshard.wishes import Wishes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +36,24 @@ class Tie:
     first: TiedTensor
     second: TiedTensor
     reason: str
+
+
+def constrained_arguments(graph: Graph, wishes: Wishes) -> Iterator[tuple[Op, Op]]:
+    """Arguments nobody asked anything of, with the constraint that is all that reads them.
+
+    Such a constraint shards the argument itself, as Shardy has it: there is no other use that could
+    want it otherwise.
+    """
+    readers: dict[int, list[Op]] = {}
+    for op in graph.ops:
+        for value in dict.fromkeys(op.operands):
+            readers.setdefault(value, []).append(op)
+    for argument, asked in zip(graph.arguments, wishes.arguments, strict=True):
+        reading = readers.get(argument.results[0], [])
+        if asked is not None or [op.kind for op in reading] != [OpKind.CONSTRAINT]:
+            continue
+        if "<" not in graph.values[reading[0].results[0]].path:  # a use, which leaves it free
+            yield argument, reading[0]
 
 
 def refuse_clashes(ties: Sequence[Tie]) -> None:

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoshard.sharding import AxisRef, Sharding
+from autoshard.sharding import Sharding
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeWish:
+    """Tensors that must end the same.
+
+    Args:
+        members: `(op, value)`: the op that makes a value, or the RESULT that hands one back.
+        said: Who asks for it, for errors.
+    """
+
+    members: tuple[tuple[int, int], ...]
+    said: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,17 +30,17 @@ class Wishes:
         results: Per result, likewise.
         alike: Pairs of (argument position, result position) that must end the same.
         values: Shardings for values anywhere, by value index.
+        groups: What must end the same, beyond what the program says.
     """
 
     arguments: Sequence[Sharding | None]
     results: Sequence[Sharding | None]
     alike: Sequence[tuple[int, int]] = ()
     values: Mapping[int, Sharding] = field(default_factory=dict)
+    groups: Sequence[AlikeWish] = ()
 
-    def refs(self) -> Iterator[AxisRef]:
-        """Every axis reference the user wrote."""
+    def shardings(self) -> Iterator[Sharding]:
+        """Every sharding the user wrote, on whatever mesh."""
         for sharding in (*self.arguments, *self.results, *self.values.values()):
             if sharding is not None:
-                for dim in sharding.dims:
-                    yield from dim.axes
-                yield from sharding.replicated
+                yield sharding

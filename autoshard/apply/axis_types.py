@@ -1,4 +1,4 @@
-"""Arrays on a mesh with Explicit axes, taken as lying on the same mesh with Auto axes, and back."""
+"""Arrays as they lie, on another mesh: Explicit axes taken as Auto, devices in the plan's order."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from autoshard.frontend.trace import abstract_leaf
 
 
 def to_auto_axes(tree: Any, mesh: JaxMesh) -> Any:
-    """Arrays on a mesh with Explicit axes, as lying on it with Auto axes; nothing is copied."""
+    """Arrays on a mesh with Explicit axes, as lying on it with Auto axes; nothing is copied.
+
+    Nor is anything where a mesh has the devices of the plan's in another order: the array is said
+    to lie in the plan's order as it does.
+    """
     leaves, structure = jax.tree.flatten(tree)
+    for i, leaf in enumerate(leaves):
+        if _is_placed(leaf) and mesh.has_another_order(leaf.sharding.mesh):
+            leaves[i] = _in_plan_order(leaf, mesh)
     found = [i for i, leaf in enumerate(leaves) if _has_explicit_axes(leaf)]
     if not found:
-        return tree
+        return jax.tree.unflatten(structure, leaves)
     targets = [
         NamedSharding(as_auto(leaves[i].sharding.mesh), leaves[i].sharding.spec) for i in found
     ]
@@ -26,6 +33,14 @@ def to_auto_axes(tree: Any, mesh: JaxMesh) -> Any:
     for i, leaf in zip(found, moved, strict=True):
         leaves[i] = leaf
     return jax.tree.unflatten(structure, leaves)
+
+
+def _in_plan_order(array: jax.Array, mesh: JaxMesh) -> jax.Array:
+    assert isinstance(array.sharding, NamedSharding)
+    sharding = mesh.named_sharding(mesh.read(array.sharding, array.ndim, "an argument"))
+    pieces = [shard.data for shard in array.addressable_shards]
+    found: jax.Array = jax.make_array_from_single_device_arrays(array.shape, sharding, pieces)
+    return found
 
 
 def to_context_axes(tree: Any) -> Any:
@@ -54,13 +69,16 @@ def to_context_axes(tree: Any) -> Any:
     return jax.tree.unflatten(structure, leaves)
 
 
-def _has_explicit_axes(leaf: Any) -> bool:
+def _is_placed(leaf: Any) -> bool:
     return (
         isinstance(leaf, jax.Array)
         and not isinstance(leaf, jax.core.Tracer)
         and isinstance(leaf.sharding, NamedSharding)
-        and bool(leaf.sharding.mesh.abstract_mesh.explicit_axes)
     )
+
+
+def _has_explicit_axes(leaf: Any) -> bool:
+    return _is_placed(leaf) and bool(leaf.sharding.mesh.abstract_mesh.explicit_axes)
 
 
 def without_explicit_axes(leaf: Any) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from autoshard.apply.hlo_text import HloModule, Instruction, parse_hlo
-from autoshard.apply.replica_groups import crossed_axes, parse_groups, spanned_axes
+from autoshard.apply.replica_groups import crossed_axes, parse_groups
 from autoshard.graph.collective import PredictedCollective
-from autoshard.sharding import AxisRef, Mesh
+from autoshard.sharding import AxisRef, Mesh, spanned_axes
 
 _KIND_BY_OPCODE = {
     "all-gather": "all-gather",
@@ -251,7 +251,7 @@ def _walk(
             continue
         called = list(instruction.called())
         if instruction.opcode == "while":
-            trips = _trip_count(module, instruction)
+            trips = known_trip_count(module, instruction)
             times = 1 if trips is None else trips
             for _, name in called:
                 yield from _walk(
@@ -301,7 +301,7 @@ def _axis_name(axis: AxisRef) -> str:
     return axis.name if axis.size is None else f"{axis.name}:({axis.pre_size}){axis.size}"
 
 
-def _trip_count(module: HloModule, loop: Instruction) -> int | None:
+def known_trip_count(module: HloModule, loop: Instruction) -> int | None:
     """What the compiler noted, else the bound of a condition that counts up from 0."""
     known = _KNOWN_TRIP_COUNT.search(loop.attributes)
     if known is not None:

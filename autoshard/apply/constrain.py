@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from autoshard.apply.named_shardings import JaxMesh, sharding_to_spec
 from autoshard.errors import PlanError, ShardingError
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, is_constrainable, rewrite_bodies
-from autoshard.sharding import Sharding
+from autoshard.sharding import Mesh, MeshAxis, Sharding, format_sharding, translate_sharding
 
 _MAX_SHOWN = 5
 
@@ -156,6 +156,9 @@ class _Inserter:
         manual = aval.sharding.mesh
         if not manual.manual_axes:
             return self.mesh.named_sharding(sharding, where=path)
+        axes = tuple(MeshAxis(str(name), size) for name, size in manual.shape.items())
+        if axes != self.mesh.base.axes:  # the body is on another mesh over the same devices
+            sharding = _on_body(sharding, Mesh(self.mesh.base.axes), Mesh(axes), path)
         taken = sorted({ref.name for ref in sharding.axis_refs()} & set(manual.manual_axes))
         if taken:
             raise ShardingError(
@@ -175,3 +178,15 @@ class _Inserter:
                 where=f"{len(missing)} of {len(self.constraints)} constraints",
                 fix="plan again for this program, or pass the function the plan was made for",
             )
+
+
+def _on_body(sharding: Sharding, plan: Mesh, body: Mesh, path: str) -> Sharding:
+    found = translate_sharding(sharding, plan, body)
+    if found is None:
+        raise ShardingError(
+            f"{format_sharding(sharding)} on {plan} cannot be said on {body}, the mesh of this"
+            " shard_map body",
+            where=path,
+            fix="plan for the mesh of the shard_map",
+        )
+    return found

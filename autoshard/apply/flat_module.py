@@ -94,7 +94,7 @@ def flatten_module(module: Any) -> FlatModule:
     for function in functions.values():
         _split_broadcasts(function)
         _order_as_xla(function)
-    _inline_calls(main, functions)
+    inline_calls(main, functions)
     tags = _tags(main)
     _lift_loop_invariants(main, {op.results[0] for _, op in tags})
     flat = FlatModule(module, main, _strip_tags(tags))
@@ -156,7 +156,13 @@ def is_inside(block: Any, body: Any) -> bool:
     return False
 
 
-def _inline_calls(main: MlirOp, functions: dict[str, MlirOp]) -> None:
+def inline_calls(main: MlirOp, functions: dict[str, MlirOp]) -> None:
+    """Put the ops of called functions in place of the calls, in place.
+
+    Args:
+        main: Where to; afterwards it calls nothing.
+        functions: All functions by name; those that are called are used up.
+    """
     uses: dict[str, int] = {}
 
     def calls_in(op: MlirOp) -> list[tuple[MlirOp, str]]:

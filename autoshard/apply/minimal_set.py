@@ -70,8 +70,8 @@ def minimal_constraints(
     constraints are left out in groups, then one by one, until each one left is known to be needed.
     A value that comes out wrong although it is constrained is a miss, and no longer asked for.
 
-    Two shardings are equal here when they cut every dimension by the same axes; whether a dimension
-    is open does not matter, nor do values that `propagate` does not report.
+    Two shardings are equal here when they cut every dimension by the same axes of one mesh; whether
+    a dimension is open does not matter, nor do values that `propagate` does not report.
 
     Args:
         propagate: Called with constraints by path; pure.
@@ -153,7 +153,9 @@ class _Search:
         return [
             path
             for path, wanted in self.planned.items()
-            if path in found and self.cuts(found[path]) != self.cuts(wanted)
+            if path in found
+            and (self.cuts(found[path]), found[path].inlined_mesh)
+            != (self.cuts(wanted), wanted.inlined_mesh)
         ]
 
     def wrong(self, found: Mapping[str, Sharding]) -> list[str]:

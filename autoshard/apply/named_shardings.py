@@ -10,8 +10,10 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from autoshard.errors import ShardingError
+from autoshard.frontend.device_orders import DeviceOrder, in_order
 from autoshard.frontend.meshes import read_mesh
 from autoshard.frontend.user_shardings import read_named_sharding
+from autoshard.other_meshes import on_mesh
 from autoshard.sharding import (
     DimSharding,
     Mesh,
@@ -26,10 +28,16 @@ from autoshard.sharding import (
 class JaxMesh:
     """A JAX mesh with Auto axes and its refinements, in which our shardings are written.
 
-    A sub-axis becomes an axis of a finer mesh over the same devices in the same order.
+    A sub-axis becomes an axis of a finer mesh over the same devices in the same order. A sharding
+    that carries a mesh of its own is written on that one.
 
     Args:
         given: Concrete or abstract; Explicit axes are taken as Auto.
+
+    Attributes:
+        base: The mesh in our terms.
+        auto: The JAX mesh with Auto axes.
+        order: Its devices, which other meshes may have in another order.
 
     Raises:
         InputError: The mesh has no axes or Manual ones.
@@ -38,6 +46,8 @@ class JaxMesh:
     given: jax.sharding.Mesh | AbstractMesh
     base: Mesh = field(init=False)
     auto: jax.sharding.Mesh | AbstractMesh = field(init=False)
+    order: DeviceOrder = field(init=False)
+    _reordered: dict[jax.sharding.Mesh, bool] = field(init=False, default_factory=dict)
     _refined: dict[tuple[tuple[str, int], ...], jax.sharding.Mesh | AbstractMesh] = field(
         init=False, default_factory=dict
     )
@@ -45,6 +55,7 @@ class JaxMesh:
     def __post_init__(self) -> None:
         self.base, abstract, concrete = read_mesh(self.given)
         self.auto = abstract if concrete is None else concrete
+        self.order = DeviceOrder.of(self.base, concrete)
 
     @property
     def abstract(self) -> AbstractMesh:
@@ -57,7 +68,8 @@ class JaxMesh:
         """Our sharding as a `NamedSharding`.
 
         Args:
-            sharding: On this mesh.
+            sharding: On this mesh or, carrying its own, on another one over its devices; device ids
+                are then places in the order of this one.
             at_boundary: For an argument or result, where JAX takes no open dimension.
             where: Names the value in errors.
 
@@ -66,23 +78,38 @@ class JaxMesh:
                 boundary, replicated axes beside an open dimension, unreduced axes.
         """
         _check_expressible(sharding, at_boundary, where)
+        own = sharding.inlined_mesh
         used = list(sharding.axis_refs())
-        if all(ref.is_whole for ref in used):
+        if own is None and all(ref.is_whole for ref in used):
             return NamedSharding(self.auto, sharding_to_spec(sharding))
-        refined, names = refine_mesh(self.base, used)
-        return NamedSharding(
-            self._refine(refined), sharding_to_spec(refine_sharding(sharding, names))
-        )
+        refined, names = refine_mesh(own or self.base, used)
+        spec = sharding_to_spec(refine_sharding(sharding, names))
+        mesh = self._with_axes(refined)
+        if own is None or own.device_ids is None:
+            return NamedSharding(mesh, spec)
+        return in_order(mesh, spec, own.device_ids)
 
     def read(self, sharding: NamedSharding, rank: int, where: str = "") -> Sharding:
-        """A `NamedSharding` on this mesh or a refinement of it, as ours.
+        """A `NamedSharding` as ours, on this mesh where its axes can say it.
 
         Raises:
-            InputError: It is on another mesh.
+            InputError: It is on other devices.
         """
-        return read_named_sharding(sharding, self.base, rank, where)
+        found = read_named_sharding(sharding, self.order, rank, where)
+        return on_mesh(found, self.base, where)
 
-    def _refine(self, refined: Mesh) -> jax.sharding.Mesh | AbstractMesh:
+    def has_another_order(self, other: jax.sharding.Mesh) -> bool:
+        """Whether a mesh has the devices of this one, in another order."""
+        found = self._reordered.get(other)
+        if found is None:
+            own = self.order.ids
+            theirs = tuple(device.id for device in other.devices.flat)
+            found = own is not None and theirs != own and sorted(theirs) == sorted(own)
+            self._reordered[other] = found
+        return found
+
+    def _with_axes(self, refined: Mesh) -> jax.sharding.Mesh | AbstractMesh:
+        """A mesh with these axes over the devices of this one, in its order."""
         key = tuple(refined.sizes.items())
         found = self._refined.get(key)
         if found is None:

@@ -88,4 +88,4 @@ def init(fn: Callable[..., Any], shardings: Any, mesh: AnyJaxMesh) -> Callable[.
 
 def _read_shardings(prefix: Any, flat: FlatTree, mesh: JaxMesh) -> tuple[Sharding | None, ...]:
     shapes = [leaf.shape for leaf in map(abstract_leaf, flat.leaves)]
-    return read_shardings(prefix, flat.dynamic_tree, mesh.base, flat.names, shapes, "shardings")
+    return read_shardings(prefix, flat.dynamic_tree, mesh.order, flat.names, shapes, "shardings")

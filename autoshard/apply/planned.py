@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,20 +10,27 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from autoshard.apply.against_propagation import against_propagation
 from autoshard.apply.minimal_set import MinimalSet, minimal_constraints
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.apply.placing import init, shard
 from autoshard.apply.propagation import Propagator
+from autoshard.apply.stablehlo.exported import exported
+from autoshard.apply.stablehlo.plan_module import annotated_module
+from autoshard.apply.stablehlo.planned_text import PLANNED, planned_text
+from autoshard.apply.stablehlo.platform_module import lowered_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
+from autoshard.collectives import ModulePrices
 from autoshard.errors import InputError, PlanError
 from autoshard.frontend.fingerprint import canonical_lines
 from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.meshes import concrete_mesh
 from autoshard.frontend.trace import Traced, trace
-from autoshard.plan import Miss, PlanData
+from autoshard.plan import Miss, PlanData, PlannedTensor
 from autoshard.plan_json import load_plan_data, save_plan
-from autoshard.report import format_report
-from autoshard.sharding import Mesh, Sharding
+from autoshard.propagation_comparison import PropagationComparison
+from autoshard.report import format_program, format_report
+from autoshard.sharding import Mesh, Sharding, is_equivalent
 
 _NOT_MINIMAL = (
     "the search for the smallest set of constraints was cut short: some of them may be superfluous"
@@ -53,6 +60,8 @@ class Plan:
         static_argnums: As given when planning.
         price: Predicted seconds of a step in which some values, by path, are sharded otherwise;
             None where nobody can tell.
+        prices: Of single collectives and ops, for the export steps that choose; None counts the
+            bytes that a device receives.
     """
 
     data: PlanData
@@ -62,6 +71,7 @@ class Plan:
     donate_argnums: tuple[int, ...] = ()
     static_argnums: tuple[int, ...] = ()
     price: Callable[[Mapping[str, Sharding]], float | None] | None = None
+    prices: ModulePrices | None = None
     _jax_mesh: JaxMesh | None = field(default=None, init=False)
 
     # -- what was decided -----------------------------------------------------------------------
@@ -124,7 +134,7 @@ class Plan:
             tuple(self.data.values),
             inputs,
             outputs,
-            self.data.wanted_uses,
+            self.data.required,
         )
 
     @property
@@ -135,15 +145,25 @@ class Plan:
             PlanError: No plan was found, or it was read from a file and has no argument tree.
             InputError: This machine has too few devices for the mesh.
         """
-        flat = self._named([tensor.sharding for tensor in self.data.arguments], "argument")
+        flat = self._named(self._arguments_as_written, "argument")
         positional, _ = jax.tree.unflatten(self._program().in_tree, flat)
         return positional
 
     @property
     def out_shardings(self) -> Any:
         """`NamedSharding`s for the result, as `jax.jit(out_shardings=...)` takes them."""
-        flat = self._named([tensor.sharding for tensor in self.data.results], "result")
+        flat = self._named(self._results_as_written, "result")
         return jax.tree.unflatten(self._program().out_tree, flat)
+
+    @property
+    def _arguments_as_written(self) -> list[Sharding]:
+        asked = None if self.traced is None else self.traced.user_in
+        return _as_written(self.data.arguments, asked, self.data.mesh)
+
+    @property
+    def _results_as_written(self) -> list[Sharding]:
+        asked = None if self.traced is None else self.traced.user_out
+        return _as_written(self.data.results, asked, self.data.mesh)
 
     def _named(self, shardings: list[Sharding], kind: str) -> tuple[NamedSharding | None, ...]:
         self.data.require_feasible()
@@ -199,8 +219,8 @@ class Plan:
             self._function(fn),
             self.constraints,
             self._devices(),
-            [tensor.sharding for tensor in self.data.arguments],
-            [tensor.sharding for tensor in self.data.results],
+            self._arguments_as_written,
+            self._results_as_written,
             record=self.data.program,
             **jit_kwargs,
         )
@@ -251,6 +271,85 @@ class Plan:
             )
         return chosen
 
+    def against_propagation(self, inputs: str = "plan") -> PropagationComparison:
+        """Where the plan differs from what Shardy's propagation alone makes of the same inputs.
+
+        Args:
+            inputs: `plan`: propagation is given the plan's shardings of arguments and results;
+                `program`: only what the program and its caller say.
+
+        Raises:
+            InputError: There are no such inputs.
+            PlanError: No plan was found, or it was read from a file without its program.
+        """
+        program = self._program()
+        propagator = propagator_for(program, self.data.mesh)
+        if inputs == "plan":
+            asked: tuple[Sequence[Sharding | None], Sequence[Sharding | None]] = (
+                [tensor.sharding for tensor in self.data.arguments],
+                [tensor.sharding for tensor in self.data.results],
+            )
+        else:
+            asked = (program.user_in, program.user_out)
+        given = tuple(
+            tuple(map(with_word_dims, side, avals))
+            for side, avals in zip(asked, (program.in_avals, program.out_avals), strict=True)
+        )
+        return against_propagation(
+            propagator.propagate,
+            self.data,
+            self.constraints,
+            (given[0], given[1]),
+            program.source_by_equation,
+            price=self.price,
+            inputs=inputs,
+        )
+
+    # -- as a program ---------------------------------------------------------------------------
+
+    def stablehlo(self, stage: str = PLANNED, *, platform: str | None = None) -> str:
+        """The program as StableHLO text, with a sharding on every value.
+
+        Calls are inlined; arrays that the function closes over come before its arguments.
+
+        Args:
+            stage: As it compiles if not given: constraints and groups in it, loops and branches
+                with their shardings. Else the name of an export step (`reshards`, `no-groups`,
+                `no-edges`, `divisible`, `closed`, `explicit`, `no-rules`, `collectives`), after
+                which it is shown, or `annotated`, before all of them.
+            platform: `cpu`, `tpu` or `cuda`, where the program is to run on that; by default ops
+                belong to no platform as far as JAX has a choice.
+
+        Raises:
+            InputError: There is no such stage.
+            PlanError: No plan was found, or it was read from a file without its program.
+            ExportError: A step refuses the program.
+        """
+        return planned_text(self._annotated(platform), stage, self.prices)
+
+    def _annotated(self, platform: str | None) -> bytes:
+        program = lowered_for(self._program(), self.data.mesh, platform)
+        return annotated_module(program, self.data, self.constraints)
+
+    def export(self, *, platform: str | None = None) -> jax.export.Exported:
+        """The program as `jax.export` has it: `serialize()` it, and call it in another process.
+
+        Args:
+            platform: What it is to run on; that of this machine if not given.
+
+        Raises:
+            PlanError: No plan was found, or it was read from a file without its program.
+            InputError: This machine has too few devices for the mesh.
+        """
+        chosen = platform or jax.default_backend()
+        return exported(
+            self._annotated(chosen),
+            self._program(),
+            self._named(self._arguments_as_written, "argument"),
+            self._named(self._results_as_written, "result"),
+            platform=chosen,
+        )
+
     # -- keeping and showing --------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
@@ -263,8 +362,43 @@ class Plan:
         """The plan as text: totals, shardings, collectives, memory, and how sure it is."""
         return format_report(self.data, width=width)
 
+    def program(self, after_round: int | None = None) -> str:
+        """The program after a round of priorities as text, each value with its sharding.
+
+        A star marks what the round changed.
+
+        Args:
+            after_round: The priority of the round; the last one if not given.
+
+        Raises:
+            InputError: There is no such round, or all shardings have one priority.
+        """
+        return format_program(self.data, after_round)
+
     def __str__(self) -> str:
         return self.report()
+
+
+def _as_written(
+    tensors: Sequence[PlannedTensor], asked: Sequence[Sharding | None] | None, mesh: Mesh
+) -> list[Sharding]:
+    """Planned shardings, on the mesh the user wrote one on where it says exactly the same there.
+
+    One with the devices in another order is not one of those: JAX runs a program in one order.
+    """
+    plain = Mesh(mesh.axes)
+    found = []
+    for tensor, sharding in zip(tensors, asked or (None,) * len(tensors), strict=True):
+        own = None if sharding is None else sharding.inlined_mesh
+        is_exact = (
+            sharding is not None
+            and own is not None
+            and own.device_ids is None
+            and sharding.is_fully_closed
+            and is_equivalent(sharding, plain, tensor.sharding, plain)
+        )
+        found.append(sharding if is_exact and sharding is not None else tensor.sharding)
+    return found
 
 
 def load_plan(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax  # noqa: F401  (importing it registers Shardy's passes)
@@ -25,17 +26,14 @@ from autoshard.apply.flat_module import (
     is_inside,
     operations_of,
 )
+from autoshard.apply.module_meshes import ModuleMeshes
+from autoshard.apply.write_sharding import write_sharding
 from autoshard.errors import ExportError, PlanError, ShardingError
 from autoshard.frontend.op_kinds import FREE_IF_OPERANDS_FREE, FREE_SOURCES
 from autoshard.sharding import (
-    DimSharding,
     Mesh,
     Sharding,
     check_sharding,
-    format_mesh,
-    format_sharding,
-    parse_named_mesh,
-    parse_sharding,
 )
 
 _MARK = "autoshard_mark"
@@ -89,7 +87,8 @@ class Propagator:
 
     Args:
         module: Tagged StableHLO, bytecode or text, locations included.
-        mesh: The mesh of all shardings given and returned.
+        mesh: The mesh of all shardings given and returned, except for those that carry another one
+            over the same devices because its axes cannot say them.
         num_arguments: Flat arguments of the function, `in.0`, ...; arguments of `main` before
             those are arrays the function closes over, `const.0`, ... By default there are none.
         operand_paths: By equation path, the path of each operand, and by `7.jaxpr/out` those of the
@@ -101,7 +100,7 @@ class Propagator:
             cut as it likes, so they have no one sharding.
 
     Raises:
-        ExportError: The module does not parse, has no `main`, or has another mesh only.
+        ExportError: The module does not parse or has no `main`.
     """
 
     def __init__(
@@ -129,11 +128,12 @@ class Propagator:
             PassManager.parse("builtin.module(func.func(sdy-populate-op-sharding-rules))").run(
                 parsed.operation
             )
-            self._mesh_name = _mesh_name(parsed, mesh)
+            self._module_meshes = ModuleMeshes(parsed, mesh)
             self._flat = flatten_module(parsed)
             passes = list(_PASSES)
             if any(axis.size == 1 for axis in mesh.axes):
                 passes.insert(0, "sdy-remove-size-one-axes")
+            self._passes = passes
             self._pipeline = PassManager.parse(f"builtin.module({','.join(passes)})")
             # Checks after every pass take twice as long as the passes; what goes in is checked.
             self._pipeline.enable_verifier(False)
@@ -186,38 +186,92 @@ class Propagator:
             ShardingError: A sharding that its value or the mesh does not admit.
             ExportError: Shardy's passes refuse the program.
         """
+        with self._context, ir.Location.unknown():
+            copy, readings, num_marks = self._copy_with(in_shardings, out_shardings, constraints)
+            self._run(self._pipeline, copy)
+            return self._read(copy, readings, num_marks)
+
+    def sharded_module(
+        self,
+        in_shardings: Sequence[Sharding | None],
+        out_shardings: Sequence[Sharding | None],
+        constraints: Mapping[str, Sharding],
+        wanted: Mapping[str, Sharding],
+    ) -> bytes:
+        """The module after propagation, shardings written on every value that has one.
+
+        Constraints, groups and data-flow edges are still in it.
+
+        Args:
+            in_shardings: As for `propagate`.
+            out_shardings: Likewise.
+            constraints: Likewise.
+            wanted: By path, shardings of values where propagation brings them elsewhere.
+
+        Returns:
+            Bytecode, locations included.
+
+        Raises:
+            As `propagate`.
+        """
+        with self._context, ir.Location.unknown():
+            copy, readings, num_marks = self._copy_with(in_shardings, out_shardings, constraints)
+            edges_kept = PassManager.parse(f"builtin.module({','.join(self._passes[:-1])})")
+            self._run(edges_kept, copy)
+            _, ops = self._marked(copy, num_marks)
+            for path, sharding in wanted.items():
+                reading = readings.get(path)
+                op = None if reading is None else ops[reading.mark]
+                if op is None or reading is None or path in self.free_paths:
+                    continue
+                attribute = self._attribute(sharding, self.shape(path), path)
+                write_sharding(op, reading.index, attribute, is_argument=reading.is_argument)
+            for op in operations_of(copy):
+                if _MARK in op.attributes:
+                    del op.attributes[_MARK]
+            buffer = io.BytesIO()
+            copy.write_bytecode(file=buffer)
+            return buffer.getvalue()
+
+    def _copy_with(
+        self,
+        in_shardings: Sequence[Sharding | None],
+        out_shardings: Sequence[Sharding | None],
+        constraints: Mapping[str, Sharding] | None,
+    ) -> tuple[MlirOp, dict[str, _Reading], int]:
+        """A copy of the module with shardings put in, and where to read the outcome."""
         flat = self._flat
         main = flat.main
         edits = _Edits()
         in_shardings = (*(None,) * self._num_captured, *in_shardings)
-        with self._context, ir.Location.unknown():
-            before = {
-                name: main.attributes[name]
-                for name in ("arg_attrs", "res_attrs")
-                if name in main.attributes
-            }
-            try:
-                self._set_boundary("arg_attrs", self._argument_shapes, in_shardings)
-                self._set_boundary("res_attrs", self._result_shapes, out_shardings)
-                self._insert(constraints or {}, edits)
-                self._open_loops(in_shardings, edits)
-                readings, num_marks = self._readings_with(edits)
-                copy = flat.module.operation.clone()
-            finally:
-                edits.undo()
-                for name in ("arg_attrs", "res_attrs"):
-                    if name in before:
-                        main.attributes[name] = before[name]
-                    elif name in main.attributes:
-                        del main.attributes[name]
-            try:
-                self._pipeline.run(copy)
-            except ir.MLIRError as error:
-                raise ExportError(
-                    f"Shardy's propagation refuses the program: {error}",
-                    fix="check the shardings given against the shapes of the values",
-                ) from error
-            return self._read(copy, readings, num_marks)
+        before = {
+            name: main.attributes[name]
+            for name in ("arg_attrs", "res_attrs")
+            if name in main.attributes
+        }
+        try:
+            self._set_boundary("arg_attrs", self._argument_shapes, in_shardings)
+            self._set_boundary("res_attrs", self._result_shapes, out_shardings)
+            self._insert(constraints or {}, edits)
+            self._open_loops(in_shardings, edits)
+            readings, num_marks = self._readings_with(edits)
+            return flat.module.operation.clone(), readings, num_marks
+        finally:
+            edits.undo()
+            for name in ("arg_attrs", "res_attrs"):
+                if name in before:
+                    main.attributes[name] = before[name]
+                elif name in main.attributes:
+                    del main.attributes[name]
+
+    def _run(self, pipeline: Any, module: MlirOp) -> None:
+        try:
+            pipeline.run(module)
+        except ir.MLIRError as error:
+            raise ExportError(
+                f"Shardy's propagation refuses the program: {error}",
+                fix="check the shardings given against the shapes of the values",
+            ) from error
 
     # -- once per program -----------------------------------------------------------------------
 
@@ -324,19 +378,19 @@ class Propagator:
 
     def _insert(self, constraints: Mapping[str, Sharding], edits: _Edits) -> None:
         places = self._flat.places
-        position = {path: index for index, path in enumerate(places)}
         unknown = [path for path in constraints if path not in places and "<" not in path]
         if unknown:
             raise _no_such_path(unknown[0])
-        values = sorted((path for path in constraints if path in places), key=position.__getitem__)
-        # In program order: where several paths name a value, each sees what the one before made.
-        for path in values:
+        # In program order: where several paths name a value, each sees what the one before made,
+        # and what a loop body reads comes behind what the loop reads.
+        for path in sorted(constraints, key=_program_order):
+            if path not in places:
+                self._constrain_use(path, constraints[path], edits)
+                continue
             place = places[path]
             attribute = self._attribute(constraints[path], _shape(place.value), path)
             if place.readers:
                 edits.at_path[path] = _constrain(place.readers, place.block, attribute, edits)
-        for use in sorted((path for path in constraints if path not in places), key=_stop_order):
-            self._constrain_use(use, constraints[use], edits)
 
     def _constrain_use(self, use: str, sharding: Sharding, edits: _Edits) -> None:
         users = self._users(use)
@@ -413,24 +467,38 @@ class Propagator:
         found = self._attribute_by_sharding.get((sharding, len(shape)))
         if found is None:
             try:
-                check_sharding(replace(sharding, inlined_mesh=None), self.mesh, shape)
+                check_sharding(sharding, sharding.inlined_mesh or self.mesh, shape)
             except ShardingError as error:
                 raise ShardingError(error.what, where=where, fix=error.fix) from error
-            text = format_sharding(replace(sharding, mesh_name=self._mesh_name, inlined_mesh=None))
-            found = ir.Attribute.parse(f"#sdy.sharding{text}")
+            found = self._module_meshes.attribute(sharding)
             self._attribute_by_sharding[sharding, len(shape)] = found
         return found
 
     def _sharding(self, attribute: Any) -> Sharding:
         found = self._sharding_by_attribute.get(attribute)
         if found is None:
-            found = parse_sharding(str(attribute))
+            found = self._module_meshes.sharding(attribute)
             self._sharding_by_attribute[attribute] = found
         return found
 
     def _read(
         self, module: MlirOp, readings: Mapping[str, _Reading], num_marks: int
     ) -> dict[str, Sharding]:
+        main, ops = self._marked(module, num_marks)
+        found = {}
+        for path, reading in readings.items():
+            if path in self.free_paths:
+                continue
+            op = ops[reading.mark]
+            sharding = None if op is None else self._sharding_of(op, reading)
+            found[path] = sharding or Sharding.fully_open(reading.rank)
+        for index, shape in enumerate(self._result_shapes):
+            sharding = self._boundary_sharding(main, "res_attrs", index)
+            found[f"out<{index}"] = sharding or Sharding.fully_open(len(shape))
+        return found
+
+    def _marked(self, module: MlirOp, num_marks: int) -> tuple[MlirOp, list[MlirOp | None]]:
+        """The function called main, and the ops that have a mark, by mark."""
         ops: list[MlirOp | None] = [None] * num_marks
         main: MlirOp | None = None
 
@@ -449,17 +517,7 @@ class Propagator:
 
         module.walk(visit, ir.WalkOrder.PRE_ORDER)
         assert main is not None
-        found = {}
-        for path, reading in readings.items():
-            if path in self.free_paths:
-                continue
-            op = ops[reading.mark]
-            sharding = None if op is None else self._sharding_of(op, reading)
-            found[path] = sharding or Sharding.fully_open(reading.rank)
-        for index, shape in enumerate(self._result_shapes):
-            sharding = self._boundary_sharding(main, "res_attrs", index)
-            found[f"out<{index}"] = sharding or Sharding.fully_open(len(shape))
-        return found
+        return main, ops
 
     def _sharding_of(self, op: MlirOp, reading: _Reading) -> Sharding | None:
         if op.name == "func.func":
@@ -469,11 +527,11 @@ class Propagator:
         if op.name == "sdy.manual_computation":
             side = "in_shardings" if reading.is_argument else "out_shardings"
             per_value = sdy.TensorShardingPerValueAttr(op.attributes[side])
-            sharding = self._sharding(per_value.shardings[reading.index])
+            attribute = per_value.shardings[reading.index]
             if reading.is_argument:
                 axes = sdy.ManualAxesAttr(op.attributes["manual_axes"])
-                return _without_axes(sharding, set(axes))
-            return sharding
+                return self._module_meshes.sharding(attribute, without=frozenset(axes))
+            return self._sharding(attribute)
         if "sdy.sharding" not in op.attributes:
             return None
         per_value = sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"])
@@ -486,25 +544,6 @@ class Propagator:
         return self._sharding(entries["sdy.sharding"]) if "sdy.sharding" in entries else None
 
 
-def _mesh_name(module: Any, mesh: Mesh) -> str:
-    """The name the module has for a mesh, which is added when the module has none."""
-    for op in module.body.operations:
-        if op.operation.name != "sdy.mesh":
-            continue
-        name, found = parse_named_mesh(str(op.operation))
-        if found.axes == mesh.axes:
-            return name
-        if name == "mesh":
-            raise ExportError(
-                f"the module is written for the mesh {found}, not {mesh}",
-                fix="trace the function for the mesh the plan is for",
-            )
-    text = f"sdy.mesh @mesh = {format_mesh(replace(mesh, device_ids=None))}"
-    made = ir.Module.parse(text)
-    made.body.operations[0].operation.clone(ip=ir.InsertionPoint.at_block_begin(module.body))
-    return "mesh"
-
-
 def _mark_attribute(mark: int) -> Any:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), mark)
 
@@ -514,10 +553,26 @@ def _shape(value: MlirValue) -> tuple[int, ...]:
     return tuple(value.type.shape) if isinstance(value.type, ir.RankedTensorType) else ()
 
 
-def _stop_order(use: str) -> tuple[str, float]:
-    """Uses sorted so that the stops on the way to one (`38<1~0`) come before it."""
-    base, _, step = use.partition("~")
-    return base, float(step or math.inf)
+def _program_order(path: str) -> tuple[tuple[float, int, str, float, float], ...]:
+    """Paths sorted as a program gets to them.
+
+    Of an equation: its reads, each behind the stops on its way (`38<1~0`), then what its bodies
+    hold, then what it makes.
+    """
+    return tuple(map(_step_order, path.split("/")))
+
+
+def _step_order(step: str) -> tuple[float, int, str, float, float]:
+    equation, separator, read = step.partition("<")
+    if separator:
+        operand, _, stop = read.partition("~")
+        at = math.inf if equation == "out" else float(equation)
+        return at, 0, "", float(operand), float(stop or math.inf)
+    equation, _, inside = step.partition(".")
+    at = {"const": -2.0, "in": -1.0}.get(equation) or float(equation)
+    if inside.isdigit():
+        return at, 2, "", float(inside), 0.0
+    return at, 1, inside, 0.0, 0.0
 
 
 def _constrain(
@@ -567,18 +622,6 @@ def _outermost_loop(user: MlirOp, home: Any) -> MlirOp | None:
         if user.name == "stablehlo.while":
             found = user
     return found
-
-
-def _without_axes(sharding: Sharding, names: set[str]) -> Sharding:
-    """What a manual region sees: its manual axes no longer cut anything."""
-    return replace(
-        sharding,
-        dims=tuple(
-            DimSharding(tuple(a for a in dim.axes if a.name not in names), dim.is_open)
-            for dim in sharding.dims
-        ),
-        replicated=tuple(a for a in sharding.replicated if a.name not in names),
-    )
 
 
 def _free_paths(flat: FlatModule) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from autoshard.encode import Decoded, Encoded
 from autoshard.graph.program import Graph, OpClass, OpKind
@@ -39,6 +39,8 @@ def wanted_uses(
     Where a reshard takes several steps, those before the last are named too, as `"7.jaxpr/38<1~0"`,
     `"7.jaxpr/38<1~1"`: the partitioner knows single steps, and gathers the whole tensor for many
     a pair of shardings that are more than one step apart.
+
+    Reads whose sharding the user asked for are always named.
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
@@ -65,7 +67,22 @@ def wanted_uses(
             for step, layout in enumerate(_stops(encoded, value, have, wanted[position])):
                 found[f"{use}~{step}"] = parts.to_sharding(layout)
             found[use] = parts.to_sharding(wanted[position])
+    for use, value in asked_uses(graph):
+        (read,) = graph.ops[graph.values[value].op].operands
+        have, want = decoded.layouts[read], decoded.layouts[value]
+        is_made_anywhere = graph.ops[graph.values[read].op].kind is OpKind.FREE
+        stops = [] if is_made_anywhere else _stops(encoded, value, have, want)
+        for step, layout in enumerate(stops):
+            found[f"{use}~{step}"] = parts.to_sharding(layout)
+        found[use] = parts.to_sharding(want)
     return found
+
+
+def asked_uses(graph: Graph) -> Iterator[tuple[str, int]]:
+    """Use paths whose sharding the user asked for, each with what the CONSTRAINT there makes."""
+    for path, value in graph.value_by_path.items():
+        if "<" in path and graph.values[value].shape:
+            yield path, value
 
 
 def _stops(encoded: Encoded, value: int, start: Layout, end: Layout) -> list[Layout]:

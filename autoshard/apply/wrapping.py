@@ -64,7 +64,7 @@ class WrappedFunction:
         key = _signature(call)
         found = None if key is None else self.prepared.get(key)
         if found is None:
-            program = trace_call(call, self.mesh.abstract)
+            program = trace_call(call, self.mesh.abstract, self.mesh.order)
             self.check(program)
             constrained = constrain_jaxpr(program.jaxpr, self.constraints, self.mesh)
             found = Prepared(program.results, _evaluator(constrained, call.name))

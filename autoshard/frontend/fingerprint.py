@@ -146,7 +146,9 @@ def _setting_text(value: Any) -> str:
             "mesh(" + ", ".join(f"{name}={size} {kind.name}" for (name, size), kind in axes) + ")"
         )
     if isinstance(value, jax.sharding.NamedSharding):
-        return f"NamedSharding({_setting_text(value.mesh)}, {value.spec})"
+        ids = value._logical_device_ids  # private; checked on jax 0.10.2
+        order = "" if ids is None else f", device_ids={list(ids)}"
+        return f"NamedSharding({_setting_text(value.mesh)}, {value.spec}{order})"
     if isinstance(value, (np.ndarray, jax.Array)) and np.ndim(value):
         return f"array:{value.dtype}{list(value.shape)}"
     if callable(value) and not isinstance(value, type):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
 from autoshard.graph.rule import Rule
 
@@ -31,6 +32,7 @@ class OpDraft:
     pinned: str = ""
     note: str = ""
     operand_repeats: tuple[float, ...] = ()
+    collective: WrittenCollective | None = None
 
 
 @dataclass(slots=True)
@@ -104,6 +106,7 @@ class GraphBuilder:
         trip_count: float = 1.0,
         manual_axes: tuple[str, ...] = (),
         source: str = "",
+        mesh: str = "",
     ) -> int:
         """Begin a region at the next op; `close_region` ends it."""
         index = len(self.regions)
@@ -118,6 +121,7 @@ class GraphBuilder:
                 trip_count=trip_count,
                 manual_axes=manual_axes,
                 source=source,
+                mesh=mesh,
             )
         )
         return index
@@ -183,6 +187,7 @@ class GraphBuilder:
                 draft.pinned,
                 draft.note,
                 draft.operand_repeats,
+                draft.collective,
             )
             for index, draft in enumerate(self.ops)
         )

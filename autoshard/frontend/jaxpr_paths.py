@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from autoshard.frontend.meshes import mesh_context
 
@@ -88,6 +88,14 @@ def bodies(eqn: JaxprEqn) -> Iterator[tuple[str, Jaxpr]]:
 
 def open_jaxpr(body: Body) -> Jaxpr:
     return body.jaxpr if isinstance(body, ClosedJaxpr) else body
+
+
+def body_mesh(eqn: JaxprEqn) -> AbstractMesh | None:
+    """The mesh inside a `shard_map` body, with the types its axes have there; None elsewhere."""
+    if eqn.primitive.name != "shard_map":
+        return None
+    mesh: AbstractMesh = eqn.params["mesh"].abstract_mesh
+    return mesh.update_axis_types(dict.fromkeys(eqn.params["newly_manual_axes"], AxisType.Manual))
 
 
 def rewrite_bodies(eqn: JaxprEqn, rewrite: Callable[[str, Jaxpr], Jaxpr]) -> dict[str, Any] | None:

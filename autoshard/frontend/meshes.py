@@ -34,7 +34,7 @@ def read_mesh(mesh: Any) -> tuple[Mesh, AbstractMesh, jax.sharding.Mesh | None]:
     if isinstance(mesh, jax.sharding.Mesh):
         _check_axes(tuple(mesh.axis_names), mesh.axis_types, mesh)
         auto = as_auto(mesh)
-        order = _places([device.id for device in mesh.devices.flat])
+        order = ranks([device.id for device in mesh.devices.flat])
         axes = tuple(MeshAxis(str(name), size) for name, size in mesh.shape.items())
         return Mesh(axes, order), auto.abstract_mesh, auto
     if isinstance(mesh, AbstractMesh):
@@ -130,7 +130,7 @@ def concrete_mesh(
     )
 
 
-def _places(ids: Sequence[int]) -> tuple[int, ...]:
+def ranks(ids: Sequence[int]) -> tuple[int, ...]:
     """Each device as its rank among the mesh's own devices, so that any subset counts from 0."""
     rank = {device_id: place for place, device_id in enumerate(sorted(ids))}
     return tuple(rank[device_id] for device_id in ids)

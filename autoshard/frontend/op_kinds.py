@@ -28,6 +28,10 @@ MANUAL_COLLECTIVES = frozenset(
     reduce_scatter""".split()
 )
 
+# Those among them whose tensors free axes may cut. For the others the partitioner gathers the
+# operand over the free axes first (seen in programs that jaxlib 0.10.2 compiles for CPU).
+SHAPE_KEEPING_COLLECTIVES = frozenset({"all_reduce", "collective_permute", "cross-replica-sum"})
+
 # Custom calls whose result is their operand, marked in some way.
 IDENTITY_CUSTOM_CALLS = frozenset(
     """annotate_device_placement InspectSharding LayoutConstraint MoveToDevice MoveToHost

@@ -95,8 +95,8 @@ def own_rule(op: Any, operands: Shapes, results: Shapes) -> tuple[Rule, bool]:
             return aligned_rule(operands, results, frozenset({len(operands[0]) - 1})), False
         if name == "ragged_dot":
             return ragged_dot_rule(op, operands, results), False
-    if name in op_kinds.MANUAL_COLLECTIVES:
-        return aligned_rule(operands, results, _exchanged_dims(op)), False
+    if name in op_kinds.SHAPE_KEEPING_COLLECTIVES:
+        return aligned_rule(operands, results), False
     if name == "custom_call":
         target = ir.StringAttr(op.attributes["call_target_name"]).value
         if target in op_kinds.IDENTITY_CUSTOM_CALLS:
@@ -175,17 +175,3 @@ def whole_rule(shape: tuple[int, ...]) -> Rule:
     """The rule of a source that every device holds whole."""
     rule = identity_rule(shape, 0)
     return Rule(rule.factor_sizes, (), rule.results, need_replication=frozenset(range(len(shape))))
-
-
-def _exchanged_dims(op: Any) -> frozenset[int]:
-    """Dimensions along which a collective takes apart or puts together."""
-    found = set()
-    for name in (
-        "all_gather_dim",
-        "scatter_dimension",
-        "split_dimension",
-        "concat_dimension",
-    ):
-        if name in op.attributes:
-            found.add(ir.IntegerAttr(op.attributes[name]).value)
-    return frozenset(found)

@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from autoshard.frontend.jaxpr_paths import (
     ConstraintEquations,
     all_open,
+    body_mesh,
     is_constrainable,
     rewrite_bodies,
     used_variables,
@@ -52,7 +53,7 @@ def tag_jaxpr(closed: ClosedJaxpr, mesh: AbstractMesh) -> Tagged:
 
 class _Tagger:
     def __init__(self, mesh: AbstractMesh) -> None:
-        self.mesh = mesh
+        self.mesh = mesh  # inside a shard_map body, that of the body
         self.constraints = ConstraintEquations()
         self.open_shardings: dict[tuple[AbstractMesh, int], NamedSharding] = {}
         self.sources = SourceLines()
@@ -75,7 +76,7 @@ class _Tagger:
 
         for kind, variables in (("const", jaxpr.constvars), ("in", jaxpr.invars)):
             for position, var in enumerate(variables):
-                if var in used and is_constrainable(var.aval):
+                if var in used and self.is_tagged(var):
                     path = f"{prefix}{kind}.{position}"
                     if parent is None:
                         path_of[var] = path
@@ -90,7 +91,7 @@ class _Tagger:
             self.source_by_equation[path] = self.sources.line(eqn)
             eqns.append(self.rebuild(eqn, path, tag_of))
             for position, var in enumerate(eqn.outvars):
-                if var in used and is_constrainable(var.aval):
+                if var in used and self.is_tagged(var):
                     tag_value(var, f"{path}.{position}", eqn)
 
         if parent is not None:
@@ -110,9 +111,12 @@ class _Tagger:
             jaxpr.is_high,
         )
 
+    def is_tagged(self, var: Var) -> bool:
+        return bool(self.mesh.auto_axes) and is_constrainable(var.aval)
+
     def tag_equation(self, var: Var, path: str, like: JaxprEqn | None) -> JaxprEqn:
-        body_mesh = var.aval.sharding.mesh
-        mesh = body_mesh if body_mesh.manual_axes else self.mesh
+        own = var.aval.sharding.mesh
+        mesh = own if own.manual_axes else self.mesh  # the result of a callback has none
         rank = len(var.aval.shape)
         sharding = self.open_shardings.get((mesh, rank))
         if sharding is None:
@@ -120,7 +124,10 @@ class _Tagger:
         return self.constraints.make(var, sharding, scope=f"T[{path}]", like=like)
 
     def rebuild(self, eqn: JaxprEqn, path: str, tag_of: dict[Var, Var]) -> JaxprEqn:
+        around = self.mesh
+        self.mesh = body_mesh(eqn) or around
         params = rewrite_bodies(eqn, lambda key, body: self.tag(body, f"{path}.{key}/", eqn))
+        self.mesh = around
         source_info = eqn.source_info
         return eqn.replace(
             invars=[

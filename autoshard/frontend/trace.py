@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +18,8 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh
 from jax.tree_util import PyTreeDef
 
-from autoshard.errors import ExportError
+from autoshard.frontend.dangling import honour_dangling
+from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.fingerprint import record_program
 from autoshard.frontend.meshes import abstract_mesh, mesh_context
 from autoshard.frontend.program_record import ProgramRecord
@@ -30,12 +30,10 @@ from autoshard.frontend.signature import (
     flat_function,
     flatten_call,
 )
-from autoshard.frontend.source_lines import line_of_exception
 from autoshard.frontend.tagging import tag_jaxpr
+from autoshard.frontend.trace_errors import does_not_lower, does_not_trace
 from autoshard.frontend.user_shardings import read_shardings
 from autoshard.sharding import Mesh, Sharding
-
-_LEAF = re.compile(r"\bleaves\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +114,7 @@ def trace(
     *,
     mesh: Mesh,
     context: AbstractMesh | None = None,
+    devices: jax.sharding.Mesh | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
     donate_argnums: int | Sequence[int] = (),
@@ -135,6 +134,8 @@ def trace(
         kwargs: Keyword arguments, likewise.
         mesh: What the shardings refer to.
         context: The JAX mesh to trace under; by default the abstract form of `mesh`.
+        devices: The JAX mesh that `mesh` was read from, if it has devices. Meshes of shardings and
+            of the program may have the same ones in another order.
         in_shardings: A pytree prefix for the non-static positional arguments, of `None` (free),
             `PartitionSpec`, `NamedSharding` or autoshard `Sharding`. Here, other than in `jax.jit`,
             `PartitionSpec.UNCONSTRAINED` may leave single dimensions free.
@@ -151,7 +152,8 @@ def trace(
     """
     call = flatten_call(fn, args, dict(kwargs or {}), static_argnums)
     notes = _placement_notes(call)
-    program = trace_call(call, context or abstract_mesh(mesh))
+    order = DeviceOrder.of(mesh, devices)
+    program = trace_call(call, context or abstract_mesh(mesh), order)
     in_avals = tuple(var.aval for var in program.jaxpr.jaxpr.invars)
     out_avals = tuple(atom.aval for atom in program.jaxpr.jaxpr.outvars)
     in_tree, out_tree = call.arguments.dynamic_tree, program.results.dynamic_tree
@@ -159,7 +161,7 @@ def trace(
     user_in = read_shardings(
         None if in_shardings is None else (_as_tuple(in_shardings), None),
         in_tree,
-        mesh,
+        order,
         in_names,
         [aval.shape for aval in in_avals],
         "in_shardings",
@@ -167,7 +169,7 @@ def trace(
     user_out = read_shardings(
         out_shardings,
         out_tree,
-        mesh,
+        order,
         out_names,
         [aval.shape for aval in out_avals],
         "out_shardings",
@@ -201,13 +203,19 @@ def _as_tuple(in_shardings: Any) -> Any:
     return tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
 
 
-def trace_call(call: Call, context: AbstractMesh) -> Program:
+def trace_call(call: Call, context: AbstractMesh, order: DeviceOrder) -> Program:
     """Trace a call to a jaxpr without dead code, always under the same mesh.
 
     Planning and applying both go through here, so that equal programs get equal paths.
 
+    Args:
+        call: What to trace.
+        context: The JAX mesh to trace under.
+        order: The devices to run on; shardings on meshes in another order are said in it.
+
     Raises:
         ExportError: The function does not trace.
+        InputError: A sharding in the function is on other devices.
     """
     avals = [abstract_leaf(leaf) for leaf in call.arguments.leaves]
     try:
@@ -222,13 +230,15 @@ def trace_call(call: Call, context: AbstractMesh) -> Program:
             except Exception:
                 raise error from None
     except Exception as error:
-        raise _does_not_trace(call, error) from error
-    closed = _with_captured_consts(stage, len(avals))
+        raise does_not_trace(call, error) from error
+    closed = order.rewrite(_with_captured_consts(stage, len(avals)))
     return Program(closed, call, results, record_program(closed, call, results), stage)
 
 
 def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxpr:
     """The traced jaxpr without dead code, arrays the function closes over as its constants.
+
+    A sharding constraint whose result is dropped is no dead code: it shards the value itself.
 
     `jax.jit` passes such arrays as leading arguments and keeps them in `_consts` (private; checked
     on jax 0.10.2).
@@ -237,7 +247,7 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
     if internal_mutable_array_effect in hoisted.effects:
         # As lowering would do later; a constraint cannot stand between updates of a reference.
         hoisted = discharge_state(hoisted)
-    live, _ = dce_jaxpr(hoisted.jaxpr, True, instantiate=True)
+    live, _ = dce_jaxpr(honour_dangling(hoisted.jaxpr), True, instantiate=True)
     num_captured = len(live.invars) - num_args
     jaxpr = live.replace(
         constvars=[*live.constvars, *live.invars[:num_captured]], invars=live.invars[num_captured:]
@@ -291,12 +301,12 @@ def _lower(
         return _with_jaxpr(stage, tagged).lower(lowering_platforms=(platform,)), platform, ()
     except Exception as error:
         if platform == "cpu":
-            raise _does_not_lower(call, platform, error) from error
+            raise does_not_lower(call, platform, error) from error
         first = error
     try:
         lowered = _with_jaxpr(stage, tagged).lower(lowering_platforms=("cpu",))
     except Exception as error:
-        raise _does_not_lower(call, platform, first) from error
+        raise does_not_lower(call, platform, first) from error
     reason = str(first).strip().splitlines()[0] if str(first).strip() else type(first).__name__
     return lowered, "cpu", (f"lowered for cpu, because lowering for {platform} failed: {reason}",)
 
@@ -338,60 +348,3 @@ def _placement_notes(call: Call) -> tuple[str, ...]:
         f"the shardings of the ShapeDtypeStructs of {shown} are not taken as constraints; pass"
         " in_shardings to fix them",
     )
-
-
-def _does_not_trace(call: Call, error: Exception) -> ExportError:
-    return ExportError(
-        f"`{call.name}` does not trace: {_reason(error, call.arguments.names)}",
-        where=line_of_exception(error),
-        fix=_fix_for(error),
-    )
-
-
-def _does_not_lower(call: Call, platform: str, error: Exception) -> ExportError:
-    return ExportError(
-        f"`{call.name}` traces but does not lower for {platform}:"
-        f" {_reason(error, call.arguments.names)}",
-        where=line_of_exception(error),
-        fix="try jax.jit(fn).lower(*args) to see the error by itself",
-    )
-
-
-def _reason(error: Exception, names: Sequence[str]) -> str:
-    """The first paragraph of JAX's message, with the user's names for the flat arguments."""
-    text = str(error).strip()
-    paragraph = " ".join(text.split("\n\n")[0].split("The error occurred while")[0].split())
-    culprits = [names[int(number)] for number in dict.fromkeys(_LEAF.findall(text))]
-    if culprits:
-        shown = ", ".join(f"`{name}`" for name in culprits)
-        plural = "s" if len(culprits) > 1 else ""
-        paragraph = f"{paragraph.rstrip('.')}; it depends on the value{plural} of {shown}"
-    return f"{type(error).__name__}: {paragraph}" if paragraph else repr(error)
-
-
-def _fix_for(error: Exception) -> str:
-    text = str(error)
-    if isinstance(error, jax.errors.TracerBoolConversionError):
-        return (
-            "branch with jax.lax.cond or jnp.where, or name the argument in static_argnums if it is"
-            " a setting"
-        )
-    if isinstance(
-        error,
-        (
-            jax.errors.ConcretizationTypeError,
-            jax.errors.TracerArrayConversionError,
-            jax.errors.TracerIntegerConversionError,
-            jax.errors.NonConcreteBooleanIndexError,
-        ),
-    ):
-        return "compute with jax.numpy, or name the argument in static_argnums if it is a setting"
-    if isinstance(error, jax.errors.UnexpectedTracerError):
-        return "return the value instead of keeping it outside the function"
-    if "Explicit" in text or "explicit" in text or "context mesh" in text:
-        return (
-            "planning is for Auto axes: make the mesh the function uses with"
-            " jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names)),"
-            " or drop its mesh argument"
-        )
-    return "make jax.eval_shape(fn, *args) work first: it fails in the same place"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,31 +11,33 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef
 
 from autoshard.errors import InputError, ShardingError
+from autoshard.frontend.device_orders import DeviceOrder
+from autoshard.other_meshes import misfit, on_mesh
 from autoshard.sharding import (
     AxisRef,
     DimSharding,
     Mesh,
     Sharding,
-    canonicalize,
-    format_sharding,
 )
 
 
-def read_sharding(given: Any, mesh: Mesh, shape: Sequence[int], where: str) -> Sharding | None:
+def read_sharding(
+    given: Any, order: DeviceOrder, shape: Sequence[int], where: str
+) -> Sharding | None:
     """One user sharding for one array; None where the user leaves it free.
 
     Dimensions beyond the spec are closed, as in JAX; `PartitionSpec.UNCONSTRAINED` ones are open.
 
     Args:
         given: `None`, a `PartitionSpec`, a `NamedSharding` or an autoshard `Sharding`.
-        mesh: The mesh its axes must be on.
+        order: The plan's mesh and devices. What is on another mesh over them carries it.
         shape: Of the array.
         where: Names the array in errors.
 
     Raises:
         ShardingError: An unknown or repeated axis, too many dimensions, or a dimension its axes do
             not divide.
-        InputError: Another kind of object, or a sharding on another mesh.
+        InputError: Another kind of object, or a sharding on other devices.
     """
     if given is None:
         return None
@@ -45,7 +46,7 @@ def read_sharding(given: Any, mesh: Mesh, shape: Sequence[int], where: str) -> S
     elif isinstance(given, PartitionSpec):
         found = spec_to_sharding(given, len(shape), where)
     elif isinstance(given, NamedSharding):
-        found = read_named_sharding(given, mesh, len(shape), where)
+        found = read_named_sharding(given, order, len(shape), where)
     else:
         raise InputError(
             f"expected None, a PartitionSpec, a NamedSharding or an autoshard Sharding, found"
@@ -53,7 +54,8 @@ def read_sharding(given: Any, mesh: Mesh, shape: Sequence[int], where: str) -> S
             where=where,
             fix="write it as a PartitionSpec over the axes of the mesh",
         )
-    _check_fits(found, mesh, shape, where)
+    on_mesh(found, order.mesh, where)
+    _check_fits(found, order.mesh, shape, where)
     return found
 
 
@@ -86,93 +88,31 @@ def _read_entry(entry: Any) -> DimSharding:
     return DimSharding(tuple(AxisRef(str(name)) for name in names))
 
 
-def read_named_sharding(given: NamedSharding, mesh: Mesh, rank: int, where: str = "") -> Sharding:
-    """A `NamedSharding` on this mesh, or on one whose axes are parts of its axes, as ours.
+def read_named_sharding(
+    given: NamedSharding, order: DeviceOrder, rank: int, where: str = ""
+) -> Sharding:
+    """A `NamedSharding` as ours; it carries its mesh where that is not the plan's.
 
     Raises:
-        InputError: It is on another mesh.
+        InputError: It is on other devices.
         ShardingError: The spec has more entries than the array has dimensions.
     """
-    parts = _parts_of(mesh, [(str(name), size) for name, size in given.mesh.shape.items()])
-    if parts is None:
-        shown = ", ".join(f"{name}={size}" for name, size in given.mesh.shape.items())
-        raise InputError(
-            f"the sharding is on mesh ({shown}), the plan is for {mesh}",
-            where=where,
-            fix="use one mesh for both, or split its axes in place",
-        )
+    own = order.mesh_of(given, where)
     spelled = spec_to_sharding(given.spec, rank, where)
-    return canonicalize(
-        Sharding(
-            tuple(
-                DimSharding(tuple(parts[ref.name] for ref in dim.axes), dim.is_open)
-                for dim in spelled.dims
-            ),
-            unreduced=tuple(parts[ref.name] for ref in spelled.unreduced),
-        ),
-        mesh,
-    )
-
-
-def _parts_of(mesh: Mesh, axes: Sequence[tuple[str, int]]) -> dict[str, AxisRef] | None:
-    """Each axis of a finer mesh as the axis or sub-axis of `mesh` it is; None where it is none."""
-    left = list(axes)
-    parts: dict[str, AxisRef] = {}
-    for axis in mesh.axes:
-        if left and left[0] == (axis.name, axis.size):
-            parts[left.pop(0)[0]] = AxisRef(axis.name)
-            continue
-        done = 1
-        while left and done < axis.size and axis.size % (done * left[0][1]) == 0:
-            name, size = left.pop(0)
-            parts[name] = AxisRef(axis.name, done, size)
-            done *= size
-        if done != axis.size:
-            return None
-    return None if left else parts
+    return spelled if own == Mesh(order.mesh.axes) else replace(spelled, inlined_mesh=own)
 
 
 def _check_fits(sharding: Sharding, mesh: Mesh, shape: Sequence[int], where: str) -> None:
-    if sharding.rank != len(shape):
-        raise ShardingError(
-            f"{format_sharding(sharding)} has {sharding.rank} dimensions, the array has"
-            f" {len(shape)}",
-            where=where,
-            fix="write one entry per dimension",
-        )
-    seen: list[AxisRef] = []
-    for ref in sharding.axis_refs():
-        if ref.name not in mesh.sizes:
-            names = ", ".join(f'"{name}"' for name in mesh.axis_names)
-            raise ShardingError(
-                f'the mesh has no axis "{ref.name}"; its axes are: {names}',
-                where=where,
-                fix="use one of its axes, or add this one to the mesh",
-            )
-        if any(ref.overlaps(other) for other in seen):
-            raise ShardingError(
-                f"axis {ref} is used twice",
-                where=where,
-                fix="an axis cuts one dimension of an array at most",
-            )
-        seen.append(ref)
-    for position, (dim, size) in enumerate(zip(sharding.dims, shape, strict=True)):
-        num_shards = math.prod(ref.size_on(mesh) for ref in dim.axes)
-        if size % num_shards:
-            axes = ", ".join(str(ref) for ref in dim.axes)
-            padded = -(-size // num_shards) * num_shards
-            raise ShardingError(
-                f"dimension {position} has size {size}, which the {num_shards} shards of {axes} do"
-                " not divide",
-                where=where,
-                fix=f"pad dimension {position} to {padded}, or shard another one",
-            )
+    found = misfit(sharding, mesh, shape)
+    if found is not None:
+        what, fix = found
+        raise ShardingError(what, where=where, fix=fix)
 
 
 def read_shardings(
     prefix: Any,
     tree: PyTreeDef,
-    mesh: Mesh,
+    order: DeviceOrder,
     names: Sequence[str],
     shapes: Sequence[Sequence[int]],
     option: str,
@@ -197,7 +137,7 @@ def read_shardings(
             fix="give one sharding for everything, or a tree with the same outer structure",
         ) from error
     return tuple(
-        read_sharding(one.sharding, mesh, shape, f"{option} of `{name}`")
+        read_sharding(one.sharding, order, shape, f"{option} of `{name}`")
         for one, shape, name in zip(given, shapes, names, strict=True)
     )
 

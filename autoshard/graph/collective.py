@@ -1,4 +1,4 @@
-"""A collective the plan expects the compiler to insert."""
+"""Collectives: those the user wrote, and those a plan expects in the compiled program."""
 
 from __future__ import annotations
 
@@ -6,11 +6,26 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenCollective:
+    """Communication the user wrote, in a `shard_map` body.
+
+    Args:
+        kind: As in `PredictedCollective`.
+        groups: Devices that communicate, as places in the order the program runs in; of a permute,
+            pairs of sender and receiver.
+    """
+
+    kind: str
+    groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PredictedCollective:
     """One kind of communication at one place of the program.
 
     Args:
-        kind: `all-gather`, `reduce-scatter`, `all-reduce`, `all-to-all`, `collective-permute`.
+        kind: `all-gather`, `reduce-scatter`, `all-reduce`, `all-to-all`, `collective-permute`,
+            `collective-broadcast`.
         axes: Mesh axes (or sub-axes, as `"x":(1)2` without quotes) it works over.
         group_size: Devices in one group.
         bytes_per_device: The larger side: of an all-gather the result, of others the operand.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from autoshard.graph.program import Graph, Op, OpKind, Region
 
 
@@ -17,16 +20,7 @@ def format_graph(graph: Graph, *, sources: bool = True) -> str:
         graph: Any graph, sound or not.
         sources: Whether to end lines with the user's source lines.
     """
-    opening: dict[int, list[Region]] = {}
-    depth = [0] * len(graph.regions)
-    for region in graph.regions[1:]:
-        depth[region.index] = depth[region.parent] + 1
-        opening.setdefault(region.start, []).append(region)
-    lines = []
-    for op in graph.ops:
-        lines += [_region_line(region, depth, sources) for region in opening.get(op.index, ())]
-        lines.append("  " * depth[op.region] + _op_line(graph, op, sources))
-    lines += [_region_line(r, depth, sources) for r in opening.get(len(graph.ops), ())]
+    lines = ["  " * line.depth + _full_text(graph, line, sources) for line in program_lines(graph)]
     lines += [f"alike: {_values(group)}" for group in graph.groups]
     if graph.donated:
         lines.append(f"donated: {', '.join(map(str, graph.donated))}")
@@ -34,7 +28,57 @@ def format_graph(graph: Graph, *, sources: bool = True) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _region_line(region: Region, depth: list[int], sources: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a program's text.
+
+    Args:
+        depth: Regions around it.
+        text: What it does, without the source line.
+        source: The user's source line, or "".
+        op: The op it is for; None where it opens a region.
+    """
+
+    depth: int
+    text: str
+    source: str
+    op: int | None
+
+
+def program_lines(graph: Graph) -> Iterator[Line]:
+    """The ops of a graph in program order, each region opened by a line of its own."""
+    opening: dict[int, list[Region]] = {}
+    depth = [0] * len(graph.regions)
+    for region in graph.regions[1:]:
+        depth[region.index] = depth[region.parent] + 1
+        opening.setdefault(region.start, []).append(region)
+    for index in range(len(graph.ops) + 1):
+        for region in opening.get(index, ()):
+            yield Line(depth[region.parent], _region_text(region), region.source, None)
+        if index < len(graph.ops):
+            op = graph.ops[index]
+            yield Line(depth[op.region], _op_text(graph, op), op.source, index)
+
+
+def _full_text(graph: Graph, line: Line, sources: bool) -> str:
+    """A line with everything that is known of its op."""
+    source = f"  @ {line.source}" if sources and line.source else ""
+    if line.op is None:
+        return f"{line.text}{source}:"
+    op = graph.ops[line.op]
+    text = line.text
+    if op.pinned:
+        text += f" {op.pinned}"
+    if op.kind is OpKind.COMPUTE and op.rule is not None and not _is_aligned(op):
+        text += f"  {op.rule}"
+    if op.flops:
+        text += f"  flops={op.flops:g}"
+    if op.note:
+        text += f"  ({op.note})"
+    return text + source
+
+
+def _region_text(region: Region) -> str:
     text: str = region.kind
     if region.kind == "loop":
         text += f" {region.trip_count:g} times" + ("" if region.is_trip_count_known else "?")
@@ -42,12 +86,10 @@ def _region_line(region: Region, depth: list[int], sources: bool) -> str:
         text += f" {region.trip_count:.3g} of the time"
     elif region.manual_axes:
         text += f" over {', '.join(region.manual_axes)}"
-    if sources and region.source:
-        text += f"  @ {region.source}"
-    return "  " * depth[region.parent] + text + ":"
+    return text
 
 
-def _op_line(graph: Graph, op: Op, sources: bool) -> str:
+def _op_text(graph: Graph, op: Op) -> str:
     made = ", ".join(f"%{v}: {graph.values[v].type_text}" for v in op.results)
     head = f"{made} = " if made else ""
     if op.kind is OpKind.RESULT:
@@ -63,16 +105,6 @@ def _op_line(graph: Graph, op: Op, sources: bool) -> str:
         text += " enter"
     elif op.kind is OpKind.LEAVE_MANUAL:
         text += " leave"
-    if op.pinned:
-        text += f" {op.pinned}"
-    if op.kind is OpKind.COMPUTE and op.rule is not None and not _is_aligned(op):
-        text += f"  {op.rule}"
-    if op.flops:
-        text += f"  flops={op.flops:g}"
-    if op.note:
-        text += f"  ({op.note})"
-    if sources and op.source:
-        text += f"  @ {op.source}"
     return text
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 from math import prod
 from typing import Literal
 
+from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.rule import Rule
 
 
@@ -93,6 +94,7 @@ class Op:
             the outer sharding over manual axes.
         note: What the exporter had to say about it: why it is kept whole, when it is.
         operand_repeats: How often each operand is read, where that is not `repeat` for all.
+        collective: What the op sends, where it is a collective the user wrote.
     """
 
     index: int
@@ -110,6 +112,7 @@ class Op:
     pinned: str = ""
     note: str = ""
     operand_repeats: tuple[float, ...] = ()
+    collective: WrittenCollective | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ class Region:
         is_trip_count_known: Whether the program or the user told it; of a loop that may end early
             only the limit is known.
         manual_axes: Of a shard_map body, the axes it makes manual.
+        mesh: The mesh of those axes, as text; "" where it is taken to be the plan's.
         source: `file.py:12 (function)` of the user's line, or "".
     """
 
@@ -142,6 +146,7 @@ class Region:
     is_trip_count_known: bool = True
     manual_axes: tuple[str, ...] = ()
     source: str = ""
+    mesh: str = ""
 
 
 @dataclass(frozen=True, slots=True)

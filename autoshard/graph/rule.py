@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
+from autoshard.sharding import OpShardingRule, format_op_sharding_rule
+
 Dims = tuple[tuple[int, ...], ...]  # per dimension, its factors, major to minor
 
 
@@ -13,7 +15,8 @@ Dims = tuple[tuple[int, ...], ...]  # per dimension, its factors, major to minor
 class Rule:
     """Which factor cuts which dimension of each operand and result.
 
-    Printed as Shardy prints it: `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16} reduction={k}`.
+    Printed as Shardy prints it, but for the angle brackets around it:
+    `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16} reduction={k}`.
 
     Args:
         factor_sizes: Size of every factor, by factor index.
@@ -53,24 +56,17 @@ class Rule:
         return prod(self.factor_sizes)
 
     def __str__(self) -> str:
-        names = [_factor_name(index) for index in range(len(self.factor_sizes))]
-
-        def tensor(dims: Dims) -> str:
-            return "[" + ", ".join("".join(names[f] for f in dim) for dim in dims) + "]"
-
-        def group(tensors: tuple[Dims, ...]) -> str:
-            return "(" + ", ".join(tensor(dims) for dims in tensors) + ")"
-
-        text = f"{group(self.operands)}->{group(self.results)}"
-        sizes = ", ".join(
-            f"{name}={size}" for name, size in zip(names, self.factor_sizes, strict=True)
+        text = format_op_sharding_rule(
+            OpShardingRule(
+                self.factor_sizes,
+                self.operands,
+                self.results,
+                reduction=tuple(sorted(self.reduction)),
+                need_replication=tuple(sorted(self.need_replication)),
+                permutation=tuple(sorted(self.permutation)),
+            )
         )
-        text += " {" + sizes + "}"
-        for label in ("reduction", "need_replication", "permutation"):
-            factors = sorted(getattr(self, label))
-            if factors:
-                text += f" {label}={{{', '.join(names[f] for f in factors)}}}"
-        return text
+        return text[1:-1]
 
 
 def identity_rule(shape: tuple[int, ...], num_operands: int = 1, num_results: int = 1) -> Rule:
@@ -147,9 +143,3 @@ def batched_rule(
     operands = tuple(map(dims, operand_shapes))
     results = tuple(map(dims, result_shapes))
     return Rule(tuple(sizes), operands, results, need_replication=frozenset(whole))
-
-
-def _factor_name(index: int) -> str:
-    letters = "ijklmnopqrstuvwxyz"
-    turn, letter = divmod(index, len(letters))
-    return letters[letter] + (f"_{turn}" if turn else "")

@@ -68,6 +68,8 @@ def _report(diff: PlanDiff, before: str, after: str) -> RenderableType:
         parts.append(_section("Plans written by hand", diff.baselines))
     if diff.notes:
         parts.append(_section("Notes", diff.notes))
+    if diff.rounds:
+        parts.append(_section("Rounds", diff.rounds))
     return Group(*parts)
 
 

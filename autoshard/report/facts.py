@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autoshard.graph.collective import PredictedCollective
-from autoshard.plan import LiveTensor, PlanData, PlannedOp, PlannedTensor
+from autoshard.plan import LiveTensor, PlanData, PlannedOp, PlannedRound, PlannedTensor
 from autoshard.report.alike import gather_alike
 from autoshard.report.spec_text import format_spec
 from autoshard.source_names import with_short_sources
@@ -147,6 +147,29 @@ class MissRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRow:
+    """A round of priorities and what the program costs after it.
+
+    Args:
+        priority: Of the round.
+        first_asked: One of the tensors whose shardings bind from this round on.
+        num_asked: How many do.
+        axes: Mesh axes or sub-axes in use.
+        seconds: Predicted step time.
+        collective_bytes: Per device, all runs.
+        peak_bytes: Per device.
+    """
+
+    priority: int
+    first_asked: str
+    num_asked: int
+    axes: tuple[str, ...]
+    seconds: float
+    collective_bytes: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFacts:
     """Everything a report shows, in its order.
 
@@ -158,6 +181,7 @@ class ReportFacts:
         communication_fraction: Of the step time.
         ideal_seconds: No plan costs less than this; None where nothing is proven.
         plans: Ours first.
+        rounds: None where the plan was made in a single round.
     """
 
     function: str
@@ -184,6 +208,7 @@ class ReportFacts:
     reduced_nodes: int
     reduced_columns: int
     plans: tuple[PlanRow, ...]
+    rounds: tuple[RoundRow, ...]
     arguments: tuple[TensorRow, ...]
     num_arguments: int
     num_other_arguments: int
@@ -240,6 +265,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         reduced_nodes=plan.solver.reduced_nodes,
         reduced_columns=plan.solver.reduced_columns,
         plans=_plan_rows(plan, fits=over == 0),
+        rounds=tuple(map(_round_row, plan.rounds)),
         arguments=arguments,
         num_arguments=len(plan.arguments),
         num_other_arguments=other_arguments,
@@ -298,6 +324,19 @@ def _plan_rows(plan: PlanData, *, fits: bool) -> tuple[PlanRow, ...]:
             )
             for baseline in plan.baselines
         ),
+    )
+
+
+def _round_row(found: PlannedRound) -> RoundRow:
+    first = found.asked[0].where if found.asked else ""
+    return RoundRow(
+        priority=found.priority,
+        first_asked=first.rpartition(": ")[0] or first,  # without its type
+        num_asked=len(found.asked),
+        axes=found.axes,
+        seconds=found.seconds,
+        collective_bytes=found.collective_bytes,
+        peak_bytes=found.peak_bytes,
     )
 
 

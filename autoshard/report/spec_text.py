@@ -10,7 +10,8 @@ def format_spec(sharding: Sharding) -> str:
 
     A sub-axis is `'name:(pre_size)size'`; in JAX it is an axis of a refined mesh. A dimension left
     to the partitioner is `P.UNCONSTRAINED`, or ends in `...` where it has axes already. Axes of a
-    partial sum come last, as `unreduced={'x'}`.
+    partial sum come last, as `unreduced={'x'}`. Behind it stands the mesh where that is not the
+    plan's: `P('p') on mesh (p=4, q=2; device_ids=[...])`.
     """
     dims = [_format_dim(dim) for dim in sharding.dims]
     while dims and dims[-1] == "None":
@@ -18,7 +19,8 @@ def format_spec(sharding: Sharding) -> str:
     for kind, axes in (("replicated", sharding.replicated), ("unreduced", sharding.unreduced)):
         if axes:
             dims.append(f"{kind}={{{', '.join(map(_format_axis, axes))}}}")
-    return f"P({', '.join(dims)})"
+    mesh = f" on {sharding.inlined_mesh}" if sharding.inlined_mesh is not None else ""
+    return f"P({', '.join(dims)}){mesh}"
 
 
 def _format_dim(dim: DimSharding) -> str:

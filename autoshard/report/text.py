@@ -12,6 +12,7 @@ from autoshard.report.facts import (
     CollectiveRow,
     LiveRow,
     ReportFacts,
+    RoundRow,
     TensorRow,
     gather_facts,
 )
@@ -48,11 +49,12 @@ def print_report(plan: PlanData, file: TextIO, width: int | None = None) -> None
 
 def _report(facts: ReportFacts) -> RenderableType:
     if not facts.is_feasible:
-        return Group(_title(facts), _missed(facts), _live(facts), *_ending(facts))
+        return Group(_title(facts), _missed(facts), _rounds(facts), _live(facts), *_ending(facts))
     parts = [
         _title(facts),
         _totals(facts),
         _plans(facts),
+        _rounds(facts),
         _tensors(
             "Arguments",
             facts.arguments,
@@ -106,11 +108,14 @@ def _totals(facts: ReportFacts) -> RenderableType:
 
 
 def _proof(facts: ReportFacts) -> str:
-    if facts.gap <= 0:
-        return "no plan of the model costs less"
     if facts.gap >= 1:
         return "nothing is proven about other plans"
-    return f"proven within {format_percent(facts.gap)} of the best plan of the model"
+    given = ""
+    if facts.rounds:
+        given = f" that extends round {facts.rounds[-2].priority}"
+    if facts.gap <= 0:
+        return f"no plan of the model{given} costs less"
+    return f"proven within {format_percent(facts.gap)} of the best plan of the model{given}"
 
 
 def _memory(facts: ReportFacts) -> str:
@@ -154,6 +159,31 @@ def _plans(facts: ReportFacts) -> RenderableType:
         heading("Beside plans written by hand", "priced alike"),
         table(("plan", ">step", ">ratio", ">collectives", ">memory", "fits"), rows),
     )
+
+
+def _rounds(facts: ReportFacts) -> RenderableType:
+    if not facts.rounds:
+        return Group()
+    rows = [
+        (
+            str(row.priority),
+            _asked(row),
+            ", ".join(row.axes),
+            format_seconds(row.seconds),
+            format_bytes(row.collective_bytes),
+            format_bytes(row.peak_bytes),
+        )
+        for row in facts.rounds
+    ]
+    return section(
+        heading("Rounds of priorities", "each extends the one before; costs if it ended there"),
+        table((">round", "asks", "axes", ">step", ">collectives", ">memory"), rows),
+    )
+
+
+def _asked(row: RoundRow) -> str:
+    more = row.num_asked - 1
+    return f"{row.first_asked} and {more:,} more" if more > 0 else row.first_asked
 
 
 def _tensors(

@@ -21,10 +21,10 @@ from autoshard.apply.compiled import (
     read_compiled,
 )
 from autoshard.apply.hlo_text import parse_hlo, type_bytes
-from autoshard.apply.replica_groups import crossed_axes, parse_groups, spanned_axes
+from autoshard.apply.replica_groups import crossed_axes, parse_groups
 from autoshard.errors import InputError
 from autoshard.graph.collective import PredictedCollective
-from autoshard.sharding import AxisRef, parse_mesh_sizes
+from autoshard.sharding import AxisRef, parse_mesh_sizes, spanned_axes
 
 MESH = parse_mesh_sizes("x=2,y=4")
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings, sharding_to_spec
-from autoshard.errors import AutoshardError, InputError, ShardingError
+from autoshard.errors import InputError, ShardingError
 from autoshard.sharding import (
     AxisRef,
     DimSharding,
     Sharding,
     canonicalize,
+    format_sharding,
     parse_sharding,
     shard_slices,
 )
@@ -143,19 +145,53 @@ def test_a_spec_alone_cannot_name_a_sub_axis() -> None:
     )
 
 
+def test_a_sharding_on_a_mesh_of_other_devices_is_not_read() -> None:
+    other = NamedSharding(AbstractMesh((2, 3), ("x", "z")), PartitionSpec("x"))
+    with pytest.raises(InputError) as caught:
+        JaxMesh(AUTO).read(other, 1, "value")
+    assert str(caught.value) == (
+        "the sharding is on mesh (x=2, z=3) of 6 devices, the plan is for mesh (x=2, y=4) of 8\n"
+        "  where: value\n"
+        "  fix: use meshes over the same devices"
+    )
+
+
 @pytest.mark.parametrize(
-    ("sizes", "names"), [((4, 2), ("x", "y")), ((2, 3), ("x", "z")), ((8,), ("x",))]
+    ("sizes", "names", "expected"),
+    [
+        ((4, 2), ("x", "y"), '<@mesh, [{"x", "y":(1)2}]>'),
+        ((8,), ("x",), '<@mesh, [{"x", "y"}]>'),
+        ((2, 2, 2), ("y", "x", "z"), '<@mesh, [{"y":(1)2}]>'),
+    ],
 )
-def test_a_sharding_on_another_mesh_is_not_read(
-    sizes: tuple[int, ...], names: tuple[str, ...]
+def test_a_sharding_on_another_mesh_is_read_as_one_on_this(
+    sizes: tuple[int, ...], names: tuple[str, ...], expected: str
 ) -> None:
     other = NamedSharding(AbstractMesh(sizes, names), PartitionSpec("x"))
-    with pytest.raises(AutoshardError) as caught:
-        JaxMesh(AUTO).read(other, 1, "value")
-    shown = ", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
-    assert isinstance(caught.value, InputError)
-    assert str(caught.value) == (
-        f"the sharding is on mesh ({shown}), the plan is for mesh (x=2, y=4)\n"
-        "  where: value\n"
-        "  fix: use one mesh for both, or split its axes in place"
-    )
+    assert format_sharding(JaxMesh(AUTO).read(other, 1, "value")) == expected
+
+
+SWAPPED = '<mesh<["p"=2, "q"=4], device_ids=[0, 1, 2, 3, 4, 5, 7, 6]>, [{"q"}, {"p"}]>'
+
+
+def test_a_sharding_on_another_mesh_is_written_in_the_order_of_this() -> None:
+    written = JaxMesh(AUTO).named_sharding(parse_sharding(SWAPPED))
+    theirs = np.array(jax.devices())[[0, 1, 2, 3, 4, 5, 7, 6]].reshape(2, 4)
+    expected = NamedSharding(jax.sharding.Mesh(theirs, ("p", "q")), PartitionSpec("q", "p"))
+    assert written.devices_indices_map((8, 8)) == expected.devices_indices_map((8, 8))
+    assert list(written.mesh.devices.flat) == list(AUTO.devices.flat)
+
+
+def test_a_sub_axis_of_another_mesh_is_written_on_a_refinement_of_it() -> None:
+    text = SWAPPED.replace('"q"}', '"q":(2)2}')
+    written = JaxMesh(AUTO).named_sharding(parse_sharding(text))
+    assert dict(written.mesh.shape) == {"p": 2, "q_0": 2, "q_1": 2}
+    assert written.spec == PartitionSpec("q_1", "p")
+
+
+def test_meshes_with_the_devices_in_another_order_are_known() -> None:
+    devices = np.array(jax.devices())
+    mesh = JaxMesh(AUTO)
+    assert mesh.has_another_order(jax.sharding.Mesh(devices[::-1], ("r",)))
+    assert not mesh.has_another_order(jax.sharding.Mesh(devices, ("r",)))
+    assert not mesh.has_another_order(jax.sharding.Mesh(devices[:4], ("r",)))

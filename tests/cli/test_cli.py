@@ -19,10 +19,10 @@ from autoshard import Plan, api
 from autoshard.cli import main
 from autoshard.errors import ConstraintError, InputError
 from autoshard.plan_json import load_plan_data, save_plan
-from autoshard.report import format_report
+from autoshard.report import format_program, format_report
 from autoshard.sharding import parse_mesh_sizes
 from cost_models import CATALOG
-from tests.plan.plans import gpt_plan, plan_that_does_not_fit
+from tests.plan.plans import gpt_plan, plan_in_rounds, plan_that_does_not_fit
 
 Optimize = Callable[..., Plan]
 
@@ -237,6 +237,19 @@ def test_report_prints_a_saved_plan_in_the_width_asked_for() -> None:
     save_plan(gpt_plan(), "plan.json")
     result = run("report", "plan.json", "--width", "140")
     assert (result.exit_code, result.stdout) == (0, format_report(gpt_plan(), 140))
+
+
+def test_report_prints_the_program_after_a_round() -> None:
+    save_plan(plan_in_rounds(), "plan.json")
+    result = run("report", "plan.json", "--round", "2")
+    assert (result.exit_code, result.stdout) == (0, format_program(plan_in_rounds(), 2))
+
+
+def test_report_of_a_round_that_is_not_there_is_refused() -> None:
+    save_plan(plan_in_rounds(), "plan.json")
+    result = run("report", "plan.json", "--round", "1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: there is no round 1: the rounds are 0, 2, 3\n")
 
 
 def test_report_of_a_cut_file_is_refused(folder: Path) -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]*)\s*$")
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (?P<title>.+?)\s*$")
-_FILE_NAME = re.compile(r"# (?P<name>\w+\.py)\n")
+_FILE_NAME = re.compile(r"# (?P<name>\w+\.(?:py|yaml))\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Block:
 
     @property
     def file_name(self) -> str:
-        """The file a Python block is the content of, told by its first line: `# train.py`."""
-        match = _FILE_NAME.match(self.text) if self.language == "python" else None
+        """The file a block is the content of, told by its first line: `# train.py`."""
+        match = _FILE_NAME.match(self.text) if self.language in ("python", "yaml") else None
         return match["name"] if match else ""
 
 

@@ -39,13 +39,13 @@ def test_a_full_shard_map_is_a_region_with_pinned_borders() -> None:
     fn = mapped(lambda x: lax.psum(x @ x.T, "y"), P("x", "y"), P("x", None))
     assert text(export(fn, X)) == [
         "%0: f32[8, 16] = argument x",
-        '%1: f32[4, 4] = shard_map %0 enter #sdy.sharding<@mesh, [{"x"}, {"y"}]>',
+        '%1: f32[4, 4] = shard_map %0 enter <mesh<["x"=2, "y"=4]>, [{"x"}, {"y"}]>',
         "manual over x, y:",
         "  %2: f32[4, 4] = transpose %1  ([j, i])->([i, j]) {i=4, j=4}",
         "  %3: f32[4, 4] = dot_general %1 %2"
         "  ([i, k], [k, j])->([i, j]) {i=4, j=4, k=4} reduction={k}  flops=128",
         "  %4: f32[4, 4] = all_reduce %3",
-        '%5: f32[8, 4] = shard_map %4 leave #sdy.sharding<@mesh, [{"x"}, {}]>',
+        '%5: f32[8, 4] = shard_map %4 leave <mesh<["x"=2, "y"=4]>, [{"x"}, {}]>',
         "return result %5",
     ]
 
@@ -64,26 +64,26 @@ def test_a_partial_shard_map_leaves_its_other_axes_free() -> None:
         "collective_permute",
         "reduce",
     ]
-    # What is gathered over x stays whole; the rows and columns may be cut along y.
+    # XLA gathers over the free axis what is gathered over x; what is permuted it leaves cut.
     assert rule_of(graph, "all_gather") == (
-        "([k, i, j])->([l, i, j]) {i=4, j=16, k=1, l=2} need_replication={k, l}"
+        "([i, j, k])->([l, m, n]) {i=1, j=4, k=16, l=2, m=4, n=16}"
+        " need_replication={i, j, k, l, m, n}"
     )
     assert rule_of(graph, "collective_permute") == "([i, j, k])->([i, j, k]) {i=2, j=4, k=16}"
     assert graph.manual_axes(one(graph, "all_gather").region) == {"x"}
 
 
-def test_exchanged_dimensions_of_collectives_stay_whole() -> None:
+def test_collectives_that_take_tensors_apart_are_kept_whole_and_reported() -> None:
     def body(x: Any) -> Any:
         swapped = lax.all_to_all(x, "x", 1, 1, tiled=True)
         return lax.psum_scatter(swapped, "x", scatter_dimension=1, tiled=True)
 
     graph = export(mapped(body, P("x"), P("x"), "x"), X)
-    assert rule_of(graph, "all_to_all") == (
-        "([i, j])->([i, k]) {i=4, j=16, k=16} need_replication={j, k}"
-    )
-    assert rule_of(graph, "reduce_scatter") == (
-        "([i, j])->([i, k]) {i=4, j=16, k=8} need_replication={j, k}"
-    )
+    for name in ("all_to_all", "reduce_scatter"):
+        op = one(graph, name)
+        assert "need_replication={i, j, k, l}" in rule_of(graph, name)
+        assert op.note == f"{name} is gathered over free axes and is kept whole"
+        assert f"{op.note} ({op.source})" in graph.notes
 
 
 def test_nested_shard_maps_add_their_axes() -> None:

@@ -230,16 +230,16 @@ SPEC_ERRORS = [
     (
         PartitionSpec("z"),
         ShardingError,
-        'the mesh has no axis "z"; its axes are: "x", "y"\n'
+        'the sharding uses axis "z", which the mesh does not have\n'
         "  where: in_shardings of `x`\n"
-        "  fix: use one of its axes, or add this one to the mesh",
+        "  fix: use one of x, y, or add it to the mesh",
     ),
     (
         PartitionSpec("x", "x"),
         ShardingError,
-        'axis "x" is used twice\n'
+        'the sharding uses axis "x" twice\n'
         "  where: in_shardings of `x`\n"
-        "  fix: an axis cuts one dimension of an array at most",
+        "  fix: an axis cuts one dimension of a tensor at most",
     ),
     (
         PartitionSpec(None, None, "x"),
@@ -251,9 +251,9 @@ SPEC_ERRORS = [
     (
         PartitionSpec(None, "y"),
         ShardingError,
-        'dimension 1 has size 30, which the 4 shards of "y" do not divide\n'
+        "dimension 1 has size 30, which 4 shards do not divide\n"
         "  where: in_shardings of `x`\n"
-        "  fix: pad dimension 1 to 32, or shard another one",
+        "  fix: pad it to 32, or cut another dimension",
     ),
     (
         "x",
@@ -263,18 +263,18 @@ SPEC_ERRORS = [
         "  fix: write it as a PartitionSpec over the axes of the mesh",
     ),
     (
-        NamedSharding(jax.make_mesh((4, 2), ("x", "y")), PartitionSpec("x")),
+        NamedSharding(jax.make_mesh((4,), ("x",)), PartitionSpec("x")),
         InputError,
-        "the sharding is on mesh (x=4, y=2), the plan is for mesh (x=2, y=4)\n"
+        "the sharding is on mesh (x=4) of 4 devices, the plan is for mesh (x=2, y=4) of 8\n"
         "  where: in_shardings of `x`\n"
-        "  fix: use one mesh for both, or split its axes in place",
+        "  fix: use meshes over the same devices",
     ),
     (
         parse_sharding('<@mesh, [{"x"}]>'),
         ShardingError,
-        '<@mesh, [{"x"}]> has 1 dimensions, the array has 2\n'
+        "the sharding has 1 dimensions, the tensor has 2\n"
         "  where: in_shardings of `x`\n"
-        "  fix: write one entry per dimension",
+        "  fix: give one dimension sharding per tensor dimension",
     ),
 ]
 

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
 from autoshard.plan import (
+    AskedSharding,
     Baseline,
     LiveTensor,
     MemoryUse,
     Miss,
     PlanData,
     PlannedOp,
+    PlannedRound,
     PlannedTensor,
+    ProgramLine,
     SolverFacts,
 )
 from autoshard.plan_json import STATUSES
@@ -192,6 +195,87 @@ def plan_that_does_not_fit() -> PlanData:
     )
 
 
+def plan_in_rounds() -> PlanData:
+    """A plan of three rounds: batch first, then Megatron, then ZeRO; round 1 is left out."""
+    batch = AskedSharding(where="argument x: f32[8, 64]", sharding=parse_sharding('[{"data"}, {}]'))
+    weights = tuple(
+        AskedSharding(
+            where=f"argument w[{layer}]: f32[64, 128]", sharding=parse_sharding('[{}, {"model"}p2]')
+        )
+        for layer in range(3)
+    )
+    moment = AskedSharding(
+        where="argument m: f32[64, 128]", sharding=parse_sharding('[{"data"}p3, {"model"}p2]')
+    )
+    return replace(
+        gpt_plan(),
+        rounds=(
+            _round(0, (batch,), ("data",), 4e-3, '[{"data"}, {}]', "[{}, {}]", "[{}, {}]"),
+            _round(
+                2,
+                (*weights, moment),
+                ("data", "model"),
+                3e-3,
+                '[{"data"}, {"model"}]',
+                '[{}, {"model"}]',
+                '[{}, {"model"}]',
+            ),
+            _round(
+                3,
+                (moment,),
+                ("data", "model"),
+                2e-3,
+                '[{"data"}, {"model"}]',
+                '[{}, {"model"}]',
+                '[{"data"}, {"model"}]',
+            ),
+        ),
+        listing=tuple(
+            ProgramLine(text=text, source=source)
+            for text, source in (
+                ("%0: f32[8, 64] = argument x", ""),
+                ("%1: f32[64, 128] = argument w[0]", ""),
+                ("%2: f32[64, 128] = argument m", ""),
+                ("loop 3 times", "gpt.py:40 (step)"),
+                ("  %3: f32[8, 128] = dot_general %0 %1", "gpt.py:41 (mlp)"),
+                ("  %4: f32[] = reduce %3", "gpt.py:42 (mlp)"),
+                ("return result %2", ""),
+            )
+        ),
+    )
+
+
+def _round(
+    priority: int,
+    asked: tuple[AskedSharding, ...],
+    axes: tuple[str, ...],
+    seconds: float,
+    hidden: str,
+    weight: str,
+    moment: str,
+) -> PlannedRound:
+    return PlannedRound(
+        priority=priority,
+        asked=asked,
+        axes=axes,
+        seconds=seconds,
+        collective_bytes=1e6 * priority,
+        peak_bytes=80_000_000 // (priority + 1),
+        shardings=tuple(
+            tuple(map(parse_sharding, texts))
+            for texts in (
+                ('[{"data"}, {}]',),
+                (weight,),
+                (moment,),
+                (),
+                (hidden,),
+                ("[]",),
+                (moment,),
+            )
+        ),
+    )
+
+
 def _tensor(name: str, shape: tuple[int, ...], sharding: str, dtype: str = "f32") -> PlannedTensor:
     found = parse_sharding(sharding)
     num_bytes = 4
@@ -292,6 +376,8 @@ def plans(draw: st.DrawFn) -> PlanData:
         return range(draw(st.integers(0, 2)))
 
     texts = st.lists(_text, max_size=2).map(tuple)
+    lines = tuple(ProgramLine(text=draw(_text), source=draw(_text)) for _ in repeated())
+    priorities = draw(st.sets(st.integers(0, 9), min_size=2, max_size=3) | st.just(set[int]()))
     return PlanData(
         function=draw(_text),
         program=ProgramRecord(
@@ -390,4 +476,19 @@ def plans(draw: st.DrawFn) -> PlanData:
         notes=draw(texts),
         stage_seconds=draw(st.dictionaries(_text, _amount, max_size=2)),
         versions=draw(st.dictionaries(_text, _text, max_size=2)),
+        rounds=tuple(
+            PlannedRound(
+                priority=priority,
+                asked=tuple(
+                    AskedSharding(where=draw(_text), sharding=some_sharding()) for _ in repeated()
+                ),
+                axes=draw(texts),
+                seconds=draw(_amount),
+                collective_bytes=draw(_amount),
+                peak_bytes=draw(_bytes),
+                shardings=tuple(tuple(some_sharding() for _ in repeated()) for _ in lines),
+            )
+            for priority in sorted(priorities)
+        ),
+        listing=lines,
     )

@@ -15,9 +15,9 @@ from hypothesis import given
 
 from autoshard.errors import PlanError
 from autoshard.plan import PlanData
-from autoshard.plan_json import dump_plan, load_plan_data, parse_plan, save_plan
+from autoshard.plan_json import dump_plan, load_plan_data, parse_plan, save_plan, verify_plan
 from autoshard.sharding import parse_sharding
-from tests.plan.plans import gpt_plan, patient, plan_that_does_not_fit, plans
+from tests.plan.plans import gpt_plan, patient, plan_in_rounds, plan_that_does_not_fit, plans
 
 
 def refusal(text: str) -> PlanError:
@@ -173,6 +173,37 @@ def test_an_unknown_status_is_refused() -> None:
     )
 
 
+def test_rounds_that_do_not_follow_one_another_are_refused() -> None:
+    plan = plan_in_rounds()
+    first, second, third = plan.rounds
+    shorter = replace(third, priority=2, shardings=third.shardings[:-1])
+    assert verify_plan(plan) == []
+    assert verify_plan(replace(plan, rounds=(first,))) == [
+        "`rounds`: is a single one; expected none or several"
+    ]
+    assert verify_plan(replace(plan, rounds=(first, second, shorter))) == [
+        "`rounds[2].priority`: is 2; expected more than 2",
+        "`rounds[2].shardings`: are of 6 lines; expected 7, as many as in `listing`",
+    ]
+
+
+def test_shardings_of_rounds_are_checked_on_the_mesh() -> None:
+    plan = plan_in_rounds()
+    first, *others = plan.rounds
+    wrong = parse_sharding('[{"x"}]')
+    asked = replace(first.asked[0], sharding=wrong)
+    broken = replace(first, asked=(asked,), shardings=((wrong,), *first.shardings[1:]))
+    said = 'dimension 0 uses axis "x", which the mesh does not have; its axes: "data", "model"'
+    assert verify_plan(replace(plan, rounds=(broken, *others))) == [
+        f"`rounds[0].asked[0].sharding`: {said}",
+        f"`rounds[0].shardings[0][0]`: {said}",
+    ]
+
+
+def test_a_plan_made_in_rounds_is_read_back() -> None:
+    assert parse_plan(dump_plan(plan_in_rounds())) == plan_in_rounds()
+
+
 def test_a_file_cut_anywhere_is_refused() -> None:
     text = dump_plan(gpt_plan()).rstrip()
     cut_short = 0
@@ -207,13 +238,13 @@ def test_json_too_deep_for_a_plan_is_refused() -> None:
 @pytest.mark.parametrize(
     ("version", "fix"),
     [
-        (2, "upgrade autoshard to the version that wrote it, or make the plan again here"),
-        (0, "make the plan again with this version of autoshard"),
+        (3, "upgrade autoshard to the version that wrote it, or make the plan again here"),
+        (1, "make the plan again with this version of autoshard"),
     ],
 )
 def test_other_versions_are_refused(version: int, fix: str) -> None:
     error = refusal(json.dumps({"format": "autoshard plan", "version": version}))
-    assert error.what == f"the plan file is of version {version}; this autoshard reads version 1"
+    assert error.what == f"the plan file is of version {version}; this autoshard reads version 2"
     assert error.fix == fix
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.candidates import choose_splits
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule
-from autoshard.sharding import AxisRef
-from tests.planner.graphs import Program
+from autoshard.mesh_parts import choose_splits, parts_for
+from autoshard.sharding import AxisRef, parse_mesh_sizes
+from tests.planner.graphs import Program, wishes_for
 
 
 def heads_program(heads: int) -> Graph:
@@ -50,7 +50,8 @@ def test_sub_axes_of_sharding_constraints_count_as_written() -> None:
     program = Program()
     value = program.argument(8, 8)
     graph = program.graph(program.constraint(value, '#sdy.sharding<@mesh, [{"x":(1)2}, {}]>'))
-    assert choose_splits(graph, {"x": 8}) == {"x": (2, 4)}
+    parts = parts_for(graph, parse_mesh_sizes("x=8"), wishes_for(graph))
+    assert parts.splits == (("x", (2, 4)),)
 
 
 def test_sub_axes_that_no_splitting_holds_both_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule, identity_rule
 from autoshard.sharding import parse_sharding
-from autoshard.ties import unequal
+from autoshard.ties import constrained_arguments, unequal
+from autoshard.wishes import AlikeWish
 from tests.planner.graphs import Program, plan, wishes_for
 
 ROWS = parse_sharding('<@mesh, [{"x"}, {}]>')
@@ -163,3 +166,48 @@ def test_ties_forbid_exactly_the_unequal_pairs() -> None:
     found = unequal([first, second], [second, second, first], 7)
     np.testing.assert_array_equal(found, [[7, 7, 0], [0, 0, 7]])
     assert identity_rule((8, 8)).operands[0] == ((0,), (1,))
+
+
+def test_tensors_that_constraints_group_end_alike_results_included() -> None:
+    program = Program()
+    a = program.argument(64, 64, name="a")
+    b = program.argument(64, 64, name="b")
+    graph = program.graph(program.elementwise(a, name="tanh"), b)
+    result = graph.results[0]
+    group = AlikeWish(((b, b), (result.index, result.operands[0])), "group 'g'")
+    wishes = replace(wishes_for(graph, {1: COLUMNS}), groups=[group])
+    free = plan(graph, "x=4", wishes_for(graph, {1: COLUMNS}))
+    solution = plan(graph, "x=4", wishes)
+    assert free.decoded.candidates[result.index].operands[0] != ((), (0,))
+    assert solution.decoded.candidates[result.index].operands[0] == ((), (0,))
+
+
+def test_a_group_of_constraints_that_cannot_be_names_who_asks() -> None:
+    program = Program()
+    a = program.argument(64, 64, name="a")
+    rows = program.constraint(a, '<@mesh, [{"x"}, {}]>')
+    graph = program.graph(rows, program.argument(64, 64, name="b"))
+    b = graph.arguments[1]
+    members = ((graph.values[rows].op, rows), (b.index, b.results[0]))
+    group = AlikeWish(members, "group 'g'")
+    with pytest.raises(ConstraintError) as caught:
+        plan(graph, "x=4", replace(wishes_for(graph, {1: COLUMNS}), groups=[group]))
+    assert caught.value.where == "group 'g'; the sharding constraint that alone reads a"
+    assert '<@mesh, [{"x"}, {}]>' in caught.value.what
+    assert '<@mesh, [{}, {"x"}]>' in caught.value.what
+
+
+def test_an_argument_only_a_constraint_reads_ends_like_it_unless_it_is_asked_otherwise() -> None:
+    program = Program()
+    a = program.argument(64, 64, name="a")
+    graph = program.graph(program.constraint(a, '<@mesh, [{}, {"x"}]>'))
+    assert plan(graph, "x=4", wishes_for(graph)).decoded.layouts[a] == ((), (0,))
+    assert plan(graph, "x=4", wishes_for(graph, {0: ROWS})).decoded.layouts[a] == ((0,), ())
+
+
+def test_an_argument_with_another_reader_is_not_tied_to_a_constraint() -> None:
+    program = Program()
+    a = program.argument(64, 64, name="a")
+    kept = program.constraint(a, '<@mesh, [{}, {"x"}]>')
+    graph = program.graph(kept, program.elementwise(a, name="tanh"))
+    assert list(constrained_arguments(graph, wishes_for(graph))) == []

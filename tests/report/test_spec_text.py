@@ -24,3 +24,8 @@ from autoshard.sharding import parse_sharding
 )
 def test_a_sharding_as_a_partition_spec(sharding: str, spec: str) -> None:
     assert format_spec(parse_sharding(sharding)) == spec
+
+
+def test_another_mesh_than_the_plans_is_named() -> None:
+    sharding = parse_sharding('<mesh<["p"=2, "q"=2], device_ids=[0, 1, 3, 2]>, [{"p"}, {"q"}]>')
+    assert format_spec(sharding) == "P('p', 'q') on mesh (p=2, q=2; device_ids=[0, 1, 3, 2])"

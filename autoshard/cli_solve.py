@@ -1,0 +1,194 @@
+"""The `autoshard solve` command: solves a problem file, prints the choices."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from autoshard.errors import InputError
+from solvers import Progress, Result, SolverError, solve
+from solvers.formats import read_any
+
+EXIT_NO_SOLUTION = 1
+
+SECONDS_BETWEEN_LINES = 1.0
+"""Progress is told at least this far apart, but for the first answer."""
+
+_MOST_ENDING_SECONDS = 0.4  # to write the answer and end the process in
+_ENDING_SHARE = 0.01  # of the time limit, if that is less
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _seconds_since_start() -> float:
+    """Wall time since the process started, as far as the system tells; at most 10."""
+    seconds = time.process_time()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        seconds = uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return min(max(0.0, seconds), 10.0)
+
+
+_IS_OWN_PROCESS = Path(sys.argv[0]).stem == "autoshard"  # not run by a test or another program
+_STARTED = time.monotonic() - _seconds_since_start()
+
+
+def solve_options(command: F) -> F:
+    """Adds the arguments and options of the command to the function that runs it."""
+    for add in reversed(
+        (
+            click.argument("instance", type=click.Path(path_type=Path)),
+            click.option(
+                "--timeout",
+                type=click.FloatRange(min=0, min_open=True),
+                default=60.0,
+                show_default=True,
+                help="Seconds in all, starting and reading included.",
+            ),
+            click.option(
+                "--seed", type=int, default=0, show_default=True, help="One seed, one cost."
+            ),
+            click.option(
+                "--gap",
+                type=click.FloatRange(min=0),
+                default=0.0,
+                show_default=True,
+                help="Stop once the cost is proven this close to the best, as a fraction.",
+            ),
+            click.option("--solver", default="auto", show_default=True, help="Name of the solver."),
+        )
+    ):
+        command = add(command)
+    return command
+
+
+@solve_options
+def solve_command(instance: Path, timeout: float, seed: int, gap: float, solver: str) -> None:
+    """Solve INSTANCE and print one choice per node.
+
+    INSTANCE is an IOPDDL file or one in the format of this package, .json or .json.gz. Progress
+    goes to the standard error output; the last line of the standard output is the list of choices,
+    as in [0, 2, 1]. Ctrl-C and SIGTERM end the search with the best choices so far.
+
+    Exit code 1: no choices were found; 2: an error. Neither prints a list.
+    """
+    # Imports are part of the time limit: they are time the user waits.
+    started = _STARTED if _IS_OWN_PROCESS else time.monotonic()
+    ending = min(_MOST_ENDING_SECONDS, _ENDING_SHARE * timeout)
+    with _stop_on_signals() as stop:
+        result = _solve(instance, started, timeout - ending, seed, gap, solver, stop)
+    click.echo(_summary(result), err=True)
+    if result.choices is None:
+        click.echo(f"error: {result.status.advice}", err=True)
+        sys.exit(EXIT_NO_SOLUTION)
+    click.echo(str(list(result.choices)))
+
+
+def _solve(
+    instance: Path,
+    started: float,
+    seconds: float,
+    seed: int,
+    gap: float,
+    solver: str,
+    stop: threading.Event,
+) -> Result:
+    try:
+        try:
+            problem = read_any(instance)
+        except OSError as error:
+            raise InputError(
+                f"cannot be read: {error.strerror}",
+                where=str(instance),
+                fix="name a .json or .json.gz file",
+            ) from error
+        passed = time.monotonic() - started
+        size = f"{problem.num_nodes} nodes, {len(problem.edges)} edges"
+        click.echo(f"{passed:7.1f} s  read {size}", err=True)
+        return solve(
+            problem,
+            backend=solver,
+            time_limit_seconds=max(0.0, seconds - passed),
+            seed=seed,
+            relative_gap=gap,
+            progress=_ProgressLines(passed),
+            stop=stop,
+        )
+    except MemoryError as error:
+        raise SolverError(
+            "needs more memory than there is",
+            where=str(instance),
+            fix="use a machine with more memory",
+        ) from error
+
+
+class _ProgressLines:
+    """Writes a line now and then; takes the first answer and the last word at once."""
+
+    def __init__(self, seconds_before: float) -> None:
+        self._seconds_before = seconds_before
+        self._told_at = -SECONDS_BETWEEN_LINES
+        self._has_cost = False
+
+    def __call__(self, progress: Progress) -> None:
+        is_first = progress.cost is not None and not self._has_cost
+        if not is_first and progress.seconds - self._told_at < SECONDS_BETWEEN_LINES:
+            return
+        self._told_at = progress.seconds
+        self._has_cost = progress.cost is not None
+        click.echo(self._line(progress), err=True)
+
+    def _line(self, progress: Progress) -> str:
+        line = f"{progress.seconds + self._seconds_before:7.1f} s  {progress.stage}"
+        if progress.cost is not None:
+            gap = (progress.cost - progress.lower_bound) / max(1, progress.cost)
+            return f"{line}: cost {progress.cost}, bound {progress.lower_bound}, gap {gap:.2%}"
+        return f"{line}: bound {progress.lower_bound}" if progress.lower_bound else line
+
+
+def _summary(result: Result) -> str:
+    lines = [*result.log, f"status: {result.status.value}"]
+    if result.choices is not None:
+        lines.append(
+            f"cost {result.cost}, bound {result.lower_bound}, gap {result.gap:.4%}, peak "
+            f"{result.peak} at time {result.peak_time}"
+        )
+    elif result.least_peak is not None:
+        lines.append(
+            f"smallest peak found: {result.least_peak} at time {result.least_peak_time}; none is "
+            f"below {result.least_peak_bound}"
+        )
+        if result.clashing_times:
+            times = ", ".join(map(str, result.clashing_times))
+            lines.append(f"the limit cannot be kept together at, or was passed at, times {times}")
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM set an event instead of ending the process."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: object) -> None:
+        del number, frame
+        stop.set()
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(ValueError):  # only the main thread may
+            before[number] = signal.signal(number, handle)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

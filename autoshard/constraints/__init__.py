@@ -1,0 +1,44 @@
+"""What a user may say of shardings, and what it means for a program."""
+
+from __future__ import annotations
+
+from autoshard.constraints.program import Equation, Program, TensorType
+from autoshard.constraints.resolve import Alike, Asked, Resolved, resolve
+from autoshard.constraints.selector import (
+    NameSelector,
+    PathSelector,
+    Selector,
+    SourceSelector,
+    parse_selector,
+)
+from autoshard.constraints.terms import (
+    AnyRank,
+    Group,
+    Pin,
+    Term,
+    Uses,
+    sharding_of,
+    with_sharding,
+)
+
+__all__ = [
+    "Alike",
+    "AnyRank",
+    "Asked",
+    "Equation",
+    "Group",
+    "NameSelector",
+    "PathSelector",
+    "Pin",
+    "Program",
+    "Resolved",
+    "Selector",
+    "SourceSelector",
+    "TensorType",
+    "Term",
+    "Uses",
+    "parse_selector",
+    "resolve",
+    "sharding_of",
+    "with_sharding",
+]

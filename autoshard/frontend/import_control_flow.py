@@ -1,0 +1,157 @@
+"""Calls, loops and branches: calls are made flat, bodies become regions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from autoshard.frontend.importer import Env, Importer, Scope
+from autoshard.frontend.trip_counts import Loop, LoopCounter, scalar_integer
+from autoshard.graph.program import OpKind
+from autoshard.graph.rule import identity_rule
+
+
+def import_call(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
+    attribute = op.attributes["callee" if op.name == "func.call" else "decomposition"]
+    function = importer.functions[ir.FlatSymbolRefAttr(attribute).value]
+    block = function.regions[0].blocks[0]
+    inner = dict(zip(block.arguments, (env[v] for v in op.operands), strict=True))
+    source, equation = importer.place(op, scope)
+    inside = Scope(scope.region, scope.repeat, scope.free_axes, source, equation)
+    returned = importer.block(block, inner, inside)
+    env.update(zip(op.results, returned, strict=True))
+
+
+def import_barrier(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
+    place = importer.place(op, scope)
+    for operand, result in zip(op.operands, op.results, strict=True):
+        index = _join(importer, "optimization_barrier", (env[operand],), result.type, place, scope)
+        env[result] = importer.build.ops[index].results[0]
+
+
+def import_while(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
+    place = importer.place(op, scope)
+    cond, body = (region.blocks[0] for region in op.regions)
+    joins = [
+        _join(importer, "while", (env[operand],), result.type, place, scope)
+        for operand, result in zip(op.operands, op.results, strict=True)
+    ]
+    carried = [importer.build.ops[index].results[0] for index in joins]
+    region = importer.build.open_region("loop", scope.region, source=place[0])
+    inside = Scope(region, scope.repeat, scope.free_axes, *place)
+    goes_on = importer.block(cond, {**env, **_pairs(cond.arguments, carried)}, inside)
+    returned = importer.block(body, {**env, **_pairs(body.arguments, carried)}, inside)
+    for index, value in zip(joins, returned, strict=True):
+        join = importer.build.ops[index]
+        if value != join.results[0]:
+            join.operands = (*join.operands, value)
+            join.rule = identity_rule(importer.build.shape(value), 2)
+    importer.build.close_region(region)
+    importer.loops.append(Loop(region, tuple(joins), goes_on[0], *place))
+    env.update(zip(op.results, carried, strict=True))
+
+
+def import_case(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
+    place = importer.place(op, scope)
+    shares = _shares(importer, op, env)
+    returned = []
+    for branch, share in zip(op.regions, shares, strict=True):
+        region = importer.build.open_region(
+            "branch", scope.region, trip_count=share, source=place[0]
+        )
+        inside = Scope(region, scope.repeat * share, scope.free_axes, *place)
+        returned.append(importer.block(branch.blocks[0], dict(env), inside))
+        importer.build.close_region(region)
+    for position, result in enumerate(op.results):
+        sources = tuple(values[position] for values in returned)
+        index = _join(importer, "case", sources, result.type, place, scope)
+        join = importer.build.ops[index]
+        join.operand_repeats = tuple(scope.repeat * share for share in shares)
+        env[result] = join.results[0]
+
+
+def _join(
+    importer: Importer,
+    name: str,
+    operands: tuple[int, ...],
+    mlir_type: Any,
+    place: tuple[str, str],
+    scope: Scope,
+) -> int:
+    """A JOIN op whose sources share one sharding; its index."""
+    found = importer.tensor_type(mlir_type)
+    source, equation = place
+    importer.build.add(
+        OpKind.JOIN,
+        name,
+        operands,
+        [found],
+        rule=identity_rule(found[0], len(operands)),
+        region=scope.region,
+        repeat=scope.repeat,
+        source=source,
+        equation=equation,
+    )
+    return len(importer.build.ops) - 1
+
+
+def _shares(importer: Importer, op: Any, env: Env) -> list[float]:
+    """How often each branch is taken: equally often, unless the program says which one is."""
+    number = len(op.regions)
+    chooser = importer.scalar_ops.get(env[op.operands[0]])
+    if chooser is None or chooser.name != "stablehlo.constant":
+        return [1.0 / number] * number
+    chosen = scalar_integer(chooser)
+    if chosen is None:
+        return [1.0 / number] * number
+    if op.name == "stablehlo.if":
+        chosen = 0 if chosen else 1
+    elif not 0 <= chosen < number:
+        chosen = number - 1
+    return [1.0 if branch == chosen else 0.0 for branch in range(number)]
+
+
+def count_loops(importer: Importer) -> None:
+    """Multiply the ops of every loop by its trip count."""
+    counter = LoopCounter(importer.build, importer.scalar_ops)
+    for loop in sorted(importer.loops, key=lambda loop: loop.region):
+        count, is_known = _trips(importer, counter, loop)
+        importer.build.set_trip_count(loop.region, count, is_known=is_known)
+    for loop in importer.loops:
+        trips = importer.build.regions[loop.region].trip_count
+        for index in loop.joins:
+            join = importer.build.ops[index]
+            if len(join.operands) == 2:
+                join.operand_repeats = (join.repeat, join.repeat * trips)
+    importer.told.check_all_used(importer.loops)
+
+
+def _trips(importer: Importer, counter: LoopCounter, loop: Loop) -> tuple[float, bool]:
+    limit, is_known = counter.trips(loop)
+    told = importer.told.of(loop)
+    if is_known and limit is not None:
+        if told is not None and told[1] != limit:
+            importer.build.note(
+                f"trip_counts[{told[0]!r}] = {told[1]:g} is not used: the program says that the"
+                f" loop runs {limit} times ({loop.where})"
+            )
+        return float(limit), True
+    if told is not None:
+        return told[1], True
+    advice = "pass trip_counts={'file.py:line': n}"
+    if limit is not None:
+        importer.build.note(
+            f"loop that may end early: taken to run {limit} times, its limit ({loop.where});"
+            f" {advice}"
+        )
+        return float(limit), False
+    importer.build.note(
+        f"loop with unknown trip count: taken as {importer.default_trip_count:g} ({loop.where});"
+        f" {advice}"
+    )
+    return importer.default_trip_count, False
+
+
+def _pairs(arguments: Any, values: list[int]) -> Env:
+    return dict(zip(arguments, values, strict=True))
