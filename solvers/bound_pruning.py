@@ -14,6 +14,7 @@ from solvers.backends.protocol import Backend, Request
 from solvers.dual_ascent import DualAscent
 from solvers.elimination import eliminate, order_elimination
 from solvers.evaluate import evaluate
+from solvers.exchange import Exchange
 from solvers.presolve import Reduced, reduce_fully
 from solvers.problem import FORBIDDEN, Edge, EdgeMemory, IntArray, NodeMemory, Problem
 from solvers.result import relative_gap as gap_between
@@ -176,6 +177,7 @@ def solve_by_bounds(
     seed: int = 0,
     hints: Sequence[Sequence[int]] = (),
     finisher: Backend | None = None,
+    exchange: Exchange | None = None,
 ) -> BoundedAnswer:
     """Solves a problem without its memory limit, to a proof where bounds and elimination give one.
 
@@ -190,10 +192,13 @@ def solve_by_bounds(
         seed: The answer depends on it, and, deadline aside, on nothing else that varies.
         hints: Choices to start from; they need not be allowed.
         finisher: Solves what is left when bounds stall; None returns the gap that is left.
+        exchange: Told of what is found on the way, where the problem has no memory limit.
     """
     costs_only = replace(problem, node_memory=(), edge_memory=(), memory_limit=None)
     starts = [tuple(int(choice) for choice in hint) for hint in hints]
     search = _Search(costs_only, relative_gap, deadline, seed, starts, finisher)
+    if problem.memory_limit is None:
+        search.exchange = exchange
     for start in starts:
         search.offer(start)
     search.run()
@@ -253,6 +258,7 @@ class _Search:
         self.generator = np.random.default_rng(seed)
         self.seed = seed
         self.finisher = finisher
+        self.exchange: Exchange | None = None
         self.choices: tuple[int, ...] | None = None
         self.cost: int | None = None
         self.lower_bound = 0
@@ -275,14 +281,20 @@ class _Search:
         found = evaluate(self.problem, choices)
         if found.is_allowed and (self.cost is None or found.cost < self.cost):
             self.cost, self.choices = found.cost, choices
+            if self.exchange is not None:
+                self.exchange.offer(choices, found.cost, source="bounds")
 
     def is_done(self) -> bool:
         return gap_between(self.cost, self.lower_bound) <= self.relative_gap
 
     def is_over(self) -> bool:
+        if self.exchange is not None and self.exchange.is_stopped():
+            return True
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def note(self, line: str) -> None:
+        if self.exchange is not None:
+            self.exchange.offer_bound(self.lower_bound, source="bounds")
         gap = gap_between(self.cost, self.lower_bound)
         self.log.append(f"{time.monotonic() - self.began:.2f} s, gap {gap:.2e}: {line}")
 

@@ -6,17 +6,25 @@ from dataclasses import dataclass
 
 from solvers.backends.bounds import Bounds
 from solvers.backends.brute_force import BruteForce
+from solvers.backends.cp_sat import CpSat
 from solvers.backends.elimination import Elimination
 from solvers.backends.mathopt_highs import MathOptHighs
+from solvers.backends.mathopt_scip import MathOptScip
 from solvers.backends.protocol import Backend
 from solvers.backends.pulp_cbc import PulpCbc
+from solvers.backends.pulp_highs import PulpHighs
+from solvers.backends.toulbar2 import Toulbar2
 from solvers.elimination import order_elimination
 from solvers.errors import BackendError
 from solvers.problem import Problem
 
 CATALOG: tuple[Backend, ...] = (
     MathOptHighs(),
+    MathOptScip(),
+    CpSat(),
     PulpCbc(),
+    PulpHighs(),
+    Toulbar2(),
     Bounds(),
     Bounds(has_finish=False),
     Elimination(),

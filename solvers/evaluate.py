@@ -17,7 +17,7 @@ class Evaluation:
         cost: Sum of the picked node and edge costs, exact even where forbidden ones are picked.
         peak: The most bytes held at one time; 0 where nothing is held.
         peak_time: The first time the peak is held; 0 where nothing is held.
-        is_allowed: No forbidden cost is picked and the peak is within the memory limit.
+        is_allowed: No forbidden cost is picked and no memory limit is passed at any time.
     """
 
     cost: int
@@ -55,12 +55,11 @@ def evaluate(problem: Problem, choices: Sequence[int]) -> Evaluation:
         paid = int(edge.costs[choices[edge.u], choices[edge.v]])
         has_forbidden |= paid >= FORBIDDEN
         cost += paid
-    peak, peak_time = _peak(problem, choices)
-    fits = problem.memory_limit is None or peak <= problem.memory_limit
+    peak, peak_time, fits = _peak(problem, choices)
     return Evaluation(cost, peak, peak_time, fits and not has_forbidden)
 
 
-def _peak(problem: Problem, choices: Sequence[int]) -> tuple[int, int]:
+def _peak(problem: Problem, choices: Sequence[int]) -> tuple[int, int, bool]:
     change_at: dict[int, int] = {}
 
     def hold(start: int, stop: int, held: int) -> None:
@@ -73,9 +72,19 @@ def _peak(problem: Problem, choices: Sequence[int]) -> tuple[int, int]:
     for pair in problem.edge_memory:
         edge = problem.edges[pair.edge]
         hold(pair.start, pair.stop, int(pair.usage[choices[edge.u], choices[edge.v]]))
+    for limit in problem.memory_limits:
+        change_at.setdefault(limit.start, 0)
     peak = peak_time = held = 0
+    fits = True
     for time in sorted(change_at):
         held += change_at[time]
         if held > peak:
             peak, peak_time = held, time
-    return peak, peak_time
+        fits = fits and all(
+            held <= limit.limit
+            for limit in problem.memory_limits
+            if limit.start <= time < limit.stop
+        )
+    if problem.memory_limit is not None:
+        fits = fits and peak <= problem.memory_limit
+    return peak, peak_time, fits

@@ -41,26 +41,47 @@ def compress_memory(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
     if not times.size:
         return replace(problem, node_memory=(), edge_memory=(), memory_limit=None), ()
 
-    def rows(term: NodeMemory | EdgeMemory) -> tuple[int, int]:
-        first, last = np.searchsorted(times, (term.start, term.stop))
-        return int(first), int(last)
-
-    node_memory = [
-        NodeMemory(term.node, *rows(term), term.usage)
-        for term in problem.node_memory
-        if term.start < term.stop
-    ]
-    edge_memory = [
-        EdgeMemory(term.edge, *rows(term), term.usage)
-        for term in problem.edge_memory
-        if term.start < term.stop
-    ]
-    compressed = replace(
-        problem,
-        node_memory=tuple(term for term in node_memory if term.start < term.stop),
-        edge_memory=tuple(term for term in edge_memory if term.start < term.stop),
-    )
+    firsts = np.searchsorted(times, starts).tolist()
+    lasts = np.searchsorted(times, stops).tolist()
+    node_memory: list[NodeMemory] = []
+    edge_memory: list[EdgeMemory] = []
+    for term, first, last in zip(terms, firsts, lasts, strict=True):
+        if first == last:
+            continue
+        if isinstance(term, NodeMemory):
+            node_memory.append(NodeMemory(term.node, first, last, term.usage))
+        else:
+            edge_memory.append(EdgeMemory(term.edge, first, last, term.usage))
+    compressed = replace(problem, node_memory=tuple(node_memory), edge_memory=tuple(edge_memory))
     return compressed, tuple(times.tolist())
+
+
+def least_use(problem: Problem) -> tuple[int, int]:
+    """Returns a bound on every peak, and when: the most the least usages add up to at one time."""
+    terms = [term for term in memory_terms(problem) if term.start < term.stop]
+    if not terms:
+        return 0, 0
+    starts = np.array([term.start for term in terms], dtype=np.int64)
+    stops = np.array([term.stop for term in terms], dtype=np.int64)
+    least = np.array([int(term.usage.min()) for term in terms], dtype=np.int64)
+    times = np.unique(starts)
+    held = _profile(times, starts, stops, least)
+    return int(held.max()), int(times[held.argmax()])
+
+
+def violated_times(problem: Problem, choices: Sequence[int], *, most: int = 8) -> tuple[int, ...]:
+    """Returns the times at which choices hold more than the limit, one for each bump, worst first.
+
+    Args:
+        problem: With a memory limit.
+        choices: One per node.
+        most: How many to return.
+    """
+    compressed, times = compress_memory(problem)
+    if compressed.memory_limit is None:
+        return ()
+    held = RowUse(compressed, len(times)).held(choices)
+    return tuple(times[row] for row in rows_to_add(held, compressed.memory_limit, (), most=most))
 
 
 def _profile(times: IntArray, starts: IntArray, stops: IntArray, held: IntArray) -> IntArray:

@@ -5,7 +5,8 @@ Formula: with choice ``x[i]`` at node ``i``, minimise ::
     sum_i node_costs[i][x[i]]  +  sum_e edges[e].costs[x[u], x[v]]
 
 such that at every time ``t`` the usages of all memory terms live at ``t`` add up to at most
-``memory_limit``.
+``memory_limit``, and to at most each of the ``memory_limits`` that hold at ``t``. Several memories
+are several limits: give each a stretch of time of its own.
 """
 
 from __future__ import annotations
@@ -79,6 +80,15 @@ class EdgeMemory:
     usage: IntArray
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The most bytes while ``start <= t < stop``."""
+
+    start: int
+    stop: int
+    limit: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """Nodes with choices, pair costs, and memory over half-open intervals.
@@ -90,6 +100,7 @@ class Problem:
         edge_memory: Terms decided by an edge's two nodes.
         memory_limit: The most bytes at any time; None for no limit.
         name: For messages only.
+        memory_limits: More limits, each for some times only.
     """
 
     node_costs: tuple[IntArray, ...]
@@ -98,6 +109,7 @@ class Problem:
     edge_memory: tuple[EdgeMemory, ...] = ()
     memory_limit: int | None = None
     name: str = ""
+    memory_limits: tuple[MemoryLimit, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -112,6 +124,8 @@ class Problem:
 
 def verify_problem(problem: Problem) -> list[str]:
     """Returns every violation of the rules in the class docstrings, each with its path."""
+    if _is_plainly_right(problem):
+        return []
     found: list[str] = []
     for i, costs in enumerate(problem.node_costs):
         found += _cost_faults(f"node_costs[{i}]", costs, None)
@@ -135,6 +149,56 @@ def verify_problem(problem: Problem) -> list[str]:
         found += [f"edges[{e}].costs{fault}" for fault in checked[key]]
     found += _memory_faults(problem, sizes)
     return found
+
+
+def _is_plainly_right(problem: Problem) -> bool:
+    """A quick look at all arrays at once: whether there is nothing to report."""
+    shapes = [costs.shape if isinstance(costs, np.ndarray) else () for costs in problem.node_costs]
+    num_nodes = len(shapes)
+    if any(len(shape) != 1 or not shape[0] for shape in shapes):
+        return False
+    pairs = [(edge.u, edge.v) for edge in problem.edges]
+    if any(not 0 <= u < num_nodes or not 0 <= v < num_nodes or u == v for u, v in pairs):
+        return False
+    node_terms, edge_terms = problem.node_memory, problem.edge_memory
+    if any(not 0 <= term.node < num_nodes for term in node_terms):
+        return False
+    if any(not 0 <= term.edge < len(pairs) for term in edge_terms):
+        return False
+    tables = [(*shapes[u], *shapes[v]) for u, v in pairs]
+    expected = [*shapes, *tables, *(shapes[term.node] for term in node_terms)]
+    expected += [tables[term.edge] for term in edge_terms]
+    terms: list[NodeMemory | EdgeMemory] = [*node_terms, *edge_terms]
+    arrays = [*problem.node_costs, *(edge.costs for edge in problem.edges)]
+    num_costs = len(arrays)
+    arrays += [term.usage for term in terms]
+    for array, shape in zip(arrays, expected, strict=True):
+        if not isinstance(array, np.ndarray) or array.dtype != np.int64 or array.shape != shape:
+            return False
+    if any(term.start > term.stop for term in terms):
+        return False
+    limits = (problem.memory_limit or 0, *(limit.limit for limit in problem.memory_limits))
+    if min(limits) < 0 or any(limit.start > limit.stop for limit in problem.memory_limits):
+        return False
+    costs, usages = _distinct(arrays[:num_costs]), _distinct(arrays[num_costs:])
+    is_cost = not costs.size or (int(costs.min()) >= 0 and not _is_between(costs))
+    largest = int(usages.max(initial=0))
+    is_usage = not usages.size or int(usages.min()) >= 0
+    return is_cost and is_usage and largest * len(terms) < LARGEST_TOTAL_USAGE
+
+
+def _distinct(arrays: Sequence[IntArray]) -> IntArray:
+    """Returns the entries of all arrays, shared arrays once."""
+    distinct = {id(array): array for array in arrays}
+    if not distinct:
+        return np.empty(0, dtype=np.int64)
+    return np.concatenate([array.ravel() for array in distinct.values()])
+
+
+def _is_between(costs: IntArray) -> bool:
+    if int(costs.max()) < LARGEST_ALLOWED_COST:
+        return False
+    return bool(((costs >= LARGEST_ALLOWED_COST) & (costs < FORBIDDEN)).any())
 
 
 def _memory_faults(problem: Problem, sizes: Sequence[int]) -> list[str]:
@@ -168,6 +232,10 @@ def _memory_faults(problem: Problem, sizes: Sequence[int]) -> list[str]:
         )
     if problem.memory_limit is not None and problem.memory_limit < 0:
         found.append(f"memory_limit: is {problem.memory_limit}, expected zero or more")
+    for k, limit in enumerate(problem.memory_limits):
+        found += _interval_faults(f"memory_limits[{k}]", limit.start, limit.stop)
+        if limit.limit < 0:
+            found.append(f"memory_limits[{k}].limit: is {limit.limit}, expected zero or more")
     return found
 
 

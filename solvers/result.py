@@ -84,8 +84,12 @@ class Result:
             without a forbidden cost.
         least_peak_time: First time that peak is held.
         least_peak_choices: The choices that reach it.
-        least_peak_bound: No choices have a smaller peak than this; with INFEASIBLE it is above
+        least_peak_bound: No choices have a smaller peak than this; with INFEASIBLE it may be above
             the limit.
+        clashing_times: Without choices, times whose memory rows stand in the way: with INFEASIBLE
+            those that no choices keep together where the proof names them, else those
+            `least_peak_choices` violate.
+        is_interrupted: Somebody asked for the best so far.
     """
 
     status: Status
@@ -103,6 +107,8 @@ class Result:
     least_peak_time: int | None = None
     least_peak_choices: tuple[int, ...] | None = None
     least_peak_bound: int = 0
+    clashing_times: tuple[int, ...] = ()
+    is_interrupted: bool = False
 
     @property
     def gap(self) -> float:

@@ -1,22 +1,41 @@
-"""The one entry point: reduce, pick a backend, solve, restore, and recheck on the original."""
+"""The one entry point: reduce, pick who solves, let them work side by side, restore, recheck."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 
-import numpy as np
-
-from solvers.backends.protocol import Answer, Backend, Request
+from solvers.backends.apart import Apart
+from solvers.backends.protocol import Backend
 from solvers.catalog import AUTO, backend_by_name, pick_solver
-from solvers.errors import BackendError
+from solvers.collector import no_collections
 from solvers.evaluate import evaluate
-from solvers.presolve import Reduced, reduce_fully
-from solvers.problem import FORBIDDEN, Problem, require_problem
-from solvers.result import Progress, Result, Status
-from solvers.result import relative_gap as gap_between
+from solvers.exact_lane import ExactLane, find_least_peak, run_backend
+from solvers.grounded import Grounded
+from solvers.lanes import Lane, run_lanes
+from solvers.memory_limits import OneLimit, with_one_limit
+from solvers.memory_rows import least_use
+from solvers.own_process import OwnProcess
+from solvers.presolve import reduce_fully
+from solvers.problem import Problem, require_problem
+from solvers.result import Progress, Result
+from solvers.run import Run
+from solvers.scalable import run_scalable
+
+TIGHT_LIMIT = 2
+"""A limit below this many times the least use of memory any choices could have will bind."""
+
+SHARE_WITHOUT_LIMIT = 0.3
+"""Of the time limit: how long to go on without the memory limit while nothing found fits it."""
+
+GRACE_SHARE, MOST_GRACE_SECONDS = 0.005, 0.5
+"""Of the time limit: what lanes have to return in, before the deadline is missed."""
+
+WORTH_A_PROCESS = 200_000
+"""Columns of an original from which a process for the exact lane is started at once."""
 
 
 def solve(
@@ -29,228 +48,261 @@ def solve(
     hint: Sequence[int] | None = None,
     hints: Sequence[Sequence[int]] = (),
     progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> Result:
     """Finds the cheapest choices that fit the memory limit, and proves how good they are.
 
-    With "auto" the problem is first solved without its memory limit, which reduces far better; only
-    where that answer does not fit, the limit comes in.
+    With "auto" a problem whose limit looks loose is first solved without it, which reduces far
+    better; only where that answer does not fit, the limit comes in. With the limit, an exact and a
+    scalable lane work side by side. They tell each other what they find, unless a gap is allowed:
+    then the exact lane's answer stands where it meets the gap, so that equal seeds give equal
+    answers.
 
     Args:
         problem: What to solve.
         backend: "auto" or the name of a backend in `solvers.catalog.CATALOG`.
-        time_limit_seconds: Wall time; None for no limit. Reductions are not interrupted.
-        seed: Equal seeds give equal answers as long as the time limit does not cut.
+        time_limit_seconds: Wall time; None for no limit.
+        seed: Equal seeds give equal costs as long as the time limit does not cut.
         relative_gap: Stop once ``(cost - lower_bound) / cost`` is at most this.
         hint: Choices to start from; they need not be allowed.
         hints: More of them.
         progress: Called now and then while solving.
+        stop: Set it, from any thread or signal handler, to get the best so far. An interrupt
+            (`KeyboardInterrupt`) in the calling thread does the same.
 
     Raises:
         ProblemError: `verify_problem` finds faults, or a hint does not match the problem.
         BackendError: The backend is unknown, cannot run, or refuses the problem.
     """
+    began = time.monotonic()
     require_problem(problem)
     all_hints = (*(() if hint is None else (hint,)), *hints)
     for given in all_hints:
         evaluate(problem, given)  # Raises where it does not match.
-    run = _Run(
+    if problem.memory_limits:
+        one = with_one_limit(problem)
+        found = solve(
+            one.problem,
+            backend=backend,
+            time_limit_seconds=time_limit_seconds,
+            seed=seed,
+            relative_gap=relative_gap,
+            hints=[one.extend(given) for given in all_hints],
+            progress=progress,
+            stop=stop,
+        )
+        return _of_original(problem, one, found)
+    chosen = None if backend == AUTO else backend_by_name(backend)
+    run = Run(
         problem=problem,
-        deadline=None if time_limit_seconds is None else time.monotonic() + time_limit_seconds,
+        deadline=None if time_limit_seconds is None else began + time_limit_seconds,
         seed=seed,
         relative_gap=relative_gap,
         progress=progress,
+        stop=threading.Event() if stop is None else stop,
+        began=began,
     )
     for given in all_hints:
         run.offer(given)
-    if backend == AUTO:
-        run.solve_auto()
-    else:
-        run.solve_with(backend_by_name(backend), use_memory=True)
+    try:
+        if chosen is None:
+            _solve_auto(run)
+        else:
+            _solve_with(run, chosen, use_memory=True)
+    except KeyboardInterrupt:
+        run.stop.set()
+    run.is_interrupted = run.stop.is_set()
+    if run.is_interrupted:
+        run.log.append("interrupted: this is the best so far")
     return run.result()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Grounded:
-    """A reduced problem that pays its constant at a node of its own: relative gaps stay right.
+def _of_original(problem: Problem, one: OneLimit, found: Result) -> Result:
+    """Leaves out what stood for the lower limits; peaks become those of the original."""
+    if found.choices is not None:
+        choices = one.restore(found.choices)
+        told = evaluate(problem, choices)
+        return replace(found, choices=choices, peak=told.peak, peak_time=told.peak_time)
+    if found.least_peak_choices is None:
+        return found
+    choices = one.restore(found.least_peak_choices)
+    told = evaluate(problem, choices)
+    return replace(
+        found,
+        least_peak_choices=choices,
+        least_peak=told.peak,
+        least_peak_time=told.peak_time,
+        least_peak_bound=0,
+    )
+
+
+def _solve_auto(run: Run) -> None:
+    limit = run.problem.memory_limit
+    if limit is None:
+        _solve_with(run, None, use_memory=False)
+        return
+    least, at = least_use(run.problem)
+    if limit < least:
+        run.is_infeasible = True
+        run.least_peak_bound, run.clashing_times = least, (at,)
+        run.log.append(f"the least usages add up to {least} at time {at}, the limit is {limit}")
+        plain = reduce_fully(run.problem, rules=(), is_over=run.is_over)
+        if not plain.is_infeasible:
+            with run.stage("least peak"):
+                _find_least_peak(run, Grounded.of(plain))
+        return
+    if limit >= TIGHT_LIMIT * least:
+        run.log.append(
+            f"the limit {limit} is {TIGHT_LIMIT} times the least use {least} or more: first "
+            "without it"
+        )
+        fits = _solve_with(run, None, use_memory=False)
+        if fits or run.is_infeasible or run.is_over():
+            return
+        run.log.append("the cheapest choices do not fit: the memory limit comes in")
+    else:
+        run.log.append(
+            f"the limit {limit} is below {TIGHT_LIMIT} times the least use {least}: it will bind"
+        )
+    _solve_within_memory(run)
+
+
+def _reduce(run: Run, *, use_memory: bool) -> Grounded | None:
+    """Presolves; returns None where forbidden costs leave nothing."""
+    suffix = "" if use_memory else " without memory"
+    with run.stage(f"presolve{suffix}"), no_collections():
+        reduced = reduce_fully(run.problem, use_memory=use_memory, is_over=run.is_over)
+    run.reduced_nodes = reduced.problem.num_nodes
+    run.reduced_columns = reduced.problem.num_columns
+    run.log.append(
+        f"presolve{suffix}: {run.problem.num_nodes} nodes, {run.problem.num_columns} columns "
+        f"became {run.reduced_nodes} nodes, {run.reduced_columns} columns, "
+        f"{len(reduced.row_times)} memory rows"
+    )
+    if reduced.is_infeasible:
+        run.is_infeasible = True
+        run.log.append("forbidden costs leave no choices")
+        return None
+    return Grounded.of(reduced)
+
+
+def _solve_with(run: Run, backend: Backend | None, *, use_memory: bool) -> bool:
+    """Lets one backend solve; returns whether its answer is allowed."""
+    grounded = _reduce(run, use_memory=use_memory)
+    if grounded is None:
+        return False
+    if backend is None:
+        pick = pick_solver(grounded.reduced.problem)
+        backend = Apart(pick.backend)
+        run.log.append(f"picked {backend.name}: {pick.why}")
+    run.backend = backend.name
+    exchange = run.exchange_for(grounded)
+    hints = tuple(grounded.reduce(hint) for hint in run.hints)
+    lane = Lane(backend.name, run_backend(backend, hints), exchange)
+    name = f"solve{'' if use_memory else ' without memory'}"
+    until = None
+    if not use_memory and run.problem.memory_limit is not None and run.deadline is not None:
+        until = run.began + SHARE_WITHOUT_LIMIT * (run.deadline - run.began)
+    with run.stage(name):
+        return _run(run, grounded, [lane], name, until)
+
+
+def _solve_within_memory(run: Run) -> None:
+    """Lets the exact and the scalable lane work side by side."""
+    with ExitStack() as stack:
+        is_large = run.problem.num_columns >= WORTH_A_PROCESS
+        process = stack.enter_context(OwnProcess()) if is_large else None
+        grounded = _reduce(run, use_memory=True)
+        if grounded is None:
+            return
+        if grounded.problem.memory_limit is None:
+            process = None
+        exact = ExactLane(tuple(grounded.reduce(hint) for hint in run.hints), process)
+        run.backend = "lanes"
+        run.log.append(
+            f"memory rows can bind: {exact.describe(grounded.problem)} on one core, message "
+            "passing and moves on the other"
+        )
+        shared = run.exchange_for(grounded)
+        lanes = [
+            Lane("exact lane", exact, shared),
+            Lane(
+                "scalable lane",
+                run_scalable,
+                shared if run.relative_gap == 0 else run.exchange_for(grounded),
+            ),
+        ]
+        with run.stage("solve"):
+            _run(run, grounded, lanes, "solve")
+
+
+def _run(
+    run: Run, grounded: Grounded, lanes: list[Lane], stage: str, until: float | None = None
+) -> bool:
+    """Runs lanes and takes over what they found; returns whether the first one's is allowed.
+
+    The first lane decides: once it returns with the gap met the others' answers are not asked for.
 
     Args:
-        problem: The reduced problem, with the node last where the constant is positive.
-        constant: What the original costs beyond it: zero unless negative.
-        reduced: The way back.
+        run: Keeps what is found.
+        grounded: What the lanes work on.
+        lanes: Run at the same time.
+        stage: For progress.
+        until: `time.monotonic` value at which to stop unless the answer so far is allowed.
     """
+    exchanges = list({id(lane.exchange): lane.exchange for lane in lanes}.values())
+    first = lanes[0].exchange
 
-    problem: Problem
-    constant: int
-    reduced: Reduced
+    def is_settled() -> bool:
+        is_at_end = run.deadline is None and lanes[0].seconds is not None
+        if until is not None and time.monotonic() >= until and not has_fitting():
+            return True
+        return run.is_over() or first.is_over() or is_at_end
 
-    @classmethod
-    def of(cls, reduced: Reduced) -> Grounded:
-        """Adds the node where it is needed."""
-        if not 0 < reduced.constant < FORBIDDEN // 8:
-            return cls(reduced.problem, reduced.constant, reduced)
-        ground = np.array([reduced.constant], dtype=np.int64)
-        costs = (*reduced.problem.node_costs, ground)
-        return cls(replace(reduced.problem, node_costs=costs), 0, reduced)
+    judged: dict[int | None, bool] = {None: True}
+    is_relaxed = run.problem.memory_limit is not None and grounded.problem.memory_limit is None
 
-    def restore(self, choices: Sequence[int]) -> tuple[int, ...]:
-        """Turns choices of this problem into choices of the original."""
-        return self.reduced.restore(choices[: self.reduced.problem.num_nodes])
+    def does_fit() -> bool:
+        if not is_relaxed:
+            return True
+        cost, choices = first.best()
+        if choices is not None and cost not in judged:
+            judged[cost] = evaluate(run.problem, grounded.restore(choices)).is_allowed
+        return judged[cost]
 
-    def reduce(self, choices: Sequence[int]) -> tuple[int, ...]:
-        """Turns choices of the original into near ones of this problem."""
-        ground = (0,) * (self.problem.num_nodes - self.reduced.problem.num_nodes)
-        return (*self.reduced.reduce(choices), *ground)
+    def has_fitting() -> bool:
+        return first.best()[0] is not None and does_fit()
 
-
-@dataclass(slots=True)
-class _Run:
-    problem: Problem
-    deadline: float | None
-    seed: int
-    relative_gap: float
-    progress: Callable[[Progress], None] | None
-    began: float = field(default_factory=time.monotonic)
-    choices: tuple[int, ...] | None = None
-    cost: int | None = None
-    lower_bound: int = 0
-    is_infeasible: bool = False
-    leanest: tuple[int, ...] | None = None
-    least_peak: int | None = None
-    least_peak_bound: int = 0
-    hints: list[tuple[int, ...]] = field(default_factory=list)
-    backend: str = "presolve"
-    reduced_nodes: int = 0
-    reduced_columns: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    log: list[str] = field(default_factory=list)
-
-    def solve_auto(self) -> None:
-        """Solves without the limit, and again with it where the answer does not fit."""
-        if self.problem.memory_limit is not None:
-            fits = self.solve_with(None, use_memory=False)
-            if fits or self.is_infeasible:
-                return
-            self.log.append("the cheapest choices do not fit: the memory limit comes in")
-        self.solve_with(None, use_memory=True)
-
-    def solve_with(self, backend: Backend | None, *, use_memory: bool) -> bool:
-        """Reduces, solves and restores; returns whether the backend's answer is allowed."""
-        suffix = "" if use_memory else " without memory"
-        with self.stage(f"presolve{suffix}"):
-            reduced = reduce_fully(self.problem, use_memory=use_memory)
-        self.reduced_nodes = reduced.problem.num_nodes
-        self.reduced_columns = reduced.problem.num_columns
-        self.log.append(
-            f"presolve{suffix}: {self.problem.num_nodes} nodes, {self.problem.num_columns} columns "
-            f"became {self.reduced_nodes} nodes, {self.reduced_columns} columns, "
-            f"{len(reduced.row_times)} memory rows"
+    limit = None if run.deadline is None else run.deadline - run.began
+    grace = MOST_GRACE_SECONDS if limit is None else min(GRACE_SHARE * limit, MOST_GRACE_SECONDS)
+    try:
+        run_lanes(
+            grounded.problem,
+            lanes,
+            is_settled=is_settled,
+            watch=lambda: run.watch(stage, grounded, exchanges, does_fit=does_fit()),
+            grace_seconds=grace,
         )
-        if reduced.is_infeasible:
-            self.is_infeasible = True
-            self.log.append("forbidden costs leave no choices")
-            return False
-        with self.stage(f"solve{suffix}"):
-            if backend is None:
-                pick = pick_solver(reduced.problem)
-                backend = pick.backend
-                self.log.append(f"picked {backend.name}: {pick.why}")
-            self.backend = backend.name
-            grounded = Grounded.of(reduced)
-            answer = backend.solve(grounded.problem, self._request(grounded))
-        self.log += answer.log
-        return self._take(grounded, answer, use_memory)
+    finally:
+        is_allowed = run.take(grounded, first)
+        if not run.is_done():
+            for exchange in exchanges[1:]:
+                run.take(grounded, exchange)
+        run.report(stage, run.cost, run.lower_bound)
+    if run.is_infeasible and run.leanest is None and grounded.problem.memory_limit is not None:
+        _find_least_peak(run, grounded)
+    return is_allowed
 
-    def _request(self, grounded: Grounded) -> Request:
-        def report(stage: str, cost: int | None, lower_bound: int) -> None:
-            total = None if cost is None else cost + grounded.constant
-            self.report(stage, total, lower_bound + grounded.constant)
 
-        return Request(
-            deadline=self.deadline,
-            seed=self.seed,
-            relative_gap=self.relative_gap,
-            hints=tuple(grounded.reduce(hint) for hint in self.hints),
-            lower_bound=max(0, self.lower_bound - grounded.constant),
-            report=report,
-        )
-
-    def _take(self, grounded: Grounded, answer: Answer, use_memory: bool) -> bool:
-        self.lower_bound = max(self.lower_bound, answer.lower_bound + grounded.constant)
-        is_allowed = False
-        if answer.choices is not None:
-            restored = grounded.restore(answer.choices)
-            is_allowed = self.offer(restored)
-        if answer.least_peak_choices is not None:
-            self.offer(grounded.restore(answer.least_peak_choices))
-        self.least_peak_bound = max(self.least_peak_bound, answer.least_peak_bound)
-        self.is_infeasible |= answer.is_infeasible
-        self.report("memory" if use_memory else "without memory", self.cost, self.lower_bound)
-        return is_allowed
-
-    def offer(self, choices: Sequence[int]) -> bool:
-        """Lets the referee judge choices; keeps the cheapest that are allowed, and the leanest."""
-        taken = tuple(int(choice) for choice in choices)
-        found = evaluate(self.problem, taken)
-        self.hints.insert(0, taken)
-        if found.is_allowed and (self.cost is None or found.cost < self.cost):
-            self.choices, self.cost = taken, found.cost
-        if found.cost < FORBIDDEN and (self.least_peak is None or found.peak < self.least_peak):
-            self.leanest, self.least_peak = taken, found.peak
-        return found.is_allowed
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Adds the wall time of a block to a stage, and reports its start."""
-        self.report(name, self.cost, self.lower_bound)
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
-
-    def report(self, stage: str, cost: int | None, lower_bound: int) -> None:
-        if self.progress is not None:
-            seconds = time.monotonic() - self.began
-            self.progress(Progress(seconds, stage, cost, max(lower_bound, self.lower_bound)))
-
-    def result(self) -> Result:
-        lower_bound = self.lower_bound
-        found = None
-        least = None
-        if self.choices is not None and self.cost is not None:
-            lower_bound = min(lower_bound, self.cost)
-            found = evaluate(self.problem, self.choices)
-            if found.cost != self.cost or not found.is_allowed:
-                raise BackendError(
-                    f"the answer costs {found.cost}, {self.cost} was claimed",
-                    where=f"backend {self.backend}",
-                    fix="report this problem: a reduction lost track of a cost",
-                )
-        elif self.leanest is not None and self.problem.memory_limit is not None:
-            least = evaluate(self.problem, self.leanest)
-        return Result(
-            status=self._status(lower_bound),
-            choices=self.choices,
-            cost=self.cost,
-            lower_bound=lower_bound,
-            peak=None if found is None else found.peak,
-            peak_time=None if found is None else found.peak_time,
-            backend=self.backend,
-            seconds_by_stage=self.seconds,
-            reduced_nodes=self.reduced_nodes,
-            reduced_columns=self.reduced_columns,
-            log=tuple(self.log),
-            least_peak=None if least is None else least.peak,
-            least_peak_time=None if least is None else least.peak_time,
-            least_peak_choices=None if least is None else self.leanest,
-            least_peak_bound=self.least_peak_bound,
-        )
-
-    def _status(self, lower_bound: int) -> Status:
-        if self.cost is None:
-            return Status.INFEASIBLE if self.is_infeasible else Status.NO_SOLUTION
-        if self.cost <= lower_bound:
-            return Status.OPTIMAL
-        if gap_between(self.cost, lower_bound) <= self.relative_gap:
-            return Status.WITHIN_GAP
-        return Status.FEASIBLE
+def _find_least_peak(run: Run, grounded: Grounded) -> None:
+    """Looks for what to tell a user whose limit is too low: the smallest peak, and where it is."""
+    exchange = run.exchange_for(grounded)
+    lane = Lane("least peak", find_least_peak, exchange)
+    run_lanes(
+        grounded.problem,
+        [lane],
+        is_settled=run.is_over,
+        watch=lambda: None,
+        grace_seconds=MOST_GRACE_SECONDS,
+    )
+    run.take(grounded, exchange)

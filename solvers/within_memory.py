@@ -134,6 +134,7 @@ class WithinMemory:
             return self.answer
         level = _Level(self.first, 0, tuple(range(self.num_rows)), ())
         for _ in range(_MOST_LEVELS):
+            self.learn()
             search = self.search_prices(level)
             if self.is_done() or self.answer.is_infeasible or self.request.is_over():
                 break
@@ -146,10 +147,19 @@ class WithinMemory:
             level = below
         return self.answer
 
+    def learn(self) -> None:
+        """Takes over what other lanes found."""
+        _, known = self.request.known()
+        if known is not None:
+            self.offer(known)
+        if self.request.exchange is not None:
+            self.raise_bound(self.request.exchange.bound())
+
     def note(self, line: str) -> None:
         gap = gap_between(self.answer.cost, self.answer.lower_bound)
         self.answer.log.append(f"within memory, gap {gap:.2e}: {line}")
-        self.request.report("within memory", self.answer.cost, self.answer.lower_bound)
+        answer = self.answer
+        self.request.tell("within memory", answer.choices, answer.cost, answer.lower_bound)
 
     def is_done(self) -> bool:
         gap = gap_between(self.answer.cost, self.answer.lower_bound)
@@ -281,6 +291,7 @@ class WithinMemory:
         """Hands a level to the finishing backend."""
         if self.finisher is None:
             return
+        self.learn()
         problem = level.problem
         if self.answer.cost is not None and problem.num_nodes:
             problem = self._without_dear_pairs(level)
@@ -294,8 +305,7 @@ class WithinMemory:
         backend = self.finisher(rows)
         found = backend.solve(
             problem,
-            replace(
-                self.request,
+            self.request.for_part(
                 hints=hints,
                 lower_bound=max(0, self.answer.lower_bound - level.constant),
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from solvers.backends.contained import Contained
 from solvers.backends.mathopt_highs import MathOptHighs
 from solvers.backends.protocol import Answer, Backend, Request
 from solvers.bound_pruning import solve_by_bounds
@@ -19,23 +20,32 @@ class Bounds:
 
     Args:
         has_finish: Hand what is left to HiGHS; without it the gap that is left is returned.
+        is_limit_tight: Do not try without the memory limit.
     """
 
     has_finish: bool = True
+    is_limit_tight: bool = False
 
     @property
     def name(self) -> str:
         return "bounds" if self.has_finish else "message_passing"
 
+    @property
+    def is_polling(self) -> bool:
+        return True
+
     def solve(self, problem: Problem, request: Request) -> Answer:
         """Returns the best answer and the bound that was proven."""
+        if self.is_limit_tight and problem.memory_limit is not None:
+            return self._within(problem, request, ())
         relaxed = solve_by_bounds(
             problem,
             relative_gap=request.relative_gap,
             deadline=request.deadline,
             seed=request.seed,
             hints=request.hints,
-            finisher=MathOptHighs() if self.has_finish else None,
+            finisher=Contained(MathOptHighs()) if self.has_finish else None,
+            exchange=request.exchange,
         )
         lower_bound = max(request.lower_bound, relaxed.lower_bound)
         if relaxed.is_infeasible or relaxed.choices is None:
@@ -47,11 +57,12 @@ class Bounds:
             )
         if problem.memory_limit is None or evaluate(problem, relaxed.choices).is_allowed:
             return Answer(choices=relaxed.choices, lower_bound=lower_bound, log=relaxed.log)
+        known = replace(request, hints=(relaxed.choices, *request.hints), lower_bound=lower_bound)
+        return self._within(problem, known, relaxed.log)
+
+    def _within(self, problem: Problem, request: Request, log: tuple[str, ...]) -> Answer:
         within = WithinMemory(
-            problem,
-            num_rows_of(problem),
-            replace(request, hints=(relaxed.choices, *request.hints), lower_bound=lower_bound),
-            self._finisher if self.has_finish else None,
+            problem, num_rows_of(problem), request, self._finisher if self.has_finish else None
         ).run()
         return Answer(
             choices=within.choices,
@@ -59,9 +70,9 @@ class Bounds:
             is_infeasible=within.is_infeasible,
             least_peak_choices=within.least_peak_choices,
             least_peak_bound=within.least_peak_bound,
-            log=(*relaxed.log, *within.log),
+            log=(*log, *within.log),
         )
 
     @staticmethod
     def _finisher(rows: tuple[int, ...]) -> Backend:
-        return MathOptHighs(first_rows=rows)
+        return Contained(MathOptHighs(first_rows=rows))

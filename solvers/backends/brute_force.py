@@ -27,6 +27,10 @@ class BruteForce:
     def name(self) -> str:
         return "brute_force"
 
+    @property
+    def is_polling(self) -> bool:
+        return True
+
     def solve(self, problem: Problem, request: Request) -> Answer:
         """Returns the best of all combinations.
 

@@ -29,6 +29,10 @@ class Elimination:
     def name(self) -> str:
         return "elimination"
 
+    @property
+    def is_polling(self) -> bool:
+        return True
+
     def solve(self, problem: Problem, request: Request) -> Answer:
         """Eliminates without the limit; prices memory if the answer does not fit.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from solvers.exchange import Exchange
 from solvers.problem import Problem
 
 Report = Callable[[str, int | None, int], None]
@@ -28,6 +29,8 @@ class Request:
         hints: Choices to start from, best first; they need not be allowed.
         lower_bound: Already proven elsewhere.
         report: Called now and then with signs of life.
+        exchange: Of the lanes at work on the same problem; never that of another problem.
+        stop: Whether somebody asked to return soon.
     """
 
     deadline: float | None = None
@@ -36,12 +39,48 @@ class Request:
     hints: tuple[Sequence[int], ...] = ()
     lower_bound: int = 0
     report: Report = _no_report
+    exchange: Exchange | None = None
+    stop: Callable[[], bool] | None = None
+
+    @classmethod
+    def of(cls, exchange: Exchange, hints: tuple[Sequence[int], ...] = ()) -> Request:
+        """The request of a lane: start from the best known, tell what is found, stop with it."""
+        _, best = exchange.best()
+        return cls(
+            deadline=exchange.deadline,
+            seed=exchange.seed,
+            relative_gap=exchange.relative_gap,
+            hints=hints if best is None else (best, *hints),
+            lower_bound=exchange.bound(),
+            exchange=exchange,
+            stop=exchange.is_over,
+        )
+
+    def for_part(self, *, hints: tuple[Sequence[int], ...] = (), lower_bound: int = 0) -> Request:
+        """The request for another problem made from this one: nothing is told of it."""
+        return replace(self, hints=hints, lower_bound=lower_bound, report=_no_report, exchange=None)
 
     def seconds_left(self) -> float | None:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def is_over(self) -> bool:
+        if self.stop is not None and self.stop():
+            return True
         return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def known(self) -> tuple[int | None, tuple[int, ...] | None]:
+        """The least cost another lane knows, and its choices."""
+        return (None, None) if self.exchange is None else self.exchange.best()
+
+    def tell(
+        self, source: str, choices: Sequence[int] | None, cost: int | None, lower_bound: int
+    ) -> None:
+        """Tells the other lanes of allowed choices and of a bound, and whoever watches."""
+        if self.exchange is not None:
+            if choices is not None and cost is not None:
+                self.exchange.offer(choices, cost, source=source)
+            self.exchange.offer_bound(lower_bound, source=source)
+        self.report(source, cost, lower_bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +93,8 @@ class Answer:
         is_infeasible: No choices are allowed, proven.
         least_peak_choices: Where memory stood in the way: the choices with the smallest peak.
         least_peak_bound: No choices have a smaller peak.
+        clashing_rows: With is_infeasible, memory rows that no choices keep together; empty where
+            that is not known.
         log: One line a step.
     """
 
@@ -62,6 +103,7 @@ class Answer:
     is_infeasible: bool = False
     least_peak_choices: tuple[int, ...] | None = None
     least_peak_bound: int = 0
+    clashing_rows: tuple[int, ...] = ()
     log: tuple[str, ...] = field(default=())
 
 
@@ -70,6 +112,11 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def is_polling(self) -> bool:
+        """Whether it returns soon once the request is over; a library need not."""
+        ...
 
     def solve(self, problem: Problem, request: Request) -> Answer:
         """Returns the best answer found until the deadline."""

@@ -1,4 +1,4 @@
-"""Reads instances of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism (IOPDDL).
+"""Instances of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism (IOPDDL).
 
 Format (JSON, possibly gzip-compressed; all numbers non-negative integers) ::
 
@@ -12,26 +12,22 @@ Format (JSON, possibly gzip-compressed; all numbers non-negative integers) ::
         "usage_limit": bytes}}
 
 An edge's costs are row-major over (choices of u, choices of v). Node usage is held while
-``start <= t < stop``. `usage_limit` may be missing.
+``start <= t < stop``. `usage_limit` may be missing. A cost of 10**17 or more is not allowed.
 
 Source: https://github.com/google/iopddl (format and benchmarks, Apache-2.0).
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from solvers.errors import FormatError
-from solvers.problem import FORBIDDEN, Edge, IntArray, NodeMemory, Problem, verify_problem
+from solvers.formats.json_file import read_document, write_document
+from solvers.formats.reader import Reader
+from solvers.problem import FORBIDDEN, Edge, IntArray, NodeMemory, Problem
 
-_LARGEST = 2**63 - 1
-_GZIP_MAGIC = b"\x1f\x8b"
+_WRITTEN_FORBIDDEN = 10**18  # as the contest's own instances have it
 
 
 def read_iopddl(path: str | Path) -> Problem:
@@ -44,20 +40,17 @@ def read_iopddl(path: str | Path) -> Problem:
         FormatError: The file is not JSON or not an instance; names the path inside the file.
         OSError: The file cannot be read.
     """
-    raw = Path(path).read_bytes()
-    if raw[:2] == _GZIP_MAGIC:
-        try:
-            raw = gzip.decompress(raw)
-        except (EOFError, OSError, zlib.error) as error:
-            raise FormatError(
-                f"cannot be decompressed: {error}", where=str(path), fix="fetch the file again"
-            ) from error
-    try:
-        document = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"is not JSON: {error}", where=str(path)) from error
-    del raw
-    return parse_iopddl(document, source=str(path))
+    return parse_iopddl(read_document(path), source=str(path))
+
+
+def write_iopddl(problem: Problem, path: str | Path) -> None:
+    """Writes one instance, compressed where the name ends in ``.gz``.
+
+    Raises:
+        FormatError: The format cannot hold the problem.
+        OSError: The file cannot be written.
+    """
+    write_document(path, format_iopddl(problem))
 
 
 def parse_iopddl(document: object, *, source: str = "document") -> Problem:
@@ -70,116 +63,102 @@ def parse_iopddl(document: object, *, source: str = "document") -> Problem:
     Raises:
         FormatError: It is not an instance; names the path inside the document.
     """
-    reader = _Reader(source)
+    reader = Reader(source, "the format is described in solvers.formats.iopddl")
     problem = reader.member(document, "", "problem", dict)
     nodes = reader.member(problem, "", "nodes", dict)
     all_costs = reader.member(nodes, "nodes", "costs", list)
-    intervals = reader.member(nodes, "nodes", "intervals", list)
-    usages = reader.member(nodes, "nodes", "usages", list)
-    for key, listed in (("intervals", intervals), ("usages", usages)):
+    all_intervals = reader.member(nodes, "nodes", "intervals", list)
+    all_usages = reader.member(nodes, "nodes", "usages", list)
+    for key, listed in (("intervals", all_intervals), ("usages", all_usages)):
         if len(listed) != len(all_costs):
-            raise reader.error(
+            reader.refuse(
                 f"nodes.{key}", f"has {len(listed)} entries, nodes.costs has {len(all_costs)}"
             )
-    node_costs = [
-        reader.numbers(f"nodes.costs[{i}]", costs, None) for i, costs in enumerate(all_costs)
-    ]
-    memory = []
-    for i, (interval, usage) in enumerate(zip(intervals, usages, strict=True)):
-        start, stop = reader.numbers(f"nodes.intervals[{i}]", interval, 2).tolist()
-        if start > stop:
-            raise reader.error(f"nodes.intervals[{i}]", f"starts at {start}, stops at {stop}")
-        held = reader.numbers(f"nodes.usages[{i}]", usage, len(node_costs[i]))
-        if start < stop:
-            memory.append(NodeMemory(i, start, stop, held))
+    node_costs = reader.costs("nodes.costs", reader.rows("nodes.costs", all_costs))
+    sizes = [len(costs) for costs in node_costs]
+    intervals = reader.pairs("nodes.intervals", all_intervals)
+    reader.check_intervals("nodes.intervals", intervals)
+    usages = reader.rows("nodes.usages", all_usages, sizes)
+    memory = tuple(
+        NodeMemory(i, start, stop, usage)
+        for i, ((start, stop), usage) in enumerate(zip(intervals.tolist(), usages, strict=True))
+        if start < stop
+    )
+    reader.check_total("nodes.usages", [term.usage for term in memory])
     limit = problem.get("usage_limit")
-    if limit is not None:
-        limit = int(reader.numbers("usage_limit", [limit], 1)[0])
     name = problem.get("name", "")
-    read = Problem(
-        node_costs=tuple(np.minimum(costs, FORBIDDEN) for costs in node_costs),
-        edges=tuple(_edges(reader, problem, node_costs)),
-        node_memory=tuple(memory),
-        memory_limit=limit,
+    return Problem(
+        node_costs=tuple(node_costs),
+        edges=tuple(_edges(reader, problem, sizes)),
+        node_memory=memory,
+        memory_limit=None if limit is None else reader.number("usage_limit", limit),
         name=name if isinstance(name, str) else "",
     )
-    faults = verify_problem(read)
-    if faults:
-        raise reader.error("problem", "; ".join(faults[:3]))
-    return read
 
 
-def _edges(reader: _Reader, problem: dict[str, Any], node_costs: list[IntArray]) -> list[Edge]:
+def _edges(reader: Reader, problem: dict[str, Any], sizes: list[int]) -> list[Edge]:
     if "edges" not in problem:
         return []
     listed = reader.member(problem, "", "edges", dict)
-    ends = reader.member(listed, "edges", "nodes", list)
-    tables = reader.member(listed, "edges", "costs", list)
-    if len(ends) != len(tables):
-        raise reader.error("edges.costs", f"has {len(tables)} entries, edges.nodes has {len(ends)}")
-    edges = []
-    for e, (pair, table) in enumerate(zip(ends, tables, strict=True)):
-        u, v = reader.numbers(f"edges.nodes[{e}]", pair, 2).tolist()
-        for place, end in enumerate((u, v)):
-            if end >= len(node_costs):
-                raise reader.error(
-                    f"edges.nodes[{e}][{place}]",
-                    f"is node {end}, there are {len(node_costs)} nodes",
-                )
-        if u == v:
-            raise reader.error(f"edges.nodes[{e}]", f"joins node {u} to itself")
-        shape = (len(node_costs[u]), len(node_costs[v]))
-        costs = reader.numbers(f"edges.costs[{e}]", table, shape[0] * shape[1])
-        edges.append(Edge(u, v, np.minimum(costs, FORBIDDEN).reshape(shape)))
-    return edges
-
-
-class _Reader:
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    def error(self, path: str, what: str) -> FormatError:
-        return FormatError(
-            f"{path}: {what}" if path else what,
-            where=self.source,
-            fix="the format is described in solvers.formats.iopddl",
+    all_ends = reader.member(listed, "edges", "nodes", list)
+    all_costs = reader.member(listed, "edges", "costs", list)
+    if len(all_ends) != len(all_costs):
+        reader.refuse(
+            "edges.costs", f"has {len(all_costs)} entries, edges.nodes has {len(all_ends)}"
         )
-
-    def member(self, holder: object, path: str, key: str, kind: type[Any]) -> Any:
-        """Returns ``holder[key]``, checked to be of a kind."""
-        inner = f"{path}.{key}" if path else key
-        if not isinstance(holder, dict) or key not in holder:
-            raise self.error(inner, "is missing")
-        found = holder[key]
-        if not isinstance(found, kind):
-            expected = "an object" if kind is dict else "a list"
-            raise self.error(inner, f"is {_kind(found)}, expected {expected}")
-        return found
-
-    def numbers(self, path: str, listed: object, count: int | None) -> IntArray:
-        """Returns a list of non-negative 64-bit integers as an array."""
-        if not isinstance(listed, list):
-            raise self.error(path, f"is {_kind(listed)}, expected a list of integers")
-        if count is not None and len(listed) != count:
-            raise self.error(path, f"has {len(listed)} entries, expected {count}")
-        if count is None and not listed:
-            raise self.error(path, "is empty, expected at least one choice")
-        # Exactly int: a bool counts as one in Python but not in the format.
-        if any(type(value) is not int or not 0 <= value <= _LARGEST for value in listed):
-            for i, value in enumerate(listed):
-                where = path if path == "usage_limit" else f"{path}[{i}]"
-                if type(value) is not int:
-                    raise self.error(where, f"is {_kind(value)}, expected an integer")
-                if not 0 <= value <= _LARGEST:
-                    raise self.error(where, f"is {value}, expected 0 to {_LARGEST}")
-        return np.array(listed, dtype=np.int64)
+    ends = reader.pairs("edges.nodes", all_ends)
+    reader.check_ends("edges.nodes", ends, len(sizes))
+    shapes = [(sizes[u], sizes[v]) for u, v in ends.tolist()]
+    rows = reader.rows("edges.costs", all_costs, [a * b for a, b in shapes])
+    tables = reader.costs("edges.costs", rows)
+    return [
+        Edge(u, v, table.reshape(shape))
+        for (u, v), table, shape in zip(ends.tolist(), tables, shapes, strict=True)
+    ]
 
 
-def _kind(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, (bool, int, float)):
-        return str(value)
-    if isinstance(value, str):
-        return "text"
-    return "a list" if isinstance(value, list) else "an object"
+def format_iopddl(problem: Problem) -> dict[str, Any]:
+    """Returns the document of a problem: at most one memory term a node, none on edges.
+
+    Raises:
+        FormatError: The problem holds memory the format cannot express.
+    """
+    if problem.edge_memory or problem.memory_limits:
+        raise FormatError(
+            "the IOPDDL format holds neither memory of edges nor limits for some times only",
+            where=problem.name or "problem",
+            fix="write it in the format of solvers.formats.native",
+        )
+    intervals = [[0, 0] for _ in problem.node_costs]
+    usages = [[0] * len(costs) for costs in problem.node_costs]
+    has_term = [False] * problem.num_nodes
+    for k, term in enumerate(problem.node_memory):
+        if has_term[term.node]:
+            raise FormatError(
+                f"node {term.node} has a second memory term, the IOPDDL format holds one a node",
+                where=f"node_memory[{k}]",
+                fix="write it in the format of solvers.formats.native",
+            )
+        has_term[term.node] = True
+        intervals[term.node] = [term.start, term.stop]
+        usages[term.node] = term.usage.tolist()
+    written: dict[str, Any] = {
+        "name": problem.name,
+        "nodes": {
+            "intervals": intervals,
+            "costs": [_costs(costs) for costs in problem.node_costs],
+            "usages": usages,
+        },
+        "edges": {
+            "nodes": [[edge.u, edge.v] for edge in problem.edges],
+            "costs": [_costs(edge.costs) for edge in problem.edges],
+        },
+    }
+    if problem.memory_limit is not None:
+        written["usage_limit"] = problem.memory_limit
+    return {"problem": written}
+
+
+def _costs(costs: IntArray) -> list[int]:
+    listed: list[int] = costs.ravel().tolist()
+    return [_WRITTEN_FORBIDDEN if cost >= FORBIDDEN else cost for cost in listed]

@@ -1,17 +1,24 @@
 """Exact reductions of a problem, each with the way back."""
 
 from solvers.presolve.chain import Reduced, reduce_fully
+from solvers.presolve.components import Part, join_parts, split_into_parts
 from solvers.presolve.low_degree import LowDegree, eliminate_low_degree
 from solvers.presolve.presolve import Presolved, presolve
+from solvers.presolve.repeats import Tied, tie_repeats
 from solvers.presolve.rules import ALL_RULES, STRUCTURAL_RULES
 
 __all__ = [
     "ALL_RULES",
     "STRUCTURAL_RULES",
     "LowDegree",
+    "Part",
     "Presolved",
     "Reduced",
+    "Tied",
     "eliminate_low_degree",
+    "join_parts",
     "presolve",
     "reduce_fully",
+    "split_into_parts",
+    "tie_repeats",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from solvers.presolve.low_degree import LowDegree, eliminate_low_degree
-from solvers.presolve.presolve import Presolved, presolve
+from solvers.presolve.presolve import Presolved, never, presolve
 from solvers.presolve.rules import ALL_RULES, Rule
 from solvers.problem import Problem
 
@@ -45,20 +45,31 @@ class Reduced:
 
 
 def reduce_fully(
-    problem: Problem, *, use_memory: bool = True, rules: Sequence[Rule] = ALL_RULES
+    problem: Problem,
+    *,
+    use_memory: bool = True,
+    rules: Sequence[Rule] = ALL_RULES,
+    is_over: Callable[[], bool] = never,
 ) -> Reduced:
-    """Presolves, eliminates low degrees, and repeats while nodes disappear."""
+    """Presolves, eliminates low degrees, and repeats while nodes disappear.
+
+    Args:
+        problem: A problem `verify_problem` finds no fault with.
+        use_memory: See `presolve`.
+        rules: See `presolve`.
+        is_over: Asked now and then; once true, what is reduced so far is returned.
+    """
     steps: list[Presolved | LowDegree] = []
-    first = presolve(problem, use_memory=use_memory, rules=rules)
+    first = presolve(problem, use_memory=use_memory, rules=rules, is_over=is_over)
     steps.append(first)
     constant, row_times, is_infeasible = first.constant, first.row_times, first.is_infeasible
     current = first.problem
-    while not is_infeasible:
+    while not is_infeasible and not is_over():
         low = eliminate_low_degree(current)
         is_infeasible |= low.is_infeasible
         if low.problem.num_nodes == current.num_nodes or is_infeasible:
             break
-        again = presolve(low.problem, rules=rules)
+        again = presolve(low.problem, rules=rules, is_over=is_over)
         steps += [low, again]
         constant += low.constant + again.constant
         is_infeasible |= again.is_infeasible

@@ -29,11 +29,13 @@ class Term:
 
 def summed_terms(terms: list[Term]) -> list[Term]:
     """Returns terms that never overlap and hold together what the given ones hold."""
-    moments = np.unique([moment for term in terms for moment in (term.start, term.stop)])
+    starts = np.array([term.start for term in terms], dtype=np.int64)
+    stops = np.array([term.stop for term in terms], dtype=np.int64)
+    usages = np.stack([term.usage for term in terms])
+    moments = np.unique(np.concatenate((starts, stops)))
     change = np.zeros((len(moments), *terms[0].usage.shape), dtype=np.int64)
-    for term in terms:
-        change[np.searchsorted(moments, term.start)] += term.usage
-        change[np.searchsorted(moments, term.stop)] -= term.usage
+    np.add.at(change, np.searchsorted(moments, starts), usages)
+    np.subtract.at(change, np.searchsorted(moments, stops), usages)
     has_change = change.reshape(len(moments), -1).any(axis=1)
     times = moments[has_change].tolist()
     held = np.cumsum(change[has_change], axis=0)
@@ -269,13 +271,14 @@ class ChoiceGraph:
 
     def merge(self, node: int, leader: int, partner: IntArray) -> None:
         """Lets `node` take choice ``partner[choice of leader]``, and takes it out."""
-        between = np.take_along_axis(self.table(leader, node), partner[:, None], axis=1)[:, 0]
+        rows = np.arange(len(partner))
+        between = self.table(leader, node)[rows, partner]
         self.add_node_costs(leader, add(between, self.costs_of(node)[partner]))
         self.node_terms[leader] += [
             Term(term.start, term.stop, term.usage[partner]) for term in self.node_terms[node]
         ]
         self.node_terms[leader] += [
-            Term(term.start, term.stop, np.take_along_axis(term.usage, partner[:, None], 1)[:, 0])
+            Term(term.start, term.stop, term.usage[rows, partner])
             for term in self.terms_between(leader, node)
         ]
         self.drop_pair(leader, node)

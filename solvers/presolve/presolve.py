@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -12,6 +12,13 @@ from solvers.memory_rows import compress_memory
 from solvers.presolve.graph import ChoiceGraph, Fixed, Merged, TableCache, Term
 from solvers.presolve.rules import ALL_RULES, Rule
 from solvers.problem import Edge, EdgeMemory, IntArray, NodeMemory, Problem
+
+_NODES_BETWEEN_LOOKS = 64
+
+
+def never() -> bool:
+    """Time that does not run out."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +69,11 @@ class Presolved:
 
 
 def presolve(
-    problem: Problem, *, use_memory: bool = True, rules: Sequence[Rule] = ALL_RULES
+    problem: Problem,
+    *,
+    use_memory: bool = True,
+    rules: Sequence[Rule] = ALL_RULES,
+    is_over: Callable[[], bool] = never,
 ) -> Presolved:
     """Applies the rules to a fixed point.
 
@@ -71,14 +82,17 @@ def presolve(
         use_memory: False leaves the memory limit out of the smaller problem (a relaxation, in which
             more can be reduced).
         rules: Which rules, in which order at each node.
+        is_over: Asked now and then; once true, what is reduced so far is returned.
     """
     if not use_memory or problem.memory_limit is None:
         problem = replace(problem, node_memory=(), edge_memory=(), memory_limit=None)
     compressed, row_times = compress_memory(problem)
     graph = ChoiceGraph.from_problem(compressed)
-    while graph.dirty and not graph.is_infeasible:
+    while graph.dirty and not graph.is_infeasible and not is_over():
         dirty, graph.dirty = sorted(graph.dirty), set()
-        for node in dirty:
+        for count, node in enumerate(dirty):
+            if count % _NODES_BETWEEN_LOOKS == 0 and is_over():
+                break
             for rule in rules:
                 if graph.node_costs[node] is None or graph.is_infeasible:
                     break

@@ -111,6 +111,8 @@ def drop_dominated(graph: ChoiceGraph, node: int) -> None:
         total = np.minimum(total + part, _BLOCKED)
         total[total >= FORBIDDEN_FROM] = _BLOCKED
     np.fill_diagonal(total, _BLOCKED)
+    if total.min() > 0:
+        return
     for usage in usage_by_time(graph.node_terms[node]):
         total[usage[:, None] > usage[None, :]] = _BLOCKED
     p, s = np.nonzero(total <= 0)

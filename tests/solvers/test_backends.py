@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import importlib.util
+import sys
+
 import pytest
 from hypothesis import given, settings
 
@@ -10,7 +13,29 @@ from solvers.catalog import AUTO, CATALOG, backend_by_name, pick_solver
 from solvers.presolve import reduce_fully
 from tests.solvers.instances import LayeredShape, layered_problem, random_problem, small_problems
 
-EXACT = ("auto", "mathopt_highs", "pulp_cbc", "bounds", "brute_force")
+EXACT = (
+    "auto",
+    "mathopt_highs",
+    "mathopt_scip",
+    "cp_sat",
+    "pulp_cbc",
+    "toulbar2",
+    "bounds",
+    "brute_force",
+)
+
+LIBRARIES = {"toulbar2": "pytoulbar2", "pulp_highs": "highspy"}
+"""What optional backends need."""
+
+
+def require_library(name: str) -> None:
+    library = LIBRARIES.get(name)
+    if library is not None and importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+
+
+IN_THIS_PROCESS = [backend.name for backend in CATALOG if backend.name != "pulp_highs"]
+"""Starting a process for each of many problems would take minutes."""
 
 
 def optimum(problem: Problem) -> int | None:
@@ -18,12 +43,23 @@ def optimum(problem: Problem) -> int | None:
     return None if choices is None else evaluate(problem, choices).cost
 
 
-@pytest.mark.parametrize("name", [AUTO, *(backend.name for backend in CATALOG)])
+@pytest.mark.parametrize("name", [AUTO, *IN_THIS_PROCESS])
 @settings(max_examples=25, deadline=None)
 @given(problem=small_problems())
 def test_claimed_cost_is_real_and_the_bound_never_above_the_best(
     name: str, problem: Problem
 ) -> None:
+    require_library(name)
+    check_claims(name, problem)
+
+
+@pytest.mark.parametrize("seed", [3, 11])
+def test_highs_through_pulp_claims_what_is_real(seed: int) -> None:
+    require_library("pulp_highs")
+    check_claims("pulp_highs", random_problem(seed, most_nodes=6, most_choices=4), is_exact=True)
+
+
+def check_claims(name: str, problem: Problem, *, is_exact: bool = False) -> None:
     best = optimum(problem)
     result = solve(problem, backend=name)
     if result.choices is not None:
@@ -38,17 +74,20 @@ def test_claimed_cost_is_real_and_the_bound_never_above_the_best(
         assert result.lower_bound <= best <= found.cost
     else:
         assert best is None or result.status is Status.NO_SOLUTION
-    if name in EXACT:
+    if is_exact or name in EXACT:
         assert result.status is (Status.INFEASIBLE if best is None else Status.OPTIMAL)
         assert result.cost == best
 
 
 @pytest.mark.parametrize(
-    "backend", [b for b in CATALOG if b.name in ("mathopt_highs", "pulp_cbc")], ids=lambda b: b.name
+    "backend",
+    [b for b in CATALOG if b.name in EXACT and b.name not in ("bounds", "brute_force")],
+    ids=lambda b: b.name,
 )
 @settings(max_examples=15, deadline=None)
 @given(problem=small_problems())
 def test_exact_backends_need_no_presolve_but_row_times(backend: Backend, problem: Problem) -> None:
+    require_library(backend.name)
     plain = reduce_fully(problem, rules=())
     if plain.is_infeasible:
         return
@@ -76,8 +115,23 @@ def test_an_unknown_backend_is_refused_with_the_names_there_are() -> None:
         backend_by_name("gurobi")
     assert str(caught.value) == (
         'backend: no backend is called "gurobi"\n'
-        "fix: one of auto, mathopt_highs, pulp_cbc, bounds, message_passing, elimination, "
-        "brute_force"
+        "fix: one of auto, mathopt_highs, mathopt_scip, cp_sat, pulp_cbc, pulp_highs, toulbar2, "
+        "bounds, message_passing, elimination, brute_force"
+    )
+
+
+@pytest.mark.parametrize("name", ["toulbar2", "pulp_highs"])
+def test_an_optional_backend_that_is_missing_says_how_to_get_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, LIBRARIES[name], None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    problem = layered_problem(LayeredShape(num_layers=2, ops_per_layer=6, num_choices=5))
+    with pytest.raises(BackendError) as caught:
+        solve(problem, backend=name)
+    extra = name.replace("_", "-")
+    assert str(caught.value) == (
+        f'backend {name}: {LIBRARIES[name]} is not installed\nfix: pip install "autoshard[{extra}]"'
     )
 
 

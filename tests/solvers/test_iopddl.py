@@ -131,26 +131,14 @@ def test_any_wrong_value_anywhere_is_refused_or_read(place: str, value: object) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "seconds"), [("G", 60), ("B", 60)])
+@pytest.mark.parametrize(("name", "seconds"), [("G", 60), ("B", 60), ("A", 60), ("P", 120)])
 def test_contest_instances_are_solved_to_the_known_optimum(name: str, seconds: float) -> None:
     if not INSTANCES.is_dir():
         pytest.skip(f"no contest instances next to the checkout ({INSTANCES.name} is absent)")
     known = json.loads((INSTANCES / "best_known.json").read_text())["instances"][name]
     problem = read_iopddl(INSTANCES / f"asplos-2025-iopddl-{name}.json.gz")
     result = solve(problem, time_limit_seconds=seconds)
-    assert result.cost == known["best_known_cost"]
-    assert result.status is Status.OPTIMAL
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["A", "P"])
-def test_large_contest_instances_are_read_and_bounded_below_the_known_best(name: str) -> None:
-    if not INSTANCES.is_dir():
-        pytest.skip(f"no contest instances next to the checkout ({INSTANCES.name} is absent)")
-    known = json.loads((INSTANCES / "best_known.json").read_text())["instances"][name]
-    problem = read_iopddl(INSTANCES / f"asplos-2025-iopddl-{name}.json.gz")
-    result = solve(problem, time_limit_seconds=60, relative_gap=0.01)
     assert problem.num_nodes == known["nodes"]
     assert len(problem.edges) == known["edges"]
-    assert result.lower_bound <= known["best_known_cost"]
-    assert result.cost is None or result.cost >= known["best_known_cost"]
+    assert result.cost == known["best_known_cost"]
+    assert result.status is Status.OPTIMAL

@@ -1,0 +1,247 @@
+"""The solvers on the contest's instances and on autoshard's own problems, as two tables.
+
+    python experiments/bench_iopddl.py [--instances G,B] [--folder ../shared/iopddl]
+        [--share 1.0] [--own all|none|NAME,...] [--seed 0]
+
+Contest instances run through `autoshard solve` at the contest's time limits (times `--share`), each
+in a fresh process, reading included; the cost is recomputed here from the printed choices. Own
+problems are planned as a user would, each in a fresh process. Writes
+`experiments/results/iopddl.md` when everything was asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+OWN = [
+    # name, workload, overrides, mesh, memory limit
+    ("GPT 7B, 32 layers scanned, 2-D", "gpt_7b_scan", {}, "data=8,model=8", "auto"),
+    ("Llama 8B, 4 layers, 2-D", "llama_7b", {"layers": 4}, "data=4,model=8", "auto"),
+    ("Llama 8B, 4 layers, 3-D", "llama_7b", {"layers": 4}, "data=2,fsdp=4,model=4", "auto"),
+    ("Llama 8B, 32 layers, 2-D", "llama_7b", {}, "data=4,model=8", "auto"),
+    ("Llama 8B, 4 layers, 2-D, 8 GB", "llama_7b", {"layers": 4}, "data=4,model=8", "8GB"),
+    ("Llama 8B, 32 layers, 2-D, 40 GB", "llama_7b", {}, "data=4,model=8", "40GB"),
+    ("MoE, 2-D", "moe", {}, "data=2,model=4", "auto"),
+    ("U-Net, 2-D", "unet", {}, "data=2,model=4", "auto"),
+    ("GNN, 2-D", "gnn", {}, "data=2,model=4", "auto"),
+    ("embedding model, 3-D", "embedding", {}, "x=2,y=2,z=2", "auto"),
+]
+
+HARDWARE = "tpu-v5p"
+GAP = 0.005
+OWN_SECONDS = 10.0
+
+_PROGRESS = re.compile(r"^ *(\d+\.\d) s  .*cost (\d+), bound (\d+)")
+
+
+def solve_instance(path: Path, seconds: float, seed: int) -> dict[str, Any]:
+    """Runs the command on one instance and says what it printed and took."""
+    command = "from autoshard.cli import main; main(prog_name='autoshard')"
+    arguments = ["solve", str(path), "--timeout", str(seconds), "--seed", str(seed)]
+    script = f"import sys; sys.argv[0] = 'autoshard'; {command}"
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stdout is not None
+    first = best = None
+    best_cost = None
+    lines = []
+    for line in process.stderr:
+        lines.append(line.rstrip())
+        found = _PROGRESS.match(line)
+        if found:
+            passed, cost = float(found[1]), int(found[2])
+            first = passed if first is None else first
+            if best_cost is None or cost < best_cost:
+                best, best_cost = passed, cost
+    printed = process.stdout.read().strip().splitlines()
+    process.wait()
+    return {
+        "choices": json.loads(printed[-1]) if printed else None,
+        "total": time.monotonic() - began,
+        "first": first,
+        "best": best,
+        "lines": lines,
+    }
+
+
+def bench_instance(folder: Path, name: str, share: float, seed: int) -> dict[str, Any]:
+    """One row of the first table."""
+    from solvers import evaluate
+    from solvers.formats import read_iopddl
+
+    known = json.loads((folder / "best_known.json").read_text())["instances"][name]
+    path = folder / f"asplos-2025-iopddl-{name}.json.gz"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    limit = known["timeout_s"] * share
+    found = solve_instance(path, limit, seed)
+    peak = max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+    problem = read_iopddl(path)
+    row = {
+        "instance": name,
+        "nodes": problem.num_nodes,
+        "edges": len(problem.edges),
+        "limit s": f"{limit:g}",
+        "our cost": "none",
+        "points": "0",
+        "bound": "",
+        "gap %": "",
+        "first feasible s": "" if found["first"] is None else f"{found['first']:.1f}",
+        "best s": "" if found["best"] is None else f"{found['best']:.1f}",
+        "total s": f"{found['total']:.1f}",
+        "peak GiB": f"{peak / 2**20:.2f}",
+    }
+    if found["choices"] is None:
+        print("\n".join(found["lines"]), file=sys.stderr)
+        return row
+    told = evaluate(problem, found["choices"])
+    summary = next(line for line in reversed(found["lines"]) if line.startswith("cost "))
+    bound = int(summary.split("bound ")[1].split(",")[0])
+    if not told.is_allowed:
+        row["our cost"] = f"{told.cost} (not allowed)"
+        return row
+    row |= {
+        "our cost": told.cost,
+        "points": f"{known['best_known_cost'] / told.cost:.4f}",
+        "bound": bound,
+        "gap %": f"{100 * (told.cost - bound) / told.cost:.3f}",
+    }
+    return row
+
+
+def bench_own(name: str) -> dict[str, Any]:
+    """One row of the second table; to be run in a fresh process."""
+    import autoshard
+    from experiments.workloads import get_workload
+
+    _, workload, overrides, mesh, memory = next(point for point in OWN if point[0] == name)
+    program = get_workload(workload, **overrides)
+    plan = autoshard.optimize(
+        program.step,
+        program.state,
+        program.batch,
+        mesh=mesh,
+        hardware=HARDWARE,
+        memory_budget=memory,
+        donate_argnums=program.donate_argnums,
+        relative_gap=GAP,
+        time_limit_seconds=OWN_SECONDS + 60,
+        baselines=False,
+    )
+    facts = plan.data.solver
+    return {
+        "problem": name,
+        "mesh": mesh,
+        "ops": facts.num_ops,
+        "choices": facts.num_choices,
+        "after presolve": facts.reduced_nodes,
+        "columns after presolve": facts.reduced_columns,
+        "solve s": f"{plan.data.stage_seconds['solve']:.1f}",
+        "status": facts.status,
+        "gap %": f"{100 * facts.gap:.3f}",
+    }
+
+
+def _own_in_a_fresh_process(name: str) -> dict[str, Any]:
+    run = subprocess.run(
+        [sys.executable, __file__, "--own-here", name],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode:
+        print(f"{name}: failed\n{run.stderr[-2000:]}", file=sys.stderr)
+        return {"problem": name, "status": "failed"}
+    row: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
+    return row
+
+
+def _instance_in_a_fresh_process(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    """A process between, so that peak memory is that of this instance alone."""
+    arguments = ["--instance-here", name, "--folder", str(options.folder)]
+    arguments += ["--share", str(options.share), "--seed", str(options.seed)]
+    run = subprocess.run(
+        [sys.executable, __file__, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    row: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
+    return row
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=ROOT.parent / "shared" / "iopddl")
+    parser.add_argument("--instances", default="all", help="letters, as in G,B; all; none")
+    parser.add_argument("--own", default="all", help="names, all or none")
+    parser.add_argument("--share", type=float, default=1.0, help="of the contest's time limits")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--own-here", help=argparse.SUPPRESS)
+    parser.add_argument("--instance-here", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measures what was asked for and writes the page."""
+    options = _parse()
+    if options.own_here:
+        print(json.dumps(bench_own(options.own_here)))
+        return
+    if options.instance_here:
+        row = bench_instance(options.folder, options.instance_here, options.share, options.seed)
+        print(json.dumps(row))
+        return
+    from experiments.results_table import markdown_table, write_page
+
+    known = json.loads((options.folder / "best_known.json").read_text())["instances"]
+    names = _chosen(options.instances, list(known))
+    rows = []
+    for name in names:
+        rows.append(_instance_in_a_fresh_process(options, name))
+        print(rows[-1], flush=True)
+    own = []
+    for name in _chosen(options.own, [point[0] for point in OWN]):
+        own.append(_own_in_a_fresh_process(name))
+        print(own[-1], flush=True)
+    if options.instances == options.own == "all":
+        text = (
+            f"{markdown_table(rows)}\n"
+            "Points are the best known cost over ours; 1 equals it, more is better than it. All "
+            "times are from the start of the process, reading included.\n\n"
+            f"## Our own problems\n\n{markdown_table(own)}\n"
+            f"Asked for: a gap of {GAP:.1%}. `solve s` is presolve and solve together.\n"
+        )
+        path = write_page("iopddl", "Solvers: contest instances and our own problems", text)
+        print(f"wrote {path}")
+
+
+def _chosen(asked: str, there: list[str]) -> list[str]:
+    if asked == "all":
+        return there
+    return [] if asked == "none" else asked.split(",")
+
+
+if __name__ == "__main__":
+    main()

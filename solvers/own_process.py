@@ -1,0 +1,193 @@
+"""A backend in a process of its own: it can be stopped at once, whatever library it sits in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from solvers.backends.protocol import Answer, Backend, Request
+from solvers.errors import BackendError
+from solvers.exchange import Exchange
+from solvers.problem import Problem
+
+POLL_SECONDS = 0.02
+_LATE_SECONDS = 1.0  # by which a backend may miss its own limit before it is given up
+
+
+class OwnProcess:
+    """A process that `solvers.worker` runs in, started at once so that its imports are done early.
+
+    Use as a context manager: the process is gone when the block ends.
+    """
+
+    def __init__(self) -> None:
+        package = Path(__file__).resolve().parent.parent
+        paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "solvers.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # an interrupt at the terminal is for the parent to handle
+        )
+
+    def __enter__(self) -> OwnProcess:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def solve(
+        self,
+        backend: Backend,
+        problem: Problem,
+        exchange: Exchange,
+        hints: tuple[tuple[int, ...], ...] = (),
+        seconds: float | None = None,
+    ) -> Answer | None:
+        """Runs a backend there; returns its answer, or None when the exchange was over first.
+
+        What it finds on the way is offered to the exchange, what others offer is sent to it.
+
+        Args:
+            backend: What runs.
+            problem: What it solves.
+            exchange: Of the lanes at work on the problem.
+            hints: Choices to start from; they need not be allowed.
+            seconds: How long at most, if less than the exchange has left; a process that takes
+                longer is of no further use.
+
+        Raises:
+            BackendError: The backend refused, or the process died.
+        """
+        arrived: list[tuple[str, Any]] = []
+        reader = threading.Thread(target=self._read, args=(arrived, exchange), daemon=True)
+        try:
+            settings = _settings(exchange, seconds)
+            self._send(("solve", (backend, problem, settings, exchange.best(), hints)))
+            until = None if seconds is None else time.monotonic() + seconds + _LATE_SECONDS
+            reader.start()
+            told, told_bound = exchange.best()[0], exchange.bound()
+            while reader.is_alive() and not exchange.is_over():
+                reader.join(POLL_SECONDS)
+                if until is not None and time.monotonic() > until:
+                    return None
+                cost, choices = exchange.best()
+                if cost is not None and (told is None or cost < told):
+                    told = cost
+                    self._send(("best", (choices, cost)))
+                if exchange.bound() > told_bound:
+                    told_bound = exchange.bound()
+                    self._send(("bound", told_bound))
+        except OSError as error:
+            raise self._died(backend) from error
+        if not arrived:
+            if exchange.is_over():
+                return None
+            raise self._died(backend)
+        kind, content = arrived[0]
+        if kind == "error":
+            what, where, fix = content
+            raise BackendError(what, where=where, fix=fix)
+        answer: Answer = content
+        return answer
+
+    def _send(self, message: tuple[str, Any]) -> None:
+        stream = self._process.stdin
+        assert stream is not None
+        pickle.dump(message, stream, protocol=pickle.HIGHEST_PROTOCOL)
+        stream.flush()
+
+    def _read(self, arrived: list[tuple[str, Any]], exchange: Exchange) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):
+            while not arrived:
+                kind, content = _load(stream)
+                if kind == "best":
+                    choices, cost, source = content
+                    exchange.offer(choices, cost, source=source)
+                elif kind == "bound":
+                    bound, source = content
+                    exchange.offer_bound(bound, source=source)
+                else:
+                    arrived.append((kind, content))
+
+    def _died(self, backend: Backend) -> BackendError:
+        self._process.kill()
+        code = self._process.wait()
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        return BackendError(
+            f"its process ended with code {code}" + (f": {last[0]}" if last else ""),
+            where=f"backend {backend.name}",
+            fix="choose another backend, or give the process more memory",
+        )
+
+
+def solve_in_own_process(backend: Backend, problem: Problem, request: Request) -> Answer:
+    """Runs a backend in a new process, as long as the request asks for.
+
+    Raises:
+        BackendError: The backend refused, or the process died.
+    """
+    exchange = request.exchange
+    if exchange is None:
+        exchange = _RequestExchange(request)
+    hints = tuple(tuple(int(choice) for choice in hint) for hint in request.hints)
+    with OwnProcess() as process:
+        answer = process.solve(backend, problem, exchange, hints)
+    if answer is not None:
+        return answer
+    _, best = exchange.best()
+    return Answer(choices=best, lower_bound=exchange.bound(), log=("out of time",))
+
+
+class _RequestExchange(Exchange):
+    """An exchange of one lane that is over when the request is."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(
+            deadline=request.deadline,
+            seed=request.seed,
+            relative_gap=request.relative_gap,
+            lower_bound=request.lower_bound,
+        )
+        self._request = request
+
+    def is_over(self) -> bool:
+        return super().is_over() or self._request.is_over()
+
+
+def _settings(exchange: Exchange, seconds: float | None) -> dict[str, Any]:
+    limits = [limit for limit in (exchange.seconds_left(), seconds) if limit is not None]
+    return {
+        "seconds": min(limits, default=None),
+        "seed": exchange.seed,
+        "relative_gap": exchange.relative_gap,
+        "lower_bound": exchange.bound(),
+    }
+
+
+def _load(stream: BinaryIO | Any) -> tuple[str, Any]:
+    message: tuple[str, Any] = pickle.load(stream)
+    return message

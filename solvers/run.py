@@ -1,0 +1,208 @@
+"""One solve in progress, in the terms of the original problem: what is known, and who says so."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from solvers.errors import BackendError
+from solvers.evaluate import evaluate
+from solvers.exchange import Exchange
+from solvers.grounded import Grounded
+from solvers.memory_rows import violated_times
+from solvers.problem import FORBIDDEN, Problem
+from solvers.result import Progress, Result, Status
+from solvers.result import relative_gap as gap_between
+
+_REFEREE_SECONDS_PER_ENTRY = 4e-6
+
+
+@dataclass(slots=True)
+class Run:
+    """What a solve has found so far; nothing gets in that the referee did not recompute.
+
+    Args:
+        problem: The original.
+        deadline: `time.monotonic` value to stop at; None for no limit.
+        seed: For whatever is random.
+        relative_gap: What is asked for.
+        progress: Told of every improvement, in the calling thread.
+        stop: Set by whoever wants the best so far.
+    """
+
+    problem: Problem
+    deadline: float | None
+    seed: int
+    relative_gap: float
+    progress: Callable[[Progress], None] | None
+    stop: threading.Event
+    began: float = field(default_factory=time.monotonic)
+    choices: tuple[int, ...] | None = None
+    cost: int | None = None
+    lower_bound: int = 0
+    is_infeasible: bool = False
+    is_interrupted: bool = False
+    leanest: tuple[int, ...] | None = None
+    least_peak: int | None = None
+    least_peak_bound: int = 0
+    clashing_times: tuple[int, ...] = ()
+    hints: list[tuple[int, ...]] = field(default_factory=list)
+    backend: str = "presolve"
+    reduced_nodes: int = 0
+    reduced_columns: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    _told: tuple[int | None, int] | None = None
+
+    def is_over(self) -> bool:
+        """Whether to return what there is: out of time, or asked to."""
+        if self.stop.is_set():
+            return True
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def is_done(self) -> bool:
+        """Whether the asked gap is proven."""
+        return self.is_infeasible or gap_between(self.cost, self.lower_bound) <= self.relative_gap
+
+    def exchange_for(self, grounded: Grounded) -> Exchange:
+        """Makes an exchange for a reduced problem that knows what this run knows."""
+        exchange = Exchange(
+            deadline=None if self.deadline is None else self.deadline - self._referee_seconds(),
+            seed=self.seed,
+            relative_gap=self.relative_gap,
+            lower_bound=max(0, self.lower_bound - grounded.constant),
+        )
+        for hint in self.hints:
+            reduced = grounded.reduce(hint)
+            found = evaluate(grounded.problem, reduced)
+            if found.is_allowed:
+                exchange.offer(reduced, found.cost, source="hint")
+        return exchange
+
+    def _referee_seconds(self) -> float:
+        """About what it takes to restore and recheck an answer, a tenth of the time at most."""
+        problem = self.problem
+        entries = problem.num_nodes + len(problem.edges) + len(problem.node_memory)
+        limit = 0.0 if self.deadline is None else self.deadline - self.began
+        return min(0.1 * max(0.0, limit), 0.02 + _REFEREE_SECONDS_PER_ENTRY * entries)
+
+    def take(self, grounded: Grounded, exchange: Exchange) -> bool:
+        """Takes over what lanes found, after the referee looked; returns whether it is allowed."""
+        self.log += exchange.log()
+        cost, choices = exchange.best()
+        is_allowed = False
+        if choices is not None and cost is not None:
+            restored = grounded.restore(choices)
+            is_allowed = self.offer(restored)
+            if is_allowed:
+                self._require_cost(restored, cost + grounded.constant)
+        bound = exchange.bound() + grounded.constant
+        self.lower_bound = max(self.lower_bound, bound)
+        _, leanest = exchange.least_peak()
+        if leanest is not None:
+            self.offer(grounded.restore(leanest))
+        self.least_peak_bound = max(self.least_peak_bound, exchange.peak_bound())
+        if exchange.is_infeasible():
+            self.is_infeasible = True
+            rows = exchange.clashing_rows()
+            found_times = tuple(sorted(map(grounded.time_of_row, rows)))
+            self.clashing_times = found_times or self.clashing_times
+        return is_allowed
+
+    def _require_cost(self, choices: tuple[int, ...], claimed: int) -> None:
+        found = evaluate(self.problem, choices)
+        if found.cost != claimed:
+            raise BackendError(
+                f"the answer costs {found.cost}, {claimed} was claimed",
+                where=f"backend {self.backend}",
+                fix="report this problem: a reduction lost track of a cost",
+            )
+
+    def offer(self, choices: Sequence[int]) -> bool:
+        """Lets the referee judge choices; keeps the cheapest that are allowed, and the leanest."""
+        taken = tuple(int(choice) for choice in choices)
+        found = evaluate(self.problem, taken)
+        self.hints.insert(0, taken)
+        if found.is_allowed and (self.cost is None or found.cost < self.cost):
+            self.choices, self.cost = taken, found.cost
+        if found.cost < FORBIDDEN and (self.least_peak is None or found.peak < self.least_peak):
+            self.leanest, self.least_peak = taken, found.peak
+        return found.is_allowed
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Adds the wall time of a block to a stage, and reports its start."""
+        self.report(name, self.cost, self.lower_bound)
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+
+    def report(self, stage: str, cost: int | None, lower_bound: int) -> None:
+        """Tells the watcher, in the original's terms."""
+        if self.progress is None:
+            return
+        bound = max(lower_bound, self.lower_bound)
+        if cost is not None:
+            bound = min(bound, cost)
+        self.progress(Progress(time.monotonic() - self.began, stage, cost, bound))
+
+    def watch(
+        self, stage: str, grounded: Grounded, exchanges: Sequence[Exchange], *, does_fit: bool
+    ) -> None:
+        """Reports the best of some exchanges if it changed; costs only of what fits the limit."""
+        found = [exchange.best()[0] for exchange in exchanges] if does_fit else []
+        costs = [cost for cost in found if cost is not None]
+        known = [] if self.cost is None else [self.cost]
+        cost = min([*known, *(cost + grounded.constant for cost in costs)], default=None)
+        bound = max(exchange.bound() for exchange in exchanges) + grounded.constant
+        if (cost, bound) != self._told:
+            self._told = (cost, bound)
+            self.report(stage, cost, bound)
+
+    def result(self) -> Result:
+        """Sums up; the referee judges the choices once more."""
+        lower_bound = self.lower_bound
+        found = None
+        least = None
+        clashing = self.clashing_times
+        if self.choices is not None and self.cost is not None:
+            lower_bound = min(lower_bound, self.cost)
+            self._require_cost(self.choices, self.cost)
+            found = evaluate(self.problem, self.choices)
+            clashing = ()
+        elif self.leanest is not None and self.problem.memory_limit is not None:
+            least = evaluate(self.problem, self.leanest)
+            clashing = clashing or violated_times(self.problem, self.leanest)
+        return Result(
+            status=self._status(lower_bound),
+            choices=self.choices,
+            cost=self.cost,
+            lower_bound=lower_bound,
+            peak=None if found is None else found.peak,
+            peak_time=None if found is None else found.peak_time,
+            backend=self.backend,
+            seconds_by_stage=self.seconds,
+            reduced_nodes=self.reduced_nodes,
+            reduced_columns=self.reduced_columns,
+            log=tuple(self.log),
+            least_peak=None if least is None else least.peak,
+            least_peak_time=None if least is None else least.peak_time,
+            least_peak_choices=None if least is None else self.leanest,
+            least_peak_bound=self.least_peak_bound,
+            clashing_times=clashing,
+            is_interrupted=self.is_interrupted,
+        )
+
+    def _status(self, lower_bound: int) -> Status:
+        if self.cost is None:
+            return Status.INFEASIBLE if self.is_infeasible else Status.NO_SOLUTION
+        if self.cost <= lower_bound:
+            return Status.OPTIMAL
+        if gap_between(self.cost, lower_bound) <= self.relative_gap:
+            return Status.WITHIN_GAP
+        return Status.FEASIBLE

@@ -1,0 +1,384 @@
+"""The scalable lane: prices and a bound first, then walks and restarts until time is up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.evaluate import evaluate
+from solvers.exchange import Exchange
+from solvers.kernels import FloatArray
+from solvers.memory_rows import num_rows_of
+from solvers.problem import IntArray, Problem
+from solvers.saturating import FORBIDDEN_FROM
+from solvers.scalable.annealer import Annealer, Schedule
+from solvers.scalable.branching import Branching
+from solvers.scalable.clock import Clock, Effort
+from solvers.scalable.layout import lay_out
+from solvers.scalable.price_rule import PriceRule
+from solvers.scalable.priced_ascent import PricedAscent
+from solvers.scalable.priced_optimum import PricedOptimum
+from solvers.scalable.restarts import Restarts
+from solvers.scalable.tightened import Tightened, tighten
+from solvers.scalable.tree_moves import Walk, cost_of_walk
+
+SOURCE = "scalable lane"
+
+SCHEDULES = tuple(
+    Schedule(hot=hot, cold=hot / 100, price_share=price_share)
+    for hot in (10.0, 3.0, 1.0, 0.3, 0.1)
+    for price_share in (0.7, 1.0)
+)
+"""All are tried for a short time; the better ones go on for longer."""
+
+REPAIRS = (
+    Schedule(hot=0.0, cold=0.0, price_share=1.0),
+    Schedule(hot=3.0, cold=0.03, price_share=1.0),
+    Schedule(hot=10.0, cold=0.1, price_share=1.5),
+    Schedule(hot=10.0, cold=0.1, price_share=3.0),
+    Schedule(hot=30.0, cold=0.3, price_share=10.0),
+)
+"""Walks towards choices that fit, from the cheapest to the leanest ones."""
+
+ROUND_SHARES = (0.3, 0.4, 0.95)
+"""Of the time left, for the rounds of trials: all, the best third, the best one; then again."""
+
+_BOUND_SHARE = 0.05  # of the time, before the walks
+_REPAIR_SHARE = 0.01  # of the time, for one repair
+_LATER_BOUND_SHARE = 0.08  # of a trial's time, after it
+RESTARTS = "restarts"
+
+_NEAR = 1.05  # costs this close to the best are worth more time where the way there differs
+_SWEEPS_BEFORE_BRANCHING = 60
+_STALLED_SWEEPS = 150
+_STALLED_GAIN = 2e-5
+_MOVES_PER_NODE = 400  # of a trial, where there is no deadline
+_SWEEPS_WITHOUT_DEADLINE = 400
+_ROUNDS_WITHOUT_DEADLINE = 3
+
+
+def run_scalable(problem: Problem, exchange: Exchange) -> None:
+    """Searches until the exchange is over, offering answers and bounds as they come.
+
+    Without a deadline it returns after a set number of moves.
+
+    Args:
+        problem: Presolved: at most one edge a pair, times are row numbers.
+        exchange: Where everything found goes; all of it is checked in integers first.
+    """
+    if not problem.num_nodes or exchange.is_over():
+        return
+    tightened = tighten(problem, exchange.is_over)
+    if tightened.is_infeasible:
+        exchange.prove_infeasible()
+        exchange.note(f"{SOURCE}: the least of all usages does not fit")
+        return
+    if tightened.steps:
+        exchange.note(
+            f"{SOURCE}: without choices that cannot fit, {problem.num_columns} columns became "
+            f"{tightened.problem.num_columns}"
+        )
+    if not tightened.problem.num_nodes:
+        _settle(problem, tightened, exchange)
+        return
+    _Lane(problem, tightened, exchange).run()
+
+
+def _settle(problem: Problem, tightened: Tightened, exchange: Exchange) -> None:
+    choices = tightened.restore(())
+    found = evaluate(problem, choices)
+    if found.is_allowed:
+        exchange.offer(choices, found.cost, source=SOURCE)
+    exchange.offer_bound(tightened.constant, source=SOURCE)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Something to spend time on.
+
+    Args:
+        name: For the log.
+        run: Spends an effort; returns the least cost met.
+        cost: What the last run returned.
+    """
+
+    name: str
+    run: Callable[[Effort, IntArray], float]
+    cost: float = math.inf
+
+
+def _worth_more(trials: list[_Trial]) -> list[_Trial]:
+    """Picks the better third, and at least the best of either kind where the two are near."""
+    kept = trials[: max(1, len(trials) // 3)]
+    others = [
+        trial
+        for trial in trials[len(kept) :]
+        if trial.name == RESTARTS and trial.cost <= _NEAR * kept[0].cost
+    ]
+    return kept + others
+
+
+class _Lane:
+    def __init__(self, original: Problem, tightened: Tightened, exchange: Exchange) -> None:
+        self.original = original
+        self.tightened = tightened
+        self.problem = tightened.problem
+        self.exchange = exchange
+        self.total_seconds = exchange.seconds_left() if exchange.deadline is not None else None
+        self.layout = lay_out(self.problem, num_rows_of(self.problem))
+        self.annealer = Annealer(self.layout, exchange.seed, exchange.is_over)
+        self.choices: IntArray | None = None
+        self.cost = math.inf
+        self._stall_bound: int | None = None
+        self._stall_sweep = 0
+        self.is_stalled = False
+        self._restarts: Restarts | None = None
+        self._optimum: PricedOptimum | None = None
+        self._branching: Branching | None = None
+
+    def run(self) -> None:
+        """Bounds, then trials; the bound goes on in between."""
+        expected, rough = self.rough_choices()
+        if self.exchange.is_over():
+            return
+        self.expected = expected
+        self.ascent = PricedAscent(self.layout, expected)
+        self.rule = PriceRule(self.ascent, expected)
+        self.decoded = [rough, rough]
+        self.raise_bound(self.effort(_BOUND_SHARE, _SWEEPS_WITHOUT_DEADLINE), does_repair=True)
+        self.note(f"bound {self.exchange.bound()} after {self.rule.num_sweeps} sweeps")
+        attempts = 0
+        self.take_from_others()
+        while self.choices is None and not self.exchange.is_over():
+            if self.total_seconds is None and attempts == _ROUNDS_WITHOUT_DEADLINE:
+                return
+            self.repair_all()
+            attempts += 1
+        self.try_all()
+
+    def note(self, line: str) -> None:
+        self.exchange.note(f"{SOURCE}: {line}")
+
+    def effort(self, share: float, moves: int) -> Effort:
+        seconds = None if self.total_seconds is None else share * self.total_seconds
+        return Effort(seconds=seconds, moves=moves)
+
+    def rough_choices(self) -> tuple[float, IntArray]:
+        """Descends without a limit: about what answers cost, and somewhere to start."""
+        first = np.array([int(costs.argmin()) for costs in self.problem.node_costs])
+        free = self.annealer.unlimited()
+        walk = free.start(first)
+        graph = self.layout.graph
+        for _ in range(10):
+            free.move(walk, graph.costs, graph.tables, self.problem.num_nodes, 0.0, 10)
+        self.offer(walk.choices)
+        return max(2.0, float(walk.costs[0])), walk.choices
+
+    def offer(self, choices: IntArray) -> bool:
+        """Lets the referee judge choices; returns whether they are allowed."""
+        restored = self.tightened.restore(choices.tolist())
+        found = evaluate(self.original, restored)
+        if found.is_allowed:
+            self.exchange.offer(restored, found.cost, source=SOURCE)
+            self.keep(choices)
+        elif found.cost < FORBIDDEN_FROM:
+            self.exchange.offer_least_peak(restored, found.peak)
+        return found.is_allowed
+
+    def keep(self, choices: IntArray) -> None:
+        cost = cost_of_walk(self.layout.graph, choices)
+        if cost < self.cost:
+            self.cost, self.choices = cost, choices.copy()
+
+    def take_from_others(self) -> None:
+        """Goes on from what another lane found, where that is cheaper."""
+        cost, choices = self.exchange.best()
+        if cost is None or choices is None or cost - self.tightened.constant >= self.cost:
+            return
+        reduced = np.array(self.tightened.reduce(choices), dtype=np.int64)
+        if self.annealer.start(reduced).costs[1] < FORBIDDEN_FROM:
+            self.keep(reduced)
+
+    def raise_bound(self, effort: Effort, *, does_repair: bool = False) -> None:
+        """Sweeps with prices that follow; branches once that gains nothing any more."""
+        if self.is_stalled and self.choices is not None:
+            self.branch(effort)
+            return
+        clock = Clock(effort, self.exchange.is_over)
+        repaired = 0.0
+        while not clock.is_over() and not self.is_stalled:
+            self.decoded = self.rule.sweep()
+            clock.count(1)
+            for choices in self.decoded:
+                self.consider(choices)
+            if self.rule.num_sweeps % 16 == 0:
+                self.offer_bound()
+                self.watch_progress()
+            if does_repair and self.choices is None and clock.passed() > repaired + 0.2:
+                self.repair(self.decoded[1], REPAIRS[0])
+                repaired = clock.passed()
+        self.offer_bound()
+
+    def branch(self, effort: Effort) -> None:
+        """Goes on with the search tree, on an ascent of its own."""
+        if self._branching is None:
+            ascent = PricedAscent(self.layout, self.expected)
+            ascent.set_prices(self.rule.best_prices)
+            for _ in range(_SWEEPS_BEFORE_BRANCHING):
+                ascent.sweep()
+                if self.exchange.is_over():
+                    return
+            self._branching = Branching(
+                self.layout,
+                ascent,
+                self.rule,
+                self.consider,
+                lambda: self.cost,
+                self.exchange.is_over,
+            )
+        line = self._branching.run(effort)
+        bound = self._branching.bound + self.tightened.constant
+        self.exchange.offer_bound(bound, source=SOURCE)
+        if line is not None:
+            self.note(f"bound {bound}: {line}")
+
+    def consider(self, choices: IntArray) -> None:
+        """Offers choices where, by quick sums, they fit and are cheaper."""
+        if self.annealer.start(choices).costs[1] < self.cost:
+            self.offer(choices)
+
+    def offer_bound(self) -> None:
+        self.exchange.offer_bound(self.ascent.bound + self.tightened.constant, source=SOURCE)
+
+    def watch_progress(self) -> None:
+        """Stops sweeping once a good many sweeps gained next to nothing."""
+        if self.rule.num_sweeps < self._stall_sweep + _STALLED_SWEEPS:
+            return
+        bound = self.ascent.bound
+        before = self._stall_bound
+        if before is not None and bound - before <= _STALLED_GAIN * abs(bound):
+            self.is_stalled = True
+            self.note(f"bound {bound} no longer rises after {self.rule.num_sweeps} sweeps")
+        self._stall_bound, self._stall_sweep = bound, self.rule.num_sweeps
+
+    def energies(self, share: float) -> tuple[FloatArray, FloatArray]:
+        self.rule.settle(self.rule.best_prices)
+        return self.ascent.energies(share)
+
+    def temperature(self, factor: float) -> float:
+        cost = self.cost if math.isfinite(self.cost) else 2.0 * max(1, self.ascent.bound)
+        return factor * max(1.0, cost) / self.problem.num_nodes
+
+    def repair_all(self) -> None:
+        """Tries every repair from every direction's answer until one fits."""
+        for schedule in REPAIRS:
+            for choices in self.decoded:
+                self.repair(choices, schedule)
+                self.take_from_others()
+                if self.choices is not None or self.exchange.is_over():
+                    return
+        self.raise_bound(self.effort(_REPAIR_SHARE, 50))
+
+    def repair(self, choices: IntArray, schedule: Schedule) -> None:
+        """Walks from choices that do not fit, never to higher peaks."""
+        walk = self.annealer.start(choices)
+        energies = self.energies(schedule.price_share)
+        effort = self.effort(_REPAIR_SHARE, 20 * self.problem.num_nodes)
+        if schedule.hot:
+            hot, cold = self.temperature(schedule.hot), self.temperature(schedule.cold)
+            self.annealer.anneal(walk, energies, hot, cold, effort)
+        else:
+            self.annealer.descend(walk, *energies, effort)
+        self.finish(walk)
+
+    def finish(self, walk: Walk) -> None:
+        """Offers what a walk ended with."""
+        if not math.isfinite(walk.costs[1]):
+            self.offer(walk.choices)
+        elif walk.costs[1] < self.cost:
+            self.offer(walk.best)
+
+    def trials(self) -> list[_Trial]:
+        def walking(schedule: Schedule) -> Callable[[Effort, IntArray], float]:
+            return lambda effort, start: self.walk(schedule, effort, start)
+
+        walks = [_Trial(f"walk from {s}", walking(s)) for s in SCHEDULES]
+        return [
+            _Trial("optima at given prices", self.find_optimum),
+            _Trial(RESTARTS, self.restart),
+            *walks,
+        ]
+
+    def try_all(self) -> None:
+        """Tries everything for a short time, and what did best again for longer."""
+        trials = self.trials()
+        rounds = 0
+        while not self.exchange.is_over() and self.choices is not None:
+            share = ROUND_SHARES[min(rounds, len(ROUND_SHARES) - 1)]
+            if self.total_seconds is not None:
+                share *= (self.exchange.seconds_left() or 0.0) / self.total_seconds
+            self.take_from_others()
+            start = self.choices
+            for trial in trials:
+                self.try_one(trial, share / len(trials), 2**rounds, start)
+                if self.exchange.is_over():
+                    return
+            trials.sort(key=lambda trial: trial.cost)
+            best = trials[0]
+            self.note(f"best of {len(trials)} trials: {best.name}, cost {best.cost:.0f}")
+            rounds += 1
+            trials = _worth_more(trials)
+            if self.total_seconds is None and rounds == _ROUNDS_WITHOUT_DEADLINE:
+                return
+
+    def try_one(self, trial: _Trial, share: float, longer: int, start: IntArray) -> None:
+        moves = _MOVES_PER_NODE * self.problem.num_nodes * longer
+        trial.cost = trial.run(self.effort(share * (1 - _LATER_BOUND_SHARE), moves), start)
+        self.raise_bound(self.effort(share * _LATER_BOUND_SHARE, 50))
+
+    def walk(self, schedule: Schedule, effort: Effort, start: IntArray) -> float:
+        """Anneals from a start; returns the least cost passed."""
+        walk = self.annealer.start(start)
+        walk.costs[1] = np.inf
+        hot, cold = self.temperature(schedule.hot), self.temperature(schedule.cold)
+        self.annealer.anneal(walk, self.energies(schedule.price_share), hot, cold, effort)
+        self.finish(walk)
+        return float(walk.costs[1])
+
+    def find_optimum(self, effort: Effort, _: IntArray) -> float:
+        """Solves without memory terms at given prices, and goes down from there."""
+        if self.problem.memory_limit is None:
+            return math.inf
+        if self._optimum is None:
+            self._optimum = PricedOptimum(
+                self.problem,
+                self.descend_from,
+                lambda bound: self.exchange.offer_bound(
+                    bound + self.tightened.constant, source=SOURCE
+                ),
+                self.exchange.is_over,
+            )
+        before = self.cost
+        count = self._optimum.run(self.rule.best_prices, effort)
+        self.note(f"optima at {count} sets of prices")
+        return self.cost if self.cost < before else math.inf
+
+    def descend_from(self, choices: IntArray) -> None:
+        """Takes choices, and brings their cost down without noise where they fit."""
+        walk = self.annealer.start(choices)
+        if math.isfinite(walk.costs[1]):
+            graph = self.layout.graph
+            for _ in range(10):
+                self.annealer.move(walk, graph.costs, graph.tables, self.problem.num_nodes)
+        self.finish(walk)
+
+    def restart(self, effort: Effort, _: IntArray) -> float:
+        """Restarts from the messages; returns the least cost met."""
+        if self._restarts is None:
+            self._restarts = Restarts(
+                self.layout, self.ascent, self.rule, self.exchange.seed, self.exchange.is_over
+            )
+        return self._restarts.run(effort, self.finish).cost

@@ -1,0 +1,134 @@
+"""Optima at given prices: without memory terms a problem reduces far further, and may be closed.
+
+Every price gives a bound; where memory fits at the optimum, that is an answer too. The factor on
+the prices is halved in between one whose optimum fits and one whose optimum does not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from solvers.bound_pruning import solve_by_bounds
+from solvers.kernels import FloatArray
+from solvers.memory_pricing import resolution_factor, with_costs_times
+from solvers.memory_rows import RowUse, num_rows_of, priced
+from solvers.presolve import reduce_fully
+from solvers.problem import FORBIDDEN, IntArray, Problem
+from solvers.saturating import FORBIDDEN_FROM
+from solvers.scalable.clock import Clock, Effort
+
+RELATIVE_GAP = 1e-4
+"""At which an optimum at given prices counts as found."""
+
+
+class PricedOptimum:
+    """Solves one problem at one set of prices after another.
+
+    Args:
+        problem: With a memory limit; times are row numbers.
+        take: Given every optimum.
+        offer_bound: Given every bound.
+        is_over: Whether to stop.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        take: Callable[[IntArray], None],
+        offer_bound: Callable[[int], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._factor = resolution_factor(problem)
+        self._problem = with_costs_times(problem, self._factor)
+        self._use = RowUse(problem, num_rows_of(problem))
+        self._limit = problem.memory_limit or 0
+        self._take = take
+        self._offer_bound = offer_bound
+        self._is_over = is_over
+        self._fits_from: float | None = None
+        self._fails_to: float | None = None
+        self._tried: list[float] = []
+
+    def run(self, prices: FloatArray, effort: Effort) -> int:
+        """Solves at multiples of the prices until the effort is spent; returns at how many."""
+        clock = Clock(effort, self._is_over)
+        count = 0
+        while not clock.is_over() and not self._is_settled():
+            factor = self._next_factor()
+            deadline = None
+            if effort.seconds is not None:
+                deadline = time.monotonic() + max(0.0, 1 - clock.passed()) * effort.seconds
+            self._solve(prices * factor, factor, deadline, clock.is_over)
+            clock.count(self._problem.num_nodes)
+            count += 1
+        return count
+
+    def _is_settled(self) -> bool:
+        if self._fits_from is None or self._fails_to is None:
+            return len(self._tried) >= 8
+        return self._fits_from - self._fails_to < 1e-3 * self._fits_from
+
+    def _next_factor(self) -> float:
+        fits, fails = self._fits_from, self._fails_to
+        if fits is not None and fails is not None:
+            return (fits + fails) / 2
+        if not self._tried:
+            return 1.0
+        return 1.3 * max(self._tried) if fits is None else 0.75 * min(self._tried)
+
+    def _solve(
+        self,
+        prices: FloatArray,
+        factor: float,
+        deadline: float | None,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._tried.append(factor)
+        by_row = {row: float(p) * self._factor for row, p in enumerate(prices) if p > 0}
+        reduced = reduce_fully(self._priced(by_row), is_over=is_over)
+        if reduced.is_infeasible or is_over():
+            return
+        answer = solve_by_bounds(
+            reduced.problem, relative_gap=RELATIVE_GAP, deadline=deadline, seed=0, hints=()
+        )
+        total = sum((Fraction(price) for price in by_row.values()), Fraction(0))
+        bound = answer.lower_bound + reduced.constant - math.ceil(total * self._limit)
+        self._offer_bound(-(-bound // self._factor))
+        if answer.choices is None:
+            return
+        choices = np.array(reduced.restore(answer.choices), dtype=np.int64)
+        self._take(choices)
+        if int(self._use.held(choices).max(initial=0)) <= self._limit:
+            self._fits_from = min(factor, self._fits_from or factor)
+        else:
+            self._fails_to = max(factor, self._fails_to or factor)
+
+    def _priced(self, by_row: dict[int, float]) -> Problem:
+        """The problem with prices in its costs instead of memory terms."""
+        problem = self._problem
+        node_costs, edge_costs = priced(problem, by_row, self._use.num_rows)
+
+        def plus(costs: IntArray, added: IntArray | None) -> IntArray:
+            if added is None:
+                return costs
+            return np.where(costs >= FORBIDDEN_FROM, FORBIDDEN, costs + added)
+
+        return replace(
+            problem,
+            node_costs=tuple(
+                plus(costs, node_costs.get(node)) for node, costs in enumerate(problem.node_costs)
+            ),
+            edges=tuple(
+                replace(edge, costs=plus(edge.costs, edge_costs.get(e)))
+                for e, edge in enumerate(problem.edges)
+            ),
+            node_memory=(),
+            edge_memory=(),
+            memory_limit=None,
+        )

@@ -1,0 +1,178 @@
+"""Lanes side by side, a backend in a process of its own, and being asked to stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+
+from solvers import BackendError, Problem, Status, evaluate, solve
+from solvers.backends.brute_force import BruteForce
+from solvers.backends.mathopt_highs import MathOptHighs
+from solvers.backends.protocol import Answer, Request
+from solvers.exchange import Exchange
+from solvers.lanes import Lane, run_lanes
+from solvers.own_process import OwnProcess
+from solvers.presolve import reduce_fully
+from tests.solvers.instances import LayeredShape, layered_problem, random_problem
+
+SMALL = random_problem(5, has_memory=False)
+LAYERED = layered_problem(LayeredShape(num_layers=3, ops_per_layer=10, num_choices=8))
+
+
+def nothing() -> None:
+    return None
+
+
+def wait(problem: Problem, exchange: Exchange) -> None:
+    del problem
+    while not exchange.is_over():
+        time.sleep(0.01)
+
+
+def test_lanes_run_until_all_return_and_share_what_they_find() -> None:
+    def offer(problem: Problem, shared: Exchange) -> None:
+        shared.offer([0] * problem.num_nodes, 5)
+
+    exchange = Exchange()
+    lanes = [
+        Lane("one", lambda _, shared: shared.offer_bound(3), exchange),
+        Lane("two", offer, exchange),
+    ]
+    run_lanes(SMALL, lanes, is_settled=lambda: False, watch=nothing, grace_seconds=1)
+    assert (exchange.best()[0], exchange.bound()) == (5, 3)
+    assert all(lane.seconds is not None for lane in lanes)
+
+
+def test_lanes_are_stopped_once_the_question_is_settled() -> None:
+    exchange = Exchange()
+    began = time.monotonic()
+    lane = Lane("waits", wait, exchange)
+    run_lanes(SMALL, [lane], is_settled=lambda: True, watch=nothing, grace_seconds=5)
+    assert time.monotonic() - began < 2
+    assert exchange.is_stopped()
+
+
+def test_a_lane_that_does_not_return_is_left_behind() -> None:
+    release = threading.Event()
+
+    def stay(problem: Problem, exchange: Exchange) -> None:
+        del problem, exchange
+        release.wait(30)
+
+    lane = Lane("stuck", stay, Exchange())
+    began = time.monotonic()
+    run_lanes(SMALL, [lane], is_settled=lambda: True, watch=nothing, grace_seconds=0.1)
+    assert time.monotonic() - began < 2
+    release.set()
+
+
+def test_one_lane_may_fail_but_not_all() -> None:
+    def fail(problem: Problem, exchange: Exchange) -> None:
+        del problem, exchange
+        raise BackendError("broke", where="backend x")
+
+    exchange = Exchange()
+    one_works = [Lane("a", fail, exchange), Lane("b", lambda *_: None, exchange)]
+    run_lanes(SMALL, one_works, is_settled=lambda: False, watch=nothing, grace_seconds=1)
+    assert exchange.log() == ("a failed: backend x: broke",)
+    with pytest.raises(BackendError, match="backend x: broke"):
+        run_lanes(
+            SMALL,
+            [Lane("a", fail, Exchange())],
+            is_settled=lambda: False,
+            watch=nothing,
+            grace_seconds=1,
+        )
+
+
+def test_a_backend_in_its_own_process_answers_as_it_does_here() -> None:
+    reduced = reduce_fully(replace(LAYERED, memory_limit=10**9)).problem
+    here = MathOptHighs().solve(reduced, Request())
+    exchange = Exchange()
+    with OwnProcess() as process:
+        there = process.solve(MathOptHighs(), reduced, exchange)
+        again = process.solve(MathOptHighs(), reduced, Exchange())
+    assert there is not None
+    assert again is not None
+    assert (there.choices, there.lower_bound) == (here.choices, here.lower_bound)
+    assert again.choices == here.choices
+    if here.choices is not None:
+        assert exchange.best()[0] == evaluate(reduced, here.choices).cost
+
+
+def test_a_refusal_crosses_from_the_other_process_as_it_was() -> None:
+    with OwnProcess() as process, pytest.raises(BackendError) as caught:
+        process.solve(BruteForce(most_combinations=1), LAYERED, Exchange())
+    assert str(caught.value).startswith("backend brute_force: ")
+    assert str(caught.value).endswith('fix: choose backend="auto"')
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeper:
+    """Ignores every request to stop, as a library may."""
+
+    name: str = "sleeper"
+    is_polling: bool = False
+
+    def solve(self, problem: Problem, request: Request) -> Answer:
+        del problem
+        request.tell("sleeper", None, None, 7)
+        time.sleep(60)
+        return Answer(choices=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Dier(Sleeper):
+    """Takes its process along."""
+
+    name: str = "dier"
+
+    def solve(self, problem: Problem, request: Request) -> Answer:
+        del problem, request
+        raise SystemExit(3)
+
+
+def test_a_backend_that_does_not_stop_is_stopped_with_its_process() -> None:
+    exchange = Exchange(
+        deadline=time.monotonic() + 50, on_change=lambda *_: exchange.stop()
+    )  # it is heard before it is stopped
+    with OwnProcess() as process:
+        assert process.solve(Sleeper(), SMALL, exchange) is None
+        stopped = time.monotonic()
+    assert time.monotonic() - stopped < 5
+    assert exchange.bound() == 7
+
+
+def test_a_process_that_dies_is_an_error_that_names_the_backend() -> None:
+    with OwnProcess() as process, pytest.raises(BackendError, match="backend dier: its process"):
+        process.solve(Dier(), SMALL, Exchange())
+
+
+def test_an_event_set_beforehand_still_gives_the_hint_back() -> None:
+    stop = threading.Event()
+    stop.set()
+    limited = replace(LAYERED, memory_limit=10**12)
+    best = solve(limited)
+    assert best.choices is not None
+    result = solve(limited, hint=best.choices, stop=stop)
+    assert result.is_interrupted
+    assert result.cost == best.cost
+    assert result.log[-1] == "interrupted: this is the best so far"
+
+
+def test_an_interrupt_in_the_calling_thread_returns_the_best_so_far() -> None:
+    calls = []
+
+    def interrupt(progress: object) -> None:
+        calls.append(progress)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    hint = solve(LAYERED).choices
+    result = solve(LAYERED, hint=hint, progress=interrupt)
+    assert result.is_interrupted
+    assert result.choices is not None
+    assert result.status in (Status.FEASIBLE, Status.OPTIMAL)
