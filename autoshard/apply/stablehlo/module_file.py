@@ -1,0 +1,59 @@
+"""Files that hold StableHLO modules: read whole, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from autoshard.errors import InputError
+
+SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
+
+
+def is_module_file(name: str) -> bool:
+    """Whether a name is that of a module file and of no Python function."""
+    return name.endswith(SUFFIXES)
+
+
+def read_module_file(path: Path) -> bytes:
+    """The content of a module file, text or bytecode.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"the module cannot be read: {error.strerror or error}",
+            where=str(path),
+            fix="name a file that exists and that you may read",
+        ) from error
+
+
+def write_module_file(path: Path, content: str | bytes) -> None:
+    """Write a module to a file; nothing half-written is left behind.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    target = Path(os.path.realpath(path))
+    draft = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        try:
+            with draft.open("xb") as file:
+                file.write(data)
+            draft.replace(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
+    except OSError as error:
+        raise InputError(
+            f"the module cannot be written: {error.strerror or error}",
+            where=str(path),
+            fix="name a file in a folder that exists and that you may write to",
+        ) from error

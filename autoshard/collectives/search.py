@@ -1,0 +1,539 @@
+"""The cheapest sequence of collectives from one sharding of a tensor to another.
+
+A shortest path over all layouts the mesh's smallest parts can make of the tensor. Every step of
+Shardy's own conversion of reshards is among the steps searched, so that none of its sequences is
+cheaper.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import chain, combinations, takewhile
+
+from autoshard.collectives.atoms import Atoms
+from autoshard.collectives.pricing import CollectivePrices, ReceivedBytes
+from autoshard.collectives.splitting import finest_parts, parts_at
+from autoshard.collectives.steps import AxisMove, Collective, CollectiveKind, braced
+from autoshard.errors import ShardingError
+from autoshard.layouts import Layout, MeshParts, Parts
+from autoshard.sharding import AxisRef, DimSharding, Mesh, Sharding, canonicalize, num_shards
+
+_MAX_PARTS = 6
+"""With more parts than this the mesh is cut only where the shardings are, what moves together is
+one, and if there are still more, permutations lead towards the goal only."""
+
+_MAX_SETTLED = 6_000
+"""After so many layouts the plain way is taken: gather what is not as wanted, and cut."""
+
+
+def find_collectives(
+    before: Sharding,
+    after: Sharding,
+    mesh: Mesh,
+    shape: Sequence[int],
+    *,
+    bits: int = 32,
+    prices: CollectivePrices | None = None,
+) -> tuple[Collective, ...]:
+    """The cheapest collectives that bring a tensor from one sharding to another.
+
+    Of equally cheap sequences the one with the fewest steps is taken. A dimension that its pieces
+    do not divide is taken as padded to the next size that both its cuts divide.
+
+    Args:
+        before: Of the tensor as it is; open dimensions count as closed, and priorities as none.
+            Unreduced axes are still to be summed.
+        after: As it is wanted. Its unreduced axes, if any, are among those of `before`.
+        mesh: The mesh of both.
+        shape: int[rank], the whole tensor.
+        bits: Of one element.
+        prices: What counts; the bytes a device receives if not given.
+
+    Returns:
+        In order; none where both shardings are the same.
+
+    Raises:
+        ShardingError: Other ranks, or axes that `after` leaves unreduced and `before` does not.
+    """
+    return priced_collectives(before, after, mesh, shape, bits=bits, prices=prices)[1]
+
+
+def priced_collectives(
+    before: Sharding,
+    after: Sharding,
+    mesh: Mesh,
+    shape: Sequence[int],
+    *,
+    bits: int = 32,
+    prices: CollectivePrices | None = None,
+) -> tuple[float, tuple[Collective, ...]]:
+    """As `find_collectives`, with what they cost together before them."""
+    start, goal = (canonicalize(_plain(sharding), mesh) for sharding in (before, after))
+    if not start.rank == goal.rank == len(shape):
+        raise ShardingError(
+            f"the shardings have ranks {start.rank} and {goal.rank}, the tensor has {len(shape)}",
+            fix="give both one entry per dimension of the tensor",
+        )
+    key = prices or _RECEIVED_BYTES
+    return _cheapest(start, goal, mesh, _padded(start, goal, mesh, shape), bits, key)
+
+
+_RECEIVED_BYTES = ReceivedBytes()
+
+
+def _plain(sharding: Sharding) -> Sharding:
+    return replace(sharding.closed(), replicated=())
+
+
+def _padded(start: Sharding, goal: Sharding, mesh: Mesh, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape, rounded up to what both cuts divide."""
+    padded = []
+    for size, *dims in zip(shape, start.dims, goal.dims, strict=True):
+        unit = math.lcm(*(num_shards(dim, mesh) for dim in dims))
+        padded.append(-(-size // unit) * unit)
+    return tuple(padded)
+
+
+@lru_cache(maxsize=1 << 16)
+def _cheapest(
+    start: Sharding,
+    goal: Sharding,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    bits: int,
+    prices: CollectivePrices,
+) -> tuple[float, tuple[Collective, ...]]:
+    refs = (*start.axis_refs(), *goal.axis_refs())
+    try:
+        ways = _ways_to_cut(tuple(refs), mesh)
+    except ShardingError:
+        return _by_way_of_common(start, goal, mesh, shape, bits, prices)
+    found = [_path(parts, start, goal, shape, bits, prices) for parts in ways]
+    key, steps = min(found, key=lambda way: way[0])
+    return key[0], steps
+
+
+@lru_cache(maxsize=1 << 14)
+def _ways_to_cut(refs: tuple[AxisRef, ...], mesh: Mesh) -> tuple[MeshParts, ...]:
+    """The mesh in its smallest parts, in one way or several; coarser where those are too many."""
+    finest = tuple(finest_parts(refs, mesh))
+    return finest if len(finest[0].sizes) <= _MAX_PARTS else (parts_at(refs, mesh),)
+
+
+def _by_way_of_common(
+    start: Sharding,
+    goal: Sharding,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    bits: int,
+    prices: CollectivePrices,
+) -> tuple[float, tuple[Collective, ...]]:
+    """Two sub-axes of an axis of 6 may not fit one splitting: gather what the other cannot say."""
+    middle = _without_clashes(goal, start)
+    try:
+        parts_at((*start.axis_refs(), *middle.axis_refs()), mesh)
+    except ShardingError as error:  # cannot be: what is left of the goal fits
+        raise AssertionError(str(error)) from error
+    there, first = _cheapest(start, middle, mesh, shape, bits, prices)
+    on, second = _cheapest(middle, goal, mesh, shape, bits, prices)
+    return there + on, (*first, *second)
+
+
+def _without_clashes(goal: Sharding, start: Sharding) -> Sharding:
+    """The goal with every dimension cut short before axes that do not fit those of the start."""
+    theirs = list(start.axis_refs())
+
+    def fits(ref: AxisRef) -> bool:
+        return all(ref.coexists_with(other) for other in theirs if other.name == ref.name)
+
+    clashing = {ref.name for ref in goal.axis_refs() if not fits(ref)}
+    dims = []
+    for dim in goal.dims:
+        kept: list[AxisRef] = []
+        for ref in dim.axes:
+            if ref.name in clashing:
+                break
+            kept.append(ref)
+        dims.append(DimSharding(tuple(kept)))
+    return replace(goal, dims=tuple(dims))
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A layout, and the parts still to be summed over."""
+
+    layout: Layout
+    pending: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """One step of the search: kind, parts of its groups, parts by place, and where it leads."""
+
+    kind: CollectiveKind
+    chosen: Parts
+    detail: tuple[tuple[int, int, Parts], ...]  # (source, target, parts)
+    after: _State
+
+
+_Key = tuple[float, int, int]
+
+
+def _path(
+    parts: MeshParts,
+    start: Sharding,
+    goal: Sharding,
+    shape: tuple[int, ...],
+    bits: int,
+    prices: CollectivePrices,
+) -> tuple[_Key, tuple[Collective, ...]]:
+    """Cost of the cheapest steps over some parts, and the steps."""
+    layouts = parts.to_layout(start), parts.to_layout(goal)
+    sums = tuple(
+        tuple(p for ref in side.unreduced for p in parts.parts_of(ref)) for side in (start, goal)
+    )
+    atoms = Atoms.of(parts, (*layouts[0], *layouts[1], *sums), _MAX_PARTS)
+    kept, begin = (frozenset(atoms.spell(side)) for side in (sums[1], sums[0]))
+    if extra := kept - begin:
+        raise ShardingError(
+            f"axes {braced(atoms.refs(tuple(sorted(extra))))} are left to sum after the reshard and"
+            " not before it",
+            fix="reshard to a sharding whose unreduced axes the tensor has",
+        )
+    begins, ends = (tuple(map(atoms.spell, layout)) for layout in layouts)
+    towards = None if len(atoms.sizes) <= _MAX_PARTS else ends
+    origin = _State(begins, begin - kept)
+    return _search_from(origin, atoms, kept, towards, shape, bits, prices).path(ends, goal)
+
+
+@lru_cache(maxsize=1 << 13)
+def _search_from(
+    origin: _State,
+    parts: Atoms,
+    kept: frozenset[int],
+    towards: Layout | None,
+    shape: tuple[int, ...],
+    bits: int,
+    prices: CollectivePrices,
+) -> _Search:
+    return _Search(parts, origin, kept, towards, shape, bits, prices)
+
+
+@dataclass(slots=True)
+class _Search:
+    """The shortest paths from one layout of a tensor, found as far as somebody asked.
+
+    Args:
+        parts: The mesh in what moves as one.
+        origin: Where paths begin.
+        kept: Parts that stay unsummed all the way.
+        towards: Where permutations lead to, if not everywhere.
+        shape: Of the tensor.
+        bits: Of one element.
+        prices: Of a step.
+    """
+
+    parts: Atoms
+    origin: _State
+    kept: frozenset[int]
+    towards: Layout | None
+    shape: tuple[int, ...]
+    bits: int
+    prices: CollectivePrices
+    _best: dict[_State, _Key] = field(default_factory=dict)
+    _came: dict[_State, tuple[_State, _Move]] = field(default_factory=dict)
+    _done: set[_State] = field(default_factory=set)
+    _queue: list[tuple[_Key, int, _State]] = field(default_factory=list)
+    _pushed: int = 0
+    _permuted: set[tuple[tuple[int, ...], frozenset[int]]] = field(default_factory=set)
+    _local_bytes: dict[Layout, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._best[self.origin] = (0.0, 0, 0)
+        self._queue.append(((0.0, 0, 0), 0, self.origin))
+
+    def path(self, layout: Layout, goal: Sharding) -> tuple[_Key, tuple[Collective, ...]]:
+        """Cost, and the steps merged where one collective does what several moves say."""
+        target = _State(layout, frozenset())
+        while target not in self._done:
+            if len(self._done) > _MAX_SETTLED:
+                self._go_straight(target)
+                break
+            self._settle_next()
+        return self._best[target], self._collectives(target, goal)
+
+    def _go_straight(self, target: _State) -> None:
+        """Take the plain way: sum up, gather all that is not as wanted, cut."""
+        state = self.origin
+        key = self._best[state]
+        while state != target:
+            move = self._plain_move(state, target)
+            is_slice = move.kind is CollectiveKind.ALL_SLICE
+            key = (key[0] + self._cost(state, move), key[1] + (not is_slice), key[2] + 1)
+            self._best[move.after], self._came[move.after] = key, (state, move)
+            state = move.after
+        self._done.add(target)
+
+    def _plain_move(self, state: _State, target: _State) -> _Move:
+        if state.pending:
+            everything = tuple(sorted(state.pending))
+            after = _State(state.layout, frozenset())
+            return _Move(CollectiveKind.ALL_REDUCE, everything, ((0, 0, everything),), after)
+        for dim, (cut, goal) in enumerate(zip(state.layout, target.layout, strict=True)):
+            if moved := cut[_common(cut, goal) :]:
+                after = _State(_with(state.layout, dim, cut[: -len(moved)]), state.pending)
+                return _Move(CollectiveKind.ALL_GATHER, moved, ((dim, dim, moved),), after)
+        for dim, (cut, goal) in enumerate(zip(state.layout, target.layout, strict=True)):
+            if added := goal[len(cut) :]:
+                after = _State(_with(state.layout, dim, goal), state.pending)
+                return _Move(CollectiveKind.ALL_SLICE, added, ((dim, dim, added),), after)
+        raise AssertionError("the target is reached")
+
+    def _settle_next(self) -> None:
+        """Go on from the cheapest layout not gone on from yet."""
+        key, _, state = heapq.heappop(self._queue)
+        if state in self._done:
+            return
+        self._done.add(state)
+        for move in self._moves(state):
+            if move.after in self._done:
+                continue
+            is_slice = move.kind is CollectiveKind.ALL_SLICE
+            found = (key[0] + self._cost(state, move), key[1] + (not is_slice), key[2] + 1)
+            if move.after not in self._best or found < self._best[move.after]:
+                self._best[move.after] = found
+                self._came[move.after] = (state, move)
+                self._pushed += 1
+                heapq.heappush(self._queue, (found, self._pushed, move.after))
+
+    def _cost(self, state: _State, move: _Move) -> float:
+        before, after = self._bytes(state.layout), self._bytes(move.after.layout)
+        chosen = self.parts.expand(move.chosen)
+        return self.prices.cost(move.kind, self.parts.parts, chosen, before, after)
+
+    def _bytes(self, layout: Layout) -> float:
+        found = self._local_bytes.get(layout)
+        if found is None:
+            pieces = [self.parts.num_shards(dim) for dim in layout]
+            local = math.prod(size // n for size, n in zip(self.shape, pieces, strict=True))
+            found = self._local_bytes[layout] = local * self.bits / 8
+        return found
+
+    # -- moves ----------------------------------------------------------------------------------
+
+    def _moves(self, state: _State) -> Iterator[_Move]:
+        if state.pending:  # a partial sum is added up before anything else is done with it
+            yield from self._sums(state)
+            return
+        yield from self._gathers(state)
+        yield from self._all_to_alls(state)
+        yield from self._slices(state)
+        counts = tuple(map(self.parts.num_shards, state.layout))
+        if (counts, state.pending) not in self._permuted:
+            # A permutation costs the same from all layouts of these counts: the first is enough.
+            self._permuted.add((counts, state.pending))
+            yield from self._permutes(state, counts)
+
+    def _divides(self, dim: int, parts: Parts) -> bool:
+        return self.shape[dim] % self.parts.num_shards(parts) == 0
+
+    def _gathers(self, state: _State) -> Iterator[_Move]:
+        for dim, cut in enumerate(state.layout):
+            for length in range(1, len(cut) + 1):
+                moved = cut[-length:]
+                after = _with(state.layout, dim, cut[: len(cut) - length])
+                yield _Move(
+                    CollectiveKind.ALL_GATHER,
+                    moved,
+                    ((dim, dim, moved),),
+                    _State(after, state.pending),
+                )
+
+    def _slices(self, state: _State) -> Iterator[_Move]:
+        used = {*state.pending, *self.kept, *chain.from_iterable(state.layout)}
+        for part in range(len(self.parts.sizes)):
+            if part in used:
+                continue
+            for dim, cut in enumerate(state.layout):
+                if self._divides(dim, (*cut, part)):
+                    after = _with(state.layout, dim, (*cut, part))
+                    yield _Move(
+                        CollectiveKind.ALL_SLICE,
+                        (part,),
+                        ((dim, dim, (part,)),),
+                        _State(after, state.pending),
+                    )
+
+    def _all_to_alls(self, state: _State) -> Iterator[_Move]:
+        single = []
+        for source, cut in enumerate(state.layout):
+            for length in range(1, len(cut) + 1):
+                moved = cut[-length:]
+                for target, other in enumerate(state.layout):
+                    if target != source and self._divides(target, (*other, *moved)):
+                        single.append((source, target, moved))
+        for detail in chain(((one,) for one in single), combinations(single, 2)):
+            touched = [dim for source, target, _ in detail for dim in (source, target)]
+            if len(set(touched)) < len(touched):
+                continue
+            after = state.layout
+            for source, target, moved in detail:
+                after = _with(after, source, after[source][: -len(moved)])
+                after = _with(after, target, (*after[target], *moved))
+            chosen = tuple(part for _, _, moved in detail for part in moved)
+            yield _Move(
+                CollectiveKind.ALL_TO_ALL,
+                chosen,
+                tuple(sorted(detail)),
+                _State(after, state.pending),
+            )
+
+    def _sums(self, state: _State) -> Iterator[_Move]:
+        pending = sorted(state.pending)
+        for number in range(1, len(pending) + 1):
+            for chosen in combinations(pending, number):
+                left = state.pending - set(chosen)
+                yield _Move(
+                    CollectiveKind.ALL_REDUCE, chosen, ((0, 0, chosen),), _State(state.layout, left)
+                )
+        for part in pending:
+            for dim, cut in enumerate(state.layout):
+                if self._divides(dim, (*cut, part)):
+                    after = _with(state.layout, dim, (*cut, part))
+                    yield _Move(
+                        CollectiveKind.REDUCE_SCATTER,
+                        (part,),
+                        ((dim, dim, (part,)),),
+                        _State(after, state.pending - {part}),
+                    )
+
+    def _permutes(self, state: _State, counts: tuple[int, ...]) -> Iterator[_Move]:
+        free = frozenset(range(len(self.parts.sizes))) - state.pending - self.kept
+        if self.towards is None:
+            layouts = self._layouts_with(counts, free)
+        else:
+            layouts = self._layout_towards(counts, free, self.towards)
+        for layout in layouts:
+            if layout == state.layout:
+                continue
+            pairs = zip(state.layout, layout, strict=True)
+            chosen = sorted({p for old, new in pairs if old != new for p in (*old, *new)})
+            yield _Move(CollectiveKind.PERMUTE, tuple(chosen), (), _State(layout, state.pending))
+
+    def _layouts_with(self, counts: Sequence[int], free: frozenset[int]) -> Iterator[Layout]:
+        """Every layout that cuts dimensions into so many pieces each."""
+        if not counts:
+            yield ()
+            return
+        for cut in self._cuts(counts[0], free):
+            for rest in self._layouts_with(counts[1:], free - set(cut)):
+                yield (cut, *rest)
+
+    def _cuts(self, count: int, free: frozenset[int]) -> Iterator[Parts]:
+        if count == 1:
+            yield ()
+            return
+        for part in sorted(free):
+            if count % self.parts.sizes[part] == 0:
+                for rest in self._cuts(count // self.parts.sizes[part], free - {part}):
+                    yield (part, *rest)
+
+    def _layout_towards(
+        self, counts: Sequence[int], free: frozenset[int], wanted: Layout
+    ) -> Iterator[Layout]:
+        """The layout with these counts that begins as the wanted one does, if there is one."""
+        found = []
+        left = set(free)
+        for count, goal in zip(counts, wanted, strict=True):
+            cut = []
+            for part in goal:
+                if part in left and count % self.parts.sizes[part] == 0:
+                    cut.append(part)
+                    left.remove(part)
+                    count //= self.parts.sizes[part]
+            found.append((cut, count))
+        for cut, count in found:
+            rest = next(self._cuts(count, frozenset(left)), None)
+            if rest is None:
+                return
+            cut.extend(rest)
+            left -= set(rest)
+        yield tuple(tuple(cut) for cut, _ in found)
+
+    # -- the answer -----------------------------------------------------------------------------
+
+    def _collectives(self, end: _State, goal: Sharding) -> tuple[Collective, ...]:
+        moves: list[_Move] = []
+        state = end
+        while state != self.origin:
+            state, move = self._came[state]
+            moves.append(move)
+        found = []
+        for run in _runs(reversed(moves)):
+            after = run[-1].after
+            found.append(self._collective(run, state, after, goal))
+            state = after
+        return tuple(found)
+
+    def _collective(
+        self, run: Sequence[_Move], before: _State, after: _State, goal: Sharding
+    ) -> Collective:
+        kind = run[0].kind
+        dims: tuple[tuple[AxisRef, ...], ...] = ()
+        moves: tuple[AxisMove, ...] = ()
+        if kind in _BY_DIMENSION:
+            cuts: list[Parts] = [()] * len(self.shape)
+            for move in run:
+                for dim, _, own in move.detail:
+                    is_gather = kind is CollectiveKind.ALL_GATHER
+                    cuts[dim] = (*own, *cuts[dim]) if is_gather else (*cuts[dim], *own)
+            dims = tuple(map(self.parts.refs, cuts))
+        elif kind is CollectiveKind.ALL_TO_ALL:
+            moves = tuple(AxisMove(self.parts.refs(own), s, t) for s, t, own in run[0].detail)
+        reduced = run[0].chosen if kind is CollectiveKind.ALL_REDUCE else ()
+        return Collective(
+            kind=kind,
+            before=self._sharding(before, goal),
+            after=self._sharding(after, goal),
+            dims=dims,
+            moves=moves,
+            reduced=self.parts.refs(reduced),
+        )
+
+    def _sharding(self, state: _State, goal: Sharding) -> Sharding:
+        return Sharding(
+            tuple(DimSharding(self.parts.refs(dim)) for dim in state.layout),
+            unreduced=self.parts.refs(tuple(sorted(state.pending | self.kept))),
+            mesh_name=goal.mesh_name,
+            inlined_mesh=goal.inlined_mesh,
+        )
+
+
+_BY_DIMENSION = frozenset(
+    {CollectiveKind.ALL_SLICE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER}
+)
+"""Several of them in a row, on whatever dimensions, are one."""
+
+
+def _runs(moves: Iterator[_Move]) -> Iterator[list[_Move]]:
+    run: list[_Move] = []
+    for move in moves:
+        if run and (move.kind is not run[0].kind or move.kind not in _BY_DIMENSION):
+            yield run
+            run = []
+        run.append(move)
+    if run:
+        yield run
+
+
+def _with(layout: Layout, dim: int, cut: Parts) -> Layout:
+    return (*layout[:dim], cut, *layout[dim + 1 :])
+
+
+def _common(cut: Parts, goal: Parts) -> int:
+    """How many parts two cuts have in common at the major end."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(cut, goal, strict=False)))

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pytest
+
+from autoshard import optimize_module
+from autoshard.apply.stablehlo import run_stage, verify_module
+from autoshard.apply.stablehlo.modules import module_bytecode, module_context, parse_module
+from autoshard.errors import ExportError
+
+GOOD = (
+    'sdy.mesh @mesh = <["x"=8]>\n'
+    "func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {\n"
+    "  %0 = stablehlo.tanh %a : tensor<8xf32>\n"
+    "  return %0 : tensor<8xf32>\n}"
+)
+STABLEHLO_ONLY = "  fix: write the program in stablehlo, chlo, func and sdy alone"
+WHOLE = "  fix: pass the whole module, written for this version of StableHLO"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            GOOD[: GOOD.index("tanh") + 2],
+            "the module does not parse: custom op 'stablehlo.ta' is unknown (tried 'func.stablehlo.ta'"
+            " as well)\n"
+            "  where: the module, line 3, column 8\n"
+            "      %0 = stablehlo.ta\n"
+            "           ^\n" + WHOLE,
+        ),
+        (
+            GOOD.replace("stablehlo.tanh", "foo.bar"),
+            "the module does not parse: op foo.bar is of dialect foo, which is not known here\n"
+            "  where: the module, line 3, column 8\n"
+            "      %0 = foo.bar %a : tensor<8xf32>\n"
+            "           ^\n" + STABLEHLO_ONLY,
+        ),
+        (
+            GOOD.replace("stablehlo.tanh %a :", '"foo.bar"(%a) : (tensor<8xf32>) ->'),
+            "the module does not parse: an op of a dialect that is not known here\n"
+            "  where: the module, line 3, column 17\n"
+            '      %0 = "foo.bar"(%a) : (tensor<8xf32>) -> tensor<8xf32>\n'
+            "                    ^\n" + STABLEHLO_ONLY,
+        ),
+        (
+            GOOD.replace(
+                "tanh %a", "tanh %a {sdy.sharding = #sdy.sharding_per_value<[<@gone, [{}]>]>}"
+            ),
+            "the module does not parse: a sharding names mesh @gone, which the module does not"
+            " have\n"
+            "  where: the module, line 3, column 8\n"
+            "      %0 = stablehlo.tanh %a {sdy.sharding = #sdy.sharding_per_value<[<@gone, [{}]>]>}"
+            " : tensor<8xf32>\n"
+            "           ^\n"
+            "  fix: add sdy.mesh @gone = <[...]> to the module, or name one that it has",
+        ),
+        (
+            "",
+            "the module is empty\n  where: the module\n"
+            "  fix: pass a module with a function called main",
+        ),
+    ],
+)
+def test_a_module_that_does_not_parse_is_told_with_line_and_column(text: str, message: str) -> None:
+    with pytest.raises(ExportError) as error:
+        verify_module(text)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_truncated_bytecode_is_told_as_such(share: float) -> None:
+    with module_context():
+        content = module_bytecode(parse_module(GOOD))
+    cut = content[: int(len(content) * share)]
+    with pytest.raises(ExportError) as error:
+        run_stage(cut, "closed")
+    assert str(error.value).startswith("the module does not parse: ")
+    assert error.value.where == f"the module: {len(cut)} bytes of bytecode"
+
+
+def test_bytes_that_are_no_module_are_told_as_such() -> None:
+    with pytest.raises(ExportError) as error:
+        verify_module(b"\xff\xfe\x00")
+    assert str(error.value) == (
+        "neither text nor MLIR bytecode\n"
+        "  where: the module: 3 bytes that begin with b'\\xff\\xfe\\x00'\n"
+        "  fix: pass what lowered.as_text(), write_bytecode or jax.export wrote, whole"
+    )
+
+
+def test_a_module_without_a_mesh_has_no_explicit_reshards() -> None:
+    with pytest.raises(ExportError) as error:
+        run_stage(GOOD.partition("\n")[2], "explicit")
+    assert str(error.value) == (
+        "the module has no mesh\n"
+        "  where: the module\n"
+        '  fix: add sdy.mesh @mesh = <["x"=2, "y"=4]> with your axes to it'
+    )
+
+
+def test_a_module_without_main_cannot_be_planned() -> None:
+    with pytest.raises(ExportError) as error:
+        optimize_module(GOOD.replace("@main", "@step"), mesh="x=8")
+    assert str(error.value) == (
+        "the module has no function called main\n"
+        "  where: module; its functions: @step\n"
+        "  fix: name the function to plan @main"
+    )
+
+
+def test_a_module_for_another_number_of_devices_cannot_be_planned() -> None:
+    with pytest.raises(ExportError) as error:
+        optimize_module(GOOD, mesh="x=4")
+    assert str(error.value) == (
+        "the module names @mesh = mesh (x=8), which has 8 devices, and is to be planned on mesh"
+        " (x=4), which has 4\n"
+        "  where: module\n"
+        "  fix: plan it on a mesh over as many devices, or take its shardings out"
+    )
+
+
+def test_a_module_with_collectives_was_planned_already() -> None:
+    text = GOOD.replace(
+        "stablehlo.tanh %a :", 'sdy.all_slice [{"x"}] %a out_sharding=<@mesh, [{"x"}]> :'
+    )
+    with pytest.raises(ExportError) as error:
+        optimize_module(text, mesh="x=8")
+    assert str(error.value) == (
+        "the module has an sdy.all_slice in it: it was planned already\n"
+        "  where: module, line 3, column 8\n"
+        "  fix: plan the module as it was before its reshards became collectives"
+    )
