@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def account_for(
     """Add up a plan."""
     ops = []
     collectives: list[PredictedCollective] = []
-    seen: set[tuple[int, Layout, int]] = set()
+    seen: set[_SharedStep] = set()
     compute = communication = 0.0
     for op in encoded.graph.ops:
         if op.index not in decoded.candidates:
@@ -50,6 +51,10 @@ def account_for(
             ops.append(_planned_op(encoded, decoded, op, own, spent))
     memory = memory_use(encoded, decoded, choices)
     return Account(tuple(ops), tuple(collectives), compute, communication, memory)
+
+
+_SharedStep: TypeAlias = tuple[int, Step, int]
+"""A step of the way of a value to its readers in one body, which they share."""
 
 
 def _planned_op(
@@ -77,7 +82,7 @@ def _op_account(
     decoded: Decoded,
     op: Op,
     encoder: Encoder,
-    seen: set[tuple[int, Layout, int]],
+    seen: set[_SharedStep],
 ) -> tuple[float, float, list[PredictedCollective]]:
     candidate = decoded.candidates[op.index]
     graph, buffers = encoded.graph, encoder.buffers
@@ -104,15 +109,11 @@ def _op_account(
             continue
         paid.add((value, want))
         spent += float(table.seconds[table.index[have], table.index[want]]) * repeat
-        copy = (value, want, op.region)  # one copy serves every reader in a body, none outside it
-        if copy in seen:
-            continue
-        seen.add(copy)
-        collectives += [
-            _collective(costing, encoded, step, value, op, repeat)
-            for step in table.chain(have, want)
-            if step.kind is not StepKind.SLICE
-        ]
+        for step in table.chain(have, want):
+            taken = (value, step, op.region)  # serves every reader in a body, none outside it
+            if step.kind is not StepKind.SLICE and taken not in seen:
+                seen.add(taken)
+                collectives.append(_collective(costing, encoded, step, value, op, repeat))
     return (total - sent) * op.repeat, spent, collectives
 
 

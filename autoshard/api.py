@@ -31,7 +31,7 @@ from autoshard.frontend.user_constraints import (
     resolve_constraints,
 )
 from autoshard.graph.program import Graph
-from autoshard.hand_plans import hand_baselines
+from autoshard.hand_plans import hand_baselines, impossible_note
 from autoshard.memory_budget import parse_memory_budget
 from autoshard.plan import AskedTerm, Baseline, PlanData, PlannedTensor, SolverFacts
 from autoshard.planner import (
@@ -380,6 +380,8 @@ def _plan_data(name: str, traced: Traced, solved: _Solved) -> PlanData:
     solution, setting = solved.solution, solved.setting
     account = solution.account
     rounds, listing = planned_rounds(solution)
+    compares = setting.baselines and solution.is_feasible
+    notes = impossible_note(solved.by_hand) if compares else ()
     uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
     return with_short_sources(
         PlanData(
@@ -404,7 +406,7 @@ def _plan_data(name: str, traced: Traced, solved: _Solved) -> PlanData:
             asked=tuple(AskedTerm(text=term.text, paths=term.paths) for term in solved.asked.asked),
             rounds=rounds,
             listing=listing,
-            notes=(*traced.notes, *solution.graph.notes),
+            notes=(*traced.notes, *solution.graph.notes, *notes),
             stage_seconds=dict(setting.stages.seconds),
             versions={
                 "autoshard": VERSION,

@@ -293,7 +293,10 @@ class Encoder:
                     c.side(is_result=key[1])[key[2]] for c in self._candidates[op.index]
                 )
                 ends[key] = TiedTensor(
-                    node_by_op[op.index], layouts, self._end_label(op, value, pins)
+                    node_by_op[op.index],
+                    layouts,
+                    self._end_label(op, value, pins),
+                    is_asked=value in pins.get(op.index, {}),
                 )
             return ends[key]
 

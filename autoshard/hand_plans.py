@@ -12,13 +12,16 @@ from dataclasses import replace
 from autoshard.errors import ShardingError
 from autoshard.graph.program import Graph
 from autoshard.layouts import Layout, MeshParts, Parts
+from autoshard.op_candidates import read_pins
 from autoshard.plan import Baseline
 from autoshard.planner import Solution, SolveOptions, price_layouts
 from autoshard.sharding import Sharding
+from autoshard.ties import constrained_arguments
 
 Propagate = Callable[[Sequence[Sharding | None], Sequence[Sharding | None]], Mapping[str, Sharding]]
 
 BATCH_DIM = 0
+HAND_PLANS = ("replicated", "data parallel", "fsdp")
 
 
 def hand_plans(
@@ -46,11 +49,7 @@ def hand_plans(
         _cut(parts, shape, everything, _largest_divisible(parts, shape)) if i in state else layout
         for i, (layout, shape) in enumerate(zip(batch, shapes, strict=True))
     ]
-    return {
-        "replicated": tuple(whole),
-        "data parallel": tuple(batch),
-        "fsdp": tuple(sharded),
-    }
+    return dict(zip(HAND_PLANS, map(tuple, (whole, batch, sharded)), strict=True))
 
 
 def hand_baselines(
@@ -62,16 +61,20 @@ def hand_baselines(
     """Price the hand plans of a program in its own planning problem.
 
     Args:
-        solution: Our plan. Arguments whose sharding the user fixed keep it.
+        solution: Our plan. Arguments whose sharding the user fixed, or that must be sharded like
+            what the user fixed, keep theirs.
         propagate: Shardings of all values from those of arguments and results.
         budget: Bytes per device allowed, or None.
         options: For the small solves.
+
+    Returns:
+        Without the plans that contradict what was asked.
     """
     carried = solution.encoder.wishes.alike
     plans = hand_plans(solution.graph, solution.encoded.parts, carried)
     found = []
     for name, arguments in plans.items():
-        layouts = _spread(solution, _with_wishes(solution, arguments), carried, propagate)
+        layouts = _spread(solution, _with_fixed(solution, arguments), carried, propagate)
         priced = price_layouts(solution, layouts, replace(options, backend="auto"))
         if priced is None:
             continue
@@ -89,12 +92,36 @@ def hand_baselines(
     return tuple(found)
 
 
-def _with_wishes(solution: Solution, arguments: Sequence[Layout]) -> list[Layout]:
-    wished = solution.encoder.wishes.arguments
+def impossible_note(baselines: Sequence[Baseline]) -> tuple[str, ...]:
+    """What to tell of the hand plans that could not be priced; nothing where all were."""
+    priced = {baseline.name for baseline in baselines}
+    missing = [name for name in HAND_PLANS if name not in priced]
+    if not missing:
+        return ()
+    return (f"not possible under what was asked, and so not compared with: {', '.join(missing)}",)
+
+
+def _with_fixed(solution: Solution, arguments: Sequence[Layout]) -> list[Layout]:
+    fixed = _fixed_ops(solution)
     return [
-        layout if wish is None else solution.decoded.layouts[op.results[0]]
-        for layout, wish, op in zip(arguments, wished, solution.graph.arguments, strict=True)
+        solution.decoded.layouts[op.results[0]] if op.index in fixed else layout
+        for layout, op in zip(arguments, solution.graph.arguments, strict=True)
     ]
+
+
+def _fixed_ops(solution: Solution) -> set[int]:
+    """Ops whose tensors the user fixed, and those that must end like one of them."""
+    graph, wishes = solution.graph, solution.encoder.wishes
+    alike = [
+        *({graph.arguments[a].index, graph.results[r].index} for a, r in wishes.alike),
+        *({op for op, _ in wish.members} for wish in wishes.groups),
+        *({graph.values[value].op for value in group} for group in graph.groups),
+        *({argument.index, asked.index} for argument, asked in constrained_arguments(graph, wishes)),
+    ]
+    fixed = set(read_pins(graph, solution.encoded.parts, wishes))
+    while any(not fixed.isdisjoint(ops) and not ops <= fixed for ops in alike):
+        fixed.update(*(ops for ops in alike if not fixed.isdisjoint(ops)))
+    return fixed
 
 
 def _spread(

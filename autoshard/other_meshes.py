@@ -193,7 +193,21 @@ def misfit(sharding: Sharding, mesh: Mesh, shape: Sequence[int]) -> tuple[str, s
                 f"the sharding uses axis {ref} twice",
                 "an axis cuts one dimension of a tensor at most",
             )
+        end = ref.pre_size * ref.size_on(mesh)
+        if mesh.sizes[ref.name] % end:
+            return (
+                f"the sharding uses {ref}, and {ref.pre_size} * {ref.size} = {end} does not divide"
+                f" the size {mesh.sizes[ref.name]} of the axis",
+                'write a part as "x":(size before it)its size, both dividing the axis together',
+            )
         seen.append(ref)
+    for index, dim in enumerate(sharding.dims):
+        if dim.priority is not None and dim.is_closed and not dim.axes:
+            return (
+                f"dimension {index} is empty and closed, so its priority p{dim.priority} has"
+                " nothing to order",
+                f"leave the priority out, or open the dimension: {{?}}p{dim.priority}",
+            )
     for index, (dim, size) in enumerate(zip(sharding.dims, shape, strict=True)):
         shards = prod(ref.size_on(mesh) for ref in dim.axes)
         if size % shards:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from autoshard.graph.collective import PredictedCollective
 from autoshard.plan import (
+    AskedTerm,
     Baseline,
     LiveTensor,
     Miss,
@@ -56,6 +57,7 @@ class PlanDiff:
     """
 
     program: tuple[Change, ...] = ()
+    asked: tuple[Change, ...] = ()
     totals: tuple[Change, ...] = ()
     arguments: tuple[Change, ...] = ()
     results: tuple[Change, ...] = ()
@@ -82,6 +84,7 @@ def diff_plans(before: PlanData, after: PlanData) -> PlanDiff:
     before, after = with_short_sources(before), with_short_sources(after)
     return PlanDiff(
         program=_program(before, after),
+        asked=_by_key(_asked(before), _asked(after), _asked_text),
         totals=_totals(before, after),
         arguments=_by_key(_tensors(before.arguments), _tensors(after.arguments), _tensor_text),
         results=_by_key(_tensors(before.results), _tensors(after.results), _tensor_text),
@@ -109,6 +112,14 @@ def _program(before: PlanData, after: PlanData) -> tuple[Change, ...]:
         _text("mesh", format_mesh(before.mesh), format_mesh(after.mesh)),
         _text("hardware", before.hardware, after.hardware),
     )
+
+
+def _asked(plan: PlanData) -> dict[str, AskedTerm]:
+    return _numbered(plan.asked, lambda term: term.text)
+
+
+def _asked_text(term: AskedTerm) -> str:
+    return ", ".join(term.paths)
 
 
 def _totals(before: PlanData, after: PlanData) -> tuple[Change, ...]:

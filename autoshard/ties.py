@@ -22,11 +22,13 @@ class TiedTensor:
         node: The op that decides it.
         layouts: Its layout under each candidate of that op.
         label: Names the tensor, and who fixed its sharding where someone did.
+        is_asked: Whether someone did.
     """
 
     node: int
     layouts: tuple[Layout, ...]
     label: str
+    is_asked: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,11 +77,19 @@ def _clash(before: Sequence[TiedTensor], last: TiedTensor, reason: str) -> Const
     wanted = set(last.layouts)
     against = [other for other in before if wanted.isdisjoint(other.layouts)][:1] or before
     named = "; ".join(tensor.label for tensor in (*against, last))
+    fix = (
+        "ask for one sharding for all of them, or leave the others free (None, or"
+        " P.UNCONSTRAINED dimensions)"
+    )
+    if not all(tensor.is_asked for tensor in (*against, last)):
+        fix = (
+            "ask for a sharding that the other can have too: one that divides it, on the plan's"
+            " mesh; or let it not be alike"
+        )
     return ConstraintError(
         f"tensors that must be sharded alike have no sharding in common: {named}",
         where=reason,
-        fix="ask for one sharding for all of them, or leave the others free (None, or"
-        " P.UNCONSTRAINED dimensions)",
+        fix=fix,
     )
 
 

@@ -80,5 +80,6 @@ def pick_solver(problem: Problem) -> Pick:
         )
     return Pick(
         Bounds(),
-        f"memory rows can bind; {problem.num_nodes} nodes are bounded with prices for memory",
+        f"memory rows can bind; {problem.num_nodes} nodes are bounded and pruned for an exact "
+        "finish, beside message passing and moves",
     )

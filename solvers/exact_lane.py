@@ -24,8 +24,8 @@ WHOLE_COLUMNS = 10_000
 """Columns of the largest model handed to branch and cut as it is."""
 
 NETWORK_NODES, FIRST_SHARE = 1000, 0.2
-"""Where toulbar2 is installed it goes on with problems of at most so many nodes, after this share of
-the time."""
+"""Where toulbar2 is installed it goes on with problems of at most so many nodes, after this share
+of the time."""
 
 WORTH_TYING = 0.5
 """Repeated parts are tied where that leaves at most this share of the columns."""

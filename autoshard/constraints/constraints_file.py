@@ -100,11 +100,7 @@ class _Reader:
     def terms(self, root: yaml.Node) -> Iterator[Term]:
         sections = dict(self.sections(root))
         for name, node in self.mapping(sections.get("meshes")):
-            mesh = self.parsed(node, parse_mesh)
-            if mesh is not None and (wrong := verify_mesh(mesh)):
-                self.refuse(node, f"mesh {name}: {'; '.join(wrong)}", "correct it")
-            elif mesh is not None:
-                self.meshes[name] = mesh
+            self.read_mesh(name, node)
         for select, node in self.mapping(sections.get("pins")):
             yield from self.pin(select, node)
         for node in self.sequence(sections.get("uses")):
@@ -119,6 +115,19 @@ class _Reader:
             else:
                 fix = f"the sections are {', '.join(_SECTIONS)}"
                 self.refuse(node, f"there is no section `{name}`", fix)
+
+    def read_mesh(self, name: str, node: yaml.Node) -> None:
+        mesh = self.parsed(node, parse_mesh)
+        if name == DEFAULT_MESH_NAME:
+            self.refuse(
+                node,
+                f"@{name} is the plan's mesh, which a file does not define",
+                "call this one something else",
+            )
+        elif mesh is not None and (wrong := verify_mesh(mesh)):
+            self.refuse(node, f"mesh {name}: {'; '.join(wrong)}", "correct it")
+        elif mesh is not None:
+            self.meshes[name] = mesh
 
     def pin(self, select: str, node: yaml.Node) -> Iterator[Term]:
         sharding = self.sharding(node)

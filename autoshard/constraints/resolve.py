@@ -98,6 +98,8 @@ def resolve(
         resolver.take(term)
     resolver.check_groups()
     resolver.refuse_problems()
+    resolver.spread_other_meshes()
+    resolver.refuse_problems()
     asked = resolver.merged
     return Resolved(
         arguments=tuple(asked.pop(f"in.{n}", None) for n in range(len(program.arguments))),
@@ -195,8 +197,8 @@ class _Resolver:
             if wrong is not None:
                 raise ConstraintError(f"{tensor}: {wrong[0]}", where=str(term), fix=wrong[1])
         except AutoshardError as error:
-            found = ConstraintError(error.what, where=error.where or str(term), fix=error.fix)
-            self.problems.append(found)
+            what = error.what if str(tensor) in error.what else f"{tensor}: {error.what}"
+            self.problems.append(ConstraintError(what, where=str(term), fix=error.fix))
             return
         self.ask(place, tensor, canonicalize(sharding, self.mesh), str(term))
 
@@ -241,14 +243,17 @@ class _Resolver:
                 self._take_sharding(_READ + read, tensor, term)
             places += reads
         if not places:
-            by = "nothing" if term.by is None else f"nothing at `{term.by}`"
-            raise ConstraintError(
-                f"{by} reads {tensors[0]}"
-                + (f" or the {len(tensors) - 1} others selected" if len(tensors) > 1 else ""),
-                where=said,
-                fix="name a line that reads it, or pin the tensor itself",
-            )
+            raise self._nothing_reads(term, tensors)
         self._remember(term, places)
+
+    def _nothing_reads(self, term: Uses, tensors: Sequence[Selected]) -> ConstraintError:
+        by = "nothing" if term.by is None else f"nothing at `{term.by}`"
+        others = f" or the {len(tensors) - 1} others selected" if len(tensors) > 1 else ""
+        return ConstraintError(
+            f"{by} reads {tensors[0]}{others}",
+            where=str(term),
+            fix=self.chooser.reading_lines(tensors),
+        )
 
     def _take_group(self, term: Group) -> None:
         number = len(self._groups) if term.id is None else self._group_by_id.get(term.id)
@@ -267,7 +272,9 @@ class _Resolver:
                     paths.append(tensor.path)
             except ConstraintError as error:
                 self.problems.append(error)
-        self.asked.append(Asked(str(term), tuple(paths)))
+        members_said = ", ".join(f"`{select}`" for select in term.selects)
+        text = str(term) if term.id is None else f"{term}: {members_said}"
+        self.asked.append(Asked(text, tuple(paths)))
 
     def check_groups(self) -> None:
         """Members have as many dimensions as one another, and their pins go together."""
@@ -309,6 +316,25 @@ class _Resolver:
                     fix="ask for one sharding for all of them, or take one out of the group",
                 )
             )
+
+    def spread_other_meshes(self) -> None:
+        """Ask the same of all members of a group of which one is on another mesh.
+
+        No op makes a tensor there by itself, so none would come there by being alike.
+        """
+        for said, members in self._groups:
+            asked = [self.merged[path] for path in members if path in self.merged]
+            there = next((s for s in asked if s.inlined_mesh is not None), None)
+            if there is None:
+                continue
+            for path, tensor in members.items():
+                self.merged.setdefault(path, there)
+                wrong = misfit(there, self.mesh, tensor.type.shape)
+                if wrong is not None:
+                    where = "; ".join(dict.fromkeys(said))
+                    self.problems.append(
+                        ConstraintError(f"{tensor}: {wrong[0]}", where=where, fix=wrong[1])
+                    )
 
     def groups(self) -> tuple[Alike, ...]:
         return tuple(

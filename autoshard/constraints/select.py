@@ -105,6 +105,32 @@ class Chooser:
                     found += self._operands_at(reader, name)
         return tuple(found)
 
+    def reading_lines(self, tensors: Sequence[Selected]) -> str:
+        """What to name instead of a line that does not read tensors."""
+        readers = dict.fromkeys(
+            reader
+            for tensor in tensors
+            for name in self._aliases(tensor.path)
+            for reader in self._readers.get(name, ())
+        )
+        equations = [self.program.equations[reader] for reader in readers]
+        lines = dict.fromkeys(
+            f"{_short(e.line)} {e.primitive}" + (" backward" if e.is_backward else "")
+            for e in equations
+            if e.line
+        )
+        if not lines:
+            return "pin the tensor itself"
+        shown = f"name a line that reads it: {_listed(lines)}; or pin the tensor itself"
+        anew = sorted({e.primitive for e in equations if _gives_anew(e)})
+        if not anew:
+            return shown
+        return (
+            f"{shown}. A body of {' or '.join(anew)} reads a tensor of its own (a slice, what is"
+            " carried, a device's piece): give that a jax.ad_checkpoint.checkpoint_name there, and"
+            " select it by name:..."
+        )
+
     def check_reader(self, by: Selector, said: str) -> None:
         """Refuse a reader that is no line or name of the program.
 
@@ -287,6 +313,11 @@ class Chooser:
             return f"lines of {selector.file} that compute something near: {_listed(near)}"
         files = {_base(e.line.rpartition(":")[0]) for e in equations if e.line}
         return _choice(_base(selector.file), files, "source files")
+
+
+def _gives_anew(equation: Equation) -> bool:
+    """Whether its body is given other tensors than the equation reads."""
+    return bool(equation.bodies) and equation.primitive in ("scan", "while", "shard_map")
 
 
 def _is_at(selector: SourceSelector, equation: Equation) -> bool:

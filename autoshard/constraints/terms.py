@@ -104,7 +104,7 @@ class Group:
         where: Where it is written.
 
     Raises:
-        InputError: A selector cannot be read.
+        InputError: There is no selector, or one cannot be read, or the id is something else.
     """
 
     selects: tuple[str, ...]
@@ -119,6 +119,12 @@ class Group:
                 "a group without selectors holds nothing",
                 where=_at("group" if id is None else f"group {id!r}", where),
                 fix='name its members, as in Group("params**", "momentum**")',
+            )
+        if not isinstance(id, (str, int, type(None))):
+            raise InputError(
+                f"expected a name or number for a group, found {type(id).__name__}",
+                where=f"id={id!r}",
+                fix='write Group("params**", "momentum**", id="state")',
             )
         object.__setattr__(self, "selects", selects)
         object.__setattr__(self, "id", id)

@@ -22,12 +22,14 @@ class AskedInside:
         uses: Of single reads (`7.jaxpr/38<1`), likewise; only those read a CONSTRAINT.
         held: Values that have one sharding even if every device makes them itself.
         operand_paths: By equation path, the path of each operand.
+        said: By path, who asks for it, for errors.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
     uses: Mapping[str, str] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
     operand_paths: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    said: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,10 +109,12 @@ def module_to_graph(
 def _check_all_asked(importer: Importer) -> None:
     missing = missing_paths(importer.asked, importer.build)
     if missing:
+        said = dict.fromkeys(importer.asked.said.get(path, path) for path in missing)
+        count = "a value or read" if len(missing) == 1 else f"{len(missing)} values and reads"
         raise ConstraintError(
-            f"{', '.join(missing[:5])}: nothing of this is left in the lowered program, so it has"
-            " no sharding",
-            where=f"{len(missing)} of the values and reads that constraints select",
+            f"{count} asked for cannot be found in the lowered program, so there is nothing to"
+            " shard",
+            where="; ".join(said),
             fix="select a value that the result depends on",
         )
 

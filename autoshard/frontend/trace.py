@@ -23,6 +23,7 @@ from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.fingerprint import record_program
 from autoshard.frontend.meshes import abstract_mesh, mesh_context
 from autoshard.frontend.program_record import ProgramRecord
+from autoshard.frontend.refused_borders import reused_manual_axes
 from autoshard.frontend.signature import (
     Call,
     FlatTree,
@@ -300,6 +301,8 @@ def _lower(
     try:
         return _with_jaxpr(stage, tagged).lower(lowering_platforms=(platform,)), platform, ()
     except Exception as error:
+        if (reused := reused_manual_axes(stage.jaxpr.jaxpr)) is not None:
+            raise reused from error
         if platform == "cpu":
             raise does_not_lower(call, platform, error) from error
         first = error

@@ -130,4 +130,5 @@ def asked_inside(resolved: Resolved, traced: Traced, mesh: Mesh) -> AskedInside:
         uses={path: text(sharding) for path, sharding in resolved.uses.items()},
         held=frozenset(path for group in resolved.groups for path in group.paths),
         operand_paths=traced.operand_paths,
+        said={path: term.text for term in resolved.asked for path in term.paths},
     )

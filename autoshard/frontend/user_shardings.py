@@ -63,12 +63,20 @@ def spec_to_sharding(spec: PartitionSpec, rank: int, where: str = "") -> Shardin
     """A `PartitionSpec` for an array of this rank.
 
     Raises:
-        ShardingError: The spec has more entries than the array has dimensions.
+        ShardingError: The spec has more entries than the array has dimensions, or says over which
+            axes a gradient is reduced.
     """
-    entries = tuple(spec)
+    entries = spec.partitions
+    if spec.reduced:
+        raise ShardingError(
+            f"{spec} has reduced axes, which say nothing of where a tensor lies",
+            where=where,
+            fix="leave them out",
+        )
     if len(entries) > rank:
         raise ShardingError(
-            f"{spec} has {len(entries)} entries for {rank} dimension{'' if rank == 1 else 's'}",
+            f"{spec} has {len(entries)} {'entry' if len(entries) == 1 else 'entries'} for {rank}"
+            f" dimension{'' if rank == 1 else 's'}",
             where=where,
             fix="write one entry per dimension; None or a missing entry leaves it uncut",
         )

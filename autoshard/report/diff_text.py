@@ -49,6 +49,8 @@ def _report(diff: PlanDiff, before: str, after: str) -> RenderableType:
     parts: list[RenderableType] = [plain(f"{before} -> {after}", "bold")]
     if diff.program:
         parts.append(_section("Program", diff.program))
+    if diff.asked:
+        parts.append(_section("Asked for", diff.asked))
     if diff.totals:
         parts.append(section(heading("Totals"), _numbers(diff.totals)))
     for title, changes in (("Arguments", diff.arguments), ("Results", diff.results)):

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autoshard.graph.collective import PredictedCollective
-from autoshard.plan import LiveTensor, PlanData, PlannedOp, PlannedRound, PlannedTensor
+from autoshard.plan import (
+    AskedTerm,
+    LiveTensor,
+    PlanData,
+    PlannedOp,
+    PlannedRound,
+    PlannedTensor,
+)
 from autoshard.report.alike import gather_alike
 from autoshard.report.spec_text import format_spec
+from autoshard.sharding import Sharding
 from autoshard.source_names import with_short_sources
 
 _NUM_TENSORS = 40
@@ -170,6 +178,21 @@ class RoundRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRow:
+    """One of the constraints given to the planner, and what became of it.
+
+    Args:
+        text: What it says.
+        num_tensors: How many tensors or reads it is about.
+        specs: The shardings they have, each once, in their order.
+    """
+
+    text: str
+    num_tensors: int
+    specs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFacts:
     """Everything a report shows, in its order.
 
@@ -208,6 +231,7 @@ class ReportFacts:
     reduced_nodes: int
     reduced_columns: int
     plans: tuple[PlanRow, ...]
+    asked: tuple[AskedRow, ...]
     rounds: tuple[RoundRow, ...]
     arguments: tuple[TensorRow, ...]
     num_arguments: int
@@ -265,6 +289,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         reduced_nodes=plan.solver.reduced_nodes,
         reduced_columns=plan.solver.reduced_columns,
         plans=_plan_rows(plan, fits=over == 0),
+        asked=tuple(_asked_row(plan, term) for term in plan.asked),
         rounds=tuple(map(_round_row, plan.rounds)),
         arguments=arguments,
         num_arguments=len(plan.arguments),
@@ -325,6 +350,24 @@ def _plan_rows(plan: PlanData, *, fits: bool) -> tuple[PlanRow, ...]:
             for baseline in plan.baselines
         ),
     )
+
+
+def _asked_row(plan: PlanData, term: AskedTerm) -> AskedRow:
+    specs = (format_spec(sharding) for path in term.paths for sharding in _found_at(plan, path))
+    return AskedRow(
+        text=term.text, num_tensors=len(term.paths), specs=tuple(dict.fromkeys(specs))
+    )
+
+
+def _found_at(plan: PlanData, path: str) -> Iterator[Sharding]:
+    """The planned sharding of what a path of an asked term leads to."""
+    kind, _, number = path.partition(".") if path.startswith("in.") else path.partition("<")
+    if path in plan.wanted_uses:
+        yield plan.wanted_uses[path]
+    elif path in plan.values:
+        yield plan.values[path]
+    elif kind in ("in", "out"):
+        yield (plan.arguments if kind == "in" else plan.results)[int(number)].sharding
 
 
 def _round_row(found: PlannedRound) -> RoundRow:

@@ -27,6 +27,8 @@ from autoshard.report.quantities import (
 
 _MAX_CONSTRAINTS = 30
 _MAX_MISSES = 10
+_MAX_ASKED = 20
+_MAX_SPECS = 3
 
 
 def format_report(plan: PlanData, width: int = 100) -> str:
@@ -49,11 +51,19 @@ def print_report(plan: PlanData, file: TextIO, width: int | None = None) -> None
 
 def _report(facts: ReportFacts) -> RenderableType:
     if not facts.is_feasible:
-        return Group(_title(facts), _missed(facts), _rounds(facts), _live(facts), *_ending(facts))
+        return Group(
+            _title(facts),
+            _missed(facts),
+            _asked(facts),
+            _rounds(facts),
+            _live(facts),
+            *_ending(facts),
+        )
     parts = [
         _title(facts),
         _totals(facts),
         _plans(facts),
+        _asked(facts),
         _rounds(facts),
         _tensors(
             "Arguments",
@@ -161,13 +171,35 @@ def _plans(facts: ReportFacts) -> RenderableType:
     )
 
 
+def _asked(facts: ReportFacts) -> RenderableType:
+    if not facts.asked:
+        return Group()
+    rows = [
+        (row.text, f"{row.num_tensors:,}", _some(row.specs)) for row in facts.asked[:_MAX_ASKED]
+    ]
+    if len(facts.asked) > _MAX_ASKED:
+        rows.append((f"and {len(facts.asked) - _MAX_ASKED:,} more", "", ""))
+    return section(
+        heading("Asked for", "constraints given, and what the plan has there"),
+        table(("constraint", ">tensors", "sharding"), rows),
+    )
+
+
+def _some(specs: tuple[str, ...]) -> str:
+    """The first few, each on a line of its own."""
+    lines = list(specs[:_MAX_SPECS])
+    if len(specs) > _MAX_SPECS:
+        lines.append(f"and {len(specs) - _MAX_SPECS:,} more")
+    return "\n".join(lines)
+
+
 def _rounds(facts: ReportFacts) -> RenderableType:
     if not facts.rounds:
         return Group()
     rows = [
         (
             str(row.priority),
-            _asked(row),
+            _round_asks(row),
             ", ".join(row.axes),
             format_seconds(row.seconds),
             format_bytes(row.collective_bytes),
@@ -181,7 +213,7 @@ def _rounds(facts: ReportFacts) -> RenderableType:
     )
 
 
-def _asked(row: RoundRow) -> str:
+def _round_asks(row: RoundRow) -> str:
     more = row.num_asked - 1
     return f"{row.first_asked} and {more:,} more" if more > 0 else row.first_asked
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from solvers.presolve.graph import ChoiceGraph, Term, summed_terms
 from solvers.problem import IntArray
-from solvers.saturating import FORBIDDEN_FROM, is_allowed
+from solvers.saturating import FORBIDDEN_FROM, add, is_allowed
 
 Rule = Callable[[ChoiceGraph, int], None]
 
@@ -93,6 +93,29 @@ def _only_partner(table: IntArray, is_turned: bool) -> IntArray:
 
 def _is_onto(partner: IntArray) -> bool:
     return len(np.unique(partner)) == len(partner)
+
+
+def merge_leaf(graph: ChoiceGraph, node: int) -> None:
+    """Takes out a node with one neighbour if each choice there leaves it one choice to want.
+
+    That is the cheapest with the neighbour's choice, if it holds least at every time as well.
+    """
+    if len(graph.neighbours[node]) != 1:
+        return
+    (leader,) = graph.neighbours[node]
+    if graph.terms_between(node, leader):
+        return
+    costs = add(graph.table(leader, node), graph.costs_of(node)[None, :])
+    allowed = is_allowed(costs)
+    if not allowed.any(axis=1).all():
+        return  # `forbid` comes first
+    wanted = costs == costs.min(axis=1)[:, None]
+    for usage in usage_by_time(graph.node_terms[node]):
+        held = np.where(allowed, usage[None, :], _BLOCKED)
+        wanted &= held == held.min(axis=1)[:, None]
+        if not wanted.any(axis=1).all():
+            return
+    graph.merge(node, leader, wanted.argmax(axis=1).astype(np.int64))
 
 
 def drop_dominated(graph: ChoiceGraph, node: int) -> None:
@@ -184,4 +207,4 @@ def usage_by_time(terms: list[Term]) -> list[IntArray]:
 STRUCTURAL_RULES: tuple[Rule, ...] = (forbid, decompose, fix_single, merge_forced)
 """Those that look only at what is allowed and at the shape of tables: fast on any problem."""
 
-ALL_RULES: tuple[Rule, ...] = (*STRUCTURAL_RULES, drop_dominated)
+ALL_RULES: tuple[Rule, ...] = (*STRUCTURAL_RULES, merge_leaf, drop_dominated)

@@ -34,6 +34,11 @@ SCHEDULES = tuple(
 )
 """All are tried for a short time; the better ones go on for longer."""
 
+SCHEDULES_FROM_MESSAGES = tuple(
+    Schedule(hot=hot, cold=hot / 100, price_share=1.0) for hot in (0.3, 0.1)
+)
+"""Cool enough to stay near where they start: at what the messages say by then."""
+
 REPAIRS = (
     Schedule(hot=0.0, cold=0.0, price_share=1.0),
     Schedule(hot=3.0, cold=0.03, price_share=1.0),
@@ -52,6 +57,7 @@ _LATER_BOUND_SHARE = 0.08  # of a trial's time, after it
 RESTARTS = "restarts"
 
 _NEAR = 1.05  # costs this close to the best are worth more time where the way there differs
+_SWEEPS_BEFORE_READING = 5
 _SWEEPS_BEFORE_BRANCHING = 60
 _STALLED_SWEEPS = 150
 _STALLED_GAIN = 2e-5
@@ -305,11 +311,16 @@ class _Lane:
         def walking(schedule: Schedule) -> Callable[[Effort, IntArray], float]:
             return lambda effort, start: self.walk(schedule, effort, start)
 
+        def reading(schedule: Schedule) -> Callable[[Effort, IntArray], float]:
+            return lambda effort, _: self.walk(schedule, effort, self.read_off())
+
+        cool = SCHEDULES_FROM_MESSAGES
         walks = [_Trial(f"walk from {s}", walking(s)) for s in SCHEDULES]
         return [
             _Trial("optima at given prices", self.find_optimum),
             _Trial(RESTARTS, self.restart),
             *walks,
+            *(_Trial(f"walk from the messages, from {s}", reading(s)) for s in cool),
         ]
 
     def try_all(self) -> None:
@@ -347,6 +358,14 @@ class _Lane:
         self.annealer.anneal(walk, self.energies(schedule.price_share), hot, cold, effort)
         self.finish(walk)
         return float(walk.costs[1])
+
+    def read_off(self) -> IntArray:
+        """Reads choices off the messages at the best prices; they need not fit."""
+        self.rule.settle(self.rule.best_prices)
+        found = self.ascent.sweep()
+        for _ in range(_SWEEPS_BEFORE_READING):
+            found = self.ascent.sweep()
+        return min(found, key=lambda choices: cost_of_walk(self.layout.graph, choices))
 
     def find_optimum(self, effort: Effort, _: IntArray) -> float:
         """Solves without memory terms at given prices, and goes down from there."""

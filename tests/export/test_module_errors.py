@@ -22,8 +22,7 @@ WHOLE = "  fix: pass the whole module, written for this version of StableHLO"
     [
         (
             GOOD[: GOOD.index("tanh") + 2],
-            "the module does not parse: custom op 'stablehlo.ta' is unknown (tried 'func.stablehlo.ta'"
-            " as well)\n"
+            "the module does not parse: custom op 'stablehlo.ta' is unknown\n"
             "  where: the module, line 3, column 8\n"
             "      %0 = stablehlo.ta\n"
             "           ^\n" + WHOLE,

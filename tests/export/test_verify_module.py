@@ -25,8 +25,8 @@ def _module(*lines: str, given: str = BOTH, out: str = "8x32xf32", wanted: str =
     return "\n".join(
         [
             'sdy.mesh @mesh = <["x"=4, "y"=2]>',
-            f"func.func @main(%a: tensor<8x32xf32> {{sdy.sharding = #sdy.sharding<@mesh, {given}>}})"
-            f" -> {result} {{",
+            "func.func @main(%a: tensor<8x32xf32>"
+            f" {{sdy.sharding = #sdy.sharding<@mesh, {given}>}}) -> {result} {{",
             *(f"  {line}" for line in lines),
             f"  return %0 : tensor<{out}>",
             "}",
@@ -137,14 +137,14 @@ def test_bytecode_is_verified_as_it_would_be_printed() -> None:
     assert (violation.op, violation.place.line) == ("stablehlo.tanh", 4)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_module_without_violations_is_one_jaxlibs_pass_leaves_alone(seed: int) -> None:
     final = run_stages(sharded_module(seed), "explicit")
     assert verify_module(final) == ()
     assert jaxlibs(final, EXPLICIT).count("sdy.reshard") == final.count("sdy.reshard")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_module_that_jaxlibs_pass_changes_has_violations(seed: int) -> None:
     text = sharded_module(seed)
     assert jaxlibs(text, EXPLICIT) != jaxlibs(text, "")

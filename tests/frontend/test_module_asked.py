@@ -123,8 +123,9 @@ def test_what_the_lowering_removed_cannot_be_asked() -> None:
     with pytest.raises(ConstraintError) as caught:
         asked(jnp.sin, X, values=("7.0",))
     assert str(caught.value) == (
-        "7.0: nothing of this is left in the lowered program, so it has no sharding\n"
-        "  where: 1 of the values and reads that constraints select\n"
+        "a value or read asked for cannot be found in the lowered program, so there is nothing to"
+        " shard\n"
+        "  where: pin `net.py:3`\n"
         "  fix: select a value that the result depends on"
     )
 

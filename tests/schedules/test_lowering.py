@@ -223,6 +223,20 @@ def test_meshes_with_explicit_axes_and_more_axes_than_needed_will_do() -> None:
     close(jax.jit(schedules.cannon(mesh, ("x", "y")))(a, b), a @ b)
 
 
+def test_a_batch_that_is_mapped_over_stays_cut_along_an_axis_of_its_own() -> None:
+    mesh = mesh_of((2, 2, 2))
+    places = NamedSharding(mesh, P("x", "y", "z")), NamedSharding(mesh, P("y", "z"))
+    batched = jax.vmap(schedules.cannon(mesh, ("y", "z")), (0, None))
+    run = jax.jit(batched, in_shardings=places)
+    a, b = jnp.arange(128.0).reshape(2, 8, 8), jnp.ones((8, 8))
+    program = run.lower(a, b).compile()
+    kinds = {c.kind for c in read_collectives(program.as_text() or "")}
+    assert kinds == {"collective-permute"}
+    value = run(a, b)
+    assert value.sharding.is_equivalent_to(places[0], 3)
+    close(value, a @ b)
+
+
 @pytest.mark.parametrize(
     ("left", "right", "dims"),
     [

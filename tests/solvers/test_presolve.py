@@ -25,6 +25,7 @@ from solvers.presolve.rules import (
     fix_single,
     forbid,
     merge_forced,
+    merge_leaf,
 )
 from solvers.problem import IntArray
 from tests.solvers.instances import small_problems
@@ -156,6 +157,21 @@ def test_merge_forced_lets_a_node_follow_and_takes_its_memory_over() -> None:
     assert small.restore((0,)) in {(0, 1), (1, 0)}
     held = {small.restore((s,)): small.problem.node_costs[0][s] + small.constant for s in (0, 1)}
     assert held == {(0, 1): 25, (1, 0): 16}
+
+
+def test_merge_leaf_follows_where_the_cheapest_choice_is_the_leanest_too() -> None:
+    table = np.array([[0, 5, 9], [5, 0, 9]])
+    nodes = (ints(1, 2), ints(3, 3, 3))
+    dear_but_lean = NodeMemory(0, 0, 1, ints(1, 0))  # keeps node 0 from being merged instead
+    lean = NodeMemory(1, 0, 1, ints(4, 4, 6))
+    memory = (dear_but_lean, lean)
+    problem = Problem(nodes, (Edge(0, 1, table),), node_memory=memory, memory_limit=4)
+    small = presolve(problem, rules=(merge_leaf,))
+    assert small.problem.num_nodes == 1
+    assert {small.restore((s,)) for s in (0, 1)} == {(0, 0), (1, 1)}
+    memory = (dear_but_lean, replace(lean, usage=ints(4, 4, 3)))
+    kept = presolve(replace(problem, node_memory=memory), rules=(merge_leaf,))
+    assert kept.problem.num_nodes == 2
 
 
 def test_dominance_spares_a_dearer_choice_that_holds_less() -> None:

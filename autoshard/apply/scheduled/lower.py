@@ -66,7 +66,11 @@ def lower(
     )
     out_spec = partition_spec(placed.home_of[statement.result.tensor], axis_names)
     function: Callable[..., jax.Array] = jax.shard_map(
-        body.run, mesh=mesh, in_specs=in_specs, out_specs=out_spec
+        body.run,
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_spec,
+        axis_names=frozenset(axis_names),  # other axes may cut what is mapped over
     )
     return function
 

@@ -53,6 +53,10 @@ from autoshard.graph.rule import Rule
 from autoshard.sharding import Sharding
 
 
+_OWN_RULE = "autoshard_own_rule"
+"""Marks ops whose sharding rule was there before; the others lose theirs afterwards."""
+
+
 def insert_explicit_reshards(module: Module, prices: ModulePrices | None = None) -> None:
     """Insert reshards and all-reduces into a module, in place.
 
@@ -66,7 +70,9 @@ def insert_explicit_reshards(module: Module, prices: ModulePrices | None = None)
     Raises:
         ExportError: The module has no mesh, or shardings on several.
     """
-    had_no_rule = [op for op in operations_of(module.operation) if RULE not in op.attributes]
+    for op in operations_of(module.operation):
+        if RULE in op.attributes:
+            op.attributes[_OWN_RULE] = ir.UnitAttr.get()
     write_rules(module)
     inserter = _Inserter(module, ModuleMesh(module), prices or ReceivedBytes())
     for function in functions_of(module).values():
@@ -74,8 +80,10 @@ def insert_explicit_reshards(module: Module, prices: ModulePrices | None = None)
     settle_again(
         module, agree=inserter.agreement_of, tensor=inserter.tensor, is_work=inserter.is_work
     )
-    for op in had_no_rule:
-        if RULE in op.attributes:
+    for op in operations_of(module.operation):
+        if _OWN_RULE in op.attributes:
+            del op.attributes[_OWN_RULE]
+        elif RULE in op.attributes:
             del op.attributes[RULE]
 
 

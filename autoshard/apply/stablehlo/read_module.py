@@ -281,7 +281,7 @@ class _Tagger:
         manual = _is_all_manual(block)
         if prefix:
             for argument in list(block.arguments):
-                self._tag(argument, f"{prefix}in.{argument.arg_number}", ops[0], manual)
+                self._tag(argument, f"{prefix}in.{argument.arg_number}", ops[0], manual=manual)
         else:
             for argument in block.arguments:
                 self._path_of[argument] = f"in.{argument.arg_number}"
@@ -307,12 +307,16 @@ class _Tagger:
         op.location = ir.Location.name(f"E[{path}]", op.location)
         following = _next(op)
         for value in op.results:
-            if written[value.result_number] is not None:
-                self._constrain(value, written[value.result_number], op, following)
-            self._tag(value, f"{path}.{value.result_number}", following, manual)
+            named = f"{path}.{value.result_number}"
+            self._path_of[value] = named
+            wanted = written[value.result_number]
+            if wanted is not None and shape_of(value):
+                # Readers read what the constraint makes of it, which gets the name.
+                value = self._insert(value, sharding_attribute(wanted), op.location, following)
+            self._tag(value, named, following, manual=manual)
 
     def _paths(self, op: MlirOp) -> tuple[str | None, ...]:
-        return tuple(self._path_of.get(_untagged(value, self._path_of)) for value in op.operands)
+        return tuple(self._path_of.get(value) for value in op.operands)
 
     def _written(self, op: MlirOp) -> list[Sharding | None]:
         """Shardings written on an op's results, which become constraints; they leave the op."""
@@ -327,48 +331,24 @@ class _Tagger:
             for sharding in found
         ]
 
-    def _constrain(
-        self, value: MlirValue, sharding: Sharding | None, op: MlirOp, following: MlirOp
-    ) -> None:
-        if not shape_of(value) or sharding is None:
-            return
-        readers = [(use.owner.operation, use.operand_number) for use in value.uses]
-        made = sdy.ShardingConstraintOp(
-            value, sharding_attribute(sharding), ip=ir.InsertionPoint(following), loc=op.location
-        ).operation.results[0]
-        for reader, number in readers:
-            reader.operands[number] = made
-
-    def _tag(self, value: MlirValue, path: str, before: MlirOp, manual: bool) -> None:
+    def _tag(self, value: MlirValue, path: str, before: MlirOp, *, manual: bool) -> None:
         self._path_of[value] = path
         shape = shape_of(value)
-        readers = [(use.owner.operation, use.operand_number) for use in value.uses]
-        if not shape or not readers or manual:
+        if not shape or manual or not any(True for _ in value.uses):
             return
         attribute = sharding_attribute(Sharding.fully_open(len(shape), self.mesh_name))
-        constrained = [reader for reader, _ in readers if reader.name == "sdy.sharding_constraint"]
-        if constrained and len(readers) == 1:
-            # What a written sharding makes of the value has the name: readers read that.
-            value = constrained[0].results[0]
-            readers = [(use.owner.operation, use.operand_number) for use in value.uses]
-            self._path_of[value] = path
-            if not readers:
-                return
+        location = ir.Location.name(f"T[{path}]", before.location)
+        self._path_of[self._insert(value, attribute, location, before)] = path
+
+    def _insert(self, value: MlirValue, attribute: Any, location: Any, before: MlirOp) -> MlirValue:
+        """A constraint between a value and all that read it."""
+        readers = [(use.owner.operation, use.operand_number) for use in value.uses]
         made = sdy.ShardingConstraintOp(
-            value,
-            attribute,
-            ip=ir.InsertionPoint(before),
-            loc=ir.Location.name(f"T[{path}]", before.location),
+            value, attribute, ip=ir.InsertionPoint(before), loc=location
         ).operation.results[0]
-        self._path_of[made] = path
         for reader, number in readers:
             reader.operands[number] = made
-
-
-def _untagged(value: MlirValue, path_of: dict[MlirValue, str]) -> MlirValue:
-    """The value itself: what stands between has the same name."""
-    del path_of
-    return value
+        return made
 
 
 def _region_name(op: MlirOp, index: int) -> str:

@@ -49,8 +49,9 @@ def settle_again(
     for _ in range(_MAX_ROUNDS):
         _merge_reshards(module)
         changed = False
-        for op in list(operations_of(module.operation)):
-            if op.name != "sdy.reshard" and is_work(op) and _is_next_to_reshard(op):
+        # Ops that work are never erased on the way; reshards and sums between them are.
+        for op in [found for found in operations_of(module.operation) if is_work(found)]:
+            if _is_next_to_reshard(op):
                 changed = settler.settle(op) or changed
         if not changed:
             return

@@ -1,0 +1,178 @@
+"""A plan as a program: shardings on every value, and numbers as the JAX way's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+
+import autoshard
+from autoshard.apply.stablehlo import stage_names, verify_module
+from autoshard.apply.stablehlo.modules import (
+    SHARDING,
+    module_context,
+    operations_of,
+    parse_module,
+    result_shardings,
+    shape_of,
+)
+from autoshard.apply.stablehlo.value_shardings import HOLDS_PROGRAM
+from tests.export.compile_module import compiles
+from tests.export.programs import PROGRAMS, planned
+
+
+@cache
+def _planned(name: str) -> tuple[autoshard.Plan, tuple[Any, ...]]:
+    return planned(name)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_value_has_a_sharding(name: str) -> None:
+    plan, _ = _planned(name)
+    text = plan.stablehlo()
+    without = []
+    with module_context():
+        for op in operations_of(parse_module(text).operation):
+            holder = op.block.owner.operation.name if op.block is not None else ""
+            if op.name == "func.func":
+                for side in ("arg_attrs", "res_attrs"):
+                    assert str(op.attributes[side]).count(f"{SHARDING} =") == len(
+                        op.attributes[side]
+                    )
+            elif holder in HOLDS_PROGRAM and any(shape_of(v) is not None for v in op.results):
+                written = result_shardings(op)
+                if any(sharding is None for sharding in written):
+                    without.append(str(op)[:80])
+    assert without == []
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_after_the_last_step_no_op_has_incompatible_shardings(name: str) -> None:
+    plan, _ = _planned(name)
+    for stage in ("explicit", "no-rules", "collectives"):
+        assert verify_module(plan.stablehlo(stage)) == ()
+
+
+@pytest.mark.parametrize("stage", ["planned", *stage_names()])
+def test_each_step_leaves_no_more_of_what_it_removes(stage: str) -> None:
+    text = _planned("grouped")[0].stablehlo(stage)
+    names = stage_names()
+    place = 0 if stage == "planned" else names.index(stage)
+    if place >= names.index("reshards"):
+        assert "sdy.sharding_constraint" not in text
+    if place >= names.index("no-groups"):
+        assert "sdy.sharding_group" not in text
+    elif stage != "planned":
+        assert text.count("sdy.sharding_group") == 2
+    if place >= names.index("no-edges"):
+        assert "sdy.data_flow_edge" not in text
+    if place >= names.index("closed"):
+        assert "?" not in text
+    if stage == "collectives":
+        assert "sdy.reshard" not in text
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_exported_the_numbers_are_those_of_the_jax_way(name: str) -> None:
+    plan, args = _planned(name)
+    placed = [jax.device_put(a, s) for a, s in zip(args, plan.in_shardings, strict=True)]
+    wanted = plan.jit()(*placed)
+    found = jax.jit(plan.export().call)(*placed)
+    for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+        assert b.sharding.is_equivalent_to(a.sharding, a.ndim)
+
+
+@pytest.mark.parametrize("name", ["train", "branches"])
+def test_all_the_steps_compute_what_the_function_computes(name: str) -> None:
+    plan, args = _planned(name)
+    function, _ = PROGRAMS[name]
+    exported = plan.export()
+    text = plan.stablehlo("collectives", platform=jax.default_backend())
+    found = compiles(text, exported, args, plan)
+    for a, b in zip(jax.tree.leaves(jax.jit(function)(*args)), found, strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=2e-5)
+
+
+CALL = """
+import sys
+import jax, jax.export, numpy as np
+exported = jax.export.deserialize(open(sys.argv[1], "rb").read())
+mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("x", "y"))
+given = np.load(sys.argv[2])
+leaves = [given[f"arr_{i}"] for i in range(len(given.files))]
+placed = [jax.device_put(a, s) for a, s in zip(leaves, exported.in_shardings_jax(mesh))]
+args, kwargs = jax.tree.unflatten(exported.in_tree, placed)
+np.savez(sys.argv[3], *map(np.asarray, jax.tree.leaves(jax.jit(exported.call)(*args, **kwargs))))
+assert "autoshard" not in sys.modules
+"""
+
+
+def test_serialized_it_is_called_in_a_process_that_has_neither_function_nor_planner(
+    tmp_path: Path,
+) -> None:
+    plan, args = _planned("train")
+    (tmp_path / "step.bin").write_bytes(plan.export().serialize())
+    np.savez(tmp_path / "in.npz", *jax.tree.leaves(args))
+    files = [str(tmp_path / name) for name in ("step.bin", "in.npz", "out.npz")]
+    subprocess.run([sys.executable, "-c", CALL, *files], check=True, timeout=120)
+    found = np.load(tmp_path / "out.npz")
+    wanted = plan.jit()(*args)
+    for index, leaf in enumerate(jax.tree.leaves(wanted)):
+        np.testing.assert_array_equal(np.asarray(leaf), found[f"arr_{index}"])
+
+
+COMPILE = """
+import sys
+from pathlib import Path
+from tests.export.compile_module import compile_text
+for name in sys.argv[1:]:
+    print(name, flush=True)
+    compile_text(Path(name).read_text(), 8)
+"""
+
+
+def test_the_text_compiles_as_it_is(tmp_path: Path) -> None:
+    """In a process of its own: shardings on a loop have crashed XLA before."""
+    files = []
+    for name in PROGRAMS:
+        file = tmp_path / f"{name}.mlir"
+        file.write_text(_planned(name)[0].stablehlo(platform="cpu"))
+        files.append(str(file))
+    root = str(Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", COMPILE, *files], check=True, timeout=120, cwd=root)
+
+
+def test_captured_arrays_are_written_into_what_is_exported() -> None:
+    table = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+
+    def lookup(x: jax.Array) -> jax.Array:
+        return x @ jax.numpy.asarray(table)
+
+    x = np.ones((128, 64), np.float32)
+    plan = autoshard.optimize(lookup, x, mesh="x=2,y=4", baselines=False)
+    found = jax.jit(plan.export().call)(jax.device_put(x, plan.in_shardings[0]))
+    np.testing.assert_array_equal(np.asarray(found), x @ table)
+
+
+def test_a_stage_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(autoshard.InputError) as error:
+        _planned("grouped")[0].stablehlo("last")
+    assert error.value.what == "there is no export stage called 'last'"
+
+
+def test_a_plan_without_its_program_has_none_to_write(tmp_path: Path) -> None:
+    plan, _ = _planned("grouped")
+    plan.save(tmp_path / "plan.json")
+    with pytest.raises(autoshard.PlanError) as error:
+        autoshard.load_plan(tmp_path / "plan.json").stablehlo()
+    assert error.value.what == (
+        "a plan read from a file does not know the trees of the function's arguments"
+    )
