@@ -50,8 +50,10 @@ class _Inbox(threading.Thread):
                     self.exchange.offer(*content, source="other lane")
                 elif self.exchange is not None:
                     self.exchange.offer_bound(content, source="other lane")
-        except (EOFError, OSError):
-            os._exit(0)  # the parent is gone; the library at work cannot be asked to stop
+        finally:
+            # The parent is gone, perhaps in the middle of a message; the library at work cannot
+            # be asked to stop.
+            os._exit(0)
 
 
 def _exchange(channel: _Channel, settings: dict[str, Any]) -> Exchange:

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autoshard.graph.collective import PredictedCollective
-from autoshard.plan import (
-    AskedTerm,
-    LiveTensor,
-    PlanData,
-    PlannedOp,
-    PlannedRound,
-    PlannedTensor,
-)
+from autoshard.plan import LiveTensor, PlanData, PlannedOp, PlannedRound, PlannedTensor
 from autoshard.report.alike import gather_alike
 from autoshard.report.spec_text import format_spec
-from autoshard.sharding import Sharding
 from autoshard.source_names import with_short_sources
 
 _NUM_TENSORS = 40
@@ -289,7 +281,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         reduced_nodes=plan.solver.reduced_nodes,
         reduced_columns=plan.solver.reduced_columns,
         plans=_plan_rows(plan, fits=over == 0),
-        asked=tuple(_asked_row(plan, term) for term in plan.asked),
+        asked=_asked_rows(plan),
         rounds=tuple(map(_round_row, plan.rounds)),
         arguments=arguments,
         num_arguments=len(plan.arguments),
@@ -352,22 +344,23 @@ def _plan_rows(plan: PlanData, *, fits: bool) -> tuple[PlanRow, ...]:
     )
 
 
-def _asked_row(plan: PlanData, term: AskedTerm) -> AskedRow:
-    specs = (format_spec(sharding) for path in term.paths for sharding in _found_at(plan, path))
-    return AskedRow(
-        text=term.text, num_tensors=len(term.paths), specs=tuple(dict.fromkeys(specs))
+def _asked_rows(plan: PlanData) -> tuple[AskedRow, ...]:
+    planned = {
+        **{f"in.{number}": tensor.sharding for number, tensor in enumerate(plan.arguments)},
+        **{f"out<{number}": tensor.sharding for number, tensor in enumerate(plan.results)},
+        **plan.values,
+        **plan.wanted_uses,
+    }
+    return tuple(
+        AskedRow(
+            text=term.text,
+            num_tensors=len(term.paths),
+            specs=tuple(
+                dict.fromkeys(format_spec(planned[path]) for path in term.paths if path in planned)
+            ),
+        )
+        for term in plan.asked
     )
-
-
-def _found_at(plan: PlanData, path: str) -> Iterator[Sharding]:
-    """The planned sharding of what a path of an asked term leads to."""
-    kind, _, number = path.partition(".") if path.startswith("in.") else path.partition("<")
-    if path in plan.wanted_uses:
-        yield plan.wanted_uses[path]
-    elif path in plan.values:
-        yield plan.values[path]
-    elif kind in ("in", "out"):
-        yield (plan.arguments if kind == "in" else plan.results)[int(number)].sharding
 
 
 def _round_row(found: PlannedRound) -> RoundRow:

@@ -105,6 +105,16 @@ def test_one_mistake_is_told_whole() -> None:
     )
 
 
+def test_the_plans_mesh_cannot_be_defined_anew() -> None:
+    with pytest.raises(InputError) as caught:
+        parse_constraints("meshes:\n  mesh: '<[\"r\"=8]>'\n", "c.yaml")
+    assert str(caught.value) == (
+        "@mesh is the plan's mesh, which a file does not define\n"
+        "  where: c.yaml:2\n"
+        "  fix: call this one something else"
+    )
+
+
 def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         parse_constraints("pins:\n  x: '[{}]'\n  x: '[{?}]'\n", "c.yaml")

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from autoshard.constraints import Alike, Asked, Group, Pin, Resolved, Term, Uses, resolve
+from autoshard.constraints import (
+    Alike,
+    Asked,
+    Group,
+    Pin,
+    Resolved,
+    TensorType,
+    Term,
+    Uses,
+    resolve,
+)
 from autoshard.errors import ConstraintError, InputError, ShardingError
 from autoshard.sharding import Sharding, parse_mesh_sizes, parse_sharding
 from tests.constraints.programs import PROGRAM
@@ -187,3 +199,56 @@ def test_a_term_is_read_when_it_is_made() -> None:
         Group("x", "y[")
     with pytest.raises(InputError, match="a group without selectors holds nothing"):
         Group(id="empty")
+
+
+@pytest.mark.parametrize(
+    ("sharding", "what", "fix"),
+    [
+        (
+            '[{"y":(1)3}, {}]',
+            'the sharding uses "y":(1)3, and 1 * 3 = 3 does not divide the size 4 of the axis',
+            'write a part as "x":(size before it)its size, both dividing the axis together',
+        ),
+        (
+            "[{}p1, {}]",
+            "dimension 0 is empty and closed, so its priority p1 has nothing to order",
+            "leave the priority out, or open the dimension: {?}p1",
+        ),
+    ],
+)
+def test_a_sharding_that_breaks_a_rule_is_refused(sharding: str, what: str, fix: str) -> None:
+    assert refused(Pin("x", sharding)) == (
+        f"`x`: float32[8, 16]: {what}\n  where: pin `x`\n  fix: {fix}"
+    )
+
+
+def test_the_id_of_a_group_is_a_name_or_a_number() -> None:
+    with pytest.raises(InputError) as caught:
+        Group("x", id=["a"])  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "expected a name or number for a group, found list\n"
+        "  where: id=['a']\n"
+        '  fix: write Group("params**", "momentum**", id="state")'
+    )
+
+
+def test_the_members_of_a_group_are_on_another_mesh_where_one_is() -> None:
+    backwards = '<mesh<["r"=8], device_ids=[7, 6, 5, 4, 3, 2, 1, 0]>, [{"r"}, {}]>'
+    found = resolved(Group("x", "net.py:21", "result[0]"), Pin("x", backwards))
+    wanted = parse_sharding(backwards)
+    assert (found.arguments[3], found.values, found.results[0]) == (wanted, {"1.0": wanted}, wanted)
+
+
+def test_a_member_that_another_mesh_does_not_divide_is_named() -> None:
+    backwards = '<mesh<["r"=8], device_ids=[7, 6, 5, 4, 3, 2, 1, 0]>, [{"r"}, {}]>'
+    stack, _, *others = PROGRAM.argument_types
+    odd = replace(PROGRAM, argument_types=(stack, TensorType((12, 16), "float32"), *others))
+    with pytest.raises(ConstraintError) as caught:
+        resolve(
+            [Group('params["head"]', "x"), Pin("x", backwards)], odd, MESH, FREE, (None, None)
+        )
+    assert str(caught.value) == (
+        "`params['head']`: float32[12, 16]: dimension 0 has size 12, which 8 shards do not divide\n"
+        '  where: group of `params["head"]`, `x`\n'
+        "  fix: pad it to 16, or cut another dimension"
+    )

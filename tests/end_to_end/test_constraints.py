@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 import autoshard
 from autoshard import Group, Pin, Plan, Uses
+from autoshard.apply.compiled import compare_collectives, read_compiled
 from autoshard.cli import main
 from autoshard.plan_json import load_plan_data
 
@@ -276,6 +277,59 @@ def test_a_read_inside_a_loop_is_sharded_as_asked() -> None:
     assert use.startswith("0.")
     assert spec_of(sharding) == ("", "y")
     run(plan, repeated, *args)
+
+
+def accumulated(params: Any, batches: Any) -> Any:
+    def add(i: Any, total: Any) -> Any:
+        batch = jax.lax.dynamic_index_in_dim(batches, i, 0, keepdims=False)
+        gradient = jax.grad(lambda p: (jnp.tanh(batch @ p["w1"]) @ p["w2"]).sum() ** 2)(params)
+        return jax.tree.map(jnp.add, total, gradient)
+
+    return jax.lax.fori_loop(0, 4, add, jax.tree.map(jnp.zeros_like, params))
+
+
+def test_a_loop_and_its_body_may_both_read_a_parameter_otherwise_than_it_lies() -> None:
+    """Constraints at both places once went into the module in the wrong order, which crashed."""
+    args = ({"w1": f32(32, 64), "w2": f32(64, 16)}, f32(4, 16, 32))
+    line = line_of(accumulated, "gradient =")
+    asked = {
+        "batches": P(None, "x"),
+        "params**": P("y"),
+        f"{line} tanh": '[{"x"}, {"y"}]',
+        "result**": P("y", "x"),
+    }
+    plan = plan_of(accumulated, *args, constraints=asked)
+    assert {path.partition(".")[0].partition("<")[0] for path in plan.constraints} == {"2"}
+    assert any(path.startswith("2<") for path in plan.constraints)
+    assert any(path.startswith("2.jaxpr/") and "<" in path for path in plan.constraints)
+    assert not plan.data.misses
+    run(plan, accumulated, *args)
+
+
+def test_reads_that_begin_with_one_step_share_it() -> None:
+    """Rows by "y" are gathered once, for a read of whole rows and one of rows by "x"."""
+
+    def program(x: Any, w: Any) -> Any:
+        a = jnp.tanh(x) @ w
+        b = jnp.sin(x) @ w
+        return a, b
+
+    plan = plan_of(
+        program,
+        f32(256, 64),
+        f32(64, 64),
+        constraints=[
+            Pin("x", '[{"y"}, {}]'),
+            Uses("x", "[{}, {}]", by=line_of(program, "tanh")),
+            Uses("x", '[{"x"}, {}]', by=line_of(program, "sin(x)")),
+        ],
+    )
+    (gather,) = (c for c in plan.data.collectives if c.kind == "all-gather" and c.axes == ("y",))
+    assert gather.bytes_per_device == 256 * 64 * 4
+    compiled = plan.jit().lower(f32(256, 64), f32(64, 64)).compile()
+    found = read_compiled(compiled, plan.data.mesh).collectives
+    assert compare_collectives(plan.data.collectives, found).difference_percent == 0
+    run(plan, program, f32(256, 64), f32(64, 64))
 
 
 # -- written in the program ------------------------------------------------------------------------

@@ -269,3 +269,22 @@ def test_a_constraint_on_other_devices_is_refused_with_its_line() -> None:
     )
     assert caught.value.where.startswith("sharding_constraint at ")
     assert "test_meshes.py" in caught.value.where
+
+
+def test_a_group_is_on_another_mesh_where_one_of_its_members_is() -> None:
+    def update(w: Any, g: Any) -> Any:
+        return w - 0.1 * jnp.tanh(g)
+
+    def on(plan: Plan) -> set[str]:
+        tensors = (*plan.data.arguments, *plan.data.results)
+        return {format_sharding(tensor.sharding) for tensor in tensors}
+
+    there = f'{SWAPPED_TEXT}, [{{"p", "q"}}, {{}}]>'
+    alone = planned(update, X, X, constraints={"w": there})
+    assert there in on(alone)
+    assert len(on(alone)) == 2
+    plan = planned(
+        update, X, X, constraints=[autoshard.Pin("w", there), autoshard.Group("w", "g", "result")]
+    )
+    assert on(plan) == {there}
+    np.testing.assert_allclose(plan.jit()(X, X), update(X, X), rtol=1e-6)

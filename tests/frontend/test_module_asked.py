@@ -46,6 +46,7 @@ def asked(
         uses=dict.fromkeys(uses, ROWS),
         held=frozenset(held),
         operand_paths=traced.operand_paths,
+        said=dict.fromkeys((*values, *uses), "pin `net.py:3`"),
     )
     return module_to_graph(traced.module, names, asked=inside)
 

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from autoshard.constraints import Group, Pin, Uses, sharding_of
-from autoshard.errors import InputError, ShardingError
+from autoshard.errors import ConstraintError, InputError, ShardingError
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.trace import trace
 from autoshard.frontend.user_constraints import (
@@ -103,6 +103,38 @@ def test_a_partition_spec_leaves_out_what_it_does_not_cut(given: Any) -> None:
 def test_other_things_are_refused(given: Any, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read_constraints(given, ORDER)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            P("x"),
+            "`n`: float32[]: P('x',) has 1 entry for 0 dimensions\n"
+            "  where: pin `n`\n"
+            "  fix: write one entry per dimension; None or a missing entry leaves it uncut",
+        ),
+        (
+            P(unreduced={"x"}),
+            '`n`: float32[]: the sharding leaves a sum over "x" to be taken, which no plan does\n'
+            "  where: pin `n`\n"
+            "  fix: ask for the reduced tensor",
+        ),
+        (
+            P(reduced={"x"}),
+            "`n`: float32[]: P(reduced={'x'}) has reduced axes, which say nothing of where a tensor"
+            " lies\n"
+            "  where: pin `n`\n"
+            "  fix: leave them out",
+        ),
+    ],
+)
+def test_a_partition_spec_that_does_not_fit_names_the_tensor(spec: P, message: str) -> None:
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    traced = trace(lambda n: n + 1, (scalar,), {}, mesh=MESH)
+    with pytest.raises(ConstraintError) as caught:
+        resolve_constraints(read_constraints({"n": spec}, ORDER), traced, MESH)
     assert str(caught.value) == message
 
 

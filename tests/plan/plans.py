@@ -11,6 +11,7 @@ from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
 from autoshard.plan import (
     AskedSharding,
+    AskedTerm,
     Baseline,
     LiveTensor,
     MemoryUse,
@@ -172,6 +173,15 @@ def gpt_plan() -> PlanData:
         notes=("loop with unknown trip count: taken as 10 (gpt.py:55)",),
         stage_seconds={"trace": 0.4, "solve": 1.25, "costs": 0.031},
         versions={"autoshard": "0.1.0", "jax": "0.10.2", "ortools": "9.15"},
+        asked=(
+            AskedTerm(
+                text="pin `params**['w1']`: [{?}, {\"model\"}]", paths=("in.0", "in.3", "in.6")
+            ),
+            AskedTerm(text="pin `gpt.py:41`: P('data',)", paths=("3.0", "7.jaxpr/2.0")),
+            AskedTerm(
+                text="uses of `kv` by `gpt.py:43`: [{}, {\"model\"}]", paths=("9<1",)
+            ),
+        ),
     )
 
 
@@ -491,4 +501,5 @@ def plans(draw: st.DrawFn) -> PlanData:
             for priority in sorted(priorities)
         ),
         listing=lines,
+        asked=tuple(AskedTerm(text=draw(_text), paths=draw(texts)) for _ in repeated()),
     )

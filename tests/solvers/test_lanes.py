@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -149,6 +151,18 @@ def test_a_backend_that_does_not_stop_is_stopped_with_its_process() -> None:
 def test_a_process_that_dies_is_an_error_that_names_the_backend() -> None:
     with OwnProcess() as process, pytest.raises(BackendError, match="backend dier: its process"):
         process.solve(Dier(), SMALL, Exchange())
+
+
+@pytest.mark.parametrize("last_words", [b"", b"\x80\x05\x95\xff"])
+def test_a_process_ends_with_its_parent_even_in_the_middle_of_a_message(last_words: bytes) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "solvers.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    worker.communicate(last_words, timeout=30)
+    assert worker.returncode == 0
 
 
 def test_an_event_set_beforehand_still_gives_the_hint_back() -> None:
