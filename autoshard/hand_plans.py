@@ -49,7 +49,8 @@ def hand_plans(
         _cut(parts, shape, everything, _largest_divisible(parts, shape)) if i in state else layout
         for i, (layout, shape) in enumerate(zip(batch, shapes, strict=True))
     ]
-    return dict(zip(HAND_PLANS, map(tuple, (whole, batch, sharded)), strict=True))
+    plans = (tuple(whole), tuple(batch), tuple(sharded))
+    return dict(zip(HAND_PLANS, plans, strict=True))
 
 
 def hand_baselines(
@@ -116,7 +117,10 @@ def _fixed_ops(solution: Solution) -> set[int]:
         *({graph.arguments[a].index, graph.results[r].index} for a, r in wishes.alike),
         *({op for op, _ in wish.members} for wish in wishes.groups),
         *({graph.values[value].op for value in group} for group in graph.groups),
-        *({argument.index, asked.index} for argument, asked in constrained_arguments(graph, wishes)),
+        *(
+            {argument.index, asked.index}
+            for argument, asked in constrained_arguments(graph, wishes)
+        ),
     ]
     fixed = set(read_pins(graph, solution.encoded.parts, wishes))
     while any(not fixed.isdisjoint(ops) and not ops <= fixed for ops in alike):

@@ -270,8 +270,9 @@ class DualAscent:
     def descended(self, choices: Sequence[int] | IntArray) -> IntArray:
         """Returns choices that no change of a single node improves."""
         moved = np.array(choices, dtype=np.int64)
+        inside = np.zeros(len(moved), dtype=np.int64)
         for _ in range(_MOST_DESCENTS):
-            if not descend(self._graph, moved, self._work):
+            if not descend(self._graph, moved, inside, self._work):
                 break
         return moved
 

@@ -5,6 +5,10 @@ Every array of floats holds whole numbers below ``2**53``, so sums and differenc
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -48,21 +52,51 @@ class FlatGraph(NamedTuple):
     cap: float
 
 
+# No NaN and no signed zero ever occurs; saying so lets minima run four entries at a time. Nothing
+# is allocated or kept, so that no references need counting: that halves the time to compile.
+_OPTIONS = {
+    "cache": True,
+    "nogil": True,
+    "fastmath": {"nnan", "nsz"},
+    "error_model": "numpy",
+    "_nrt": False,
+}
+
+
+def _find_folder() -> bool:
+    """Makes a folder for what is compiled where Numba finds none it may write to.
+
+    It goes with the process; processes started by it use it too.
+
+    Returns:
+        Whether compiled loops are kept for later processes.
+    """
+    try:
+        numba.njit(cache=True)(_find_folder)
+    except RuntimeError:
+        folder = tempfile.mkdtemp(prefix="numba-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["NUMBA_CACHE_DIR"] = folder
+        numba.config.reload_config()
+        return False
+    return True
+
+
+IS_KEPT = _find_folder()
+
+
 def compiled(function: _Function) -> _Function:
-    """Compiles a loop; other threads run on while it does."""
-    # No NaN and no signed zero ever occurs; saying so lets minima run four entries at a time.
-    options = {"cache": True, "nogil": True, "fastmath": {"nnan", "nsz"}}
-    return cast("_Function", numba.njit(**options)(function))
+    """Compiles a loop that allocates nothing; other threads run on while it does its work."""
+    return cast("_Function", numba.njit(**_OPTIONS)(function))
 
 
 def compiled_part(function: _Function) -> _Function:
     """Compiles a function that only other compiled ones call: no way in from Python, so faster."""
-    options = {"cache": True, "nogil": True, "fastmath": {"nnan", "nsz"}}
     inner = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast("_Function", numba.njit(**options, **inner)(function))
+    return cast("_Function", numba.njit(**_OPTIONS, **inner)(function))
 
 
-@compiled
+@compiled_part
 def _least_by_column(
     tables: FloatArray,
     first: int,
@@ -197,7 +231,7 @@ def decode(
         choices[node] = best
 
 
-@compiled
+@compiled_part
 def _pay(
     graph: FlatGraph, node: int, inside: IntArray, choices: IntArray, paid: FloatArray
 ) -> None:
@@ -215,12 +249,14 @@ def _pay(
                 paid[y] += added[y]
 
 
-@compiled
-def _grow_forest(graph: FlatGraph, permutation: IntArray, inside: IntArray) -> None:
+@compiled_part
+def _grow_forest(
+    graph: FlatGraph, permutation: IntArray, inside: IntArray, leader: IntArray, seen_by: IntArray
+) -> None:
     """Marks nodes in order wherever none closes a cycle among the marked ones."""
-    num_nodes = len(permutation)
-    leader = np.arange(num_nodes)
-    seen_by = np.full(num_nodes, -1)
+    for node in range(len(permutation)):
+        leader[node] = node
+        seen_by[node] = -1
     for node in permutation:
         is_tree = True
         for half in range(graph.half_start[node], graph.half_start[node + 1]):
@@ -246,7 +282,7 @@ def _grow_forest(graph: FlatGraph, permutation: IntArray, inside: IntArray) -> N
             leader[root] = node
 
 
-@compiled
+@compiled_part
 def _orient_forest(
     graph: FlatGraph, permutation: IntArray, inside: IntArray, up: IntArray, queue: IntArray
 ) -> int:
@@ -273,7 +309,6 @@ def _orient_forest(
     return stop
 
 
-@compiled
 def move_forest(graph: FlatGraph, permutation: IntArray, choices: IntArray) -> None:
     """Sets the choices of a random forest to the best there is, given those of all other nodes.
 
@@ -284,12 +319,28 @@ def move_forest(graph: FlatGraph, permutation: IntArray, choices: IntArray) -> N
     """
     num_nodes = len(permutation)
     inside = np.zeros(num_nodes, dtype=np.int64)
-    _grow_forest(graph, permutation, inside)
-    up = np.full(num_nodes, -2)
+    up = np.full(num_nodes, -2, dtype=np.int64)
     queue = np.empty(num_nodes, dtype=np.int64)
+    spare = np.empty(num_nodes, dtype=np.int64)
+    values = np.empty(graph.node_start[-1])
+    work = np.empty(graph.node_start[-1])
+    _move_forest(graph, permutation, choices, inside, up, queue, spare, values, work)
+
+
+@compiled
+def _move_forest(
+    graph: FlatGraph,
+    permutation: IntArray,
+    choices: IntArray,
+    inside: IntArray,
+    up: IntArray,
+    queue: IntArray,
+    spare: IntArray,
+    values: FloatArray,
+    work: FloatArray,
+) -> None:
+    _grow_forest(graph, permutation, inside, queue, spare)
     stop = _orient_forest(graph, permutation, inside, up, queue)
-    values = np.empty(graph.node_start[num_nodes])
-    work = np.empty(graph.node_start[num_nodes])
     for at in range(stop):
         first = graph.node_start[queue[at]]
         own = values[first : graph.node_start[queue[at] + 1]]
@@ -320,10 +371,16 @@ def move_forest(graph: FlatGraph, permutation: IntArray, choices: IntArray) -> N
 
 
 @compiled
-def descend(graph: FlatGraph, choices: IntArray, work: FloatArray) -> int:
-    """Moves each node once to its best choice given all others; returns how many moved."""
+def descend(graph: FlatGraph, choices: IntArray, inside: IntArray, work: FloatArray) -> int:
+    """Moves each node once to its best choice given all others; returns how many moved.
+
+    Args:
+        graph: The problem.
+        choices: int64[nodes]; updated.
+        inside: int64[nodes]: all 0.
+        work: float64[most choices]: scratch.
+    """
     num_moved = 0
-    inside = np.zeros(len(choices), dtype=np.int64)
     for node in range(len(choices)):
         paid = work[: graph.node_start[node + 1] - graph.node_start[node]]
         _pay(graph, node, inside, choices, paid)

@@ -12,6 +12,7 @@ from solvers.backends.apart import Apart
 from solvers.backends.protocol import Backend
 from solvers.catalog import AUTO, backend_by_name, pick_solver
 from solvers.collector import no_collections
+from solvers.compile_ahead import compiler
 from solvers.evaluate import evaluate
 from solvers.exact_lane import ExactLane, find_least_peak, run_backend
 from solvers.grounded import Grounded
@@ -211,6 +212,8 @@ def _solve_within_memory(run: Run) -> None:
     """Lets the exact and the scalable lane work side by side."""
     with ExitStack() as stack:
         is_large = run.problem.num_columns >= WORTH_A_PROCESS
+        if is_large:
+            compiler().start()
         process = stack.enter_context(OwnProcess()) if is_large else None
         grounded = _reduce(run, use_memory=True)
         if grounded is None:

@@ -331,11 +331,13 @@ class Plan:
         program = lowered_for(self._program(), self.data.mesh, platform)
         return annotated_module(program, self.data, self.constraints)
 
-    def export(self, *, platform: str | None = None) -> jax.export.Exported:
+    def export(self, *, platform: str | None = None, flat: bool = False) -> jax.export.Exported:
         """The program as `jax.export` has it: `serialize()` it, and call it in another process.
 
         Args:
             platform: What it is to run on; that of this machine if not given.
+            flat: Take and return the flat arrays instead of the function's own trees, which
+                `serialize` refuses where they hold classes it was not told of (Optax states).
 
         Raises:
             PlanError: No plan was found, or it was read from a file without its program.
@@ -348,6 +350,7 @@ class Plan:
             self._named(self._arguments_as_written, "argument"),
             self._named(self._results_as_written, "result"),
             platform=chosen,
+            flat=flat,
         )
 
     # -- keeping and showing --------------------------------------------------------------------

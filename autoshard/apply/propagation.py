@@ -145,6 +145,7 @@ class Propagator:
             )
             self._add_arguments()
             self._readings = self._mark_places()
+            self._paths_of_one_value = _paths_of_one_value(self._flat)
             self._sharded = [
                 result
                 for op in operations_of(self._flat.main)
@@ -439,14 +440,15 @@ class Propagator:
     def _readings_with(self, edits: _Edits) -> tuple[dict[str, _Reading], int]:
         """Where to read what a loop body reads from outside, which may have its own constraint."""
         readings = dict(self._readings)
-        num_marks = self._num_marks
+        marks: dict[MlirValue, int] = {}
 
         def read_at(path: str, op: MlirOp) -> None:
-            nonlocal num_marks
-            op.attributes[_MARK] = _mark_attribute(num_marks)
-            readings[path] = _Reading(num_marks, 0, readings[path].rank)
-            num_marks += 1
+            mark = marks.setdefault(op.results[0], self._num_marks + len(marks))
+            op.attributes[_MARK] = _mark_attribute(mark)
+            readings[path] = _Reading(mark, 0, readings[path].rank)
 
+        for path, behind in self._behind_constraints(edits):
+            read_at(path, behind)
         for path, place in self._flat.places.items():
             if not place.is_from_outside:
                 continue
@@ -458,7 +460,23 @@ class Propagator:
                     is_inside(place.block, region.blocks[0]) for region in loop.regions
                 ):
                     read_at(path, opened)
-        return readings, num_marks
+        return readings, self._num_marks + len(marks)
+
+    def _behind_constraints(self, edits: _Edits) -> Iterator[tuple[str, MlirOp]]:
+        """Paths that name a value behind a constraint at an earlier path, and where to read them.
+
+        What a call returns is what its body made, behind what was put there.
+        """
+        for paths in self._paths_of_one_value:
+            made: list[tuple[MlirOp, tuple[tuple[MlirOp, int], ...]]] = []  # latest first
+            for path in paths:
+                readers = self._flat.places[path].readers
+                own = edits.at_path.get(path)
+                before = next((op for op, its in made if any(r in its for r in readers)), None)
+                if before is not None:
+                    yield path, before if own is None else own
+                if own is not None:
+                    made.insert(0, (own, readers))
 
     # -- attributes -----------------------------------------------------------------------------
 
@@ -624,21 +642,26 @@ def _outermost_loop(user: MlirOp, home: Any) -> MlirOp | None:
     return found
 
 
+def _paths_of_one_value(flat: FlatModule) -> list[list[str]]:
+    """Paths that see one value where it is made, two or more, in program order."""
+    by_value: dict[MlirValue, list[str]] = {}
+    for path, place in flat.places.items():
+        if not place.is_from_outside:
+            by_value.setdefault(place.value, []).append(path)
+    return [sorted(paths, key=_program_order) for paths in by_value.values() if len(paths) > 1]
+
+
 def _free_paths(flat: FlatModule) -> Iterator[str]:
     """Paths of constants and what is made of them alone."""
-    free: set[MlirOp] = set()
+    free: set[MlirValue] = set()  # ops hash as they are asked, values as they are
     for op in operations_of(flat.main):
         name = op.name.partition(".")[2]
         if name in FREE_SOURCES or (
-            name in FREE_IF_OPERANDS_FREE
-            and all(
-                not isinstance(value.owner, ir.Block) and value.owner.operation in free
-                for value in op.operands
-            )
+            name in FREE_IF_OPERANDS_FREE and all(value in free for value in op.operands)
         ):
-            free.add(op)
+            free.update(op.results)
     for path, place in flat.places.items():
-        if not isinstance(place.value.owner, ir.Block) and place.value.owner.operation in free:
+        if place.value in free:
             yield path
 
 

@@ -110,7 +110,7 @@ class _Reader:
                 key: self.read(
                     body,
                     f"{path}.{key}/",
-                    list(_passed_to(eqn, operands)),
+                    list(_passed_to(eqn, key, operands)),
                     is_backward=cotangent,
                 )
                 for key, body in bodies(eqn)
@@ -130,8 +130,8 @@ class _Reader:
         return paths(jaxpr.outvars)
 
 
-def _passed_to(eqn: JaxprEqn, operands: Sequence[str | None]) -> Iterator[str | None]:
-    """Per argument of the bodies of an equation, the operand it is unchanged, or None."""
+def _passed_to(eqn: JaxprEqn, body: str, operands: Sequence[str | None]) -> Iterator[str | None]:
+    """Per argument of a body of an equation, the operand it is unchanged; those after are none."""
     primitive = eqn.primitive.name
     if primitive in _CALLS:
         yield from operands
@@ -139,6 +139,10 @@ def _passed_to(eqn: JaxprEqn, operands: Sequence[str | None]) -> Iterator[str | 
         yield from operands[1:]
     elif primitive == "scan":
         yield from operands[: eqn.params["num_consts"]]
+    elif primitive == "while":
+        split = eqn.params["cond_nconsts"]
+        stop = split + eqn.params["body_nconsts"]
+        yield from operands[:split] if body == "cond_jaxpr" else operands[split:stop]
 
 
 def _num_carried(eqn: JaxprEqn) -> int:

@@ -6,21 +6,23 @@ memory allows. A region may be the whole problem.
 
 from __future__ import annotations
 
-from solvers.kernels import FlatGraph, FloatArray, compiled, compiled_part
+from solvers.kernels import FlatGraph, FloatArray, compiled
 from solvers.problem import IntArray
 from solvers.scalable.layout import FlatMemory
 from solvers.scalable.profile import peak_of
-from solvers.scalable.region_elimination import Tables, solve_region
-from solvers.scalable.tree_moves import UIntArray, Walk, draw, set_choice
+from solvers.scalable.region_elimination import solve_region
+from solvers.scalable.region_factors import Tables
+from solvers.scalable.tree_moves import UIntArray, Walk, draw, keep_as_best, set_choice
 
 _HUB = 64  # edges from which a node does not let a region grow through it
 
 
-@compiled_part
+@compiled
 def grow_region(
-    graph: FlatGraph, tables: Tables, random: UIntArray, root: int, most_nodes: int
+    graph: FlatGraph, tables: Tables, random: UIntArray, roots: IntArray, most_nodes: int
 ) -> int:
-    """Collects nodes around a root in random order; returns how many."""
+    """Collects nodes around one of some roots in random order; returns how many."""
+    root = roots[draw(random) % len(roots)]
     size = 0
     num_waiting = 1
     tables.waiting[0] = root
@@ -47,7 +49,7 @@ def grow_region(
     return size
 
 
-@compiled_part
+@compiled
 def _take_parts(graph: FlatGraph, memory: FlatMemory, tables: Tables, walk: Walk, size: int) -> int:
     """Takes over, part by part, what a region's solution changes, as far as it fits.
 
@@ -94,12 +96,10 @@ def _take_parts(graph: FlatGraph, memory: FlatMemory, tables: Tables, walk: Walk
         walk.counts[3] = peak
         walk.costs[0] += added
         if peak <= memory.limit and walk.costs[0] < walk.costs[1]:
-            walk.costs[1] = walk.costs[0]
-            walk.best[:] = walk.choices
+            keep_as_best(walk)
     return num_changed
 
 
-@compiled
 def move_regions(
     graph: FlatGraph,
     memory: FlatMemory,
@@ -130,13 +130,11 @@ def move_regions(
     """
     num_held = 0
     for _ in range(num_moves):
-        root = roots[draw(walk.random) % len(roots)]
-        size = grow_region(graph, tables, walk.random, root, most_nodes)
+        size = grow_region(graph, tables, walk.random, roots, most_nodes)
         num_held += solve_region(
             graph, costs, edge_tables, tables, walk, size, most_entries, temperature
         )
         walk.counts[0] += 1
         _take_parts(graph, memory, tables, walk, size)
-        for at in range(size):
-            tables.place[tables.nodes[at]] = -1
+        tables.place[tables.nodes[:size]] = -1
     return num_held

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.compile_ahead import BOUND, PRICED_BOUND, REGIONS, WALK, compiler
 from solvers.evaluate import evaluate
 from solvers.exchange import Exchange
 from solvers.kernels import FloatArray
@@ -141,13 +142,28 @@ class _Lane:
         self._stall_bound: int | None = None
         self._stall_sweep = 0
         self.is_stalled = False
+        self._awaited: set[str] = set()
         self._restarts: Restarts | None = None
         self._optimum: PricedOptimum | None = None
         self._branching: Branching | None = None
 
+    def await_compiled(self, *stages: str) -> None:
+        """Waits, until the exchange is over, for loops to be compiled."""
+        for stage in stages:
+            line = compiler().wait_for(stage, self.exchange.is_over)
+            if line is not None and stage not in self._awaited:
+                self.note(line)
+            self._awaited.add(stage)
+
     def run(self) -> None:
         """Bounds, then trials; the bound goes on in between."""
+        self.await_compiled(WALK)
+        if self.exchange.is_over():
+            return
         expected, rough = self.rough_choices()
+        if self.exchange.is_over():
+            return
+        self.await_compiled(PRICED_BOUND)
         if self.exchange.is_over():
             return
         self.expected = expected
@@ -318,9 +334,9 @@ class _Lane:
         walks = [_Trial(f"walk from {s}", walking(s)) for s in SCHEDULES]
         return [
             _Trial("optima at given prices", self.find_optimum),
-            _Trial(RESTARTS, self.restart),
             *walks,
             *(_Trial(f"walk from the messages, from {s}", reading(s)) for s in cool),
+            _Trial(RESTARTS, self.restart),  # compiled last
         ]
 
     def try_all(self) -> None:
@@ -369,7 +385,8 @@ class _Lane:
 
     def find_optimum(self, effort: Effort, _: IntArray) -> float:
         """Solves without memory terms at given prices, and goes down from there."""
-        if self.problem.memory_limit is None:
+        self.await_compiled(BOUND)
+        if self.problem.memory_limit is None or self.exchange.is_over():
             return math.inf
         if self._optimum is None:
             self._optimum = PricedOptimum(
@@ -396,6 +413,9 @@ class _Lane:
 
     def restart(self, effort: Effort, _: IntArray) -> float:
         """Restarts from the messages; returns the least cost met."""
+        self.await_compiled(REGIONS)
+        if self.exchange.is_over():
+            return math.inf
         if self._restarts is None:
             self._restarts = Restarts(
                 self.layout, self.ascent, self.rule, self.exchange.seed, self.exchange.is_over

@@ -61,10 +61,26 @@ def peak_of(profile: Profile) -> int:
     return peak
 
 
-@compiled
 def use_by_row(memory: FlatMemory, num_choices: IntArray, choices: IntArray) -> IntArray:
     """Returns int64[rows]: bytes in use."""
-    use = np.zeros(memory.num_rows + 1, dtype=np.int64)
+    change = np.zeros(memory.num_rows + 1, dtype=np.int64)
+    add_changes(memory, num_choices, choices, change)
+    use: IntArray = np.cumsum(change)[:-1]
+    return use
+
+
+@compiled
+def add_changes(
+    memory: FlatMemory, num_choices: IntArray, choices: IntArray, change: IntArray
+) -> None:
+    """Adds what choices hold where it begins, and takes it off where it ends.
+
+    Args:
+        memory: The terms.
+        num_choices: int64[nodes].
+        choices: int64[nodes].
+        change: int64[rows + 1]; updated.
+    """
     for node in range(len(choices)):
         for term in range(memory.term_start[node], memory.term_start[node + 1]):
             far = memory.far[term]
@@ -73,9 +89,8 @@ def use_by_row(memory: FlatMemory, num_choices: IntArray, choices: IntArray) -> 
                 if far > node:
                     continue  # counted at the other end
                 at += choices[far] * num_choices[node]
-            use[memory.first_row[term]] += memory.usages[at]
-            use[memory.stop_row[term]] -= memory.usages[at]
-    return np.cumsum(use)[:-1]
+            change[memory.first_row[term]] += memory.usages[at]
+            change[memory.stop_row[term]] -= memory.usages[at]
 
 
 def profile_of(memory: FlatMemory, num_choices: IntArray, choices: IntArray) -> Profile:

@@ -19,7 +19,7 @@ from solvers.scalable.layout import FlatMemory, Layout
 from solvers.scalable.price_rule import PriceRule
 from solvers.scalable.priced_ascent import PricedAscent
 from solvers.scalable.profile import peak_of
-from solvers.scalable.region_elimination import make_tables
+from solvers.scalable.region_factors import make_tables
 from solvers.scalable.tree_moves import Walk, cost_of_walk, start_walk
 
 PRICE_NOISE = 0.5

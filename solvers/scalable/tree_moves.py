@@ -309,6 +309,14 @@ def set_choice(graph: FlatGraph, memory: FlatMemory, walk: Walk, node: int, choi
     return added
 
 
+@compiled_part
+def keep_as_best(walk: Walk) -> None:
+    """Copies where a walk stands to its best."""
+    walk.costs[1] = walk.costs[0]
+    for node in range(len(walk.choices)):
+        walk.best[node] = walk.choices[node]
+
+
 @compiled
 def move_trees(
     graph: FlatGraph,
@@ -366,5 +374,4 @@ def move_trees(
         walk.counts[3] = peak
         walk.costs[0] += added
         if peak <= memory.limit and walk.costs[0] < walk.costs[1]:
-            walk.costs[1] = walk.costs[0]
-            walk.best[:] = walk.choices
+            keep_as_best(walk)

@@ -244,9 +244,7 @@ def test_a_member_that_another_mesh_does_not_divide_is_named() -> None:
     stack, _, *others = PROGRAM.argument_types
     odd = replace(PROGRAM, argument_types=(stack, TensorType((12, 16), "float32"), *others))
     with pytest.raises(ConstraintError) as caught:
-        resolve(
-            [Group('params["head"]', "x"), Pin("x", backwards)], odd, MESH, FREE, (None, None)
-        )
+        resolve([Group('params["head"]', "x"), Pin("x", backwards)], odd, MESH, FREE, (None, None))
     assert str(caught.value) == (
         "`params['head']`: float32[12, 16]: dimension 0 has size 12, which 8 shards do not divide\n"
         '  where: group of `params["head"]`, `x`\n'

@@ -279,6 +279,49 @@ def test_a_read_inside_a_loop_is_sharded_as_asked() -> None:
     run(plan, repeated, *args)
 
 
+def test_a_read_inside_a_while_loop_is_sharded_as_asked() -> None:
+    def repeated(x: Any, w: Any) -> Any:
+        def more(state: Any) -> Any:
+            return state[0] < 3
+
+        def turn(state: Any) -> Any:
+            return state[0] + 1, jnp.tanh(state[1] @ w)
+
+        return jax.lax.while_loop(more, turn, (0, x))[1]
+
+    args = (f32(256, 64), f32(64, 64))
+    asked = [Uses("w", '[{}, {"y"}]', by=line_of(repeated, "tanh"))]
+    plan = plan_of(repeated, *args, constraints=asked)
+    (term,) = plan.data.asked
+    assert [path.startswith("0.body_jaxpr/") for path in term.paths] == [True]
+    assert spec_of(plan.constraints[term.paths[0]]) == ("", "y")
+    run(plan, repeated, *args)
+
+
+def test_what_a_call_returns_is_read_behind_what_its_body_makes() -> None:
+    """Both paths name one value of the module, each with a constraint of its own."""
+
+    def program(x: Any) -> Any:
+        ordered = jnp.sort(x, -1)
+        return jnp.cumsum(ordered, 0)
+
+    args = (f32(256, 64),)
+    asked = {
+        line_of(program, "sort"): P("y", "x"),
+        line_of(program, "cumsum"): P("x", "y"),
+    }
+    plan = plan_of(program, *args, constraints=asked)
+    step = plan.jit()
+    assert plan.data.misses == ()
+    assert [spec_of(plan.constraints[p]) for t in plan.data.asked for p in t.paths] == [
+        ("y", "x"),
+        ("x", "y"),
+    ]
+    found = read_compiled(step.lower(*args).compile(), plan.data.mesh).collectives
+    assert compare_collectives(plan.data.collectives, found).difference_percent == 0
+    run(plan, program, *args)
+
+
 def accumulated(params: Any, batches: Any) -> Any:
     def add(i: Any, total: Any) -> Any:
         batch = jax.lax.dynamic_index_in_dim(batches, i, 0, keepdims=False)
@@ -376,7 +419,9 @@ def test_a_dropped_constraint_in_a_body_shards_the_value_there() -> None:
     plan = plan_of(dropped_in_bodies, X)
     text = run(plan, plain_bodies, X)
     assert pieces(text, "sine") == {(128, 16)}
-    assert pieces(text, "tanh") == {(64, 32)}
+    in_call = [s for path, s in plan.data.values.items() if path.startswith("4.jaxpr/")]
+    assert spec_of(in_call[-1]) == spec_of(plan.data.values["4.0"]) == ("y", "x")
+    assert not plan.data.misses
     in_branches = [s for path, s in plan.data.values.items() if ".branches[" in path]
     assert ("", "x") in map(spec_of, in_branches)
 

@@ -34,9 +34,7 @@ def compile_text(text: str, num_devices: int) -> Any:
     return xla_bridge.get_backend("cpu").compile_and_load(content, devices, options)
 
 
-def compiles(
-    text: str, frame: jax.export.Exported, args: tuple[Any, ...], plan: Plan
-) -> list[jax.Array]:
+def compiles(text: str, frame: jax.export.Exported, args: tuple[Any, ...], plan: Plan) -> list[Any]:
     """What a module computes when it is run in the frame of another export of its program."""
     with module_context():
         parsed = parse_module(text)
@@ -44,4 +42,5 @@ def compiles(
         serialized = jax_export._module_to_bytecode(parsed)
     exported = replace(frame, mlir_module_serialized=serialized)
     placed = [jax.device_put(a, s) for a, s in zip(args, plan.in_shardings, strict=True)]
-    return jax.tree.leaves(jax.jit(exported.call)(*placed))
+    found: list[Any] = jax.tree.leaves(jax.jit(exported.call)(*placed))
+    return found

@@ -16,11 +16,11 @@ import autoshard
 MESH = "x=2,y=4"
 
 
-def train_step(params: Any, x: jax.Array) -> Any:
+def train_step(params: Any, x: Any) -> Any:
     """A scan over layers, differentiated, with an op that Shardy has no rule for."""
 
-    def loss(params: Any) -> jax.Array:
-        def layer(carry: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
+    def loss(params: Any) -> Any:
+        def layer(carry: Any, weight: Any) -> tuple[Any, None]:
             return jnp.tanh(carry @ weight) + jax.lax.erf(carry), None
 
         last, _ = jax.lax.scan(layer, x, params["w"])
@@ -30,13 +30,13 @@ def train_step(params: Any, x: jax.Array) -> Any:
     return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
 
-def branching(x: jax.Array, which: jax.Array) -> jax.Array:
+def branching(x: Any, which: Any) -> Any:
     """Branches with a matmul each, and a sort after them."""
     chosen = jax.lax.cond(which > 0, lambda v: v @ v.T, lambda v: jnp.sin(v @ v.T), x)
     return jnp.sort(chosen, axis=1)
 
 
-def mapped(x: jax.Array, w: jax.Array) -> jax.Array:
+def mapped(x: Any, w: Any) -> Any:
     """A shard_map body over one axis, between ops that are planned."""
     body = jax.shard_map(
         lambda piece: piece - jax.lax.pmean(piece, "x"),
@@ -48,7 +48,7 @@ def mapped(x: jax.Array, w: jax.Array) -> jax.Array:
     return body(jnp.tanh(x @ w)) @ w.T
 
 
-def grouped(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+def grouped(x: Any, y: Any) -> tuple[Any, Any]:
     """Two tensors without a common reader that must lie alike."""
     a, b = shard_alike(x * 2.0, y + 1.0)
     return a @ a.T, b

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh as JaxMesh
@@ -26,7 +25,7 @@ def run_chain(
     after: Sharding,
     steps: Sequence[Collective],
     mesh: Mesh,
-) -> jax.Array:
+) -> Any:
     """The array after the collectives, in the sharding that the last one leaves."""
     refs = [*before.axis_refs(), *after.axis_refs()]
     for step in steps:
@@ -38,7 +37,7 @@ def run_chain(
     spec_in, spec_out = (_spec(sharding, parts) for sharding in (before, after))
     placed = jax.device_put(whole, NamedSharding(jax_mesh, spec_in))
 
-    def body(piece: jax.Array) -> jax.Array:
+    def body(piece: Any) -> Any:
         for step in steps:
             piece = _run(piece, step, parts, mesh)
         return piece
@@ -46,8 +45,7 @@ def run_chain(
     mapped = jax.shard_map(
         body, mesh=jax_mesh, in_specs=spec_in, out_specs=spec_out, check_vma=False
     )
-    found: jax.Array = jax.jit(mapped)(placed)
-    return found
+    return jax.jit(mapped)(placed)
 
 
 def _names(axes: Sequence[Any], parts: MeshParts) -> tuple[str, ...]:
@@ -58,7 +56,7 @@ def _spec(sharding: Sharding, parts: MeshParts) -> P:
     return P(*(_names(dim.axes, parts) or None for dim in sharding.dims))
 
 
-def _run(piece: jax.Array, step: Collective, parts: MeshParts, mesh: Mesh) -> jax.Array:
+def _run(piece: Any, step: Collective, parts: MeshParts, mesh: Mesh) -> Any:
     if step.kind is CollectiveKind.PERMUTE:
         everything = tuple(f"p{part}" for part in range(len(parts.sizes)))
         return lax.ppermute(piece, everything, permutation_pairs(step, mesh))
@@ -78,4 +76,4 @@ def _run(piece: jax.Array, step: Collective, parts: MeshParts, mesh: Mesh) -> ja
         piece = lax.all_to_all(piece, names, move.target, move.source, tiled=True)
     if step.kind is CollectiveKind.ALL_REDUCE:
         piece = lax.psum(piece, _names(step.reduced, parts))
-    return jnp.asarray(piece)
+    return piece

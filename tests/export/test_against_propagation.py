@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import pytest
 
@@ -43,7 +45,7 @@ def test_propagation_alone_is_never_predicted_faster_than_an_optimal_plan(
 
 
 def test_a_plan_that_follows_propagation_has_no_differences() -> None:
-    def double(x: jax.Array) -> jax.Array:
+    def double(x: Any) -> Any:
         return x * 2
 
     one = autoshard.optimize(double, jax.ShapeDtypeStruct((64, 64), "float32"), mesh=MESH)

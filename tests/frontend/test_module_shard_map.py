@@ -6,15 +6,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from autoshard.errors import ExportError
 from autoshard.frontend.module import ModuleNames, module_to_graph
+from autoshard.frontend.trace import trace
 from autoshard.graph.program import OpKind
-from tests.frontend.exporting import array, export, inside, named, one, regions, rule_of, text
+from tests.frontend.exporting import MESH, array, export, inside, named, one, regions, rule_of, text
 
 X = array(8, 16)
 OPEN = P.UNCONSTRAINED
@@ -102,6 +105,23 @@ def test_nested_shard_maps_add_their_axes() -> None:
     assert (outer.manual_axes, inner.manual_axes, inner.parent) == (("x",), ("y",), outer.index)
     assert graph.manual_axes(one(graph, "all_reduce").region) == {"x", "y"}
     assert graph.values[one(graph, "all_reduce").results[0]].shape == (4, 4)
+
+
+def test_an_axis_taken_again_inside_is_named_with_the_line() -> None:
+    def again(x: Any) -> Any:
+        return jax.shard_map(jnp.sin, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})(x)
+
+    fn = mapped(again, P("x"), P("x"), "x")
+    with pytest.raises(ExportError) as caught:
+        trace(fn, (X,), {}, mesh=MESH)
+    line = again.__code__.co_firstlineno + 1
+    assert str(caught.value) == (
+        f'the shard_map at {__file__}:{line} (again) cuts by axis "x", which is manual already'
+        " in a shard_map around it\n"
+        "  where: shard_map\n"
+        "  fix: cut by other axes in its specs: inside the outer one, tensors are local to that"
+        " axis"
+    )
 
 
 def test_the_place_of_a_device_is_a_scalar_like_any_other() -> None:

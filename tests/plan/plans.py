@@ -178,9 +178,7 @@ def gpt_plan() -> PlanData:
                 text="pin `params**['w1']`: [{?}, {\"model\"}]", paths=("in.0", "in.3", "in.6")
             ),
             AskedTerm(text="pin `gpt.py:41`: P('data',)", paths=("3.0", "7.jaxpr/2.0")),
-            AskedTerm(
-                text="uses of `kv` by `gpt.py:43`: [{}, {\"model\"}]", paths=("9<1",)
-            ),
+            AskedTerm(text='uses of `kv` by `gpt.py:43`: [{}, {"model"}]', paths=("9<1",)),
         ),
     )
 

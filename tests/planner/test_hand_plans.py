@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from autoshard.encode import Wishes
 from autoshard.graph.program import Graph
-from autoshard.hand_plans import hand_baselines, hand_plans
+from autoshard.hand_plans import hand_baselines, hand_plans, impossible_note
 from autoshard.plan import Baseline
 from autoshard.planner import SolveOptions
-from autoshard.sharding import Sharding
+from autoshard.sharding import Sharding, parse_sharding
+from autoshard.wishes import AlikeWish
 from tests.planner.graphs import Program, free_wishes, parts_of, plan
 
 CARRIED = [(0, 0)]
@@ -89,3 +91,32 @@ def test_a_plan_fits_a_budget_of_its_own_peak_and_no_less() -> None:
     peak = baselines(None)["fsdp"].peak_bytes
     assert baselines(peak)["fsdp"].fits
     assert not baselines(peak - 1)["fsdp"].fits
+
+
+ROWS_BY_Y = parse_sharding('[{"y"}, {"x"}]')
+
+
+def test_an_argument_that_must_end_like_a_pinned_result_keeps_our_sharding() -> None:
+    graph = step()
+    wishes = replace(free_wishes(graph, CARRIED), results=(ROWS_BY_Y,))
+    assert list(baselines(None, wishes)) == ["replicated", "data parallel", "fsdp"]
+
+
+def test_so_does_one_in_a_group_with_a_pinned_tensor() -> None:
+    graph = step()
+    w, x = ((op.index, op.results[0]) for op in graph.arguments)
+    free = free_wishes(graph, [])
+    wishes = replace(free, arguments=(ROWS_BY_Y, None), groups=(AlikeWish((w, x), "a group"),))
+    assert list(baselines(None, wishes)) == ["replicated", "data parallel", "fsdp"]
+
+
+def test_a_plan_that_what_was_asked_rules_out_is_named() -> None:
+    graph = step()
+    w, x = ((op.index, op.results[0]) for op in graph.arguments)
+    wishes = replace(free_wishes(graph, CARRIED), groups=(AlikeWish((w, x), "a group"),))
+    found = baselines(None, wishes)
+    assert list(found) == ["replicated", "fsdp"]
+    assert impossible_note(list(found.values())) == (
+        "not possible under what was asked, and so not compared with: data parallel",
+    )
+    assert impossible_note(list(baselines(None).values())) == ()

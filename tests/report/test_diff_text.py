@@ -37,6 +37,21 @@ def test_a_difference_reads_as_its_golden_does(check_golden: Callable[[str, str]
     check_golden("diff.txt", text)
 
 
+def test_other_constraints_are_a_difference() -> None:
+    plan = gpt_plan()
+    first, second, *_ = plan.asked
+    other = replace(plan, asked=(first, replace(second, paths=("3.0",))))
+    assert format_diff(diff_plans(plan, other)).splitlines() == [
+        "before -> after",
+        "",
+        "Asked for  2 changed",
+        "  what                                           before             after",
+        "  ─────────────────────────────────────────────────────────────────────────",
+        "  pin `gpt.py:41`: P('data',)                    3.0, 7.jaxpr/2.0   3.0",
+        '  uses of `kv` by `gpt.py:43`: [{}, {"model"}]   9<1                -',
+    ]
+
+
 def test_a_plan_found_and_one_not_found(check_golden: Callable[[str, str], None]) -> None:
     diff = diff_plans(gpt_plan(), plan_that_does_not_fit())
     check_golden("diff_infeasible.txt", format_diff(diff))

@@ -52,7 +52,6 @@ from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.graph.rule import Rule
 from autoshard.sharding import Sharding
 
-
 _OWN_RULE = "autoshard_own_rule"
 """Marks ops whose sharding rule was there before; the others lose theirs afterwards."""
 

@@ -28,6 +28,7 @@ def exported(
     out_shardings: Sequence[NamedSharding | None],
     *,
     platform: str,
+    flat: bool = False,
 ) -> jax.export.Exported:
     """A sharded module in the frame that `jax.export` makes for its function.
 
@@ -39,6 +40,7 @@ def exported(
         in_shardings: Of the flat arguments.
         out_shardings: Of the flat results.
         platform: What it was lowered for.
+        flat: Whether it takes and returns the flat arrays instead of the function's own trees.
 
     Raises:
         ExportError: An array the function closes over is not known.
@@ -52,8 +54,8 @@ def exported(
     return replace(
         frame,
         fun_name=traced.in_names[0] if not frame.fun_name else frame.fun_name,
-        in_tree=traced.in_tree,
-        out_tree=traced.out_tree,
+        in_tree=frame.in_tree if flat else traced.in_tree,
+        out_tree=frame.out_tree if flat else traced.out_tree,
         mlir_module_serialized=serialized,
         module_kept_var_idx=tuple(range(len(traced.in_avals))),
     )

@@ -14,7 +14,7 @@ from solvers.scalable.block_moves import move_regions
 from solvers.scalable.clock import Effort
 from solvers.scalable.layout import Layout, lay_out
 from solvers.scalable.profile import peak_of, profile_of
-from solvers.scalable.region_elimination import make_tables
+from solvers.scalable.region_factors import make_tables
 from solvers.scalable.tree_moves import Walk, cost_of_walk, start_walk
 from tests.solvers.instances import LayeredShape, layered_problem
 from tests.solvers.scalable.reduced_problems import best_cost, lane_problems, random_choices
