@@ -1,17 +1,23 @@
 """autoshard plans how a JAX program is sharded over a device mesh, before the compile."""
 
-from autoshard.api import optimize, optimize_module
-from autoshard.apply.planned import Plan, load_plan
-from autoshard.constraints import Group, Pin, Uses
-from autoshard.errors import (
-    AutoshardError,
-    ConstraintError,
-    ExportError,
-    InputError,
-    PlanError,
-    ShardingError,
-)
-from autoshard.sharding import AxisRef, DimSharding, Mesh, Sharding
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autoshard.api import optimize, optimize_module
+    from autoshard.apply.planned import Plan, load_plan
+    from autoshard.constraints import Group, Pin, Uses
+    from autoshard.errors import (
+        AutoshardError,
+        ConstraintError,
+        ExportError,
+        InputError,
+        PlanError,
+        ShardingError,
+    )
+    from autoshard.sharding import AxisRef, DimSharding, Mesh, Sharding
 
 __all__ = [
     "AutoshardError",
@@ -32,3 +38,31 @@ __all__ = [
     "optimize",
     "optimize_module",
 ]
+
+_NAMES_BY_MODULE = {
+    "autoshard.api": ("optimize", "optimize_module"),
+    "autoshard.apply.planned": ("Plan", "load_plan"),
+    "autoshard.constraints": ("Group", "Pin", "Uses"),
+    "autoshard.errors": (
+        "AutoshardError",
+        "ConstraintError",
+        "ExportError",
+        "InputError",
+        "PlanError",
+        "ShardingError",
+    ),
+    "autoshard.sharding": ("AxisRef", "DimSharding", "Mesh", "Sharding"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used: commands that need no JAX start without it."""
+    for module, names in _NAMES_BY_MODULE.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(module), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,337 +1,64 @@
-"""The `autoshard` command: plan a function, read a plan, compare two, list machines."""
+"""The `autoshard` command; what a command needs is imported when that command runs."""
 
 from __future__ import annotations
 
-import io
-import math
-import os
-import sys
-import traceback
-from collections.abc import Callable
-from functools import partial
+import importlib
+from collections.abc import Iterator, MutableMapping
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, TextIO, TypeVar
 
 import click
 
-from autoshard import api
-from autoshard.apply.stablehlo.module_file import is_module_file
-from autoshard.cli_export import (
-    explain_options,
-    export_options,
-    plan_module_file,
-    run_explain,
-    run_export,
-    save_planned,
-)
-from autoshard.cli_solve import solve_command
-from autoshard.encode import PICOSECONDS
-from autoshard.errors import AutoshardError, InputError, PlanError
-from autoshard.plan_diff import diff_plans
-from autoshard.plan_json import load_plan_data
-from autoshard.progress import ProgressLine
-from autoshard.report import format_program, print_diff, print_report
-from autoshard.report.hardware_text import print_hardware
-from autoshard.sharding import parse_mesh_sizes
-from autoshard.targets import load_target
-from cost_models import CATALOG, CostModelError
-from solvers import SolverError
-
-EXIT_DIFFERENT = 1
-EXIT_NO_PLAN = 1
-EXIT_ERROR = 2
-
-F = TypeVar("F", bound=Callable[..., Any])
+MODULE_BY_COMMAND = {
+    "diff": "autoshard.cli_report",
+    "explain": "autoshard.cli_plan",
+    "export": "autoshard.cli_plan",
+    "hardware": "autoshard.cli_report",
+    "plan": "autoshard.cli_plan",
+    "report": "autoshard.cli_report",
+    "solve": "autoshard.cli_solve",
+}
+"""Where each command is, as `<name>_command`."""
 
 
-class _Command(click.Command):
-    """A command whose errors are one readable message on stderr and exit code 2."""
+class LazyCommands(MutableMapping[str, click.Command]):
+    """Commands by name, imported when first asked for: tracing takes a second to import.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.params.append(
-            click.Option(["--debug"], is_flag=True, help="Show the traceback of an error.")
-        )
+    Args:
+        module_by_command: Where each command is, as `<name>_command`.
+    """
 
-    def invoke(self, ctx: click.Context) -> Any:
-        is_debug = ctx.params.pop("debug")
-        try:
-            return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
-            raise
-        except Exception as error:
-            if is_debug:
-                click.echo(traceback.format_exc(), err=True)
-            click.echo(f"error: {_message(error)}", err=True)
-        return ctx.exit(EXIT_ERROR)
+    def __init__(self, module_by_command: dict[str, str]) -> None:
+        self._module_by_command = dict(module_by_command)
+        self._loaded: dict[str, click.Command] = {}
 
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded:
+            module = importlib.import_module(self._module_by_command[name])
+            self._loaded[name] = getattr(module, f"{name}_command")
+        return self._loaded[name]
 
-def _message(error: Exception) -> str:
-    if isinstance(error, (AutoshardError, CostModelError, SolverError)):
-        return str(error)
-    return (
-        f"unexpected {type(error).__name__}: {error}\n"
-        "  fix: --debug shows where; if that is not in your code, report it"
-    )
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._module_by_command.setdefault(name, "")
+        self._loaded[name] = command
 
+    def __delitem__(self, name: str) -> None:
+        del self._module_by_command[name]
+        self._loaded.pop(name, None)
 
-def _width_option(command: F) -> F:
-    return click.option(
-        "--width",
-        type=click.IntRange(min=20),
-        help="Columns of the text; the terminal's width, or 100 in a pipe, if not given.",
-    )(command)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._module_by_command)
 
-
-def _example(arguments: str) -> str:
-    """An epilog that click does not fill up."""
-    return f"\b\nExample:\n  autoshard {arguments}"
+    def __len__(self) -> int:
+        return len(self._module_by_command)
 
 
 @click.group(
+    commands=LazyCommands(MODULE_BY_COMMAND),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=_example("plan train:train_step --mesh data=2,model=4 --out plan.json")
-    + '\n\nShell completion: add `eval "$(_AUTOSHARD_COMPLETE=bash_source autoshard)"` to ~/.bashrc'
+    epilog="\b\nExample:\n  autoshard plan train:train_step --mesh data=2,model=4 --out plan.json"
+    '\n\nShell completion: add `eval "$(_AUTOSHARD_COMPLETE=bash_source autoshard)"` to ~/.bashrc'
     " (zsh_source for ~/.zshrc, fish_source for fish).",
 )
 @click.version_option(version("autoshard"), prog_name="autoshard")
 def main() -> None:
     """Plan how a JAX program is sharded over a device mesh, before the compile."""
-
-
-@main.command(
-    "plan",
-    cls=_Command,
-    epilog=_example(
-        "plan train:train_step --mesh data=2,model=4 --hardware tpu-v5e --out plan.json"
-    ),
-)
-@click.argument("target", metavar="MODULE:FUNCTION|FILE.mlir")
-@click.option("--mesh", required=True, help="Axes and their sizes: data=2,model=4.")
-@click.option(
-    "--hardware",
-    default="cpu-host",
-    show_default=True,
-    help="A machine that `autoshard hardware` lists, or a YAML file that describes one.",
-)
-@click.option(
-    "--memory",
-    default="auto",
-    show_default=True,
-    help="Limit per device: 16GiB, 0.9 (of the device), auto (all of it) or none.",
-)
-@click.option(
-    "--constraints",
-    type=click.Path(path_type=Path),
-    help="A YAML file with shardings to keep: pins, uses, groups.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Save the plan to this file; to one that ends in .mlir, the planned program.",
-)
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds for the solver.",
-)
-@click.option(
-    "--gap",
-    type=click.FloatRange(min=0),
-    default=0.01,
-    show_default=True,
-    help="Stop once the plan is proven this close to the best, as a fraction.",
-)
-@click.option("--solver", default="auto", show_default=True, help="Name of the solver.")
-@click.option("--seed", type=int, default=0, show_default=True, help="One seed, one plan.")
-@click.option(
-    "--trip-count",
-    "trip_counts",
-    multiple=True,
-    metavar="FILE:LINE=N",
-    help="How often a loop runs that the program does not tell; may be given again.",
-)
-@click.option(
-    "--no-baselines", is_flag=True, help="Leave out the comparison with plans written by hand."
-)
-@_width_option
-def plan_command(
-    target: str,
-    mesh: str,
-    hardware: str,
-    memory: str,
-    constraints: Path | None,
-    out: Path | None,
-    time_limit: float,
-    gap: float,
-    solver: str,
-    seed: int,
-    trip_counts: tuple[str, ...],
-    no_baselines: bool,
-    width: int | None,
-) -> None:
-    """Plan MODULE:FUNCTION, or a StableHLO module in a file, and print a report.
-
-    The arguments come from a Python function beside it, found by name: autoshard_args_FUNCTION() or
-    autoshard_args() in the module, or an attribute `autoshard_args` of the function. It returns a
-    tuple of arguments (jax.ShapeDtypeStruct will do), or a dict with the tuple under "args" and, if
-    wanted, "kwargs", "in_shardings", "out_shardings", "constraints", "donate_argnums",
-    "static_argnums". What --constraints says is added to what the hook says.
-
-    Exit code 1: no plan fits; 2: an error. Neither writes a file.
-    """
-    parse_mesh_sizes(mesh)
-    counts = dict(map(_trip_count, trip_counts))
-    if out is not None:
-        _check_writable(out)
-    if is_module_file(target):
-        make = partial(plan_module_file, target)
-    else:
-        call = load_target(target)
-        options = dict(call.options)
-        if constraints is not None:
-            options["constraints"] = [options.get("constraints", ()), constraints]
-        make = partial(api.optimize, call.function, *call.args, **options)
-    with ProgressLine(seconds_per_cost=1 / PICOSECONDS) as progress:
-        plan = make(
-            mesh=mesh,
-            hardware=hardware,
-            memory_budget=None if memory == "none" else memory,
-            trip_counts=counts or None,
-            solver=solver,
-            time_limit_seconds=time_limit,
-            relative_gap=gap,
-            seed=seed,
-            baselines=not no_baselines,
-            progress=progress,
-        )
-    if plan.data.is_feasible:
-        _ = plan.constraints  # worked out on first use; the report and the file show them
-        if out is not None:
-            save_planned(plan, out, target)
-    print_report(plan.data, _stdout(), width)
-    if not plan.data.is_feasible:
-        click.echo(
-            f"error: no plan was found ({plan.data.solver.status})"
-            + (f"; {out} was not written" if out else ""),
-            err=True,
-        )
-        sys.exit(EXIT_NO_PLAN)
-
-
-@main.command("report", cls=_Command, epilog=_example("report plan.json --width 120"))
-@click.argument("plan", type=click.Path(path_type=Path))
-@click.option(
-    "--round",
-    "after_round",
-    type=click.IntRange(min=0),
-    metavar="PRIORITY",
-    help="Print the program after this round of priorities instead.",
-)
-@_width_option
-def report_command(plan: Path, after_round: int | None, width: int | None) -> None:
-    """Print what a saved plan says: totals, shardings, collectives, memory."""
-    if after_round is not None:
-        _stdout().write(format_program(load_plan_data(plan), after_round))
-        return
-    print_report(load_plan_data(plan), _stdout(), width)
-
-
-@main.command("diff", cls=_Command, epilog=_example("diff a.json b.json"))
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
-@_width_option
-def diff_command(before: Path, after: Path, width: int | None) -> None:
-    """Print what differs between two saved plans.
-
-    How planning went (seconds, solver, versions) is no difference. Exit code 0: the same; 1: they
-    differ; 2: an error.
-    """
-    diff = diff_plans(load_plan_data(before), load_plan_data(after))
-    print_diff(diff, os.fspath(before), os.fspath(after), _stdout(), width)
-    if not diff.is_empty:
-        sys.exit(EXIT_DIFFERENT)
-
-
-@main.command("hardware", cls=_Command, epilog=_example("hardware"))
-@_width_option
-def hardware_command(width: int | None) -> None:
-    """List the machines known by name."""
-    print_hardware(CATALOG, _stdout(), width)
-
-
-@main.command(
-    "export",
-    cls=_Command,
-    epilog=_example("export plan.json -o model.mlir --stage collectives"),
-)
-@export_options
-def export_command(
-    plan: Path, target: str | None, out: Path, stage: str, platform: str | None
-) -> None:
-    """Write the program of a saved plan as StableHLO, a sharding on every value.
-
-    The program is traced again: from MODULE:FUNCTION or the module file that the plan was made
-    from, which the plan file names, or from the one given.
-    """
-    _check_writable(out)
-    run_export(plan, target, out, stage, platform)
-
-
-@main.command("explain", cls=_Command, epilog=_example("explain plan.json --against propagation"))
-@explain_options
-@_width_option
-def explain_command(
-    plan: Path,
-    target: str | None,
-    against: str,  # noqa: ARG001  (there is one choice so far)
-    inputs: str,
-    time_limit: float,
-    width: int | None,
-) -> None:
-    """Print where a saved plan differs from Shardy's propagation alone, why, and what that saves.
-
-    The program is traced again, and planned again to price the differences.
-    """
-    run_explain(plan, target, inputs, time_limit, width)
-
-
-main.command(
-    "solve", cls=_Command, epilog=_example("solve instance.json.gz --timeout 60 --seed 0")
-)(solve_command)
-
-
-def _trip_count(text: str) -> tuple[str, float]:
-    place, _, count = text.rpartition("=")
-    try:
-        number = float(count)
-    except ValueError:
-        number = math.nan
-    if not place or not 0 <= number < math.inf:
-        raise InputError(
-            f'expected FILE:LINE=N with a number of at least 0, found "{text}"',
-            where="--trip-count",
-            fix="name the line the loop is written on, as in train.py:12=100",
-        )
-    return place, number
-
-
-def _check_writable(path: Path) -> None:
-    """Refuse before planning what could not be saved after it."""
-    folder = path.resolve().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise PlanError(
-            "this is a folder" if path.is_dir() else f"no file can be made in {folder}",
-            where=f"--out {path}",
-            fix="name a file in a folder that exists and that you may write to",
-        )
-
-
-def _stdout() -> TextIO:
-    """The standard output; letters it cannot show become question marks."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    return sys.stdout

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from autoshard.cli_command import Command, example
 from autoshard.errors import InputError
 from solvers import Progress, Result, SolverError, solve
 from solvers.formats import read_any
@@ -72,6 +73,7 @@ def solve_options(command: F) -> F:
     return command
 
 
+@click.command("solve", cls=Command, epilog=example("solve instance.json.gz --timeout 60 --seed 0"))
 @solve_options
 def solve_command(instance: Path, timeout: float, seed: int, gap: float, solver: str) -> None:
     """Solve INSTANCE and print one choice per node.

@@ -199,7 +199,8 @@ class _Reader:
             self.refuse(
                 node,
                 "expected `key: value` pairs",
-                "write lines such as `batch: '[{\"data\"}, {?}]'`, or `moments: [a, b]` for a group",
+                "write lines such as `batch: '[{\"data\"}, {?}]'`, or `moments: [a, b]` for a"
+                " group",
             )
             return
         seen: set[str] = set()

@@ -28,6 +28,9 @@ SWEEPS = 24
 MOST_OPEN = 400
 """Halves kept; branching stops there."""
 
+MOST_BYTES = 256 * 2**20
+"""That the halves kept may take; branching stops there too."""
+
 _MOST_TRIED = 50
 
 
@@ -74,6 +77,7 @@ class Branching:
         self.bound = ascent.bound
         self.num_bounded = 0
         self.is_finished = False
+        self._most_open = max(2, min(MOST_OPEN, MOST_BYTES // ascent.state().num_bytes))
         ascent.set_prices(rule.best_prices)
         self._push(self._bounded(self.bound))
 
@@ -97,8 +101,8 @@ class Branching:
                 continue
             if not half.split[0].size:
                 return self._finish("the half with the least bound has nothing left to part")
-            if len(self._open) >= MOST_OPEN:
-                return self._finish(f"{MOST_OPEN} halves are open")
+            if len(self._open) >= self._most_open:
+                return self._finish(f"{len(self._open)} halves are open")
             heapq.heappop(self._open)
             for out in half.split:
                 self._ascent.go_back(half.state)
@@ -113,6 +117,7 @@ class Branching:
 
     def _finish(self, why: str) -> str:
         self.is_finished = True
+        self._open.clear()
         return f"{why}, {self.num_bounded} were bounded"
 
     def _floor(self) -> int:

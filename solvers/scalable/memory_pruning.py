@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
+
 import numpy as np
 import numpy.typing as npt
 
-from solvers.memory_rows import memory_terms
 from solvers.problem import EdgeMemory, IntArray, NodeMemory, Problem
 
 BoolArray = npt.NDArray[np.bool_]
@@ -33,24 +34,24 @@ def fitting_choices(problem: Problem, num_rows: int) -> list[BoolArray] | None:
     keep = [np.ones(len(costs), dtype=bool) for costs in problem.node_costs]
     if problem.memory_limit is None or not num_rows:
         return keep
+    terms = _Terms(problem)
     for _ in range(_MOST_ROUNDS):
-        slack = _slack(problem, keep, num_rows)
+        slack = terms.slack(num_rows)
         if slack.min() < 0:
             return None
-        tightest = _RangeLeast(slack)
-        has_changed = False
-        for term in problem.node_memory:
-            if term.start == term.stop:
-                continue
-            usage = term.usage
-            room = tightest.least(term.start, term.stop) + int(usage[keep[term.node]].min())
-            if (usage[keep[term.node]] > room).any():
-                keep[term.node] &= usage <= room
-                has_changed = True
-                if not keep[term.node].any():
-                    return None
-        if not has_changed:
+        room = _RangeLeast(slack).least_each(terms.starts, terms.stops) + terms.least
+        too_large = np.flatnonzero(terms.most > room)
+        too_large = too_large[too_large < terms.num_of_nodes]
+        if not too_large.size:
             break
+        changed = set()
+        for t in too_large.tolist():
+            term = terms.of_node(t)
+            keep[term.node] &= term.usage <= room[t]
+            if not keep[term.node].any():
+                return None
+            changed.add(term.node)
+        terms.keep_only(keep, changed)
     return keep
 
 
@@ -70,19 +71,18 @@ def conflicts(problem: Problem, num_rows: int) -> dict[tuple[int, int], BoolArra
     """
     if problem.memory_limit is None or not num_rows:
         return {}
-    slack = _slack(problem, [np.ones(len(c), dtype=bool) for c in problem.node_costs], num_rows)
+    all_terms = _Terms(problem)
+    slack = all_terms.slack(num_rows)
     tightest = _RangeLeast(slack)
     found: dict[tuple[int, int], BoolArray] = {}
-    _add_pair_terms(problem, tightest, found)
+    _add_pair_terms(problem, all_terms, tightest, found)
     joined = {(min(edge.u, edge.v), max(edge.u, edge.v)) for edge in problem.edges}
     worst: dict[tuple[int, int], float] = {}
-    terms = [
-        (int(term.usage.max() - term.usage.min()), term)
-        for term in problem.node_memory
-        if term.start < term.stop
-    ]
+    num = all_terms.num_of_nodes
+    spreads = all_terms.most[:num] - all_terms.least[:num]
+    largest = np.argsort(-spreads, kind="stable")[: _MOST_LARGE_TERMS + 1].tolist()
+    terms = [(int(spreads[t]), all_terms.of_node(t)) for t in largest]
     least_slack = int(slack.min())
-    terms.sort(key=lambda item: -item[0])
     for i, (most, term) in enumerate(terms):
         if i == _MOST_LARGE_TERMS or 2 * most <= least_slack:
             break
@@ -106,34 +106,71 @@ def conflicts(problem: Problem, num_rows: int) -> dict[tuple[int, int], BoolArra
 
 
 def _add_pair_terms(
-    problem: Problem, tightest: _RangeLeast, found: dict[tuple[int, int], BoolArray]
+    problem: Problem,
+    terms: _Terms,
+    tightest: _RangeLeast,
+    found: dict[tuple[int, int], BoolArray],
 ) -> None:
-    for term in problem.edge_memory:
-        if term.start == term.stop:
-            continue
-        clash = term.usage - term.usage.min() > tightest.least(term.start, term.stop)
-        if clash.any():
-            edge = problem.edges[term.edge]
-            key = (edge.u, edge.v) if edge.u < edge.v else (edge.v, edge.u)
-            clash = clash if edge.u < edge.v else clash.T
-            found[key] = found[key] | clash if key in found else clash
-
-
-def _slack(problem: Problem, keep: list[BoolArray], num_rows: int) -> IntArray:
-    """Returns int64[rows]: the limit less the least usages of all terms."""
-
-    def least(term: NodeMemory | EdgeMemory) -> int:
-        if isinstance(term, NodeMemory):
-            return int(term.usage[keep[term.node]].min())
+    room = tightest.least_each(terms.starts, terms.stops)
+    clashing = np.flatnonzero(terms.most - terms.least > room)
+    for t in clashing[clashing >= terms.num_of_nodes].tolist():
+        term = terms.of_pair(t)
+        clash = term.usage - term.usage.min() > room[t]
         edge = problem.edges[term.edge]
-        return int(term.usage[np.ix_(keep[edge.u], keep[edge.v])].min())
+        key = (edge.u, edge.v) if edge.u < edge.v else (edge.v, edge.u)
+        clash = clash if edge.u < edge.v else clash.T
+        found[key] = found[key] | clash if key in found else clash
 
-    change = np.zeros(num_rows + 1, dtype=np.int64)
-    for term in memory_terms(problem):
-        held = least(term)
-        change[term.start] += held
-        change[term.stop] -= held
-    return (problem.memory_limit or 0) - np.cumsum(change)[:-1]
+
+class _Terms:
+    """Terms that live at some row, those of nodes first, with the least and most each may hold.
+
+    Attributes:
+        starts: int64[terms]: first rows.
+        stops: int64[terms]: rows behind the last ones.
+        least: int64[terms].
+        most: int64[terms].
+        num_of_nodes: How many are of nodes.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._of_nodes = [term for term in problem.node_memory if term.start < term.stop]
+        self._of_pairs = [term for term in problem.edge_memory if term.start < term.stop]
+        self.num_of_nodes = len(self._of_nodes)
+        terms = [*self._of_nodes, *self._of_pairs]
+        self.starts = np.array([term.start for term in terms], dtype=np.int64)
+        self.stops = np.array([term.stop for term in terms], dtype=np.int64)
+        bounds = {id(t.usage): (int(t.usage.min()), int(t.usage.max())) for t in terms}
+        pairs = np.array([bounds[id(t.usage)] for t in terms], dtype=np.int64).reshape(-1, 2)
+        self.least, self.most = pairs[:, 0].copy(), pairs[:, 1].copy()
+
+    def of_node(self, t: int) -> NodeMemory:
+        return self._of_nodes[t]
+
+    def of_pair(self, t: int) -> EdgeMemory:
+        return self._of_pairs[t - self.num_of_nodes]
+
+    def keep_only(self, keep: Sequence[BoolArray], nodes: Set[int]) -> None:
+        """Brings least and most up to date where choices of some nodes went."""
+        for t, term in enumerate(self._of_nodes):
+            if term.node in nodes:
+                self._set(t, term.usage[keep[term.node]])
+        for t, pair in enumerate(self._of_pairs, start=self.num_of_nodes):
+            edge = self._problem.edges[pair.edge]
+            if edge.u in nodes or edge.v in nodes:
+                self._set(t, pair.usage[np.ix_(keep[edge.u], keep[edge.v])])
+
+    def _set(self, t: int, usage: IntArray) -> None:
+        self.least[t], self.most[t] = usage.min(), usage.max()
+
+    def slack(self, num_rows: int) -> IntArray:
+        """Returns int64[rows]: the limit less the least of all terms."""
+        change = np.zeros(num_rows + 1, dtype=np.int64)
+        np.add.at(change, self.starts, self.least)
+        np.subtract.at(change, self.stops, self.least)
+        slack: IntArray = (self._problem.memory_limit or 0) - np.cumsum(change)[:-1]
+        return slack
 
 
 class _RangeLeast:
@@ -151,3 +188,12 @@ class _RangeLeast:
         level = (stop - start).bit_length() - 1
         values = self._levels[level]
         return int(min(values[start], values[stop - (1 << level)]))
+
+    def least_each(self, starts: IntArray, stops: IntArray) -> IntArray:
+        """Returns int64[ranges]."""
+        found = np.empty(len(starts), dtype=np.int64)
+        for level, values in enumerate(self._levels):
+            lengths = stops - starts
+            at = np.flatnonzero((lengths >= 1 << level) & (lengths < 2 << level))
+            found[at] = np.minimum(values[starts[at]], values[stops[at] - (1 << level)])
+        return found

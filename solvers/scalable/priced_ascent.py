@@ -50,6 +50,11 @@ class AscentState:
     messages: FloatArray
     constant: float
 
+    @property
+    def num_bytes(self) -> int:
+        arrays = (self.prices, self.base_costs, self.costs, self.slack, self.messages)
+        return sum(array.nbytes for array in arrays)
+
 
 class PricedAscent:
     """A problem's costs and prices, redistributed so far, and the bound that proves.

@@ -59,13 +59,19 @@ def tighten(problem: Problem, is_over: Callable[[], bool]) -> Tightened:
     keep = fitting_choices(problem, num_rows_of(problem))
     if keep is None:
         return Tightened(problem, is_infeasible=True)
-    restricted = restrict(problem, keep)
-    clashes = conflicts(restricted.problem, num_rows_of(problem))
-    share = restricted.problem.num_columns / max(1, problem.num_columns)
+    if is_over():
+        return Tightened(problem)
+    has_lost = not all(kept.all() for kept in keep)
+    restricted = restrict(problem, keep) if has_lost else None
+    left = problem if restricted is None else restricted.problem
+    clashes = conflicts(left, num_rows_of(problem))
+    share = left.num_columns / max(1, problem.num_columns)
     num_clashing = sum(int(clash.sum()) for clash in clashes.values())
     if share > WORTH_REDUCING and num_clashing < (1 - WORTH_REDUCING) * problem.num_columns:
         return Tightened(problem)
-    clashing = replace(restricted, problem=_with_clashes(restricted.problem, clashes))
+    if restricted is None:
+        restricted = restrict(problem, keep)
+    clashing = replace(restricted, problem=_with_clashes(left, clashes))
     reduced = reduce_fully(clashing.problem, is_over=is_over)
     return Tightened(reduced.problem, reduced.constant, (clashing, reduced), reduced.is_infeasible)
 

@@ -170,8 +170,8 @@ def test_a_use_that_nobody_makes_is_refused() -> None:
     assert refused(Uses("x", "[{}, {}]", by="net.py:22")) == (
         "nothing at `net.py:22` reads `x`: float32[8, 16]\n"
         "  where: uses of `x` by `net.py:22`\n"
-        "  fix: name a line that reads it: `net.py:20 scan`; or pin the tensor itself. A body of scan"
-        " reads a tensor of its own (a slice, what is carried, a device's piece): give that a"
+        "  fix: name a line that reads it: `net.py:20 scan`; or pin the tensor itself. A body of"
+        " scan reads a tensor of its own (a slice, what is carried, a device's piece): give that a"
         " jax.ad_checkpoint.checkpoint_name there, and select it by name:..."
     )
 

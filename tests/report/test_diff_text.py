@@ -46,7 +46,7 @@ def test_other_constraints_are_a_difference() -> None:
         "",
         "Asked for  2 changed",
         "  what                                           before             after",
-        "  ─────────────────────────────────────────────────────────────────────────",
+        "  ───────────────────────────────────────────────────────────────────────",
         "  pin `gpt.py:41`: P('data',)                    3.0, 7.jaxpr/2.0   3.0",
         '  uses of `kv` by `gpt.py:43`: [{}, {"model"}]   9<1                -',
     ]

@@ -1,0 +1,71 @@
+"""What the commands of `autoshard` share: readable errors, the width option, examples."""
+
+from __future__ import annotations
+
+import io
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, TextIO, TypeVar
+
+import click
+
+from autoshard.errors import AutoshardError
+from cost_models import CostModelError
+from solvers.errors import SolverError
+
+EXIT_ERROR = 2
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command whose errors are one readable message on stderr and exit code 2."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(
+            click.Option(["--debug"], is_flag=True, help="Show the traceback of an error.")
+        )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        is_debug = ctx.params.pop("debug")
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if is_debug:
+                click.echo(traceback.format_exc(), err=True)
+            click.echo(f"error: {_message(error)}", err=True)
+        return ctx.exit(EXIT_ERROR)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, (AutoshardError, CostModelError, SolverError)):
+        return str(error)
+    return (
+        f"unexpected {type(error).__name__}: {error}\n"
+        "  fix: --debug shows where; if that is not in your code, report it"
+    )
+
+
+def width_option(command: F) -> F:
+    """Adds --width."""
+    return click.option(
+        "--width",
+        type=click.IntRange(min=20),
+        help="Columns of the text; the terminal's width, or 100 in a pipe, if not given.",
+    )(command)
+
+
+def example(arguments: str) -> str:
+    """Makes an epilog that click does not fill up."""
+    return f"\b\nExample:\n  autoshard {arguments}"
+
+
+def wide_stdout() -> TextIO:
+    """Returns the standard output; letters it cannot show become question marks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return sys.stdout

@@ -1,0 +1,215 @@
+"""The commands that trace a program: `autoshard plan`, `export` and `explain`."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+from autoshard import api
+from autoshard.apply.stablehlo.module_file import is_module_file
+from autoshard.cli_command import Command, example, wide_stdout, width_option
+from autoshard.cli_export import (
+    explain_options,
+    export_options,
+    plan_module_file,
+    run_explain,
+    run_export,
+    save_planned,
+)
+from autoshard.encode import PICOSECONDS
+from autoshard.errors import InputError, PlanError
+from autoshard.progress import ProgressLine
+from autoshard.report import print_report
+from autoshard.sharding import parse_mesh_sizes
+from autoshard.targets import load_target
+
+EXIT_NO_PLAN = 1
+
+
+@click.command(
+    "plan",
+    cls=Command,
+    epilog=example(
+        "plan train:train_step --mesh data=2,model=4 --hardware tpu-v5e --out plan.json"
+    ),
+)
+@click.argument("target", metavar="MODULE:FUNCTION|FILE.mlir")
+@click.option("--mesh", required=True, help="Axes and their sizes: data=2,model=4.")
+@click.option(
+    "--hardware",
+    default="cpu-host",
+    show_default=True,
+    help="A machine that `autoshard hardware` lists, or a YAML file that describes one.",
+)
+@click.option(
+    "--memory",
+    default="auto",
+    show_default=True,
+    help="Limit per device: 16GiB, 0.9 (of the device), auto (all of it) or none.",
+)
+@click.option(
+    "--constraints",
+    type=click.Path(path_type=Path),
+    help="A YAML file with shardings to keep: pins, uses, groups.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Save the plan to this file; to one that ends in .mlir, the planned program.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds for the solver.",
+)
+@click.option(
+    "--gap",
+    type=click.FloatRange(min=0),
+    default=0.01,
+    show_default=True,
+    help="Stop once the plan is proven this close to the best, as a fraction.",
+)
+@click.option("--solver", default="auto", show_default=True, help="Name of the solver.")
+@click.option("--seed", type=int, default=0, show_default=True, help="One seed, one plan.")
+@click.option(
+    "--trip-count",
+    "trip_counts",
+    multiple=True,
+    metavar="FILE:LINE=N",
+    help="How often a loop runs that the program does not tell; may be given again.",
+)
+@click.option(
+    "--no-baselines", is_flag=True, help="Leave out the comparison with plans written by hand."
+)
+@width_option
+def plan_command(
+    target: str,
+    mesh: str,
+    hardware: str,
+    memory: str,
+    constraints: Path | None,
+    out: Path | None,
+    time_limit: float,
+    gap: float,
+    solver: str,
+    seed: int,
+    trip_counts: tuple[str, ...],
+    no_baselines: bool,
+    width: int | None,
+) -> None:
+    """Plan MODULE:FUNCTION, or a StableHLO module in a file, and print a report.
+
+    The arguments come from a Python function beside it, found by name: autoshard_args_FUNCTION() or
+    autoshard_args() in the module, or an attribute `autoshard_args` of the function. It returns a
+    tuple of arguments (jax.ShapeDtypeStruct will do), or a dict with the tuple under "args" and, if
+    wanted, "kwargs", "in_shardings", "out_shardings", "constraints", "donate_argnums",
+    "static_argnums". What --constraints says is added to what the hook says.
+
+    Exit code 1: no plan fits; 2: an error. Neither writes a file.
+    """
+    parse_mesh_sizes(mesh)
+    counts = dict(map(_trip_count, trip_counts))
+    if out is not None:
+        _check_writable(out)
+    if is_module_file(target):
+        make = partial(plan_module_file, target)
+    else:
+        call = load_target(target)
+        options = dict(call.options)
+        if constraints is not None:
+            options["constraints"] = [options.get("constraints", ()), constraints]
+        make = partial(api.optimize, call.function, *call.args, **options)
+    with ProgressLine(seconds_per_cost=1 / PICOSECONDS) as progress:
+        plan = make(
+            mesh=mesh,
+            hardware=hardware,
+            memory_budget=None if memory == "none" else memory,
+            trip_counts=counts or None,
+            solver=solver,
+            time_limit_seconds=time_limit,
+            relative_gap=gap,
+            seed=seed,
+            baselines=not no_baselines,
+            progress=progress,
+        )
+    if plan.data.is_feasible:
+        _ = plan.constraints  # worked out on first use; the report and the file show them
+        if out is not None:
+            save_planned(plan, out, target)
+    print_report(plan.data, wide_stdout(), width)
+    if not plan.data.is_feasible:
+        click.echo(
+            f"error: no plan was found ({plan.data.solver.status})"
+            + (f"; {out} was not written" if out else ""),
+            err=True,
+        )
+        sys.exit(EXIT_NO_PLAN)
+
+
+@click.command(
+    "export",
+    cls=Command,
+    epilog=example("export plan.json -o model.mlir --stage collectives"),
+)
+@export_options
+def export_command(
+    plan: Path, target: str | None, out: Path, stage: str, platform: str | None
+) -> None:
+    """Write the program of a saved plan as StableHLO, a sharding on every value.
+
+    The program is traced again: from MODULE:FUNCTION or the module file that the plan was made
+    from, which the plan file names, or from the one given.
+    """
+    _check_writable(out)
+    run_export(plan, target, out, stage, platform)
+
+
+@click.command("explain", cls=Command, epilog=example("explain plan.json --against propagation"))
+@explain_options
+@width_option
+def explain_command(
+    plan: Path,
+    target: str | None,
+    against: str,  # noqa: ARG001  (there is one choice so far)
+    inputs: str,
+    time_limit: float,
+    width: int | None,
+) -> None:
+    """Print where a saved plan differs from Shardy's propagation alone, why, and what that saves.
+
+    The program is traced again, and planned again to price the differences.
+    """
+    run_explain(plan, target, inputs, time_limit, width)
+
+
+def _trip_count(text: str) -> tuple[str, float]:
+    place, _, count = text.rpartition("=")
+    try:
+        number = float(count)
+    except ValueError:
+        number = math.nan
+    if not place or not 0 <= number < math.inf:
+        raise InputError(
+            f'expected FILE:LINE=N with a number of at least 0, found "{text}"',
+            where="--trip-count",
+            fix="name the line the loop is written on, as in train.py:12=100",
+        )
+    return place, number
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse before planning what could not be saved after it."""
+    folder = path.resolve().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise PlanError(
+            "this is a folder" if path.is_dir() else f"no file can be made in {folder}",
+            where=f"--out {path}",
+            fix="name a file in a folder that exists and that you may write to",
+        )
