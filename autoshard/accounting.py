@@ -145,24 +145,23 @@ def _reductions(
     costing: Costing, encoded: Encoded, decoded: Decoded, op: Op
 ) -> Iterator[PredictedCollective]:
     candidate = decoded.candidates[op.index]
-    has_reduce_scatter = costing.model.hardware.has_reduce_scatter
     pieces = encoded.parts.num_shards(p for dim in candidate.partial for p in dim)
+    scatter = "reduce-scatter" if costing.model.hardware.has_reduce_scatter else "all-reduce"
     for value in op.results:
-        num_bytes = encoded.graph.values[value].num_bytes // pieces
-        for parts, kind in ((candidate.scattered, "reduce-scatter"), (candidate.reduced, "")):
-            if not parts:
-                continue
-            name = kind if kind and has_reduce_scatter else "all-reduce"
+        before = encoded.graph.values[value].num_bytes // pieces
+        after = before // encoded.parts.num_shards(candidate.scattered)
+        sums = [(scatter, candidate.scattered, before)] if candidate.scattered else []
+        sums += [("all-reduce", parts, after) for parts in costing.all_reduces(candidate)]
+        for kind, parts, num_bytes in sums:
             axes = costing.axis_parts(parts)
             yield PredictedCollective(
-                kind=name,
+                kind=kind,
                 axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
                 group_size=encoded.parts.num_shards(parts),
                 bytes_per_device=num_bytes,
                 count=op.repeat,
                 op=_op_text(op),
             )
-            num_bytes //= encoded.parts.num_shards(parts)
 
 
 def _written(

@@ -29,6 +29,7 @@ class Candidate:
         reduced: Parts over which partial results are summed by an all-reduce.
         scattered: Parts over which they are summed by a reduce-scatter.
         partial: Layout of the (first) result before the reduction.
+        summed: The parts of `reduced` and `scattered`, by the dimension that they cut.
     """
 
     operands: tuple[Layout, ...]
@@ -37,6 +38,7 @@ class Candidate:
     reduced: Parts = ()
     scattered: Parts = ()
     partial: Layout = ()
+    summed: tuple[Parts, ...] = field(default=(), compare=False)  # follows from the operands
 
     def side(self, *, is_result: bool) -> tuple[Layout, ...]:
         """Layouts of the results, or of the operands."""
@@ -160,7 +162,8 @@ class CandidateMaker:
             yield Candidate(operands, results, cut)
             return
         partial = results[0]
-        yield Candidate(operands, results, cut, reduced, (), partial)
+        by_dimension = _by_dimension(rule, summed)
+        yield Candidate(operands, results, cut, reduced, (), partial, by_dimension)
         if len(results) > 1:
             return
         shape = _result_shape(rule)
@@ -185,7 +188,9 @@ class CandidateMaker:
                 for size, dim in zip(shape, ended, strict=True)
             ):
                 rest = tuple(p for p in reduced if p not in scattered)
-                yield Candidate(operands, (ended,), cut, rest, tuple(scattered), partial)
+                yield Candidate(
+                    operands, (ended,), cut, rest, tuple(scattered), partial, by_dimension
+                )
 
     def _layouts(
         self, rule: Rule, tensors: tuple[Dims, ...], cuts: dict[int, Parts]
@@ -211,6 +216,20 @@ class CandidateMaker:
                 layout.append(used)
             layouts.append(tuple(layout))
         return tuple(layouts)
+
+
+def _by_dimension(rule: Rule, summed: dict[int, Parts]) -> tuple[Parts, ...]:
+    """The parts of summed factors, joined where the factors make up one operand dimension."""
+    found: dict[tuple[int, int], Parts] = {}
+    for factor, parts in summed.items():
+        place = next(
+            (operand, dim)
+            for operand, dims in enumerate(rule.operands)
+            for dim, factors in enumerate(dims)
+            if factor in factors
+        )
+        found[place] = (*found.get(place, ()), *parts)
+    return tuple(found[place] for place in sorted(found))
 
 
 def _axis_choices(

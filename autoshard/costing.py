@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from autoshard.backend_habits import sums_by_dimension
 from autoshard.candidates import Candidate
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.collective import WrittenCollective
@@ -210,20 +211,31 @@ class Costing:
         """float64[num_candidates]: seconds one run of the op's reductions takes."""
         seconds = np.zeros(len(candidates))
         total = float(sum(graph.values[v].num_bytes for v in op.results))
-        groups: dict[tuple[Parts, Parts], list[int]] = {}
+        groups: dict[tuple[tuple[Parts, ...], Parts], list[int]] = {}
         for index, candidate in enumerate(candidates):
             if candidate.reduced or candidate.scattered:
-                groups.setdefault((candidate.reduced, candidate.scattered), []).append(index)
-        for (reduced, scattered), members in groups.items():
+                key = (self.all_reduces(candidate), candidate.scattered)
+                groups.setdefault(key, []).append(index)
+        for (all_reduces, scattered), members in groups.items():
             num_bytes = np.array([total / self._num_pieces(candidates[i].partial) for i in members])
             spent = np.zeros(len(members))
             if scattered:
                 spent += self.model.reduce_scatter_seconds(num_bytes, self.axis_parts(scattered))
                 num_bytes = num_bytes / self.parts.num_shards(scattered)
-            if reduced:
-                spent += self.model.all_reduce_seconds(num_bytes, self.axis_parts(reduced))
+            for parts in all_reduces:
+                spent += self.model.all_reduce_seconds(num_bytes, self.axis_parts(parts))
             seconds[members] = spent
         return seconds
+
+    def all_reduces(self, candidate: Candidate) -> tuple[Parts, ...]:
+        """Parts of each all-reduce that a candidate takes after what it scatters."""
+        if not candidate.reduced or not sums_by_dimension(self.model.hardware.backend):
+            return (candidate.reduced,) if candidate.reduced else ()
+        left = (
+            tuple(sorted(part for part in parts if part in candidate.reduced))
+            for parts in candidate.summed
+        )
+        return tuple(parts for parts in left if parts)
 
     def _num_pieces(self, layout: Layout) -> int:
         return self.parts.num_shards(part for dim in layout for part in dim)

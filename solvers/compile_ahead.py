@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import llvmlite.binding as llvm
+import llvmlite.binding as llvm  # type: ignore[import-untyped]
 import numba
 
 from solvers.kernels import ascend
@@ -79,6 +79,8 @@ class Compiler:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            if self._process.stdin is not None:
+                self._process.stdin.close()
 
     def wait_for(self, stage: str, is_over: Callable[[], bool]) -> str | None:
         """Waits until a stage is compiled, or must be here, or the wait is over.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,10 @@ from solvers.result import Progress, Result, Status
 from solvers.result import relative_gap as gap_between
 
 _REFEREE_SECONDS_PER_ENTRY = 4e-6
+
+
+MOST_HINTS = 8
+"""Answers kept to start from, the last ones first."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,10 @@ class Run:
         if self.stop.is_set():
             return True
         return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def share_of_limit(self, share: float, most: float = math.inf) -> float:
+        """Seconds: a share of the time limit, at most `most`; `most` where there is no limit."""
+        return most if self.deadline is None else min(share * (self.deadline - self.began), most)
 
     def is_done(self) -> bool:
         """Whether the asked gap is proven."""
@@ -125,7 +134,7 @@ class Run:
         """Lets the referee judge choices; keeps the cheapest that are allowed, and the leanest."""
         taken = tuple(int(choice) for choice in choices)
         found = evaluate(self.problem, taken)
-        self.hints.insert(0, taken)
+        self.hints = [taken, *self.hints[: MOST_HINTS - 1]]
         if found.is_allowed and (self.cost is None or found.cost < self.cost):
             self.choices, self.cost = taken, found.cost
         if found.cost < FORBIDDEN and (self.least_peak is None or found.peak < self.least_peak):

@@ -9,14 +9,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from solvers.backends.apart import Apart
+from solvers.backends.elimination import Elimination
 from solvers.backends.protocol import Backend
 from solvers.catalog import AUTO, backend_by_name, pick_solver
 from solvers.collector import no_collections
 from solvers.compile_ahead import compiler
 from solvers.evaluate import evaluate
 from solvers.exact_lane import ExactLane, find_least_peak, run_backend
+from solvers.exchange import Exchange
 from solvers.grounded import Grounded
-from solvers.lanes import Lane, run_lanes
+from solvers.lanes import POLL_SECONDS, Lane, run_lanes
 from solvers.memory_limits import OneLimit, with_one_limit
 from solvers.memory_rows import least_use
 from solvers.own_process import OwnProcess
@@ -31,6 +33,12 @@ TIGHT_LIMIT = 2
 
 SHARE_WITHOUT_LIMIT = 0.3
 """Of the time limit: how long to go on without the memory limit while nothing found fits it."""
+
+HEAD_START_SHARE, MOST_HEAD_START_SECONDS = 0.05, 2.0
+"""Of the time limit: what bounds get alone where no memory row can bind; most are done by then."""
+
+LEAST_PEAK_SHARE = 0.1
+"""Of the time limit: how long to look for the smallest peak once it is known that nothing fits."""
 
 GRACE_SHARE, MOST_GRACE_SECONDS = 0.005, 0.5
 """Of the time limit: what lanes have to return in, before the deadline is missed."""
@@ -192,20 +200,31 @@ def _solve_with(run: Run, backend: Backend | None, *, use_memory: bool) -> bool:
     grounded = _reduce(run, use_memory=use_memory)
     if grounded is None:
         return False
+    is_wide = False
     if backend is None:
         pick = pick_solver(grounded.reduced.problem)
+        is_wide = not isinstance(pick.backend, Elimination)
         backend = Apart(pick.backend)
         run.log.append(f"picked {backend.name}: {pick.why}")
     run.backend = backend.name
     exchange = run.exchange_for(grounded)
     hints = tuple(grounded.reduce(hint) for hint in run.hints)
-    lane = Lane(backend.name, run_backend(backend, hints), exchange)
+    lanes = [Lane(backend.name, run_backend(backend, hints), exchange)]
+    if is_wide:
+        lanes.append(
+            _scalable_lane(
+                run,
+                grounded,
+                exchange,
+                head_start=run.share_of_limit(HEAD_START_SHARE, MOST_HEAD_START_SECONDS),
+            )
+        )
     name = f"solve{'' if use_memory else ' without memory'}"
     until = None
     if not use_memory and run.problem.memory_limit is not None and run.deadline is not None:
         until = run.began + SHARE_WITHOUT_LIMIT * (run.deadline - run.began)
     with run.stage(name):
-        return _run(run, grounded, [lane], name, until)
+        return _run(run, grounded, lanes, name, until)
 
 
 def _solve_within_memory(run: Run) -> None:
@@ -229,14 +248,32 @@ def _solve_within_memory(run: Run) -> None:
         shared = run.exchange_for(grounded)
         lanes = [
             Lane("exact lane", exact, shared),
-            Lane(
-                "scalable lane",
-                run_scalable,
-                shared if run.relative_gap == 0 else run.exchange_for(grounded),
-            ),
+            _scalable_lane(run, grounded, shared, head_start=0.0),
         ]
         with run.stage("solve"):
             _run(run, grounded, lanes, "solve")
+
+
+def _scalable_lane(run: Run, grounded: Grounded, shared: Exchange, *, head_start: float) -> Lane:
+    """Message passing and moves; with an exchange of its own where a gap is allowed.
+
+    Args:
+        run: The solve.
+        grounded: What the lane works on.
+        shared: The exact lane's.
+        head_start: Seconds it waits for the exact lane to be done.
+    """
+
+    def lane(problem: Problem, exchange: Exchange) -> None:
+        began = time.monotonic()
+        while time.monotonic() < began + head_start:
+            if exchange.is_over():
+                return
+            time.sleep(POLL_SECONDS)
+        run_scalable(problem, exchange)
+
+    own = shared if run.relative_gap == 0 else run.exchange_for(grounded)
+    return Lane("scalable lane", lane, own)
 
 
 def _run(
@@ -270,21 +307,19 @@ def _run(
             return True
         cost, choices = first.best()
         if choices is not None and cost not in judged:
-            judged[cost] = evaluate(run.problem, grounded.restore(choices)).is_allowed
+            judged[cost] = run.offer(grounded.restore(choices))
         return judged[cost]
 
     def has_fitting() -> bool:
         return first.best()[0] is not None and does_fit()
 
-    limit = None if run.deadline is None else run.deadline - run.began
-    grace = MOST_GRACE_SECONDS if limit is None else min(GRACE_SHARE * limit, MOST_GRACE_SECONDS)
     try:
         run_lanes(
             grounded.problem,
             lanes,
             is_settled=is_settled,
             watch=lambda: run.watch(stage, grounded, exchanges, does_fit=does_fit()),
-            grace_seconds=grace,
+            grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
         )
     finally:
         is_allowed = run.take(grounded, first)
@@ -300,12 +335,15 @@ def _run(
 def _find_least_peak(run: Run, grounded: Grounded) -> None:
     """Looks for what to tell a user whose limit is too low: the smallest peak, and where it is."""
     exchange = run.exchange_for(grounded)
+    if exchange.deadline is not None:
+        until = time.monotonic() + run.share_of_limit(LEAST_PEAK_SHARE)
+        exchange.deadline = min(exchange.deadline, until)
     lane = Lane("least peak", find_least_peak, exchange)
     run_lanes(
         grounded.problem,
         [lane],
         is_settled=run.is_over,
         watch=lambda: None,
-        grace_seconds=MOST_GRACE_SECONDS,
+        grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
     )
     run.take(grounded, exchange)

@@ -11,7 +11,7 @@ import numpy as np
 from solvers.compile_ahead import BOUND, PRICED_BOUND, REGIONS, WALK, compiler
 from solvers.evaluate import evaluate
 from solvers.exchange import Exchange
-from solvers.kernels import FloatArray
+from solvers.kernels import IS_KEPT, FloatArray
 from solvers.memory_rows import num_rows_of
 from solvers.problem import IntArray, Problem
 from solvers.saturating import FORBIDDEN_FROM
@@ -54,6 +54,8 @@ ROUND_SHARES = (0.3, 0.4, 0.95)
 
 _BOUND_SHARE = 0.05  # of the time, before the walks
 _REPAIR_SHARE = 0.01  # of the time, for one repair
+_FIRST_OPTIMUM_SHARE = 0.04  # of the time, to see whether optima at given prices are found
+_OPTIMUM_SHARE = 0.15  # of the time, for optima at given prices once one was found
 _LATER_BOUND_SHARE = 0.08  # of a trial's time, after it
 RESTARTS = "restarts"
 
@@ -157,6 +159,8 @@ class _Lane:
 
     def run(self) -> None:
         """Bounds, then trials; the bound goes on in between."""
+        if not IS_KEPT:
+            self.note("no folder to keep compiled loops in (NUMBA_CACHE_DIR): compiled each time")
         self.await_compiled(WALK)
         if self.exchange.is_over():
             return
@@ -397,8 +401,12 @@ class _Lane:
                 ),
                 self.exchange.is_over,
             )
+            effort = self.effort(_FIRST_OPTIMUM_SHARE, effort.moves)
         before = self.cost
-        count = self._optimum.run(self.rule.best_prices, effort)
+        prices = self.rule.best_prices
+        count = self._optimum.run(prices, effort)
+        if self._optimum.is_closed and not self._optimum.is_settled:
+            count += self._optimum.run(prices, self.effort(_OPTIMUM_SHARE, effort.moves))
         self.note(f"optima at {count} sets of prices")
         return self.cost if self.cost < before else math.inf
 

@@ -138,7 +138,7 @@ class _Terms:
         self._of_nodes = [term for term in problem.node_memory if term.start < term.stop]
         self._of_pairs = [term for term in problem.edge_memory if term.start < term.stop]
         self.num_of_nodes = len(self._of_nodes)
-        terms = [*self._of_nodes, *self._of_pairs]
+        terms: list[NodeMemory | EdgeMemory] = [*self._of_nodes, *self._of_pairs]
         self.starts = np.array([term.start for term in terms], dtype=np.int64)
         self.stops = np.array([term.stop for term in terms], dtype=np.int64)
         bounds = {id(t.usage): (int(t.usage.min()), int(t.usage.max())) for t in terms}

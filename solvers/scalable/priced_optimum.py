@@ -1,7 +1,8 @@
 """Optima at given prices: without memory terms a problem reduces far further, and may be closed.
 
 Every price gives a bound; where memory fits at the optimum, that is an answer too. The factor on
-the prices is halved in between one whose optimum fits and one whose optimum does not.
+the prices is halved in between one whose optimum fits and one whose optimum does not; what lies
+between these answers is found by recombining them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from solvers.backends.protocol import Request
 from solvers.bound_pruning import solve_by_bounds
 from solvers.kernels import FloatArray
 from solvers.memory_pricing import resolution_factor, with_costs_times
@@ -22,9 +24,14 @@ from solvers.presolve import reduce_fully
 from solvers.problem import FORBIDDEN, IntArray, Problem
 from solvers.saturating import FORBIDDEN_FROM
 from solvers.scalable.clock import Clock, Effort
+from solvers.scalable.recombination import recombine
 
 RELATIVE_GAP = 1e-4
 """At which an optimum at given prices counts as found."""
+
+
+RECOMBINED_GAP = 1e-3
+"""At which the best of recombined answers counts as found."""
 
 
 class PricedOptimum:
@@ -35,6 +42,10 @@ class PricedOptimum:
         take: Given every optimum.
         offer_bound: Given every bound.
         is_over: Whether to stop.
+
+    Attributes:
+        is_closed: At the last prices the optimum was found: the problem is of the kind that reduces
+            far without memory terms, so that going on pays.
     """
 
     def __init__(
@@ -54,22 +65,45 @@ class PricedOptimum:
         self._fits_from: float | None = None
         self._fails_to: float | None = None
         self._tried: list[float] = []
+        self._answers: dict[bytes, IntArray] = {}
+        self._num_recombined = 0
+        self.is_closed = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no further prices are worth trying."""
+        return self._are_prices_settled() and not self._is_worth_recombining()
 
     def run(self, prices: FloatArray, effort: Effort) -> int:
         """Solves at multiples of the prices until the effort is spent; returns at how many."""
         clock = Clock(effort, self._is_over)
         count = 0
-        while not clock.is_over() and not self._is_settled():
-            factor = self._next_factor()
+        while not clock.is_over() and not self.is_settled:
             deadline = None
             if effort.seconds is not None:
                 deadline = time.monotonic() + max(0.0, 1 - clock.passed()) * effort.seconds
+            if self._is_worth_recombining():
+                self._recombine(deadline, clock.is_over)
+                continue
+            factor = self._next_factor()
             self._solve(prices * factor, factor, deadline, clock.is_over)
             clock.count(self._problem.num_nodes)
             count += 1
         return count
 
-    def _is_settled(self) -> bool:
+    def _is_worth_recombining(self) -> bool:
+        """Whether answers on both sides of the limit are known, and new ones since last time."""
+        has_both = self._fits_from is not None and self._fails_to is not None
+        return has_both and len(self._answers) > self._num_recombined
+
+    def _recombine(self, deadline: float | None, is_over: Callable[[], bool]) -> None:
+        self._num_recombined = len(self._answers)
+        request = Request(deadline=deadline, relative_gap=RECOMBINED_GAP, stop=is_over)
+        found = recombine(self._problem, list(self._answers.values()), request)
+        if found is not None:
+            self._take(found)
+
+    def _are_prices_settled(self) -> bool:
         if self._fits_from is None or self._fails_to is None:
             return len(self._tried) >= 8
         return self._fits_from - self._fails_to < 1e-3 * self._fits_from
@@ -92,7 +126,10 @@ class PricedOptimum:
         self._tried.append(factor)
         by_row = {row: float(p) * self._factor for row, p in enumerate(prices) if p > 0}
         reduced = reduce_fully(self._priced(by_row), is_over=is_over)
-        if reduced.is_infeasible or is_over():
+        if is_over():
+            self._tried.pop()
+            return
+        if reduced.is_infeasible:
             return
         answer = solve_by_bounds(
             reduced.problem, relative_gap=RELATIVE_GAP, deadline=deadline, seed=0, hints=()
@@ -102,7 +139,10 @@ class PricedOptimum:
         self._offer_bound(-(-bound // self._factor))
         if answer.choices is None:
             return
+        if not is_over():
+            self.is_closed = answer.gap <= RELATIVE_GAP
         choices = np.array(reduced.restore(answer.choices), dtype=np.int64)
+        self._answers[choices.tobytes()] = choices
         self._take(choices)
         if int(self._use.held(choices).max(initial=0)) <= self._limit:
             self._fits_from = min(factor, self._fits_from or factor)

@@ -11,6 +11,7 @@ from autoshard.candidates import Candidate, CandidateMaker
 from autoshard.costing import Costing, cost_model_for, model_dtype
 from autoshard.encode import Encoder
 from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.rule import Rule
 from cost_models import AxisPart, get_hardware
 from tests.planner.graphs import Program, encoder_for, parts_of
 
@@ -157,3 +158,16 @@ def test_a_longer_op_costs_in_proportion_to_its_repeats() -> None:
 )
 def test_element_types_are_priced_as_their_family(dtype: str, family: str) -> None:
     assert model_dtype(dtype) == family
+
+
+def test_sums_over_two_cut_dimensions_are_taken_one_by_one_on_hosts_and_at_once_on_tpus() -> None:
+    rule = Rule((16, 32), (((0,), (1,)),), ((),), reduction=frozenset({0, 1}))
+    candidates = CandidateMaker(parts_of("x=2,y=4")).of_rule(rule)
+    (both,) = (c for c in candidates if c.operands == (((0,), (1,)),))
+    sums = {
+        hardware: Costing(
+            cost_model_for(get_hardware(hardware), parts_of("x=2,y=4")), parts_of("x=2,y=4")
+        ).all_reduces(both)
+        for hardware in HARDWARE
+    }
+    assert sums == {"cpu-host": ((0,), (1,)), "tpu-v5p": ((0, 1),), "h100": ((0, 1),)}

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from solvers.scalable.price_rule import PriceRule
 from solvers.scalable.priced_ascent import PricedAscent
 from solvers.scalable.priced_optimum import PricedOptimum
 from solvers.scalable.tightened import tighten
-from tests.solvers.scalable.reduced_problems import best_cost, lane_problems
+from tests.solvers.scalable.reduced_problems import best_cost, lane_problem, lane_problems
 
 UNSOLVABLE = 10**15
 
@@ -98,6 +99,26 @@ def test_branching_proves_bounds_and_ends_at_the_optimum_where_no_half_is_left(
     assert branching.bound <= best
     if line is not None and line.startswith("no half"):
         assert branching.bound == best
+
+
+def test_branching_stops_before_its_halves_take_too_much_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("solvers.scalable.branching.MOST_BYTES", 1)
+    lines = []
+    for seed in range(40):
+        problem = lane_problem(seed)
+        best = best_cost(problem)
+        if best is None:
+            continue
+        layout = lay_out(problem, num_rows_of(problem))
+        ascent = PricedAscent(layout, 30.0)
+        rule = PriceRule(ascent, 30.0)
+        rule.sweep()
+        branching = Branching(layout, ascent, rule, lambda _: None, lambda: np.inf, never)
+        lines.append(branching.run(moves(3000)))
+        assert branching.bound <= best
+    assert any(line is not None and line.startswith("2 halves are open") for line in lines)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,55 @@
+"""The best of what some answers took: a problem small enough for branch and cut.
+
+Prices alone leap between answers that fit and answers that do not; the best ones in between take
+some of either's choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from solvers.backends.contained import Contained
+from solvers.backends.mathopt_highs import MathOptHighs
+from solvers.backends.protocol import Request
+from solvers.bound_pruning import restrict
+from solvers.errors import BackendError
+from solvers.presolve import reduce_fully
+from solvers.problem import IntArray, Problem
+
+MOST_COLUMNS = 10_000
+"""Columns of the largest problem worth it."""
+
+
+def recombine(problem: Problem, answers: Sequence[IntArray], request: Request) -> IntArray | None:
+    """Finds the cheapest allowed choices of which every one is in some answer.
+
+    Args:
+        problem: With a memory limit; times are row numbers.
+        answers: int64[nodes] each; they need not fit.
+        request: How long it may take, and how near the best the result shall be.
+
+    Returns:
+        Choices; None where none are allowed, or the problem is still large, or time was short.
+    """
+    keep = [np.zeros(len(costs), dtype=bool) for costs in problem.node_costs]
+    for answer in answers:
+        for kept, choice in zip(keep, answer.tolist(), strict=True):
+            kept[choice] = True
+    restricted = restrict(problem, keep)
+    reduced = reduce_fully(restricted.problem, is_over=request.is_over)
+    if reduced.is_infeasible or request.is_over():
+        return None
+    if reduced.problem.num_columns > MOST_COLUMNS:
+        return None
+    if not reduced.problem.num_nodes:
+        choices: Sequence[int] | None = ()
+    else:
+        try:
+            choices = Contained(MathOptHighs()).solve(reduced.problem, request).choices
+        except BackendError:
+            return None
+    if choices is None:
+        return None
+    return np.array(restricted.restore(reduced.restore(choices)), dtype=np.int64)
