@@ -27,7 +27,14 @@ from autoshard.plan import PlanData
 from autoshard.plan_json import load_plan_data
 from autoshard.report.propagation_text import print_comparison
 from autoshard.targets import load_target
-from cost_models import CostModelError, get_hardware
+from cost_models import CostModelError, Hardware, get_hardware, load_hardware
+
+_MACHINE_OPTION = click.option(
+    "--hardware",
+    metavar="FILE.yaml",
+    type=click.Path(path_type=Path),
+    help="The file that describes the machine, where the plan is for one that has no known name.",
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +66,7 @@ def export_options(command: F) -> F:
             type=click.Choice(["cpu", "tpu", "cuda"]),
             help="Lower the program for this platform; it belongs to none if not given.",
         ),
+        _MACHINE_OPTION,
     )
 
 
@@ -90,6 +98,7 @@ def explain_options(command: F) -> F:
             show_default=True,
             help="Seconds to plan again in, which prices the differences.",
         ),
+        _MACHINE_OPTION,
     )
 
 
@@ -99,11 +108,22 @@ def _with(command: F, *options: Callable[[F], F]) -> F:
     return command
 
 
-def run_export(plan: Path, target: str | None, out: Path, stage: str, platform: str | None) -> None:
+def run_export(
+    plan: Path,
+    target: str | None,
+    out: Path,
+    stage: str,
+    platform: str | None,
+    hardware: Path | None,
+) -> None:
     """Write the program of a plan as StableHLO text."""
-    known = _with_program(load_plan_data(plan), plan, target)
+    data = load_plan_data(plan)
+    decides = stage in _FINAL_STAGES
+    machine = _machine(data, plan, hardware) if decides or hardware is not None else None
+    known = _with_program(data, plan, target)
+    known.prices = None if machine is None else HardwarePrices.of(machine, data.mesh)
     text = known.stablehlo(stage, platform=platform)
-    if stage in _FINAL_STAGES:
+    if decides:
         violations = verify_module(text)
         if violations:
             raise ExportError(
@@ -117,11 +137,18 @@ def run_export(plan: Path, target: str | None, out: Path, stage: str, platform: 
 
 
 def run_explain(
-    plan: Path, target: str | None, inputs: str, time_limit: float, width: int | None
+    plan: Path,
+    target: str | None,
+    inputs: str,
+    time_limit: float,
+    hardware: Path | None,
+    width: int | None,
 ) -> None:
     """Print where a plan differs from propagation alone."""
-    known = _with_program(load_plan_data(plan), plan, target)
-    known.price = _planned_again(known, plan, target, time_limit).price
+    data = load_plan_data(plan)
+    machine = _machine(data, plan, hardware)
+    known = _with_program(data, plan, target)
+    known.price = _planned_again(data, machine, _target_of(data, plan, target), time_limit).price
     print_comparison(known.against_propagation(inputs), sys.stdout, width)
 
 
@@ -170,30 +197,34 @@ def _with_program(data: PlanData, plan: Path, target: str | None) -> Plan:
         call = load_target(name)
         kwargs = call.options.get("kwargs")
         known = load_plan(plan, call.function, *call.args, kwargs=kwargs)
-    known.prices = _prices(data)
     return known
 
 
-def _prices(data: PlanData) -> HardwarePrices | None:
-    """Of the machine planned for, where it is known by name."""
+def _machine(data: PlanData, plan: Path, hardware: Path | None) -> Hardware:
+    """The machine a plan was made for: by its name, or from the file that describes it."""
     try:
-        return HardwarePrices.of(get_hardware(data.hardware), data.mesh)
-    except CostModelError:
-        return None
-
-
-def _planned_again(known: Plan, plan: Path, target: str | None, time_limit: float) -> Plan:
-    data = known.data
-    name = _target_of(data, plan, target)
-    if data.hardware and _prices(data) is None:
+        machine = get_hardware(data.hardware) if hardware is None else load_hardware(hardware)
+    except CostModelError as error:
+        if hardware is not None:
+            raise InputError(error.what, where=error.where, fix=error.fix) from error
         raise InputError(
             f"the plan is for {data.hardware}, which is no machine known by name",
             where=str(plan),
-            fix="plan on a machine that `autoshard hardware` lists",
+            fix="name the file that describes it: --hardware machine.yaml",
+        ) from error
+    if machine.name != data.hardware:
+        raise InputError(
+            f"the plan is for {data.hardware}, and the file describes {machine.name}",
+            where=f"--hardware {hardware}",
+            fix="name the file of the machine planned for, or plan again",
         )
+    return machine
+
+
+def _planned_again(data: PlanData, machine: Hardware, name: str, time_limit: float) -> Plan:
     options: dict[str, Any] = {
         "mesh": data.mesh,
-        "hardware": data.hardware,
+        "hardware": machine,
         "memory_budget": data.memory_budget,
         "time_limit_seconds": time_limit,
         "baselines": False,

@@ -160,7 +160,12 @@ def plan_command(
 )
 @export_options
 def export_command(
-    plan: Path, target: str | None, out: Path, stage: str, platform: str | None
+    plan: Path,
+    target: str | None,
+    out: Path,
+    stage: str,
+    platform: str | None,
+    hardware: Path | None,
 ) -> None:
     """Write the program of a saved plan as StableHLO, a sharding on every value.
 
@@ -168,7 +173,7 @@ def export_command(
     from, which the plan file names, or from the one given.
     """
     _check_writable(out)
-    run_export(plan, target, out, stage, platform)
+    run_export(plan, target, out, stage, platform, hardware)
 
 
 @click.command("explain", cls=Command, epilog=example("explain plan.json --against propagation"))
@@ -180,13 +185,14 @@ def explain_command(
     against: str,  # noqa: ARG001  (there is one choice so far)
     inputs: str,
     time_limit: float,
+    hardware: Path | None,
     width: int | None,
 ) -> None:
     """Print where a saved plan differs from Shardy's propagation alone, why, and what that saves.
 
     The program is traced again, and planned again to price the differences.
     """
-    run_explain(plan, target, inputs, time_limit, width)
+    run_explain(plan, target, inputs, time_limit, hardware, width)
 
 
 def _trip_count(text: str) -> tuple[str, float]:

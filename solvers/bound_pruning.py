@@ -16,7 +16,8 @@ from solvers.elimination import eliminate, order_elimination
 from solvers.evaluate import evaluate
 from solvers.exchange import Exchange
 from solvers.presolve import Reduced, reduce_fully
-from solvers.problem import FORBIDDEN, Edge, EdgeMemory, IntArray, NodeMemory, Problem
+from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
+from solvers.restricted import Restricted, restrict
 from solvers.result import relative_gap as gap_between
 from solvers.saturating import FORBIDDEN_FROM
 
@@ -69,70 +70,6 @@ class BoundedAnswer:
     def gap(self) -> float:
         """How far `cost` may be above the best, as a fraction of it."""
         return gap_between(self.cost, self.lower_bound)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Restricted:
-    """A problem with fewer choices, and the way back.
-
-    Args:
-        problem: The same nodes, edges and memory terms, over the choices kept.
-        surviving: Original choices per node.
-    """
-
-    problem: Problem
-    surviving: tuple[IntArray, ...]
-
-    def restore(self, choices: Sequence[int]) -> tuple[int, ...]:
-        """Turns choices of the restricted problem into choices of the original."""
-        return tuple(
-            int(kept[choice]) for kept, choice in zip(self.surviving, choices, strict=True)
-        )
-
-    def reduce(self, choices: Sequence[int]) -> tuple[int, ...]:
-        """Turns original choices into the restricted problem's; one that is gone becomes 0."""
-        reduced = []
-        for kept, choice in zip(self.surviving, choices, strict=True):
-            at = int(np.searchsorted(kept, choice))
-            reduced.append(at if at < len(kept) and kept[at] == choice else 0)
-        return tuple(reduced)
-
-
-def restrict(problem: Problem, keep: Sequence[BoolArray]) -> Restricted:
-    """Takes choices out of a problem.
-
-    Args:
-        problem: Any problem, with or without memory.
-        keep: bool[num_choices] per node, somewhere true at every node.
-    """
-    surviving = tuple(np.flatnonzero(kept) for kept in keep)
-    masks = [kept.tobytes() for kept in keep]
-    kept_tables: dict[tuple[int, bytes, bytes], IntArray] = {}
-
-    def table(edge: Edge, costs: IntArray) -> IntArray:
-        key = (id(costs), masks[edge.u], masks[edge.v])
-        if key not in kept_tables:
-            kept_tables[key] = costs[np.ix_(surviving[edge.u], surviving[edge.v])]
-        return kept_tables[key]
-
-    smaller = replace(
-        problem,
-        node_costs=tuple(
-            costs[kept] for costs, kept in zip(problem.node_costs, surviving, strict=True)
-        ),
-        edges=tuple(Edge(edge.u, edge.v, table(edge, edge.costs)) for edge in problem.edges),
-        node_memory=tuple(
-            NodeMemory(term.node, term.start, term.stop, term.usage[surviving[term.node]])
-            for term in problem.node_memory
-        ),
-        edge_memory=tuple(
-            EdgeMemory(
-                term.edge, term.start, term.stop, table(problem.edges[term.edge], term.usage)
-            )
-            for term in problem.edge_memory
-        ),
-    )
-    return Restricted(smaller, surviving)
 
 
 def prune_choices(problem: Problem, ascent: DualAscent, most: int) -> Restricted | None:
@@ -284,6 +221,14 @@ class _Search:
             if self.exchange is not None:
                 self.exchange.offer(choices, found.cost, source="bounds")
 
+    def learn(self) -> None:
+        """Takes over what other lanes found."""
+        if self.exchange is not None:
+            cost, known = self.exchange.best()
+            if known is not None and (self.cost is None or (cost or 0) < self.cost):
+                self.offer(known)
+            self.lower_bound = max(self.lower_bound, self.exchange.bound())
+
     def is_done(self) -> bool:
         return gap_between(self.cost, self.lower_bound) <= self.relative_gap
 
@@ -379,6 +324,7 @@ class _Search:
 
     def shrink(self, level: _Level, ascent: DualAscent) -> _Level | None:
         """Prunes and reduces; solves what is left when elimination can. None: all is proven."""
+        self.learn()
         most = self.most(level, ascent)
         restricted = prune_choices(level.problem, ascent, most)
         if restricted is None:

@@ -18,6 +18,8 @@ from solvers.memory_rows import num_rows_of
 from solvers.own_process import OwnProcess
 from solvers.presolve import reduce_fully, tie_repeats
 from solvers.problem import FORBIDDEN, Problem
+from solvers.result import NEGLIGIBLE_GAP
+from solvers.result import relative_gap as gap_between
 from solvers.within_memory import WithinMemory
 
 WHOLE_COLUMNS = 10_000
@@ -158,10 +160,12 @@ def settle(problem: Problem, exchange: Exchange, answer: Answer) -> None:
         peak = evaluate(problem, answer.least_peak_choices).peak
         exchange.offer_least_peak(answer.least_peak_choices, peak)
     exchange.offer_peak_bound(answer.least_peak_bound)
-    if not answer.is_infeasible:
-        exchange.offer_bound(answer.lower_bound, source="exact lane")
+    if answer.is_infeasible:
+        exchange.prove_infeasible(answer.clashing_rows)
         return
-    exchange.prove_infeasible(answer.clashing_rows)
+    exchange.offer_bound(answer.lower_bound, source="exact lane")
+    if gap_between(exchange.best()[0], exchange.bound()) <= NEGLIGIBLE_GAP:
+        exchange.stop()  # what is left is below what a floating-point engine tells apart
 
 
 def find_least_peak(problem: Problem, exchange: Exchange) -> None:

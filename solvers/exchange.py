@@ -22,6 +22,7 @@ class Exchange:
         relative_gap: Over once ``(cost - bound) / cost`` is at most this.
         lower_bound: Already proven.
         on_change: Called, outside the lock, with (source, cost, bound) after each improvement.
+        stop: Asked as well whether every lane should return soon.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class Exchange:
         relative_gap: float = 0.0,
         lower_bound: int = 0,
         on_change: Callable[[str, int | None, int], None] | None = None,
+        stop: Callable[[], bool] | None = None,
     ) -> None:
         self.deadline = deadline
         self.seed = seed
         self.relative_gap = relative_gap
         self._on_change = on_change
+        self._is_asked_to_stop = stop
         self._lock = threading.Lock()
         self._cost: int | None = None
         self._choices: tuple[int, ...] | None = None
@@ -145,7 +148,9 @@ class Exchange:
         self._stop.set()
 
     def is_stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """Whether `stop` was called, or what stands above this exchange is over."""
+        if self._is_asked_to_stop is not None and self._is_asked_to_stop():
+            return True
         return self._stop.is_set()
 
     def seconds_left(self) -> float | None:
@@ -154,7 +159,7 @@ class Exchange:
 
     def is_over(self) -> bool:
         """Whether to return: stopped, out of time, nothing allowed, or the gap is proven."""
-        if self._stop.is_set():
+        if self.is_stopped():
             return True
         if self.deadline is not None and time.monotonic() >= self.deadline:
             return True

@@ -340,6 +340,13 @@ class PriceSearch:
         return prices, self.lower_bound + float(solved.x[-1]) * scale
 
 
+GOOD_PEAK_GAP = 1e-3
+"""At which a smallest peak above the limit is near enough: it only tells how much is missing."""
+
+PROVEN_PEAK_SHARE = 0.1
+"""Of the time there is: how much to spend on peaks once it is proven that none fits."""
+
+
 class PeakSearch:
     """Minimises the peak of a problem whose allowed costs are all 0.
 
@@ -373,9 +380,11 @@ class PeakSearch:
         self._seen: list[IntArray] = []
         largest = sum(int(term.usage.max(initial=0)) for term in memory_terms(problem))
         self._unit = 2.0 ** max(0, 44 - largest.bit_length())
+        self._is_proven = False
+        self._began = time.monotonic()
 
     def run(self, most_rounds: int) -> None:
-        """Stops early when a peak within the limit is found, or none is proven to exist."""
+        """Stops at a peak within the limit; where none is, soon after that is proven."""
         limit = self.problem.memory_limit or 0
         weights = np.full(self.num_rows, 1.0 / self.num_rows)
         for _ in range(most_rounds):
@@ -391,10 +400,23 @@ class PeakSearch:
                 local = LocalSearch(lean, self.num_rows)
                 self._consider(local.repaired(self.choices, deadline=self.deadline))
             is_over = self.deadline is not None and time.monotonic() >= self.deadline
-            is_met = self.peak is not None and self.peak <= max(limit, self.lower_bound)
+            self._hurry_once_proven(limit)
+            goal = limit
+            if self._is_proven:
+                goal = math.floor(self.lower_bound / (1 - GOOD_PEAK_GAP))
+            is_met = self.peak is not None and self.peak <= goal
             if is_met or is_over or not self._seen:
                 return
             weights = self._next_weights(weights)
+
+    def _hurry_once_proven(self, limit: int) -> None:
+        if self._is_proven or self.lower_bound <= limit:
+            return
+        self._is_proven = True
+        if self.deadline is not None:
+            now = time.monotonic()
+            until = max(now, self._began + PROVEN_PEAK_SHARE * (self.deadline - self._began))
+            self.deadline = min(self.deadline, until)
 
     def _consider(self, choices: IntArray) -> None:
         if cost_of(self.problem, choices) is None:

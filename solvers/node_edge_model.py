@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from solvers.float_bound import CostGrid, proven_bound
 from solvers.problem import IntArray, Problem
 from solvers.saturating import is_allowed
 
@@ -61,6 +62,13 @@ class NodeEdgeModel:
     def num_choice_columns(self) -> int:
         """The first columns, those that must be integer."""
         return int(self.node_offsets[-1])
+
+    def proven_bound(self, bound: float, scale: float) -> int:
+        """Returns what an engine's bound, in units of `scale`, proves in integers."""
+        edges = self.problem.edges
+        proven = proven_bound(bound, scale, self.problem.num_nodes + len(edges))
+        tables = (*self.problem.node_costs, *(edge.costs for edge in edges))
+        return CostGrid.of(tables).round_up(proven) if proven else 0
 
     def memory_row(self, row: int) -> tuple[IntArray, FloatArray]:
         """Returns the columns that hold memory at a row, and how much each holds."""

@@ -100,6 +100,7 @@ class OwnProcess:
                     self._send(("bound", told_bound))
         except OSError as error:
             raise self._died(backend) from error
+        self._await_answer(reader, exchange)
         if not arrived:
             if exchange.is_over():
                 return None
@@ -110,6 +111,14 @@ class OwnProcess:
             raise BackendError(what, where=where, fix=fix)
         answer: Answer = content
         return answer
+
+    def _await_answer(self, reader: threading.Thread, exchange: Exchange) -> None:
+        """Gives a backend that has just closed the gap the time to say so."""
+        until = time.monotonic() + _LATE_SECONDS
+        while reader.is_alive() and time.monotonic() < until:
+            if exchange.is_stopped() or exchange.seconds_left() == 0:
+                return
+            reader.join(POLL_SECONDS)
 
     def _send(self, message: tuple[str, Any]) -> None:
         stream = self._process.stdin

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+NEGLIGIBLE_GAP = 1e-8
+"""A relative gap that floating-point engines cannot close: a search that gets there is done."""
+
 
 class Status(Enum):
     """How a solve ended; `advice` tells the user what to do next."""
@@ -29,8 +32,8 @@ class Status(Enum):
 _ADVICE = {
     Status.OPTIMAL: "Nothing costs less; use the choices as they are.",
     Status.WITHIN_GAP: (
-        "The choices are proven to cost at most the asked relative gap more than the best; "
-        "ask for a smaller relative_gap to search on."
+        "The choices are proven to cost at most the asked relative gap, or 1e-8, more than the "
+        "best; ask for a smaller relative_gap to search on."
     ),
     Status.FEASIBLE: (
         "The choices are allowed but not proven within the asked gap; raise the time limit, or "

@@ -15,7 +15,7 @@ from solvers.exchange import Exchange
 from solvers.grounded import Grounded
 from solvers.memory_rows import violated_times
 from solvers.problem import FORBIDDEN, Problem
-from solvers.result import Progress, Result, Status
+from solvers.result import NEGLIGIBLE_GAP, Progress, Result, Status
 from solvers.result import relative_gap as gap_between
 
 _REFEREE_SECONDS_PER_ENTRY = 4e-6
@@ -113,7 +113,10 @@ class Run:
         _, leanest = exchange.least_peak()
         if leanest is not None:
             self.offer(grounded.restore(leanest))
-        self.least_peak_bound = max(self.least_peak_bound, exchange.peak_bound())
+        peak_bound = exchange.peak_bound()
+        if grounded.reduced.has_dropped_unfitting and self.problem.memory_limit is not None:
+            peak_bound = min(peak_bound, self.problem.memory_limit + 1)
+        self.least_peak_bound = max(self.least_peak_bound, peak_bound)
         if exchange.is_infeasible():
             self.is_infeasible = True
             rows = exchange.clashing_rows()
@@ -212,6 +215,6 @@ class Run:
             return Status.INFEASIBLE if self.is_infeasible else Status.NO_SOLUTION
         if self.cost <= lower_bound:
             return Status.OPTIMAL
-        if gap_between(self.cost, lower_bound) <= self.relative_gap:
+        if gap_between(self.cost, lower_bound) <= max(self.relative_gap, NEGLIGIBLE_GAP):
             return Status.WITHIN_GAP
         return Status.FEASIBLE

@@ -20,6 +20,7 @@ from solvers.exchange import Exchange
 from solvers.grounded import Grounded
 from solvers.lanes import POLL_SECONDS, Lane, run_lanes
 from solvers.memory_limits import OneLimit, with_one_limit
+from solvers.memory_pricing import PROVEN_PEAK_SHARE
 from solvers.memory_rows import least_use
 from solvers.own_process import OwnProcess
 from solvers.presolve import reduce_fully
@@ -36,9 +37,6 @@ SHARE_WITHOUT_LIMIT = 0.3
 
 HEAD_START_SHARE, MOST_HEAD_START_SECONDS = 0.05, 2.0
 """Of the time limit: what bounds get alone where no memory row can bind; most are done by then."""
-
-LEAST_PEAK_SHARE = 0.1
-"""Of the time limit: how long to look for the smallest peak once it is known that nothing fits."""
 
 GRACE_SHARE, MOST_GRACE_SECONDS = 0.005, 0.5
 """Of the time limit: what lanes have to return in, before the deadline is missed."""
@@ -155,10 +153,7 @@ def _solve_auto(run: Run) -> None:
         run.is_infeasible = True
         run.least_peak_bound, run.clashing_times = least, (at,)
         run.log.append(f"the least usages add up to {least} at time {at}, the limit is {limit}")
-        plain = reduce_fully(run.problem, rules=(), is_over=run.is_over)
-        if not plain.is_infeasible:
-            with run.stage("least peak"):
-                _find_least_peak(run, Grounded.of(plain))
+        _find_least_peak(run)
         return
     if limit >= TIGHT_LIMIT * least:
         run.log.append(
@@ -327,23 +322,29 @@ def _run(
             for exchange in exchanges[1:]:
                 run.take(grounded, exchange)
         run.report(stage, run.cost, run.lower_bound)
-    if run.is_infeasible and run.leanest is None and grounded.problem.memory_limit is not None:
-        _find_least_peak(run, grounded)
+    is_peak_unknown = run.leanest is None or grounded.reduced.has_dropped_unfitting
+    if run.is_infeasible and is_peak_unknown and grounded.problem.memory_limit is not None:
+        _find_least_peak(run)
     return is_allowed
 
 
-def _find_least_peak(run: Run, grounded: Grounded) -> None:
+def _find_least_peak(run: Run) -> None:
     """Looks for what to tell a user whose limit is too low: the smallest peak, and where it is."""
+    reduced = reduce_fully(run.problem, rules=(), drops_unfitting=False, is_over=run.is_over)
+    if reduced.is_infeasible or run.is_over():
+        return
+    grounded = Grounded.of(reduced)
     exchange = run.exchange_for(grounded)
     if exchange.deadline is not None:
-        until = time.monotonic() + run.share_of_limit(LEAST_PEAK_SHARE)
+        until = time.monotonic() + run.share_of_limit(PROVEN_PEAK_SHARE)
         exchange.deadline = min(exchange.deadline, until)
     lane = Lane("least peak", find_least_peak, exchange)
-    run_lanes(
-        grounded.problem,
-        [lane],
-        is_settled=run.is_over,
-        watch=lambda: None,
-        grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
-    )
+    with run.stage("least peak"):
+        run_lanes(
+            grounded.problem,
+            [lane],
+            is_settled=run.is_over,
+            watch=lambda: None,
+            grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
+        )
     run.take(grounded, exchange)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from solvers.backends.protocol import Backend, Request
-from solvers.bound_pruning import Restricted, forbid_pairs, prune_choices
+from solvers.bound_pruning import forbid_pairs, prune_choices
 from solvers.elimination import order_elimination
 from solvers.evaluate import evaluate
 from solvers.memory_pricing import (
@@ -22,6 +22,7 @@ from solvers.memory_pricing import (
 )
 from solvers.presolve import STRUCTURAL_RULES, Reduced, reduce_fully
 from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
+from solvers.restricted import Restricted
 from solvers.result import relative_gap as gap_between
 from solvers.saturating import FORBIDDEN_FROM
 
@@ -141,7 +142,7 @@ class WithinMemory:
             below = None if self.is_elimination_only else self.shrink(level, search)
             if below is None:
                 break
-            if below.problem.num_columns > STILL_SHRINKING * level.problem.num_columns:
+            if below.problem.num_columns >= STILL_SHRINKING * level.problem.num_columns:
                 self.finish(below)
                 break
             level = below
@@ -357,7 +358,9 @@ class LeastPeak:
     def run(self) -> None:
         """Reduces what is left without costs, and weighs its rows."""
         assert self.problem.memory_limit is not None
-        reduced = reduce_fully(zero_costs(self.problem), rules=STRUCTURAL_RULES)
+        reduced = reduce_fully(
+            zero_costs(self.problem), rules=STRUCTURAL_RULES, drops_unfitting=False
+        )
         if reduced.is_infeasible:
             self.is_infeasible = True
             return

@@ -351,7 +351,7 @@ def _drop_carried(loop: MlirOp, dropped: frozenset[int]) -> None:
         "stablehlo.while",
         results=[loop.results[index].type for index in kept],
         operands=[loop.operands[index] for index in kept],
-        attributes={item.name: item.attr for item in loop.attributes},
+        attributes={name: loop.attributes[name] for name in loop.attributes},
         regions=2,
         loc=loop.location,
         ip=ir.InsertionPoint(loop),

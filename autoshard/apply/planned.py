@@ -16,9 +16,10 @@ from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.apply.placing import init, shard
 from autoshard.apply.propagation import Propagator
 from autoshard.apply.stablehlo.exported import exported
+from autoshard.apply.stablehlo.module_file import is_module_file
 from autoshard.apply.stablehlo.plan_module import annotated_module
 from autoshard.apply.stablehlo.planned_text import PLANNED, planned_text
-from autoshard.apply.stablehlo.platform_module import lowered_for
+from autoshard.apply.stablehlo.platform_module import AS_WRITTEN, lowered_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
 from autoshard.collectives import ModulePrices
 from autoshard.errors import InputError, PlanError
@@ -180,6 +181,13 @@ class Plan:
             )
         return self.traced
 
+    @property
+    def _is_of_module(self) -> bool:
+        """Whether a StableHLO module was planned, and no Python function."""
+        if self.traced is not None:
+            return self.traced.platform == AS_WRITTEN
+        return is_module_file(self.data.target or "")
+
     def _devices(self) -> JaxMesh:
         if self._jax_mesh is None:
             self._jax_mesh = JaxMesh(self.mesh or concrete_mesh(self.data.mesh))
@@ -262,6 +270,13 @@ class Plan:
 
     def _function(self, fn: Callable[..., Any] | None) -> Callable[..., Any]:
         self.data.require_feasible()
+        if self._is_of_module:
+            raise PlanError(
+                "the plan is of a StableHLO module, which has no function to run under it",
+                where=f"plan for {self.data.function}",
+                fix="call the module itself, jax.jit(plan.export().call)(*arrays), or write it:"
+                " plan.stablehlo()",
+            )
         chosen = fn or self.fn
         if chosen is None:
             raise PlanError(

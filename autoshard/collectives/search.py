@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain, combinations, takewhile
+from itertools import takewhile
 
 from autoshard.collectives.atoms import Atoms
+from autoshard.collectives.moves import Move, Moves, State, with_cut
 from autoshard.collectives.pricing import CollectivePrices, ReceivedBytes
 from autoshard.collectives.splitting import finest_parts, parts_at
 from autoshard.collectives.steps import AxisMove, Collective, CollectiveKind, braced
@@ -162,24 +163,6 @@ def _without_clashes(goal: Sharding, start: Sharding) -> Sharding:
     return replace(goal, dims=tuple(dims))
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """A layout, and the parts still to be summed over."""
-
-    layout: Layout
-    pending: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """One step of the search: kind, parts of its groups, parts by place, and where it leads."""
-
-    kind: CollectiveKind
-    chosen: Parts
-    detail: tuple[tuple[int, int, Parts], ...]  # (source, target, parts)
-    after: _State
-
-
 _Key = tuple[float, int, int]
 
 
@@ -206,13 +189,13 @@ def _path(
         )
     begins, ends = (tuple(map(atoms.spell, layout)) for layout in layouts)
     towards = None if len(atoms.sizes) <= _MAX_PARTS else ends
-    origin = _State(begins, begin - kept)
+    origin = State(begins, begin - kept)
     return _search_from(origin, atoms, kept, towards, shape, bits, prices).path(ends, goal)
 
 
 @lru_cache(maxsize=1 << 13)
 def _search_from(
-    origin: _State,
+    origin: State,
     parts: Atoms,
     kept: frozenset[int],
     towards: Layout | None,
@@ -238,27 +221,28 @@ class _Search:
     """
 
     parts: Atoms
-    origin: _State
+    origin: State
     kept: frozenset[int]
     towards: Layout | None
     shape: tuple[int, ...]
     bits: int
     prices: CollectivePrices
-    _best: dict[_State, _Key] = field(default_factory=dict)
-    _came: dict[_State, tuple[_State, _Move]] = field(default_factory=dict)
-    _done: set[_State] = field(default_factory=set)
-    _queue: list[tuple[_Key, int, _State]] = field(default_factory=list)
+    _best: dict[State, _Key] = field(default_factory=dict)
+    _came: dict[State, tuple[State, Move]] = field(default_factory=dict)
+    _done: set[State] = field(default_factory=set)
+    _queue: list[tuple[_Key, int, State]] = field(default_factory=list)
     _pushed: int = 0
-    _permuted: set[tuple[tuple[int, ...], frozenset[int]]] = field(default_factory=set)
+    _moves: Moves = field(init=False)
     _local_bytes: dict[Layout, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._moves = Moves(self.parts, self.kept, self.towards, self.shape)
         self._best[self.origin] = (0.0, 0, 0)
         self._queue.append(((0.0, 0, 0), 0, self.origin))
 
     def path(self, layout: Layout, goal: Sharding) -> tuple[_Key, tuple[Collective, ...]]:
         """Cost, and the steps merged where one collective does what several moves say."""
-        target = _State(layout, frozenset())
+        target = State(layout, frozenset())
         while target not in self._done:
             if len(self._done) > _MAX_SETTLED:
                 self._go_straight(target)
@@ -266,7 +250,7 @@ class _Search:
             self._settle_next()
         return self._best[target], self._collectives(target, goal)
 
-    def _go_straight(self, target: _State) -> None:
+    def _go_straight(self, target: State) -> None:
         """Take the plain way: sum up, gather all that is not as wanted, cut."""
         state = self.origin
         key = self._best[state]
@@ -278,19 +262,19 @@ class _Search:
             state = move.after
         self._done.add(target)
 
-    def _plain_move(self, state: _State, target: _State) -> _Move:
+    def _plain_move(self, state: State, target: State) -> Move:
         if state.pending:
             everything = tuple(sorted(state.pending))
-            after = _State(state.layout, frozenset())
-            return _Move(CollectiveKind.ALL_REDUCE, everything, ((0, 0, everything),), after)
+            after = State(state.layout, frozenset())
+            return Move(CollectiveKind.ALL_REDUCE, everything, ((0, 0, everything),), after)
         for dim, (cut, goal) in enumerate(zip(state.layout, target.layout, strict=True)):
             if moved := cut[_common(cut, goal) :]:
-                after = _State(_with(state.layout, dim, cut[: -len(moved)]), state.pending)
-                return _Move(CollectiveKind.ALL_GATHER, moved, ((dim, dim, moved),), after)
+                after = State(with_cut(state.layout, dim, cut[: -len(moved)]), state.pending)
+                return Move(CollectiveKind.ALL_GATHER, moved, ((dim, dim, moved),), after)
         for dim, (cut, goal) in enumerate(zip(state.layout, target.layout, strict=True)):
             if added := goal[len(cut) :]:
-                after = _State(_with(state.layout, dim, goal), state.pending)
-                return _Move(CollectiveKind.ALL_SLICE, added, ((dim, dim, added),), after)
+                after = State(with_cut(state.layout, dim, goal), state.pending)
+                return Move(CollectiveKind.ALL_SLICE, added, ((dim, dim, added),), after)
         raise AssertionError("the target is reached")
 
     def _settle_next(self) -> None:
@@ -299,7 +283,7 @@ class _Search:
         if state in self._done:
             return
         self._done.add(state)
-        for move in self._moves(state):
+        for move in self._moves.of(state):
             if move.after in self._done:
                 continue
             is_slice = move.kind is CollectiveKind.ALL_SLICE
@@ -310,7 +294,7 @@ class _Search:
                 self._pushed += 1
                 heapq.heappush(self._queue, (found, self._pushed, move.after))
 
-    def _cost(self, state: _State, move: _Move) -> float:
+    def _cost(self, state: State, move: Move) -> float:
         before, after = self._bytes(state.layout), self._bytes(move.after.layout)
         chosen = self.parts.expand(move.chosen)
         return self.prices.cost(move.kind, self.parts.parts, chosen, before, after)
@@ -323,151 +307,10 @@ class _Search:
             found = self._local_bytes[layout] = local * self.bits / 8
         return found
 
-    # -- moves ----------------------------------------------------------------------------------
-
-    def _moves(self, state: _State) -> Iterator[_Move]:
-        if state.pending:  # a partial sum is added up before anything else is done with it
-            yield from self._sums(state)
-            return
-        yield from self._gathers(state)
-        yield from self._all_to_alls(state)
-        yield from self._slices(state)
-        counts = tuple(map(self.parts.num_shards, state.layout))
-        if (counts, state.pending) not in self._permuted:
-            # A permutation costs the same from all layouts of these counts: the first is enough.
-            self._permuted.add((counts, state.pending))
-            yield from self._permutes(state, counts)
-
-    def _divides(self, dim: int, parts: Parts) -> bool:
-        return self.shape[dim] % self.parts.num_shards(parts) == 0
-
-    def _gathers(self, state: _State) -> Iterator[_Move]:
-        for dim, cut in enumerate(state.layout):
-            for length in range(1, len(cut) + 1):
-                moved = cut[-length:]
-                after = _with(state.layout, dim, cut[: len(cut) - length])
-                yield _Move(
-                    CollectiveKind.ALL_GATHER,
-                    moved,
-                    ((dim, dim, moved),),
-                    _State(after, state.pending),
-                )
-
-    def _slices(self, state: _State) -> Iterator[_Move]:
-        used = {*state.pending, *self.kept, *chain.from_iterable(state.layout)}
-        for part in range(len(self.parts.sizes)):
-            if part in used:
-                continue
-            for dim, cut in enumerate(state.layout):
-                if self._divides(dim, (*cut, part)):
-                    after = _with(state.layout, dim, (*cut, part))
-                    yield _Move(
-                        CollectiveKind.ALL_SLICE,
-                        (part,),
-                        ((dim, dim, (part,)),),
-                        _State(after, state.pending),
-                    )
-
-    def _all_to_alls(self, state: _State) -> Iterator[_Move]:
-        single = []
-        for source, cut in enumerate(state.layout):
-            for length in range(1, len(cut) + 1):
-                moved = cut[-length:]
-                for target, other in enumerate(state.layout):
-                    if target != source and self._divides(target, (*other, *moved)):
-                        single.append((source, target, moved))
-        for detail in chain(((one,) for one in single), combinations(single, 2)):
-            touched = [dim for source, target, _ in detail for dim in (source, target)]
-            if len(set(touched)) < len(touched):
-                continue
-            after = state.layout
-            for source, target, moved in detail:
-                after = _with(after, source, after[source][: -len(moved)])
-                after = _with(after, target, (*after[target], *moved))
-            chosen = tuple(part for _, _, moved in detail for part in moved)
-            yield _Move(
-                CollectiveKind.ALL_TO_ALL,
-                chosen,
-                tuple(sorted(detail)),
-                _State(after, state.pending),
-            )
-
-    def _sums(self, state: _State) -> Iterator[_Move]:
-        pending = sorted(state.pending)
-        for number in range(1, len(pending) + 1):
-            for chosen in combinations(pending, number):
-                left = state.pending - set(chosen)
-                yield _Move(
-                    CollectiveKind.ALL_REDUCE, chosen, ((0, 0, chosen),), _State(state.layout, left)
-                )
-        for part in pending:
-            for dim, cut in enumerate(state.layout):
-                if self._divides(dim, (*cut, part)):
-                    after = _with(state.layout, dim, (*cut, part))
-                    yield _Move(
-                        CollectiveKind.REDUCE_SCATTER,
-                        (part,),
-                        ((dim, dim, (part,)),),
-                        _State(after, state.pending - {part}),
-                    )
-
-    def _permutes(self, state: _State, counts: tuple[int, ...]) -> Iterator[_Move]:
-        free = frozenset(range(len(self.parts.sizes))) - state.pending - self.kept
-        if self.towards is None:
-            layouts = self._layouts_with(counts, free)
-        else:
-            layouts = self._layout_towards(counts, free, self.towards)
-        for layout in layouts:
-            if layout == state.layout:
-                continue
-            pairs = zip(state.layout, layout, strict=True)
-            chosen = sorted({p for old, new in pairs if old != new for p in (*old, *new)})
-            yield _Move(CollectiveKind.PERMUTE, tuple(chosen), (), _State(layout, state.pending))
-
-    def _layouts_with(self, counts: Sequence[int], free: frozenset[int]) -> Iterator[Layout]:
-        """Every layout that cuts dimensions into so many pieces each."""
-        if not counts:
-            yield ()
-            return
-        for cut in self._cuts(counts[0], free):
-            for rest in self._layouts_with(counts[1:], free - set(cut)):
-                yield (cut, *rest)
-
-    def _cuts(self, count: int, free: frozenset[int]) -> Iterator[Parts]:
-        if count == 1:
-            yield ()
-            return
-        for part in sorted(free):
-            if count % self.parts.sizes[part] == 0:
-                for rest in self._cuts(count // self.parts.sizes[part], free - {part}):
-                    yield (part, *rest)
-
-    def _layout_towards(
-        self, counts: Sequence[int], free: frozenset[int], wanted: Layout
-    ) -> Iterator[Layout]:
-        """The layout with these counts that begins as the wanted one does, if there is one."""
-        found = []
-        left = set(free)
-        for count, goal in zip(counts, wanted, strict=True):
-            cut = []
-            for part in goal:
-                if part in left and count % self.parts.sizes[part] == 0:
-                    cut.append(part)
-                    left.remove(part)
-                    count //= self.parts.sizes[part]
-            found.append((cut, count))
-        for cut, count in found:
-            rest = next(self._cuts(count, frozenset(left)), None)
-            if rest is None:
-                return
-            cut.extend(rest)
-            left -= set(rest)
-        yield tuple(tuple(cut) for cut, _ in found)
-
     # -- the answer -----------------------------------------------------------------------------
 
-    def _collectives(self, end: _State, goal: Sharding) -> tuple[Collective, ...]:
-        moves: list[_Move] = []
+    def _collectives(self, end: State, goal: Sharding) -> tuple[Collective, ...]:
+        moves: list[Move] = []
         state = end
         while state != self.origin:
             state, move = self._came[state]
@@ -480,7 +323,7 @@ class _Search:
         return tuple(found)
 
     def _collective(
-        self, run: Sequence[_Move], before: _State, after: _State, goal: Sharding
+        self, run: Sequence[Move], before: State, after: State, goal: Sharding
     ) -> Collective:
         kind = run[0].kind
         dims: tuple[tuple[AxisRef, ...], ...] = ()
@@ -504,7 +347,7 @@ class _Search:
             reduced=self.parts.refs(reduced),
         )
 
-    def _sharding(self, state: _State, goal: Sharding) -> Sharding:
+    def _sharding(self, state: State, goal: Sharding) -> Sharding:
         return Sharding(
             tuple(DimSharding(self.parts.refs(dim)) for dim in state.layout),
             unreduced=self.parts.refs(tuple(sorted(state.pending | self.kept))),
@@ -519,8 +362,8 @@ _BY_DIMENSION = frozenset(
 """Several of them in a row, on whatever dimensions, are one."""
 
 
-def _runs(moves: Iterator[_Move]) -> Iterator[list[_Move]]:
-    run: list[_Move] = []
+def _runs(moves: Iterator[Move]) -> Iterator[list[Move]]:
+    run: list[Move] = []
     for move in moves:
         if run and (move.kind is not run[0].kind or move.kind not in _BY_DIMENSION):
             yield run
@@ -528,10 +371,6 @@ def _runs(moves: Iterator[_Move]) -> Iterator[list[_Move]]:
         run.append(move)
     if run:
         yield run
-
-
-def _with(layout: Layout, dim: int, cut: Parts) -> Layout:
-    return (*layout[:dim], cut, *layout[dim + 1 :])
 
 
 def _common(cut: Parts, goal: Parts) -> int:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from solvers.backends.protocol import Answer, Backend, Request
 from solvers.evaluate import evaluate
+from solvers.exchange import Exchange
 from solvers.presolve.components import Part, join_parts, split_into_parts
 from solvers.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Lets a backend solve each part of a problem on its own.
+    """Lets a backend solve each part of a problem on its own, the smallest first.
 
     Args:
         backend: Solves the parts.
@@ -29,33 +31,93 @@ class Apart:
         return self.backend.is_polling
 
     def solve(self, problem: Problem, request: Request) -> Answer:
-        """Returns the parts' answers as one."""
+        """Returns the parts' answers as one; what is found meanwhile is told as one."""
         parts = split_into_parts(problem)
         if len(parts) == 1:
             return self.backend.solve(problem, request)
-        answers = [self._solve_part(part, request) for part in parts]
-        log = (f"{len(parts)} parts apart", *(line for a in answers for line in a.log))
-        if any(answer.is_infeasible for answer in answers):
-            rows = tuple(row for answer in answers for row in answer.clashing_rows)
-            return Answer(choices=None, is_infeasible=True, clashing_rows=rows, log=log)
-        chosen = [answer.choices for answer in answers]
-        bound = max(request.lower_bound, sum(answer.lower_bound for answer in answers))
-        choices = None
-        if all(one is not None for one in chosen):
-            choices = join_parts(parts, [one for one in chosen if one is not None])
+        return _Parts(problem, parts, request).solve(self.backend)
+
+
+class _Parts:
+    """Parts being solved one after the other.
+
+    Args:
+        problem: The whole.
+        parts: Of it.
+        request: For the whole.
+    """
+
+    def __init__(self, problem: Problem, parts: tuple[Part, ...], request: Request) -> None:
+        self._problem = problem
+        self._parts = parts
+        self._request = request
+        self._exchanges = [
+            Exchange(
+                deadline=request.deadline,
+                seed=request.seed,
+                relative_gap=request.relative_gap,
+                on_change=self._tell,
+                stop=request.is_over,
+            )
+            for _ in parts
+        ]
+        self._told: tuple[int | None, int] = (None, 0)
         for hint in request.hints:
-            choices = _cheaper(problem, choices, tuple(int(choice) for choice in hint))
-        return Answer(choices=choices, lower_bound=bound, log=log)
+            self._take(hint)
 
-    def _solve_part(self, part: Part, request: Request) -> Answer:
-        hints = tuple(part.reduce(hint) for hint in request.hints)
-        return self.backend.solve(part.problem, request.for_part(hints=hints))
+    def solve(self, backend: Backend) -> Answer:
+        answers = []
+        order = sorted(range(len(self._parts)), key=lambda i: self._parts[i].problem.num_columns)
+        for i in order:
+            part, exchange = self._parts[i], self._exchanges[i]
+            hints = tuple(part.reduce(hint) for hint in self._request.hints)
+            answer = backend.solve(
+                part.problem, replace(Request.of(exchange, hints), stop=self._request.is_over)
+            )
+            answers.append(answer)
+            self._settle(part, exchange, answer)
+            if answer.is_infeasible:
+                break
+        log = (f"{len(self._parts)} parts apart", *(line for a in answers for line in a.log))
+        if answers[-1].is_infeasible:
+            rows = answers[-1].clashing_rows
+            return Answer(choices=None, is_infeasible=True, clashing_rows=rows, log=log)
+        bound = max(self._request.lower_bound, self._bound())
+        return Answer(choices=self._joined()[1], lower_bound=bound, log=log)
 
+    def _settle(self, part: Part, exchange: Exchange, answer: Answer) -> None:
+        if answer.choices is not None:
+            found = evaluate(part.problem, answer.choices)
+            if found.is_allowed:
+                exchange.offer(answer.choices, found.cost)
+        exchange.offer_bound(answer.lower_bound)
 
-def _cheaper(
-    problem: Problem, first: tuple[int, ...] | None, second: tuple[int, ...]
-) -> tuple[int, ...] | None:
-    found = evaluate(problem, second)
-    if not found.is_allowed:
-        return first
-    return second if first is None or found.cost < evaluate(problem, first).cost else first
+    def _take(self, choices: Sequence[int]) -> None:
+        """Offers each part its share of choices of the whole."""
+        for part, exchange in zip(self._parts, self._exchanges, strict=True):
+            share = part.reduce(choices)
+            found = evaluate(part.problem, share)
+            if found.is_allowed:
+                exchange.offer(share, found.cost)
+
+    def _bound(self) -> int:
+        return sum(exchange.bound() for exchange in self._exchanges)
+
+    def _joined(self) -> tuple[int | None, tuple[int, ...] | None]:
+        """The best of every part as one; None and None while a part has nothing."""
+        cost, chosen = 0, []
+        for exchange in self._exchanges:
+            here, choices = exchange.best()
+            if here is None or choices is None:
+                return None, None
+            cost += here
+            chosen.append(choices)
+        return cost, join_parts(self._parts, chosen)
+
+    def _tell(self, source: str, cost: int | None, bound: int) -> None:
+        del cost, bound
+        whole, choices = self._joined()
+        told = (whole, self._bound())
+        if told != self._told:
+            self._told = told
+            self._request.tell(source, choices, *told)

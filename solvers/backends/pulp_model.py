@@ -14,6 +14,7 @@ from solvers.node_edge_model import build_node_edge_model
 from solvers.problem import Problem
 
 _LARGEST_SCALED_COST = 1e6
+_LEAST_IMPROVEMENT = 1e-4
 
 MakeSolver = Callable[[Any, Request], Any]
 """Makes a PuLP solver from the module `pulp` and a request."""
@@ -40,7 +41,7 @@ class PulpEngine:
         self.make_solver = make_solver
         self.model = model = build_node_edge_model(problem)
         largest = int(model.costs[model.upper_bounds > 0].max(initial=0))
-        scale = max(1.0, largest / _LARGEST_SCALED_COST)
+        self.scale = max(1.0, largest / _LARGEST_SCALED_COST)
         self.lp = pulp.LpProblem("choices", pulp.LpMinimize)
         self.variables = [
             self.lp.add_variable(
@@ -51,7 +52,7 @@ class PulpEngine:
             )
             for i, upper in enumerate(model.upper_bounds)
         ]
-        self.lp.setObjective(self._sum(zip(self.variables, model.costs / scale, strict=True)))
+        self.lp.setObjective(self._sum(zip(self.variables, model.costs / self.scale, strict=True)))
         entries: list[list[tuple[Any, float]]] = [[] for _ in model.right_hand_sides]
         for row, column, coefficient in zip(
             model.row_ids, model.column_ids, model.coefficients, strict=True
@@ -101,6 +102,10 @@ class PulpEngine:
             return Outcome(log=line)
         count = self.model.num_choice_columns
         values = np.array([variable.value() for variable in self.variables[:count]])
-        # PuLP hands no bound on: it is known only where optimality was proven.
-        is_proven = self.lp.sol_status == pulp.LpSolutionOptimal and request.relative_gap == 0.0
-        return Outcome(choices=self.model.choices_of(values), is_proven=is_proven, log=line)
+        lower_bound = 0
+        if self.lp.sol_status == pulp.LpSolutionOptimal and request.relative_gap == 0.0:
+            # PuLP hands no bound on: where optimality was proven it is the objective, to within
+            # the amount by which CBC asks a better answer to be better.
+            reached = pulp.value(self.lp.objective) - _LEAST_IMPROVEMENT
+            lower_bound = self.model.proven_bound(reached, self.scale)
+        return Outcome(choices=self.model.choices_of(values), lower_bound=lower_bound, log=line)

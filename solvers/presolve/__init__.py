@@ -2,6 +2,7 @@
 
 from solvers.presolve.chain import Reduced, reduce_fully
 from solvers.presolve.components import Part, join_parts, split_into_parts
+from solvers.presolve.fitting import drop_unfitting, fitting_choices
 from solvers.presolve.low_degree import LowDegree, eliminate_low_degree
 from solvers.presolve.presolve import Presolved, presolve
 from solvers.presolve.repeats import Tied, tie_repeats
@@ -15,7 +16,9 @@ __all__ = [
     "Presolved",
     "Reduced",
     "Tied",
+    "drop_unfitting",
     "eliminate_low_degree",
+    "fitting_choices",
     "join_parts",
     "presolve",
     "reduce_fully",

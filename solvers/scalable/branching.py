@@ -146,9 +146,10 @@ class Branching:
                 return None
         ascent.set_prices(rule.best_prices)
         most = self._most()
+        bound = max(known, rule.best_bound or 0)
         if np.isfinite(most):
-            ascent.take_out(ascent.beyond(most))
-        bound = max(known, ascent.current_bound(), rule.best_bound or 0)
+            ascent.take_out(ascent.beyond(most))  # sweeps: what is proven holds at these prices
+            bound = max(bound, ascent.current_bound())
         if bound >= most:
             return None
         return _Half(bound, ascent.state(), self._split(seen))

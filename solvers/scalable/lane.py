@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,29 +25,16 @@ from solvers.scalable.priced_optimum import PricedOptimum
 from solvers.scalable.restarts import Restarts
 from solvers.scalable.tightened import Tightened, tighten
 from solvers.scalable.tree_moves import Walk, cost_of_walk
+from solvers.scalable.trials import (
+    REPAIRS,
+    RESTARTS,
+    SCHEDULES,
+    SCHEDULES_FROM_MESSAGES,
+    Trial,
+    worth_more,
+)
 
 SOURCE = "scalable lane"
-
-SCHEDULES = tuple(
-    Schedule(hot=hot, cold=hot / 100, price_share=price_share)
-    for hot in (10.0, 3.0, 1.0, 0.3, 0.1)
-    for price_share in (0.7, 1.0)
-)
-"""All are tried for a short time; the better ones go on for longer."""
-
-SCHEDULES_FROM_MESSAGES = tuple(
-    Schedule(hot=hot, cold=hot / 100, price_share=1.0) for hot in (0.3, 0.1)
-)
-"""Cool enough to stay near where they start: at what the messages say by then."""
-
-REPAIRS = (
-    Schedule(hot=0.0, cold=0.0, price_share=1.0),
-    Schedule(hot=3.0, cold=0.03, price_share=1.0),
-    Schedule(hot=10.0, cold=0.1, price_share=1.5),
-    Schedule(hot=10.0, cold=0.1, price_share=3.0),
-    Schedule(hot=30.0, cold=0.3, price_share=10.0),
-)
-"""Walks towards choices that fit, from the cheapest to the leanest ones."""
 
 ROUND_SHARES = (0.3, 0.4, 0.95)
 """Of the time left, for the rounds of trials: all, the best third, the best one; then again."""
@@ -55,11 +42,10 @@ ROUND_SHARES = (0.3, 0.4, 0.95)
 _BOUND_SHARE = 0.05  # of the time, before the walks
 _REPAIR_SHARE = 0.01  # of the time, for one repair
 _FIRST_OPTIMUM_SHARE = 0.04  # of the time, to see whether optima at given prices are found
+_LEAST_OPTIMUM_SECONDS = 2.0
 _OPTIMUM_SHARE = 0.15  # of the time, for optima at given prices once one was found
 _LATER_BOUND_SHARE = 0.08  # of a trial's time, after it
-RESTARTS = "restarts"
 
-_NEAR = 1.05  # costs this close to the best are worth more time where the way there differs
 _SWEEPS_BEFORE_READING = 5
 _SWEEPS_BEFORE_BRANCHING = 60
 _STALLED_SWEEPS = 150
@@ -102,32 +88,6 @@ def _settle(problem: Problem, tightened: Tightened, exchange: Exchange) -> None:
     if found.is_allowed:
         exchange.offer(choices, found.cost, source=SOURCE)
     exchange.offer_bound(tightened.constant, source=SOURCE)
-
-
-@dataclass(slots=True)
-class _Trial:
-    """Something to spend time on.
-
-    Args:
-        name: For the log.
-        run: Spends an effort; returns the least cost met.
-        cost: What the last run returned.
-    """
-
-    name: str
-    run: Callable[[Effort, IntArray], float]
-    cost: float = math.inf
-
-
-def _worth_more(trials: list[_Trial]) -> list[_Trial]:
-    """Picks the better third, and at least the best of either kind where the two are near."""
-    kept = trials[: max(1, len(trials) // 3)]
-    others = [
-        trial
-        for trial in trials[len(kept) :]
-        if trial.name == RESTARTS and trial.cost <= _NEAR * kept[0].cost
-    ]
-    return kept + others
 
 
 class _Lane:
@@ -327,7 +287,7 @@ class _Lane:
         elif walk.costs[1] < self.cost:
             self.offer(walk.best)
 
-    def trials(self) -> list[_Trial]:
+    def trials(self) -> list[Trial]:
         def walking(schedule: Schedule) -> Callable[[Effort, IntArray], float]:
             return lambda effort, start: self.walk(schedule, effort, start)
 
@@ -335,12 +295,12 @@ class _Lane:
             return lambda effort, _: self.walk(schedule, effort, self.read_off())
 
         cool = SCHEDULES_FROM_MESSAGES
-        walks = [_Trial(f"walk from {s}", walking(s)) for s in SCHEDULES]
+        walks = [Trial(f"walk from {s}", walking(s)) for s in SCHEDULES]
         return [
-            _Trial("optima at given prices", self.find_optimum),
+            Trial("optima at given prices", self.find_optimum),
             *walks,
-            *(_Trial(f"walk from the messages, from {s}", reading(s)) for s in cool),
-            _Trial(RESTARTS, self.restart),  # compiled last
+            *(Trial(f"walk from the messages, from {s}", reading(s)) for s in cool),
+            Trial(RESTARTS, self.restart),  # compiled last
         ]
 
     def try_all(self) -> None:
@@ -361,11 +321,11 @@ class _Lane:
             best = trials[0]
             self.note(f"best of {len(trials)} trials: {best.name}, cost {best.cost:.0f}")
             rounds += 1
-            trials = _worth_more(trials)
+            trials = worth_more(trials)
             if self.total_seconds is None and rounds == _ROUNDS_WITHOUT_DEADLINE:
                 return
 
-    def try_one(self, trial: _Trial, share: float, longer: int, start: IntArray) -> None:
+    def try_one(self, trial: Trial, share: float, longer: int, start: IntArray) -> None:
         moves = _MOVES_PER_NODE * self.problem.num_nodes * longer
         trial.cost = trial.run(self.effort(share * (1 - _LATER_BOUND_SHARE), moves), start)
         self.raise_bound(self.effort(share * _LATER_BOUND_SHARE, 50))
@@ -401,7 +361,12 @@ class _Lane:
                 ),
                 self.exchange.is_over,
             )
-            effort = self.effort(_FIRST_OPTIMUM_SHARE, effort.moves)
+            first = self.effort(_FIRST_OPTIMUM_SHARE, effort.moves)
+            if first.seconds is not None:
+                most = _OPTIMUM_SHARE * (self.total_seconds or 0.0)
+                longer = max(first.seconds, min(_LEAST_OPTIMUM_SECONDS, most))
+                first = replace(first, seconds=longer)
+            effort = first
         before = self.cost
         prices = self.rule.best_prices
         count = self._optimum.run(prices, effort)

@@ -1,13 +1,12 @@
-"""Choices that cannot fit: what one takes, with the least of everything else, passes the limit."""
+"""Pairs of choices that cannot fit together: with the least of all else they pass the limit."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
 
-from solvers.problem import EdgeMemory, IntArray, NodeMemory, Problem
+from solvers.presolve.fitting import LiveTerms, RangeLeast
+from solvers.problem import Problem
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -15,44 +14,6 @@ MOST_CONFLICTS = 60
 """Edges added for pairs of nodes that have none; each is one more table to pass messages over."""
 
 _MOST_LARGE_TERMS = 200
-_MOST_ROUNDS = 20
-
-
-def fitting_choices(problem: Problem, num_rows: int) -> list[BoolArray] | None:
-    """Finds the choices that may be part of an answer that fits, to a fixed point.
-
-    Formula: choice s of a node goes if at some row its usage, and the least usages of all other
-    terms there, add up to more than the limit.
-
-    Args:
-        problem: Times are row numbers.
-        num_rows: How many rows there are.
-
-    Returns:
-        bool[num_choices] per node; None where a node is left without any.
-    """
-    keep = [np.ones(len(costs), dtype=bool) for costs in problem.node_costs]
-    if problem.memory_limit is None or not num_rows:
-        return keep
-    terms = _Terms(problem)
-    for _ in range(_MOST_ROUNDS):
-        slack = terms.slack(num_rows)
-        if slack.min() < 0:
-            return None
-        room = _RangeLeast(slack).least_each(terms.starts, terms.stops) + terms.least
-        too_large = np.flatnonzero(terms.most > room)
-        too_large = too_large[too_large < terms.num_of_nodes]
-        if not too_large.size:
-            break
-        changed = set()
-        for t in too_large.tolist():
-            term = terms.of_node(t)
-            keep[term.node] &= term.usage <= room[t]
-            if not keep[term.node].any():
-                return None
-            changed.add(term.node)
-        terms.keep_only(keep, changed)
-    return keep
 
 
 def conflicts(problem: Problem, num_rows: int) -> dict[tuple[int, int], BoolArray]:
@@ -71,9 +32,9 @@ def conflicts(problem: Problem, num_rows: int) -> dict[tuple[int, int], BoolArra
     """
     if problem.memory_limit is None or not num_rows:
         return {}
-    all_terms = _Terms(problem)
+    all_terms = LiveTerms(problem)
     slack = all_terms.slack(num_rows)
-    tightest = _RangeLeast(slack)
+    tightest = RangeLeast(slack)
     found: dict[tuple[int, int], BoolArray] = {}
     _add_pair_terms(problem, all_terms, tightest, found)
     joined = {(min(edge.u, edge.v), max(edge.u, edge.v)) for edge in problem.edges}
@@ -107,8 +68,8 @@ def conflicts(problem: Problem, num_rows: int) -> dict[tuple[int, int], BoolArra
 
 def _add_pair_terms(
     problem: Problem,
-    terms: _Terms,
-    tightest: _RangeLeast,
+    terms: LiveTerms,
+    tightest: RangeLeast,
     found: dict[tuple[int, int], BoolArray],
 ) -> None:
     room = tightest.least_each(terms.starts, terms.stops)
@@ -120,80 +81,3 @@ def _add_pair_terms(
         key = (edge.u, edge.v) if edge.u < edge.v else (edge.v, edge.u)
         clash = clash if edge.u < edge.v else clash.T
         found[key] = found[key] | clash if key in found else clash
-
-
-class _Terms:
-    """Terms that live at some row, those of nodes first, with the least and most each may hold.
-
-    Attributes:
-        starts: int64[terms]: first rows.
-        stops: int64[terms]: rows behind the last ones.
-        least: int64[terms].
-        most: int64[terms].
-        num_of_nodes: How many are of nodes.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._of_nodes = [term for term in problem.node_memory if term.start < term.stop]
-        self._of_pairs = [term for term in problem.edge_memory if term.start < term.stop]
-        self.num_of_nodes = len(self._of_nodes)
-        terms: list[NodeMemory | EdgeMemory] = [*self._of_nodes, *self._of_pairs]
-        self.starts = np.array([term.start for term in terms], dtype=np.int64)
-        self.stops = np.array([term.stop for term in terms], dtype=np.int64)
-        bounds = {id(t.usage): (int(t.usage.min()), int(t.usage.max())) for t in terms}
-        pairs = np.array([bounds[id(t.usage)] for t in terms], dtype=np.int64).reshape(-1, 2)
-        self.least, self.most = pairs[:, 0].copy(), pairs[:, 1].copy()
-
-    def of_node(self, t: int) -> NodeMemory:
-        return self._of_nodes[t]
-
-    def of_pair(self, t: int) -> EdgeMemory:
-        return self._of_pairs[t - self.num_of_nodes]
-
-    def keep_only(self, keep: Sequence[BoolArray], nodes: Set[int]) -> None:
-        """Brings least and most up to date where choices of some nodes went."""
-        for t, term in enumerate(self._of_nodes):
-            if term.node in nodes:
-                self._set(t, term.usage[keep[term.node]])
-        for t, pair in enumerate(self._of_pairs, start=self.num_of_nodes):
-            edge = self._problem.edges[pair.edge]
-            if edge.u in nodes or edge.v in nodes:
-                self._set(t, pair.usage[np.ix_(keep[edge.u], keep[edge.v])])
-
-    def _set(self, t: int, usage: IntArray) -> None:
-        self.least[t], self.most[t] = usage.min(), usage.max()
-
-    def slack(self, num_rows: int) -> IntArray:
-        """Returns int64[rows]: the limit less the least of all terms."""
-        change = np.zeros(num_rows + 1, dtype=np.int64)
-        np.add.at(change, self.starts, self.least)
-        np.subtract.at(change, self.stops, self.least)
-        slack: IntArray = (self._problem.memory_limit or 0) - np.cumsum(change)[:-1]
-        return slack
-
-
-class _RangeLeast:
-    """Least values over ranges, from tables of powers of two."""
-
-    def __init__(self, values: IntArray) -> None:
-        self._levels = [values]
-        width = 1
-        while 2 * width <= len(values):
-            last = self._levels[-1]
-            self._levels.append(np.minimum(last[:-width], last[width:]))
-            width *= 2
-
-    def least(self, start: int, stop: int) -> int:
-        level = (stop - start).bit_length() - 1
-        values = self._levels[level]
-        return int(min(values[start], values[stop - (1 << level)]))
-
-    def least_each(self, starts: IntArray, stops: IntArray) -> IntArray:
-        """Returns int64[ranges]."""
-        found = np.empty(len(starts), dtype=np.int64)
-        for level, values in enumerate(self._levels):
-            lengths = stops - starts
-            at = np.flatnonzero((lengths >= 1 << level) & (lengths < 2 << level))
-            found[at] = np.minimum(values[starts[at]], values[stops[at] - (1 << level)])
-        return found

@@ -1,8 +1,8 @@
 """Optima at given prices: without memory terms a problem reduces far further, and may be closed.
 
-Every price gives a bound; where memory fits at the optimum, that is an answer too. The factor on
-the prices is halved in between one whose optimum fits and one whose optimum does not; what lies
-between these answers is found by recombining them.
+Every price gives a bound; where memory fits at the optimum, that is an answer too. After some
+factors on the prices the interval between one whose optimum fits and one whose optimum does not is
+halved; what lies between all these answers is found by recombining them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,14 @@ RELATIVE_GAP = 1e-4
 """At which an optimum at given prices counts as found."""
 
 
+FACTORS = (1.0, 1.3, 0.75, 1.15, 0.9, 1.7)
+"""On the prices, before any halving: their answers differ, which is what recombining them needs."""
+
 RECOMBINED_GAP = 1e-3
 """At which the best of recombined answers counts as found."""
+
+_MOST_FACTORS = 12  # where all fit, or none
+_NEAR_FACTORS = 0.01
 
 
 class PricedOptimum:
@@ -105,15 +111,17 @@ class PricedOptimum:
 
     def _are_prices_settled(self) -> bool:
         if self._fits_from is None or self._fails_to is None:
-            return len(self._tried) >= 8
-        return self._fits_from - self._fails_to < 1e-3 * self._fits_from
+            return len(self._tried) >= _MOST_FACTORS
+        is_near = self._fits_from - self._fails_to < _NEAR_FACTORS * self._fits_from
+        return is_near and len(self._tried) >= len(FACTORS)
 
     def _next_factor(self) -> float:
+        for factor in FACTORS:
+            if factor not in self._tried:
+                return factor
         fits, fails = self._fits_from, self._fails_to
         if fits is not None and fails is not None:
             return (fits + fails) / 2
-        if not self._tried:
-            return 1.0
         return 1.3 * max(self._tried) if fits is None else 0.75 * min(self._tried)
 
     def _solve(
@@ -139,8 +147,10 @@ class PricedOptimum:
         self._offer_bound(-(-bound // self._factor))
         if answer.choices is None:
             return
-        if not is_over():
-            self.is_closed = answer.gap <= RELATIVE_GAP
+        if answer.gap <= RELATIVE_GAP:
+            self.is_closed = True
+        elif not is_over():  # else the time was too short to tell
+            self.is_closed = False
         choices = np.array(reduced.restore(answer.choices), dtype=np.int64)
         self._answers[choices.tobytes()] = choices
         self._take(choices)

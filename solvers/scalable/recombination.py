@@ -13,10 +13,10 @@ import numpy as np
 from solvers.backends.contained import Contained
 from solvers.backends.mathopt_highs import MathOptHighs
 from solvers.backends.protocol import Request
-from solvers.bound_pruning import restrict
 from solvers.errors import BackendError
 from solvers.presolve import reduce_fully
 from solvers.problem import IntArray, Problem
+from solvers.restricted import restrict
 
 MOST_COLUMNS = 10_000
 """Columns of the largest problem worth it."""

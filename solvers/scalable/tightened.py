@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from solvers.bound_pruning import Restricted, restrict
 from solvers.memory_rows import num_rows_of
-from solvers.presolve import Reduced, reduce_fully
+from solvers.presolve import Reduced, fitting_choices, reduce_fully
 from solvers.problem import FORBIDDEN, Edge, Problem
-from solvers.scalable.memory_pruning import conflicts, fitting_choices
+from solvers.restricted import Restricted, restrict
+from solvers.scalable.memory_pruning import conflicts
 
 WORTH_REDUCING = 0.95
 """The problem is reduced anew where at most this share of its columns is left."""

@@ -37,6 +37,9 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
+A_GOOD_WHILE = 120
+"""Seconds in which a loaded machine ends a process as well; far below the time limits tested."""
+
 COMMAND = "from autoshard.cli import main; main()"
 
 
@@ -183,22 +186,20 @@ def test_a_signal_ends_the_search_with_the_best_so_far(
     path = tmp_path / "hard.json"
     write_problem(hard_problem(), path)
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "solve", os.fspath(path), "--timeout", "100"],
+        [sys.executable, "-c", COMMAND, "solve", os.fspath(path), "--timeout", "1200"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stderr is not None
     try:
-        for line in process.stderr:
-            if "cost" in line:
-                break
+        seen = next((line for line in process.stderr if "cost" in line), None)
+        assert seen is not None, "the process ended before it had an answer"
         process.send_signal(number)
-        sent = time.monotonic()
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=A_GOOD_WHILE)
     finally:
         process.kill()
-    assert time.monotonic() - sent < 10
+        process.wait()
     assert process.returncode == 0, errors
     assert evaluate(hard_problem(), json.loads(output.splitlines()[-1])).is_allowed
     assert "interrupted: this is the best so far" in errors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from autoshard.apply.stablehlo import verify_module
 from autoshard.cli import main
+from cost_models import format_hardware, get_hardware
 
 TRAIN = """
 import jax
@@ -129,6 +131,23 @@ def test_a_damaged_module_is_told_with_its_line_and_nothing_is_written(
     assert not (folder / out).exists()
 
 
+@pytest.mark.parametrize("command", ["export", "plan"])
+def test_a_folder_is_no_file_to_write(folder: Path, command: str) -> None:
+    _planned()
+    (folder / "out.mlir").mkdir()
+    given = {
+        "export": ("export", "plan.json", "-o", "out.mlir"),
+        "plan": ("plan", "model.mlir", "--mesh", "data=8", "--out", "out.mlir"),
+    }
+    done = run(*given[command])
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: this is a folder\n"
+        "  where: --out out.mlir\n"
+        "  fix: name a file in a folder that exists and that you may write to\n",
+    )
+
+
 def test_where_nothing_can_be_written_nothing_is_traced() -> None:
     _planned()
     done = run("export", "plan.json", "-o", "gone/out.mlir")
@@ -144,3 +163,43 @@ def test_a_plan_is_explained_against_propagation() -> None:
     assert lines[0].startswith("Shardy's propagation alone, from the program as written: ")
     assert "the plan saves" in lines[1]
     assert "train.py:" in done.stdout
+
+
+MACHINE = "my-hosts.yaml"
+
+
+def _described_machine(folder: Path) -> None:
+    machine = replace(get_hardware("cpu-host"), name="my-hosts")
+    (folder / MACHINE).write_text(format_hardware(machine))
+
+
+def test_a_plan_for_a_machine_from_a_file_is_explained_and_exported_with_that_file(
+    folder: Path,
+) -> None:
+    _described_machine(folder)
+    options = ("--mesh", "data=2,model=4", "--no-baselines")
+    done = run("plan", "model.mlir", *options, "--hardware", MACHINE, "--out", "plan.json")
+    assert done.exit_code == 0, done.output
+    told = (
+        "error: the plan is for my-hosts, which is no machine known by name\n"
+        "  where: plan.json\n"
+        "  fix: name the file that describes it: --hardware machine.yaml\n"
+    )
+    final = ("export", "plan.json", "-o", "out.mlir", "--stage", "collectives")
+    for command in (("explain", "plan.json"), final):
+        done = run(*command)
+        assert (done.exit_code, done.stderr) == (2, told)
+        done = run(*command, "--hardware", MACHINE)
+        assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_the_file_of_another_machine_is_refused(folder: Path) -> None:
+    _planned("model.mlir")
+    _described_machine(folder)
+    done = run("explain", "plan.json", "--hardware", MACHINE)
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: the plan is for cpu-host, and the file describes my-hosts\n"
+        "  where: --hardware my-hosts.yaml\n"
+        "  fix: name the file of the machine planned for, or plan again\n",
+    )

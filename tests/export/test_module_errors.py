@@ -5,7 +5,7 @@ import pytest
 from autoshard import optimize_module
 from autoshard.apply.stablehlo import run_stage, verify_module
 from autoshard.apply.stablehlo.modules import module_bytecode, module_context, parse_module
-from autoshard.errors import ExportError
+from autoshard.errors import ExportError, PlanError
 
 GOOD = (
     'sdy.mesh @mesh = <["x"=8]>\n'
@@ -113,7 +113,7 @@ def test_a_module_for_another_number_of_devices_cannot_be_planned() -> None:
     assert str(error.value) == (
         "the module names @mesh = mesh (x=8), which has 8 devices, and is to be planned on mesh"
         " (x=4), which has 4\n"
-        "  where: module\n"
+        "  where: module, line 1, column 1\n"
         "  fix: plan it on a mesh over as many devices, or take its shardings out"
     )
 
@@ -129,3 +129,101 @@ def test_a_module_with_collectives_was_planned_already() -> None:
         "  where: module, line 3, column 8\n"
         "  fix: plan the module as it was before its reshards became collectives"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {\n"
+            "  %0 = call @step(%a) : (tensor<8xf32>) -> tensor<8xf32>\n"
+            "  return %0 : tensor<8xf32>\n}\n"
+            "func.func private @step(%a: tensor<8xf32>) -> tensor<8xf32> {\n"
+            "  %0 = call @main(%a) : (tensor<8xf32>) -> tensor<8xf32>\n"
+            "  return %0 : tensor<8xf32>\n}",
+            "@main calls itself, by way of @step\n"
+            "  where: module, line 6, column 8\n"
+            "  fix: write the recursion as a stablehlo.while",
+        ),
+        (
+            "func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {\n  cf.br ^bb1\n"
+            "^bb1:\n  return %a : tensor<8xf32>\n}",
+            "@main has branches between blocks\n"
+            "  where: module, line 1, column 1\n"
+            "  fix: write them as stablehlo.case, stablehlo.if or stablehlo.while",
+        ),
+        (
+            "func.func private @main(tensor<8xf32>) -> tensor<8xf32>",
+            "main is declared and has no body\n"
+            "  where: module, line 1, column 1\n"
+            "  fix: pass the module that defines it",
+        ),
+        (
+            "func.func private @other(tensor<8xf32>) -> tensor<8xf32>\n"
+            "func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {\n"
+            "  %0 = call @other(%a) : (tensor<8xf32>) -> tensor<8xf32>\n"
+            "  return %0 : tensor<8xf32>\n}",
+            "@other is called and has no body\n"
+            "  where: module, line 3, column 8\n"
+            "  fix: pass a module that defines all it calls, or call it by stablehlo.custom_call",
+        ),
+        (
+            "func.func @main() {\n  return\n}",
+            "main has neither arguments nor results: there is nothing to shard\n"
+            "  where: module, line 1, column 1\n"
+            "  fix: pass the module that computes something",
+        ),
+        (
+            "func.func @main(%a: tensor<8xf32>, %t: !stablehlo.token) -> tensor<8xf32> {\n"
+            "  return %a : tensor<8xf32>\n}",
+            "an argument or result of main is of type !stablehlo.token, which is no ranked tensor\n"
+            "  where: module, line 1, column 1\n"
+            "  fix: give main tensors only: flat ones in place of tuples, no tokens",
+        ),
+        (
+            "func.func @main(%a: tensor<8xf32>, %n: tensor<1xi32>) -> tensor<8xf32> {\n"
+            "  %0 = stablehlo.dynamic_reshape %a, %n : (tensor<8xf32>, tensor<1xi32>)"
+            " -> tensor<?xf32>\n"
+            "  return %a : tensor<8xf32>\n}",
+            "a tensor of type tensor<?xf32> has no fixed size\n"
+            "  where: module, line 2, column 8\n"
+            "  fix: export it with fixed shapes, not with symbolic ones",
+        ),
+        (
+            'func.func @main(%a: tensor<8xf32> {mhlo.sharding = "{devices=[8]<=[8]}"})'
+            " -> tensor<8xf32> {\n  return %a : tensor<8xf32>\n}",
+            "the module has shardings in GSPMD's notation (mhlo.sharding), which are not read\n"
+            "  where: module, line 1, column 1\n"
+            "  fix: lower it with Shardy (jax_use_shardy_partitioner), or take them out",
+        ),
+        (
+            GOOD.replace(
+                "tensor<8xf32>) ->",
+                'tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"q"}]>}) ->',
+            ),
+            "the module does not parse: 'func.func' op arg 0 - unknown axis name: \"q\"\n"
+            "  where: module, line 2, column 1\n"
+            '    func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"q"}]>})'
+            " -> tensor<8xf32> {\n"
+            "    ^\n"
+            "  fix: name axes that the mesh of the sharding has",
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_planned_is_told_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(ExportError) as error:
+        optimize_module(text, mesh="x=8")
+    assert str(error.value) == message
+
+
+def test_the_plan_of_a_module_has_no_function_to_run() -> None:
+    plan = optimize_module(GOOD, mesh="x=8", baselines=False)
+    for run in (plan.jit, plan.wrap):
+        with pytest.raises(PlanError) as error:
+            run(lambda a: a)
+        assert str(error.value) == (
+            "the plan is of a StableHLO module, which has no function to run under it\n"
+            "  where: plan for module\n"
+            "  fix: call the module itself, jax.jit(plan.export().call)(*arrays), or write it:"
+            " plan.stablehlo()"
+        )

@@ -24,11 +24,11 @@ from solvers.bound_pruning import (
     BoundedAnswer,
     forbid_pairs,
     prune_choices,
-    restrict,
     solve_by_bounds,
 )
 from solvers.dual_ascent import DualAscent
 from solvers.problem import IntArray
+from solvers.restricted import restrict
 from tests.solvers.instances import LayeredShape, layered_problem, small_problems
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from solvers import Edge, MemoryLimit, NodeMemory, Problem, Status, evaluate, solve
 from solvers.backends.apart import Apart
 from solvers.backends.brute_force import BruteForce
-from solvers.backends.protocol import Request
+from solvers.backends.protocol import Answer, Request
+from solvers.exchange import Exchange
 from solvers.memory_limits import with_one_limit
 from solvers.presolve import join_parts, reduce_fully, split_into_parts, tie_repeats
 from tests.solvers.instances import random_problem, small_problems
@@ -157,3 +158,39 @@ def test_a_lower_limit_for_some_times_changes_the_answer_only_there() -> None:
     none = solve(replace(problem, memory_limits=(MemoryLimit(5, 7, 49),)))
     assert none.status is Status.INFEASIBLE
     assert none.choices is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds=st.tuples(st.integers(0, 2**31), st.integers(0, 2**31)))
+def test_what_parts_find_is_told_as_one(seeds: tuple[int, int]) -> None:
+    first, second = (random_problem(seed, has_memory=False) for seed in seeds)
+    whole = reduce_fully(side_by_side(first, second, 0), rules=()).problem
+    exchange = Exchange()
+    answer = Apart(BruteForce()).solve(whole, Request.of(exchange))
+    if len(split_into_parts(whole)) == 1 or answer.choices is None:
+        return
+    best = optimum(whole)
+    assert (exchange.best()[0], exchange.bound(), answer.lower_bound) == (best, best, best)
+
+
+def test_a_part_stops_when_the_whole_is_over() -> None:
+    pair = Problem((np.array([0, 1]),) * 2, (Edge(0, 1, np.array([[2, 0], [0, 3]])),))
+    whole = side_by_side(pair, pair, 0)
+    assert len(split_into_parts(whole)) > 1
+    exchange = Exchange()
+    exchange.stop()
+    asked = []
+
+    @dataclass(frozen=True)
+    class Asking:
+        name: str = "asking"
+        is_polling: bool = True
+
+        def solve(self, problem: Problem, request: Request) -> Answer:
+            del problem
+            assert request.exchange is not None
+            asked.append((request.is_over(), request.exchange.is_stopped()))
+            return Answer(choices=None)
+
+    assert Apart(Asking()).solve(whole, Request.of(exchange)).choices is None
+    assert set(asked) == {(True, True)}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +15,13 @@ from solvers.presolve import (
     LowDegree,
     Presolved,
     Reduced,
+    drop_unfitting,
     eliminate_low_degree,
     presolve,
     reduce_fully,
 )
 from solvers.presolve.rules import (
+    STRUCTURAL_RULES,
     Rule,
     decompose,
     drop_dominated,
@@ -194,3 +197,33 @@ def test_equal_layers_share_their_tables_after_the_rules() -> None:
     problem = Problem((costs,) * 5, tuple(Edge(i, i + 1, table) for i in range(4)))
     tables = {id(edge.costs) for edge in presolve(problem).problem.edges}
     assert len(tables) <= 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=small_problems())
+def test_every_answer_that_fits_is_left_once_choices_that_cannot_are_gone(problem: Problem) -> None:
+    rows = presolve(problem, rules=()).problem
+    dropped = drop_unfitting(rows)
+    if dropped is None:
+        return
+    assert dropped.problem.num_columns < rows.num_columns
+    left = set(map(dropped.restore, itertools.product(*map(_choices, dropped.problem.node_costs))))
+    for choices in itertools.product(*map(_choices, rows.node_costs)):
+        assert choices in left or not evaluate(rows, choices).is_allowed
+
+
+def _choices(costs: IntArray) -> range:
+    return range(len(costs))
+
+
+def test_a_choice_that_cannot_fit_makes_another_the_only_one() -> None:
+    """Beside the least of node 1 choice 1 of node 0 is too large; beside choice 0 all of 1 fits."""
+    memory = (NodeMemory(0, 0, 2, ints(3, 8)), NodeMemory(1, 1, 3, ints(4, 4, 5)))
+    problem = Problem((ints(9, 0), ints(2, 1, 0)), node_memory=memory, memory_limit=10)
+    reduced = reduce_fully(problem, rules=STRUCTURAL_RULES)
+    assert reduced.has_dropped_unfitting
+    assert reduced.problem.num_nodes == 0
+    assert (reduced.restore(()), reduced.constant) == ((0, 2), 9)
+    kept = reduce_fully(problem, rules=STRUCTURAL_RULES, drops_unfitting=False)
+    assert not kept.has_dropped_unfitting
+    assert len(kept.problem.node_costs) == 2

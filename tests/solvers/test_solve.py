@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from solvers import (
     FORBIDDEN,
@@ -18,7 +21,7 @@ from solvers import (
     evaluate,
     solve,
 )
-from tests.solvers.instances import LayeredShape, layered_problem
+from tests.solvers.instances import LayeredShape, layered_problem, small_problems
 
 SHAPE = LayeredShape(num_layers=3, ops_per_layer=10, num_choices=8)
 
@@ -53,6 +56,22 @@ def test_an_infeasible_limit_tells_the_least_peak_when_and_who_reaches_it() -> N
     assert result.least_peak_choices == (1, 0)
     assert 30 < result.least_peak_bound <= 57
     assert result.status.advice.startswith("No choices are allowed: raise the memory limit")
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=small_problems(), below=st.integers(1, 4))
+def test_without_an_answer_the_least_peak_is_real_and_its_bound_holds(
+    problem: Problem, below: int
+) -> None:
+    every = itertools.product(*(range(len(costs)) for costs in problem.node_costs))
+    found = [evaluate(problem, choices) for choices in every]
+    least = min((one.peak for one in found if one.cost < FORBIDDEN), default=None)
+    if least is None or least < below:
+        return
+    result = solve(replace(problem, memory_limit=least - below), time_limit_seconds=20)
+    assert result.status is Status.INFEASIBLE
+    assert result.least_peak is not None
+    assert result.least_peak_bound <= least <= result.least_peak
 
 
 def test_forbidden_costs_alone_can_leave_nothing() -> None:

@@ -132,7 +132,20 @@ def _reason(told: str) -> tuple[str, str]:
             f"a sharding names mesh {match[1]}, which the module does not have",
             f"add sdy.mesh {match[1]} = <[...]> to the module, or name one that it has",
         )
+    for part, fix in _FIXES:
+        if part in told:
+            return told, fix
     return told, "pass the whole module, written for this version of StableHLO"
+
+
+_FIXES = (
+    ("unknown axis name", "name axes that the mesh of the sharding has"),
+    ("duplicate axis ref", "cut every tensor by an axis once at most"),
+    ("doesn't match tensor rank", "give the sharding one entry per dimension of its tensor"),
+    ("redefinition of symbol", "give every function and mesh a name of its own"),
+    ("does not reference a valid function", "pass a module that defines all it calls"),
+)
+"""By what MLIR says: what helps, where it is not a module cut short."""
 
 
 def shown_line(text: str, place: Place) -> str:

@@ -8,6 +8,7 @@ on arguments and results, in constraints and groups, around manual computations,
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from autoshard.apply.flat_module import inline_calls
-from autoshard.apply.stablehlo.collective_ops import KIND_BY_OP
+from autoshard.apply.stablehlo.module_checks import check_module
 from autoshard.apply.stablehlo.modules import (
     SHARDING,
     MlirOp,
@@ -30,13 +31,14 @@ from autoshard.apply.stablehlo.modules import (
     meshes_of,
     module_bytecode,
     module_context,
-    operations_of,
     parse_module,
     place_of,
     result_shardings,
+    run_passes,
     shape_of,
     sharding_attribute,
 )
+from autoshard.apply.stablehlo.named_computations import inline_named_computations
 from autoshard.apply.stablehlo.platform_module import AS_WRITTEN
 from autoshard.errors import ExportError
 from autoshard.frontend.program_record import ProgramRecord, digest_lines
@@ -49,9 +51,10 @@ _REGION_NAMES = {
     "stablehlo.while": ("cond", "body"),
     "stablehlo.if": ("branches[0]", "branches[1]"),
     "sdy.manual_computation": ("jaxpr",),
-    "sdy.named_computation": ("jaxpr",),
 }
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
+_SINK_EDGES = "func.func(sdy-sink-data-flow-edges,sdy-sink-func-data-flow-edges)"
+_SMALL_FLOAT = re.compile(r"f(\d)(E\dM\d.*)")
 _DTYPES = {
     "i1": "bool",
     "complex<f32>": "complex64",
@@ -71,19 +74,19 @@ def read_module(module: str | bytes, mesh: Mesh, *, name: str = "model.mlir") ->
         name: What to call it in reports and errors.
 
     Raises:
-        ExportError: It does not parse, has no main, names a mesh over other devices, or has
-            explicit collectives of Shardy's in it.
+        ExportError: It does not parse, or `check_module` refuses it.
     """
     with module_context():
         parsed = parse_module(module, name=name)
-        main = main_of(parsed, name=name)
-        _refuse_collectives(parsed, name)
+        check_module(parsed, mesh, name=name)
+        main = main_of(parsed)
         meshes = meshes_of(parsed)
-        _check_devices(meshes, mesh, name)
         fingerprint = hashlib.sha256(
             str(parsed.operation).encode() + format_mesh(Mesh(mesh.axes)).encode()
         ).hexdigest()
         inline_calls(main, functions_of(parsed))
+        inline_named_computations(main)
+        run_passes(parsed, _SINK_EDGES, step="reading data-flow edges")
         block = main.regions[0].blocks[0]
         returned = list(list(block.operations)[-1].operation.operands)
         in_names = _argument_names(block)
@@ -117,27 +120,6 @@ def read_module(module: str | bytes, mesh: Mesh, *, name: str = "model.mlir") ->
             platform=AS_WRITTEN,
             notes=(),
         )
-
-
-def _refuse_collectives(module: Module, name: str) -> None:
-    for op in operations_of(module.operation):
-        if op.name in KIND_BY_OP:
-            raise ExportError(
-                f"the module has an {op.name} in it: it was planned already",
-                where=f"{name}, {place_of(op)}",
-                fix="plan the module as it was before its reshards became collectives",
-            )
-
-
-def _check_devices(meshes: dict[str, Mesh], mesh: Mesh, name: str) -> None:
-    for mesh_name, found in meshes.items():
-        if found.axes and found.num_devices != mesh.num_devices:
-            raise ExportError(
-                f"the module names @{mesh_name} = {found}, which has {found.num_devices} devices,"
-                f" and is to be planned on {mesh}, which has {mesh.num_devices}",
-                where=name,
-                fix="plan it on a mesh over as many devices, or take its shardings out",
-            )
 
 
 def _argument_names(block: Any) -> tuple[str, ...]:
@@ -210,6 +192,8 @@ def _aval(value: MlirValue) -> jax.core.ShapedArray:
     if known is None:
         kind, digits = dtype.rstrip("0123456789"), dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
         known = {"f": "float", "i": "int", "ui": "uint"}.get(kind, kind) + digits
+        if match := _SMALL_FLOAT.fullmatch(dtype):
+            known = f"float{match[1]}_{match[2].lower()}"
     try:
         return jax.core.ShapedArray(shape, jnp.dtype(known))
     except TypeError as error:
@@ -310,7 +294,7 @@ class _Tagger:
             named = f"{path}.{value.result_number}"
             self._path_of[value] = named
             wanted = written[value.result_number]
-            if wanted is not None and shape_of(value):
+            if wanted is not None and shape_of(value) and not _reader_says(value, wanted):
                 # Readers read what the constraint makes of it, which gets the name.
                 value = self._insert(value, sharding_attribute(wanted), op.location, following)
             self._tag(value, named, following, manual=manual)
@@ -349,6 +333,19 @@ class _Tagger:
         for reader, number in readers:
             reader.operands[number] = made
         return made
+
+
+def _reader_says(value: MlirValue, sharding: Sharding) -> bool:
+    """Whether all that reads a value is a constraint to this sharding: a planned module has many.
+
+    With one more constraint at every planning, a module would never be the same again.
+    """
+    readers = [use.owner.operation for use in value.uses]
+    return (
+        len(readers) == 1
+        and readers[0].name == "sdy.sharding_constraint"
+        and result_shardings(readers[0]) == [sharding]
+    )
 
 
 def _region_name(op: MlirOp, index: int) -> str:

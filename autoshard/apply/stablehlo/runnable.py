@@ -23,6 +23,7 @@ from autoshard.apply.stablehlo.modules import (
     result_shardings,
     sharding_attribute,
 )
+from autoshard.apply.stablehlo.named_computations import inline_named_computations
 
 _AS_CONSTRAINT = frozenset({*KIND_BY_OP, "sdy.reshard"})
 
@@ -41,6 +42,7 @@ def runnable_module(module: str | bytes) -> bytes:
 
 def make_runnable(module: Module) -> None:
     """As `runnable_module`, of a parsed module, in place."""
+    inline_named_computations(module.operation)
     for op in list(operations_of(module.operation)):
         if op.name == "sdy.data_flow_edge":
             op.results[0].replace_all_uses_with(op.operands[0])

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from solvers import Edge, NodeMemory, Problem, evaluate
 from solvers.memory_rows import num_rows_of
+from solvers.presolve import fitting_choices
 from solvers.scalable.branching import Branching
 from solvers.scalable.clock import Effort
 from solvers.scalable.layout import lay_out
-from solvers.scalable.memory_pruning import fitting_choices
 from solvers.scalable.price_rule import PriceRule
 from solvers.scalable.priced_ascent import PricedAscent
 from solvers.scalable.priced_optimum import PricedOptimum
