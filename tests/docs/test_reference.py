@@ -127,7 +127,7 @@ def test_every_error_is_documented() -> None:
 
 
 def test_every_solver_is_documented() -> None:
-    text = (REFERENCE / "the-choice-problem.md").read_text(encoding="utf-8")
+    text = (REFERENCE / "solvers.md").read_text(encoding="utf-8")
     for backend in CATALOG:
         assert f"| `{backend.name}` |" in text
 
