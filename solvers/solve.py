@@ -32,7 +32,7 @@ from solvers.scalable import run_scalable
 TIGHT_LIMIT = 2
 """A limit below this many times the least use of memory any choices could have will bind."""
 
-SHARE_WITHOUT_LIMIT = 0.3
+SHARE_WITHOUT_LIMIT = 0.05
 """Of the time limit: how long to go on without the memory limit while nothing found fits it."""
 
 HEAD_START_SHARE, MOST_HEAD_START_SECONDS = 0.05, 2.0
