@@ -35,7 +35,9 @@ class NodeEdgeModel:
         node_offsets: int64[nodes + 1]: first column of each node.
         edge_offsets: int64[edges + 1]: first column of each edge.
         pairs: int64[columns of the edge]: flat index into the edge's table, per edge.
-        costs: int64[columns].
+        costs: int64[columns], above the least of the same node's or edge's table.
+        offset: The sum of those least costs; engines do not see it, so that it takes none of the
+            digits they have.
         upper_bounds: float64[columns]; 0 where a choice is forbidden.
         row_ids: int64[entries].
         column_ids: int64[entries].
@@ -48,6 +50,7 @@ class NodeEdgeModel:
     edge_offsets: IntArray
     pairs: tuple[IntArray, ...]
     costs: IntArray
+    offset: int
     upper_bounds: FloatArray
     row_ids: IntArray
     column_ids: IntArray
@@ -68,7 +71,7 @@ class NodeEdgeModel:
         edges = self.problem.edges
         proven = proven_bound(bound, scale, self.problem.num_nodes + len(edges))
         tables = (*self.problem.node_costs, *(edge.costs for edge in edges))
-        return CostGrid.of(tables).round_up(proven) if proven else 0
+        return CostGrid.of(tables).round_up(self.offset + proven)
 
     def memory_row(self, row: int) -> tuple[IntArray, FloatArray]:
         """Returns the columns that hold memory at a row, and how much each holds."""
@@ -118,7 +121,15 @@ def build_node_edge_model(problem: Problem) -> NodeEdgeModel:
     num_nodes = problem.num_nodes
     allowed = [is_allowed(costs) for costs in problem.node_costs]
     all_allowed = np.concatenate(allowed) if allowed else np.empty(0, dtype=bool)
-    costs = [np.where(ok, c, 0) for ok, c in zip(allowed, problem.node_costs, strict=True)]
+    least = [
+        int(c[ok].min()) if ok.any() else 0
+        for ok, c in zip(allowed, problem.node_costs, strict=True)
+    ]
+    costs = [
+        np.where(ok, c - low, 0)
+        for ok, c, low in zip(allowed, problem.node_costs, least, strict=True)
+    ]
+    offset = sum(least)
     row_ids = [np.repeat(np.arange(num_nodes, dtype=np.int64), num_choices)]
     column_ids = [np.arange(node_offsets[-1], dtype=np.int64)]
     coefficients = [np.ones(int(node_offsets[-1]))]
@@ -145,7 +156,10 @@ def build_node_edge_model(problem: Problem) -> NodeEdgeModel:
             node_offsets[edge.v] + np.arange(num_v, dtype=np.int64),
         ]
         coefficients += [np.ones(2 * len(here)), np.full(num_u + num_v, -1.0)]
-        costs.append(edge.costs.ravel()[here])
+        paid = edge.costs.ravel()[here]
+        low = int(paid.min()) if len(paid) else 0
+        offset += low
+        costs.append(paid - low)
         pairs.append(here)
         offsets.append(offsets[-1] + len(here))
         num_rows += num_u + num_v
@@ -159,6 +173,7 @@ def build_node_edge_model(problem: Problem) -> NodeEdgeModel:
         edge_offsets=np.array(offsets, dtype=np.int64),
         pairs=tuple(pairs),
         costs=np.concatenate(costs) if costs else np.empty(0, dtype=np.int64),
+        offset=offset,
         upper_bounds=upper_bounds,
         row_ids=np.concatenate(row_ids),
         column_ids=np.concatenate(column_ids),

@@ -117,7 +117,7 @@ class _CpSatEngine:
                 where="backend cp_sat",
                 fix='choose backend="auto"',
             )
-        lower_bound = max(0, round(solver.best_objective_bound)) * self.unit
+        lower_bound = self.model.offset + max(0, round(solver.best_objective_bound)) * self.unit
         if status == cp_model.UNKNOWN:
             return Outcome(lower_bound=lower_bound, log=line)
         values = np.array([solver.value(x) for x in self.columns[: self.model.num_choice_columns]])
