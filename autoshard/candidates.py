@@ -19,6 +19,23 @@ _COPRIME = 2**61 - 1  # a prime that no mesh is a multiple of
 
 
 @dataclass(frozen=True, slots=True)
+class Streamed:
+    """How a product gathers its operands in steps.
+
+    Args:
+        needs: What it works on, where the candidate's operands are what lies at home.
+        over: The factor that steps run over.
+        panel: Values of it on a device that make up one step.
+        num_steps: How many steps there are.
+    """
+
+    needs: tuple[Layout, ...]
+    over: int
+    panel: int
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One way to cut an op.
 
@@ -29,6 +46,7 @@ class Candidate:
         reduced: Parts over which partial results are summed by an all-reduce.
         scattered: Parts over which they are summed by a reduce-scatter.
         partial: Layout of the (first) result before the reduction.
+        streamed: For a product that gathers its operands in steps, how.
     """
 
     operands: tuple[Layout, ...]
@@ -37,6 +55,7 @@ class Candidate:
     reduced: Parts = ()
     scattered: Parts = ()
     partial: Layout = ()
+    streamed: Streamed | None = None
 
     def side(self, *, is_result: bool) -> tuple[Layout, ...]:
         """Layouts of the results, or of the operands."""

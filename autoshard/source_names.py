@@ -37,7 +37,7 @@ def with_short_sources(plan: PlanData) -> PlanData:
     texts = {op.source for op in plan.ops} | {collective.op for collective in plan.collectives}
     texts |= {live.source for live in memory.live_at_peak} | {memory.peak_where, *plan.notes}
     texts |= {asked.where for found in plan.rounds for asked in found.asked}
-    texts |= {line.source for line in plan.listing}
+    texts |= {line.source for line in plan.listing} | {one.source for one in plan.products}
     shorten = SourceNames(texts).shorten
     return replace(
         plan,
@@ -59,6 +59,7 @@ def with_short_sources(plan: PlanData) -> PlanData:
             for found in plan.rounds
         ),
         listing=tuple(replace(line, source=shorten(line.source)) for line in plan.listing),
+        products=tuple(replace(one, source=shorten(one.source)) for one in plan.products),
     )
 
 
