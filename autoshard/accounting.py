@@ -18,6 +18,7 @@ from autoshard.graph.program import Op, OpKind
 from autoshard.layouts import Layout
 from autoshard.plan import LiveTensor, MemoryUse, PlannedOp
 from autoshard.reshard import Step, StepKind
+from autoshard.streamed import messages_of
 from solvers import evaluate
 
 
@@ -88,9 +89,12 @@ def _op_account(
     graph, buffers = encoded.graph, encoder.buffers
     total = float(costing.candidate_seconds(graph, buffers, op, (candidate,))[0])
     sent = float(costing.reduction_seconds(graph, op, (candidate,))[0])
+    if candidate.streamed is not None:
+        sent += costing.streamed_seconds(graph, op, candidate)[1]
     sent += float(costing.written_seconds(graph, op, (candidate,))[0])
     collectives = [
         *_reductions(costing, encoded, decoded, op),
+        *_in_steps(costing, encoded, decoded, op),
         *_written(costing, encoded, decoded, op),
     ]
     spent = sent * op.repeat
@@ -145,6 +149,8 @@ def _reductions(
     costing: Costing, encoded: Encoded, decoded: Decoded, op: Op
 ) -> Iterator[PredictedCollective]:
     candidate = decoded.candidates[op.index]
+    if candidate.streamed is not None:
+        return
     pieces = encoded.parts.num_shards(p for dim in candidate.partial for p in dim)
     scatter = "reduce-scatter" if costing.model.hardware.has_reduce_scatter else "all-reduce"
     for value in op.results:
@@ -162,6 +168,28 @@ def _reductions(
                 count=op.repeat,
                 op=_op_text(op),
             )
+
+
+def _in_steps(
+    costing: Costing, encoded: Encoded, decoded: Decoded, op: Op
+) -> Iterator[PredictedCollective]:
+    """What a product in steps gathers and sums."""
+    candidate = decoded.candidates[op.index]
+    if candidate.streamed is None or op.rule is None:
+        return
+    values = [encoded.graph.values[value] for value in (*op.results, *op.operands)]
+    for found in messages_of(encoded.parts, op.rule, candidate):
+        axes = costing.axis_parts(found.parts)
+        yield PredictedCollective(
+            kind=found.message.kind,
+            axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
+            group_size=encoded.parts.num_shards(found.parts),
+            bytes_per_device=found.num_elements(encoded.parts)
+            * costing.sent_bits(values[found.place])
+            // 8,
+            count=op.repeat * found.message.count,
+            op=_op_text(op),
+        )
 
 
 def _written(
@@ -222,9 +250,11 @@ def _live(
         if term.start <= time < term.stop:
             op = graph.ops[encoded.ops[term.node]]
             value = graph.values[(op.results or op.operands)[0]]
+            has_steps = decoded.candidates[op.index].streamed is not None
+            is_panel = has_steps and term.stop == term.start + 1  # a result is read later than that
             found.append(
                 LiveTensor(
-                    name=value.name or op.name,
+                    name=f"panels and sums of {op.name}" if is_panel else value.name or op.name,
                     source=op.source,
                     type_text=value.type_text,
                     sharding=encoded.parts.to_sharding(decoded.layouts[value.index]),

@@ -23,6 +23,7 @@ from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.key_arrays import with_word_dims, without_word_dims
 from autoshard.frontend.meshes import read_mesh
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT, ModuleNames, module_to_graph
+from autoshard.frontend.scheduled_products import rewritable_products
 from autoshard.frontend.signature import argument_positions, function_name
 from autoshard.frontend.trace import Traced, trace
 from autoshard.frontend.user_constraints import (
@@ -42,6 +43,7 @@ from autoshard.planner import (
     seconds_with,
     spoken_priorities,
 )
+from autoshard.product_records import planned_products
 from autoshard.round_records import planned_rounds
 from autoshard.sharding import Mesh, Sharding
 from autoshard.source_names import with_short_sources
@@ -70,6 +72,7 @@ def optimize(
     relative_gap: float = 0.01,
     seed: int = 0,
     baselines: bool = True,
+    schedules: str = "auto",
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a JAX function.
@@ -102,6 +105,9 @@ def optimize(
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
         baselines: Price plans written by hand too, for the report.
+        schedules: `"auto"`: where an operand that a matrix product gathers would take a good part
+            of the memory budget, the product may gather it in panels, step by step; `"none"`: all
+            products run at once.
         progress: Told of a long solve.
 
     Returns:
@@ -117,6 +123,7 @@ def optimize(
     ours, context, concrete = read_mesh(mesh)
     terms = read_constraints(constraints, DeviceOrder.of(ours, concrete))
     _check_options(solver, time_limit_seconds, relative_gap)
+    _check_schedules(schedules)
     machine, device_bytes = _hardware(hardware, ours)
     budget = parse_memory_budget(memory_budget, device_bytes)
     with stages.time("trace and lower"):
@@ -145,6 +152,9 @@ def optimize(
         trip_counts=trip_counts,
         default_trip_count=default_trip_count,
         progress=progress,
+        streamable=frozenset(
+            rewritable_products(traced.jaxpr.jaxpr) if schedules == "auto" else ()
+        ),
     )
     data = replace(
         _plan_data(function_name(fn), traced, solved),
@@ -266,6 +276,7 @@ def _solve(
     trip_counts: Mapping[str, float] | None,
     default_trip_count: float,
     progress: Callable[[Progress], None] | None,
+    streamable: frozenset[str] = frozenset(),
 ) -> _Solved:
     mesh, budget, options, stages = setting.mesh, setting.budget, setting.options, setting.stages
     with stages.time("graph"):
@@ -285,7 +296,15 @@ def _solve(
         )
     wishes = _wishes(traced, graph, asked)
     solution = plan_graph(
-        graph, mesh, setting.machine, wishes, budget, options, stages=stages, progress=progress
+        graph,
+        mesh,
+        setting.machine,
+        wishes,
+        budget,
+        options,
+        streamable=streamable,
+        stages=stages,
+        progress=progress,
     )
     by_hand: tuple[Baseline, ...] = ()
     if setting.baselines and solution.is_feasible:
@@ -338,6 +357,15 @@ def _check_options(solver: str, time_limit_seconds: float, relative_gap: float) 
                 where=f"{name}={number!r}",
                 fix="give 0 or more",
             )
+
+
+def _check_schedules(schedules: str) -> None:
+    if schedules not in ("auto", "none"):
+        raise InputError(
+            f"schedules is {schedules!r}, which is no way to choose them",
+            where=f"schedules={schedules!r}",
+            fix='use "auto" or "none"',
+        )
 
 
 def _wishes(traced: Traced, graph: Graph, asked: Resolved) -> Wishes:
@@ -406,6 +434,7 @@ def _plan_data(name: str, traced: Traced, solved: _Solved) -> PlanData:
             asked=tuple(AskedTerm(text=term.text, paths=term.paths) for term in solved.asked.asked),
             rounds=rounds,
             listing=listing,
+            products=planned_products(solution),
             notes=(*traced.notes, *solution.graph.notes, *notes),
             stage_seconds=dict(setting.stages.seconds),
             versions={

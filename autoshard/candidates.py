@@ -19,6 +19,23 @@ _COPRIME = 2**61 - 1  # a prime that no mesh is a multiple of
 
 
 @dataclass(frozen=True, slots=True)
+class Streamed:
+    """How a product gathers its operands in steps.
+
+    Args:
+        needs: What it works on, where the candidate's operands are what lies at home.
+        over: The factor that steps run over.
+        panel: Values of it on a device that make up one step.
+        num_steps: How many steps there are.
+    """
+
+    needs: tuple[Layout, ...]
+    over: int
+    panel: int
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One way to cut an op.
 
@@ -30,6 +47,7 @@ class Candidate:
         scattered: Parts over which they are summed by a reduce-scatter.
         partial: Layout of the (first) result before the reduction.
         summed: The parts of `reduced` and `scattered`, by the dimension that they cut.
+        streamed: For a product that gathers its operands in steps, how.
     """
 
     operands: tuple[Layout, ...]
@@ -39,6 +57,7 @@ class Candidate:
     scattered: Parts = ()
     partial: Layout = ()
     summed: tuple[Parts, ...] = field(default=(), compare=False)  # follows from the operands
+    streamed: Streamed | None = None
 
     def side(self, *, is_result: bool) -> tuple[Layout, ...]:
         """Layouts of the results, or of the operands."""

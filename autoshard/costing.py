@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import sums_by_dimension
+from autoshard.backend_habits import sums_by_dimension, widened_bits
 from autoshard.candidates import Candidate
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.collective import WrittenCollective
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.reshard import StepKind
 from autoshard.sharding import AxisRef, axes_crossed, spanned_axes
+from autoshard.streamed import StreamMessage, messages_of, panel_elements
 from cost_models import AlphaBetaModel, AxisPart, Hardware
 
 if TYPE_CHECKING:
@@ -118,7 +119,83 @@ class Costing:
         spent = self.reduction_seconds(graph, op, candidates)
         if op.collective is not None:
             return spent + self.written_seconds(graph, op, candidates)
-        return spent + self._work_seconds(graph, buffers, op, arrays)
+        spent += self._work_seconds(graph, buffers, op, arrays)
+        for index, candidate in enumerate(candidates):
+            if candidate.streamed is not None:
+                spent[index] = sum(self.streamed_seconds(graph, op, candidate))
+        return spent
+
+    def streamed_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[float, float]:
+        """Seconds that one run of a product in steps computes and communicates.
+
+        A step gathers and then computes, which XLA does not do side by side by itself; every step
+        reads and writes the sums.
+        """
+        assert op.rule is not None
+        assert candidate.streamed is not None
+        values = [graph.values[value] for value in (*op.results, *op.operands)]
+        steps = candidate.streamed.num_steps
+        panels = panel_elements(self.parts, op.rule, candidate)
+        num_bytes = sum(
+            elements * self.sent_bits(value) / 8
+            for elements, value in zip(panels, values[1:], strict=True)
+        )
+        num_bytes += 2.0 * self.summed_bytes(graph, op, candidate)
+        one = self.model.compute_seconds(
+            np.asarray(op.flops / candidate.cut / steps),
+            np.asarray(num_bytes),
+            model_dtype(values[1].dtype),
+            op.op_class.value,
+        )
+        sent = sum(
+            self.message_seconds(found, self.sent_bits(values[found.place])) * found.message.count
+            for found in messages_of(self.parts, op.rule, candidate)
+        )
+        return float(one) * steps, sent
+
+    def sent_bits(self, value: Value) -> int:
+        """Bits of an element that a product in steps gathers: as wide as it is multiplied."""
+        return widened_bits(self.model.hardware.backend, value.dtype, value.bits)
+
+    def message_seconds(self, found: StreamMessage, bits: int) -> float:
+        """Seconds of one run of a collective of a product in steps."""
+        seconds = {
+            "all-gather": self.model.all_gather_seconds,
+            "all-reduce": self.model.all_reduce_seconds,
+            "reduce-scatter": self.model.reduce_scatter_seconds,
+        }.get(found.message.kind, self.model.permute_seconds)
+        num_bytes = np.asarray(found.num_elements(self.parts) * bits / 8)
+        return float(seconds(num_bytes, self.axis_parts(found.parts)))
+
+    def summed_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
+        """Bytes of the sums that a device keeps for a product in steps, 32 bits wide at least."""
+        made = graph.values[op.results[0]]
+        elements = prod(made.shape) // self._num_pieces(candidate.partial or candidate.results[0])
+        return elements * max(32, made.bits) // 8
+
+    def streamed_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
+        """Bytes that a product in steps holds beside its operands and its result.
+
+        The product of one step before it is added, sums wider than the result, and of each operand
+        a panel; of one that is gathered a second, in the order that the product wants it in. Where
+        the backend multiplies wider elements than lie at home, it widens what is there first.
+        """
+        if candidate.streamed is None or op.rule is None:
+            return 0
+        made = graph.values[op.results[0]]
+        sums = self.summed_bytes(graph, op, candidate)
+        wider = max(0, 32 - made.bits) * sums // max(32, made.bits)
+        panels = panel_elements(self.parts, op.rule, candidate)
+        held = sums + wider
+        for position, elements in enumerate(panels):
+            is_home = candidate.operands[position] == candidate.streamed.needs[position]
+            value = graph.values[op.operands[position]]
+            wide = self.sent_bits(value)
+            held += (1 if is_home else 2) * elements * wide // 8
+            if wide > value.bits:
+                whole = prod(value.shape) * wide // 8
+                held += whole // self._num_pieces(candidate.operands[position])
+        return held
 
     def written_seconds(
         self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
@@ -213,7 +290,7 @@ class Costing:
         total = float(sum(graph.values[v].num_bytes for v in op.results))
         groups: dict[tuple[tuple[Parts, ...], Parts], list[int]] = {}
         for index, candidate in enumerate(candidates):
-            if candidate.reduced or candidate.scattered:
+            if candidate.streamed is None and (candidate.reduced or candidate.scattered):
                 key = (self.all_reduces(candidate), candidate.scattered)
                 groups.setdefault(key, []).append(index)
         for (all_reduces, scattered), members in groups.items():

@@ -28,8 +28,10 @@ from autoshard.pinned import Pin
 from autoshard.reshard import Resharder, ReshardTable
 from autoshard.rounds import ONLY_ROUND, Round
 from autoshard.sharding import format_sharding
+from autoshard.streamed import stream_offers
 from autoshard.ties import Tie, TiedTensor, constrained_arguments, refuse_clashes, unequal
 from autoshard.wishes import Wishes as Wishes
+from autoshard.with_steps import WithSteps
 from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem
 
 IntArray = npt.NDArray[np.int64]
@@ -63,6 +65,7 @@ class Encoder:
         memory_limit: Bytes one device may hold, or None for no limit.
         max_candidates: Most ways to cut that one op is offered.
         round: What holds in this round of planning.
+        streamable: Paths of the `dot_general` equations that may run in steps.
     """
 
     graph: Graph
@@ -72,6 +75,7 @@ class Encoder:
     memory_limit: int | None
     max_candidates: int = MAX_CANDIDATES
     round: Round = ONLY_ROUND
+    streamable: frozenset[str] = frozenset()
     _resharder: Resharder = field(init=False)
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     _tables: dict[tuple[tuple[int, ...], int], ReshardTable] = field(default_factory=dict)
@@ -104,8 +108,9 @@ class Encoder:
             self.round,
         )
         nodes = [op for op in self.graph.ops if offers.has_choice(op)]
+        with_steps = self._with_steps()
         for op in nodes:
-            self._candidates[op.index] = offers.of(op)
+            self._candidates[op.index] = with_steps.of(op, offers.of(op))
         self._make_tables(nodes, offers)
         node_by_op = {op.index: node for node, op in enumerate(nodes)}
         edges, copies = self._edges(nodes, node_by_op)
@@ -125,6 +130,15 @@ class Encoder:
             tuple(self._candidates[op.index] for op in nodes),
             self._tables,
             node_by_op,
+        )
+
+    def _with_steps(self) -> WithSteps:
+        is_only_round = self.round is ONLY_ROUND
+        equations = self.streamable if is_only_round else frozenset()
+        return WithSteps(
+            stream_offers(self.graph, self.costing.parts, equations, self.memory_limit),
+            self.costing,
+            self.buffers,
         )
 
     # -- reshards -------------------------------------------------------------------------------
@@ -386,7 +400,20 @@ class Encoder:
             partial = self._partial_bytes(op, candidates, held, usage)
             if partial is not None:
                 terms.append(NodeMemory(node_by_op[op.index], start, start + 1, partial))
+        terms += self._panels(node_by_op)
         return terms
+
+    def _panels(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
+        """What products in steps hold while they run."""
+        overhead = temporary_overhead(self._backend)
+        for index, node in node_by_op.items():
+            candidates = self._candidates[index]
+            if candidates[-1].streamed is None:
+                continue
+            op = self.graph.ops[index]
+            held = [self.costing.streamed_bytes(self.graph, op, c) for c in candidates]
+            usage = (np.array(held, dtype=np.float64) * overhead).astype(np.int64)
+            yield NodeMemory(node, index, index + 1, usage)
 
     def _copied_arguments(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autoshard.dot_schedule import DotSchedule
 from autoshard.errors import PlanError
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
@@ -225,6 +226,39 @@ class PlannedRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedProduct:
+    """A heavy matrix product, how it runs, and the best other way to run it there.
+
+    Both ways take the operands as the plan has them and end in the same sharding. Seconds are of
+    all runs, and count what is gathered; bytes are what is held beside operands and result.
+
+    Args:
+        equation: Its path.
+        name: `dot_general`.
+        source: `file.py:12 (function)` of the user's line, or "".
+        result: Type of its result: `f32[8, 16]`.
+        schedule: How it runs in steps; None where it runs at once.
+        seconds: What it takes.
+        extra_bytes: What it holds.
+        other_seconds: The same for the best other way: at once if this one has steps, else in
+            steps; None where there is no other.
+        other_bytes: Likewise.
+        other_fits: Whether there was room for the other way, all else being equal.
+    """
+
+    equation: str
+    name: str
+    source: str
+    result: str
+    schedule: DotSchedule | None
+    seconds: float
+    extra_bytes: int
+    other_seconds: float | None
+    other_bytes: int | None
+    other_fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanData:
     """Everything a plan says.
 
@@ -259,6 +293,7 @@ class PlanData:
             a plan made from Python.
         asked: The constraints given, term by term; shardings of arguments and results that are
             given as such, and those in the program, are not among them.
+        products: Matrix products that could run in steps, in program order.
     """
 
     function: str
@@ -288,6 +323,12 @@ class PlanData:
     listing: tuple[ProgramLine, ...] = ()
     asked: tuple[AskedTerm, ...] = ()
     target: str = ""
+    products: tuple[PlannedProduct, ...] = ()
+
+    @property
+    def schedules(self) -> Mapping[str, DotSchedule]:
+        """By path of a `dot_general` equation, the schedule that takes its place."""
+        return {p.equation: p.schedule for p in self.products if p.schedule is not None}
 
     @property
     def seconds(self) -> float:
@@ -301,8 +342,13 @@ class PlanData:
 
     @property
     def required(self) -> Mapping[str, Sharding]:
-        """Constraints that always go into the program, by path: single uses, and pins."""
-        pinned = (path for term in self.asked for path in term.paths if path in self.values)
+        """Constraints that always go into the program, by path.
+
+        These are on single uses, on what is pinned, and on what products in steps make.
+        """
+        asked = (path for term in self.asked for path in term.paths)
+        made_in_steps = (f"{equation}.0" for equation in self.schedules)
+        pinned = (path for path in (*asked, *made_in_steps) if path in self.values)
         return {**self.wanted_uses, **{path: self.values[path] for path in pinned}}
 
     @property

@@ -15,6 +15,7 @@ from autoshard.plan import (
     Miss,
     PlanData,
     PlannedOp,
+    PlannedProduct,
     PlannedRound,
     PlannedTensor,
 )
@@ -69,6 +70,7 @@ class PlanDiff:
     baselines: tuple[Change, ...] = ()
     notes: tuple[Change, ...] = ()
     rounds: tuple[Change, ...] = ()
+    products: tuple[Change, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -100,6 +102,7 @@ def diff_plans(before: PlanData, after: PlanData) -> PlanDiff:
         baselines=_by_key(_baselines(before), _baselines(after), _baseline_text),
         notes=_by_key(_notes(before), _notes(after), lambda _: "noted"),
         rounds=_rounds(before, after),
+        products=_by_key(_products(before), _products(after), _product_text),
     )
 
 
@@ -216,6 +219,21 @@ def _miss_text(miss: Miss) -> str:
     return (
         f"{format_sharding(miss.planned)} comes out as {format_sharding(miss.propagated)}, {extra}"
     )
+
+
+def _products(plan: PlanData) -> dict[str, PlannedProduct]:
+    return _numbered(plan.products, lambda one: f"{one.equation} {one.name} {one.source}".strip())
+
+
+def _product_text(product: PlannedProduct) -> str:
+    way = "at once" if product.schedule is None else str(product.schedule)
+    other = (
+        f"{'at once' if product.schedule else 'in steps'} {product.other_seconds:.6g} s,"
+        f" {product.other_bytes or 0:,} B, {'fits' if product.other_fits else 'does not fit'}"
+        if product.other_seconds is not None
+        else "no other way"
+    )
+    return f"{product.result} {way}, {product.seconds:.6g} s, {product.extra_bytes:,} B; {other}"
 
 
 def _notes(plan: PlanData) -> dict[str, str]:

@@ -155,6 +155,7 @@ def verify_plan(data: PlanData) -> list[str]:
     * Numbers are finite (the gap of a plan that was not found may be infinite) and not negative
       (what a miss costs may be); groups have at least one device.
     * The status is one a solver gives.
+    * Schedules of products name axes of the mesh and variables of their statement.
     * There are no rounds or several; their priorities ascend, and each has shardings for every
       line of the listing.
 
@@ -174,6 +175,12 @@ def verify_plan(data: PlanData) -> list[str]:
         f"`collectives[{index}].group_size`: is 0; expected at least 1"
         for index, collective in enumerate(data.collectives)
         if collective.group_size == 0
+    ]
+    problems += [
+        f"`products[{index}].schedule`: {problem}"
+        for index, product in enumerate(data.products)
+        if product.schedule is not None
+        for problem in product.schedule.problems(data.mesh)
     ]
     return problems + _round_problems(data)
 
@@ -241,6 +248,12 @@ def _sharding_problems(data: PlanData) -> list[str]:
         (f"memory.live_at_peak[{i}].sharding", live.sharding, None)
         for i, live in enumerate(data.memory.live_at_peak)
     ]
+    for index, product in enumerate(data.products):
+        homes = product.schedule.homes if product.schedule is not None else ()
+        found += [
+            (f"products[{index}].schedule.homes[{place}]", home, None)
+            for place, home in enumerate(homes)
+        ]
     for index, decided in enumerate(data.rounds):
         found += [
             (f"rounds[{index}].asked[{i}].sharding", asked.sharding, None)

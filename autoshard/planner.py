@@ -130,12 +130,14 @@ def plan_graph(
     memory_limit: int | None,
     options: SolveOptions,
     *,
+    streamable: frozenset[str] = frozenset(),
     stages: Stages | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Solution:
     """Choose a layout for every value of a program, round by round where the user gave priorities.
 
-    The memory limit binds in the last round alone: until then a program need not fit.
+    The memory limit binds in the last round alone: until then a program need not fit. The
+    `dot_general` equations at the paths `streamable` may run in steps, if there is one round only.
 
     Raises:
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
@@ -156,7 +158,7 @@ def plan_graph(
     for number, found in enumerate(rounds, start=1):
         now = found if solution is None else replace(found, decided=solution.decoded.candidates)
         limit = memory_limit if number == len(rounds) else None
-        encoder = Encoder(graph, buffers, costing, wishes, limit, round=now)
+        encoder = Encoder(graph, buffers, costing, wishes, limit, round=now, streamable=streamable)
         fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
         share = replace(options, time_limit_seconds=fair)
         with _naming_round(rounds[:number]):
@@ -259,7 +261,11 @@ def _solution(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
 
 
 def price_layouts(
-    solution: Solution, layouts: Sequence[Layout | None], options: SolveOptions
+    solution: Solution,
+    layouts: Sequence[Layout | None],
+    options: SolveOptions,
+    *,
+    in_steps: bool = False,
 ) -> Solution | None:
     """Price a plan someone else made: every value is held to its layout, where it has one.
 
@@ -270,6 +276,7 @@ def price_layouts(
         solution: The planning problem to price it in.
         layouts: Per value, the layout it must have, or None.
         options: For the small solve that is left.
+        in_steps: Whether products may run in steps, which a sharding by hand does not ask for.
     """
     encoder, encoded = solution.every_way
     costs = []
@@ -277,6 +284,10 @@ def price_layouts(
         op = encoded.graph.ops[op_index]
         own = encoded.problem.node_costs[node]
         admitted = _admitted(encoded, op, encoded.candidates[node], layouts)
+        if not in_steps:
+            plain = [candidate.streamed is None for candidate in encoded.candidates[node]]
+            admitted = [a and b for a, b in zip(admitted, plain, strict=True)]
+            admitted = admitted if any(admitted) else plain
         if any(admitted) and not all(admitted):
             own = own.copy()
             own[[i for i, ok in enumerate(admitted) if not ok]] = FORBIDDEN
@@ -341,7 +352,7 @@ def seconds_with(
             layouts[value] = solution.encoded.parts.to_layout(sharding)
         except ShardingError:
             return None
-    priced = price_layouts(solution, layouts, options)
+    priced = price_layouts(solution, layouts, options, in_steps=True)
     if priced is None or any(priced.decoded.layouts[value] != layouts[value] for value in changed):
         return None
     return priced.account.compute_seconds + priced.account.communication_seconds

@@ -38,6 +38,7 @@ def with_short_sources(plan: PlanData) -> PlanData:
     texts |= {live.source for live in memory.live_at_peak} | {memory.peak_where, *plan.notes}
     texts |= {asked.where for found in plan.rounds for asked in found.asked}
     texts |= {line.source for line in plan.listing} | {term.text for term in plan.asked}
+    texts |= {one.source for one in plan.products}
     shorten = SourceNames(texts).shorten
     return replace(
         plan,
@@ -60,6 +61,7 @@ def with_short_sources(plan: PlanData) -> PlanData:
         ),
         listing=tuple(replace(line, source=shorten(line.source)) for line in plan.listing),
         asked=tuple(replace(term, text=shorten(term.text)) for term in plan.asked),
+        products=tuple(replace(one, source=shorten(one.source)) for one in plan.products),
     )
 
 

@@ -12,6 +12,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.named_shardings import JaxMesh, sharding_to_spec
+from autoshard.apply.scheduled.in_program import scheduled_equation
+from autoshard.dot_schedule import DotSchedule
 from autoshard.errors import PlanError, ShardingError
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, is_constrainable, rewrite_bodies
 from autoshard.sharding import Mesh, MeshAxis, Sharding, format_sharding, translate_sharding
@@ -23,6 +25,7 @@ def constrain_jaxpr(
     closed: ClosedJaxpr,
     constraints: Mapping[str, Sharding],
     mesh: jax.sharding.Mesh | AbstractMesh | JaxMesh,
+    schedules: Mapping[str, DotSchedule] | None = None,
 ) -> ClosedJaxpr:
     """A copy of a program with a `sharding_constraint` equation for each constraint.
 
@@ -38,15 +41,17 @@ def constrain_jaxpr(
         closed: As `frontend.trace.trace_call` gives it.
         constraints: By path. Open dimensions are left to the partitioner.
         mesh: Concrete to run, abstract to look at the lowered program only.
+        schedules: By path of a `dot_general` equation, what to put in its place.
 
     Raises:
-        PlanError: A path that the program does not have, a value that cannot be cut, or another
-            number of dimensions.
+        PlanError: A path that the program does not have, a value that cannot be cut, another
+            number of dimensions, or a schedule for another product.
         ShardingError: A sharding that JAX cannot say there.
     """
-    if not constraints:
+    if not constraints and not schedules:
         return closed
-    inserter = _Inserter(constraints, mesh if isinstance(mesh, JaxMesh) else JaxMesh(mesh))
+    jax_mesh = mesh if isinstance(mesh, JaxMesh) else JaxMesh(mesh)
+    inserter = _Inserter(constraints, jax_mesh, schedules or {})
     jaxpr = inserter.insert(closed.jaxpr, "", None)
     inserter.check_all_placed()
     return ClosedJaxpr(jaxpr, closed.consts)
@@ -56,6 +61,7 @@ def constrain_jaxpr(
 class _Inserter:
     constraints: Mapping[str, Sharding]
     mesh: JaxMesh
+    schedules: Mapping[str, DotSchedule]
     equations: ConstraintEquations = field(default_factory=ConstraintEquations)
     placed: set[str] = field(default_factory=set)
 
@@ -63,7 +69,7 @@ class _Inserter:
         # The bodies on the way to some constraint; all others stay untouched.
         self.bodies = {
             path[: position + 1]
-            for path in self.constraints
+            for path in (*self.constraints, *self.schedules)
             for position, letter in enumerate(path)
             if letter == "/"
         }
@@ -96,7 +102,7 @@ class _Inserter:
         for index, eqn in enumerate(jaxpr.eqns):
             path = f"{prefix}{index}"
             operands = constrain_uses(path, eqn.invars, eqn)
-            eqns.append(eqn.replace(invars=operands, params=self.params(eqn, path)))
+            eqns.append(self.placed_equation(eqn, operands, path))
             for position, var in enumerate(eqn.outvars):
                 if (value := f"{path}.{position}") in self.constraints:
                     current[var] = constrain(var, value, eqn)
@@ -113,6 +119,13 @@ class _Inserter:
             jaxpr.debug_info,
             jaxpr.is_high,
         )
+
+    def placed_equation(self, eqn: JaxprEqn, operands: list[Any], path: str) -> JaxprEqn:
+        schedule = self.schedules.get(path)
+        if schedule is None:
+            return eqn.replace(invars=operands, params=self.params(eqn, path))
+        self.placed.add(path)
+        return scheduled_equation(eqn, operands, schedule, self.mesh, path)
 
     def constraints_of_use(self, use: str) -> Iterator[str]:
         """Paths of the constraints on a use: `38<1~0`, `38<1~1`, ..., then `38<1`."""
@@ -169,13 +182,14 @@ class _Inserter:
         return NamedSharding(manual, sharding_to_spec(sharding))
 
     def check_all_placed(self) -> None:
-        missing = [path for path in self.constraints if path not in self.placed]
+        asked = (*self.constraints, *self.schedules)
+        missing = [path for path in asked if path not in self.placed]
         if missing:
             shown = ", ".join(missing[:_MAX_SHOWN])
             more = f" and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
             raise PlanError(
                 f"the program has no value or use called {shown}{more}",
-                where=f"{len(missing)} of {len(self.constraints)} constraints",
+                where=f"{len(missing)} of {len(asked)} constraints",
                 fix="plan again for this program, or pass the function the plan was made for",
             )
 

@@ -212,6 +212,7 @@ class Plan:
             self._devices(),
             record=self.data.program,
             static_argnums=self.static_argnums,
+            schedules=self.data.schedules,
         )
 
     def jit(self, fn: Callable[..., Any] | None = None, **jit_kwargs: Any) -> PlannedFunction:
@@ -230,6 +231,7 @@ class Plan:
             self._arguments_as_written,
             self._results_as_written,
             record=self.data.program,
+            schedules=self.data.schedules,
             **jit_kwargs,
         )
 
@@ -343,8 +345,19 @@ class Plan:
         return planned_text(self._annotated(platform), stage, self.prices)
 
     def _annotated(self, platform: str | None) -> bytes:
+        self._refuse_schedules()
         program = lowered_for(self._program(), self.data.mesh, platform)
         return annotated_module(program, self.data, self.constraints)
+
+    def _refuse_schedules(self) -> None:
+        """StableHLO written from the traced program has products, and no schedules for them."""
+        if self.data.schedules:
+            raise PlanError(
+                f"the plan runs {len(self.data.schedules)} products in steps, which the StableHLO"
+                " of a plan cannot say yet",
+                where=f"plan for {self.data.function}",
+                fix='use plan.jit(fn).lower(...), or plan with schedules="none"',
+            )
 
     def export(self, *, platform: str | None = None, flat: bool = False) -> jax.export.Exported:
         """The program as `jax.export` has it: `serialize()` it, and call it in another process.

@@ -40,7 +40,8 @@ def wanted_uses(
     `"7.jaxpr/38<1~1"`: the partitioner knows single steps, and gathers the whole tensor for many
     a pair of shardings that are more than one step apart.
 
-    Reads whose sharding the user asked for are always named.
+    Reads whose sharding the user asked for are always named, and so are those of a product that
+    runs in steps: propagation must not look into it.
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
@@ -48,6 +49,9 @@ def wanted_uses(
         if op.index not in decoded.candidates or op.kind not in _HAS_USES:
             continue
         wanted = decoded.candidates[op.index].operands
+        if decoded.candidates[op.index].streamed is not None:
+            for place, layout in enumerate(wanted):
+                found[f"{op.equation}<{place}"] = parts.to_sharding(layout)
         for position, value in enumerate(op.operands):
             have = decoded.layouts[value]
             if not graph.values[value].shape or have == wanted[position]:

@@ -19,6 +19,7 @@ from autoshard.apply.named_shardings import (
     as_jax_mesh,
     flat_named_shardings,
 )
+from autoshard.dot_schedule import DotSchedule
 from autoshard.errors import InputError, PlanError
 from autoshard.frontend.fingerprint import canonical_lines
 from autoshard.frontend.meshes import mesh_context
@@ -50,6 +51,7 @@ class WrappedFunction:
     mesh: JaxMesh
     record: ProgramRecord | None
     static_argnums: tuple[int, ...]
+    schedules: Mapping[str, DotSchedule] = field(default_factory=dict)
     prepared: dict[Hashable, Prepared] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,7 +68,9 @@ class WrappedFunction:
         if found is None:
             program = trace_call(call, self.mesh.abstract, self.mesh.order)
             self.check(program)
-            constrained = constrain_jaxpr(program.jaxpr, self.constraints, self.mesh)
+            constrained = constrain_jaxpr(
+                program.jaxpr, self.constraints, self.mesh, self.schedules
+            )
             found = Prepared(program.results, _evaluator(constrained, call.name))
             # A program that closes over tracers is only good inside the trace they belong to.
             if key is not None and not any(
@@ -123,6 +127,7 @@ def wrap(
     *,
     record: ProgramRecord | None = None,
     static_argnums: int | Sequence[int] = (),
+    schedules: Mapping[str, DotSchedule] | None = None,
 ) -> Callable[..., Any]:
     """The function with the constraints of a plan inside.
 
@@ -139,13 +144,19 @@ def wrap(
         mesh: The mesh to run on.
         record: The program the constraints belong to; None skips the check.
         static_argnums: As given when planning.
+        schedules: By path of a `dot_general`; see `constrain_jaxpr`.
 
     Raises:
         PlanError: On a call, when the traced program is not the recorded one.
         ExportError: On a call, when the function does not trace.
     """
     return WrappedFunction(
-        fn, dict(constraints), as_jax_mesh(mesh), record, _numbers(static_argnums)
+        fn,
+        dict(constraints),
+        as_jax_mesh(mesh),
+        record,
+        _numbers(static_argnums),
+        dict(schedules or {}),
     )
 
 
@@ -281,6 +292,7 @@ def jit_with(
     record: ProgramRecord | None = None,
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
+    schedules: Mapping[str, DotSchedule] | None = None,
     **jit_options: Any,
 ) -> PlannedFunction:
     """`jax.jit` of the function with a plan's constraints inside and shardings at its boundary.
@@ -294,10 +306,16 @@ def jit_with(
         record: The program the plan was made for; None skips the check.
         donate_argnums: As in `jax.jit`.
         static_argnums: As given when planning.
+        schedules: By path of a `dot_general`; see `constrain_jaxpr`.
         jit_options: Passed on to `jax.jit`.
     """
     wrapped = WrappedFunction(
-        fn, dict(constraints), as_jax_mesh(mesh), record, _numbers(static_argnums)
+        fn,
+        dict(constraints),
+        as_jax_mesh(mesh),
+        record,
+        _numbers(static_argnums),
+        dict(schedules or {}),
     )
     return PlannedFunction(wrapped, in_shardings, out_shardings, donate_argnums, jit_options)
 

@@ -60,6 +60,7 @@ def _report(diff: PlanDiff, before: str, after: str) -> RenderableType:
         ("Constraints", diff.constraints),
         ("Values", diff.values),
         ("Ops", diff.ops),
+        ("Heavy products", diff.products),
         ("Collectives, bytes per device", diff.collectives),
     ):
         if changes:

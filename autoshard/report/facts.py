@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autoshard.graph.collective import PredictedCollective
-from autoshard.plan import LiveTensor, PlanData, PlannedOp, PlannedRound, PlannedTensor
+from autoshard.plan import (
+    LiveTensor,
+    PlanData,
+    PlannedOp,
+    PlannedProduct,
+    PlannedRound,
+    PlannedTensor,
+)
 from autoshard.report.alike import gather_alike
 from autoshard.report.spec_text import format_spec
 from autoshard.source_names import with_short_sources
@@ -114,6 +121,37 @@ class OpRow:
     @property
     def seconds(self) -> float:
         return self.compute_seconds + self.communication_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductRow:
+    """Heavy matrix products alike in all but their place: how they run, and why not otherwise.
+
+    Args:
+        name: `dot_general`.
+        source: `file.py:12 (function)`, or "".
+        result: `f32[8, 16]`.
+        count: How many there are.
+        num_steps: In how many steps it gathers its operands; 1 where it runs at once.
+        specs: Shardings of the operands where they live; none where it runs at once.
+        seconds: Of all runs of all of them.
+        extra_bytes: What one holds beside operands and result.
+        other_seconds: The same for the other way; None where there is none.
+        other_bytes: Likewise.
+        other_fits: Whether there was room for it.
+    """
+
+    name: str
+    source: str
+    result: str
+    count: int
+    num_steps: int
+    specs: tuple[str, ...]
+    seconds: float
+    extra_bytes: int
+    other_seconds: float | None
+    other_bytes: int | None
+    other_fits: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +274,7 @@ class ReportFacts:
     collectives: tuple[CollectiveRow, ...]
     ops: tuple[OpRow, ...]
     other_ops_seconds: float
+    products: tuple[ProductRow, ...]
     live: tuple[LiveRow, ...]
     other_live_bytes: int
     constraints: tuple[ConstraintRow, ...] | None
@@ -294,6 +333,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         collectives=_collective_rows(plan.collectives),
         ops=tuple(op_rows[:_NUM_OPS]),
         other_ops_seconds=sum(row.seconds for row in op_rows[_NUM_OPS:]),
+        products=tuple(_product_rows(plan.products)),
         live=tuple(live_rows),
         other_live_bytes=max(0, peak - live_bytes),
         constraints=None
@@ -450,6 +490,32 @@ def _op_rows(ops: Iterable[PlannedOp]) -> list[OpRow]:
         for (name, source, result, spec), members in groups.items()
     ]
     return sorted(rows, key=lambda row: -row.seconds)
+
+
+def _product_rows(products: Iterable[PlannedProduct]) -> Iterator[ProductRow]:
+    """Those that run in steps, and those that gather at once and could run in steps."""
+    groups: dict[tuple[object, ...], list[PlannedProduct]] = {}
+    for product in products:
+        if product.schedule is None and product.other_seconds is None:
+            continue
+        key = (product.name, product.source, product.result, product.schedule)
+        groups.setdefault((*key, product.extra_bytes, product.other_fits), []).append(product)
+    for members in groups.values():
+        first, schedule = members[0], members[0].schedule
+        others = [m.other_seconds for m in members if m.other_seconds is not None]
+        yield ProductRow(
+            name=first.name,
+            source=first.source,
+            result=first.result,
+            count=len(members),
+            num_steps=1 if schedule is None else schedule.num_steps,
+            specs=() if schedule is None else tuple(map(format_spec, schedule.homes[1:])),
+            seconds=sum(member.seconds for member in members),
+            extra_bytes=first.extra_bytes,
+            other_seconds=sum(others) if others else None,
+            other_bytes=first.other_bytes,
+            other_fits=first.other_fits,
+        )
 
 
 def _live_rows(live: Sequence[LiveTensor]) -> list[LiveRow]:

@@ -11,6 +11,7 @@ from autoshard.plan import PlanData
 from autoshard.report.facts import (
     CollectiveRow,
     LiveRow,
+    ProductRow,
     ReportFacts,
     RoundRow,
     TensorRow,
@@ -29,6 +30,7 @@ _MAX_CONSTRAINTS = 30
 _MAX_MISSES = 10
 _MAX_ASKED = 20
 _MAX_SPECS = 3
+_MAX_PRODUCTS = 20
 
 
 def format_report(plan: PlanData, width: int = 100) -> str:
@@ -81,6 +83,7 @@ def _report(facts: ReportFacts) -> RenderableType:
         ),
         _collectives(facts.collectives),
         _ops(facts),
+        _products(facts.products),
         _live(facts),
         _constraints(facts),
         *_ending(facts),
@@ -285,6 +288,51 @@ def _ops(facts: ReportFacts) -> RenderableType:
         heading("Where the time goes", "all runs of one step"),
         table(("op", "line", "result", ">runs", ">compute", ">comm."), rows),
     )
+
+
+def _products(rows: tuple[ProductRow, ...]) -> RenderableType:
+    if not rows:
+        return Group()
+    cells = [
+        (
+            _product(row),
+            _way(row),
+            format_seconds(row.seconds),
+            format_bytes(row.extra_bytes),
+            _otherwise(row),
+        )
+        for row in rows[:_MAX_PRODUCTS]
+    ]
+    if len(rows) > _MAX_PRODUCTS:
+        cells.append((f"and {len(rows) - _MAX_PRODUCTS:,} more", "", "", "", ""))
+    return section(
+        heading("Heavy products", "all runs of one step; bytes beside operands and result"),
+        table(("product", "runs", ">time", ">holds", "otherwise"), cells),
+    )
+
+
+def _product(row: ProductRow) -> str:
+    place = f"{row.name} at {row.source}" if row.source else row.name
+    return f"{_counted_name(place, row.count)}\n{row.result}"
+
+
+def _way(row: ProductRow) -> str:
+    if row.num_steps == 1:
+        return "at once"
+    return "\n".join((f"in {row.num_steps:,} steps, from", *row.specs))
+
+
+def _otherwise(row: ProductRow) -> str:
+    """The best other way, and what speaks against it."""
+    other = "at once" if row.num_steps > 1 else "in steps"
+    if row.other_seconds is None or row.other_bytes is None:
+        return f"nothing {other} ends in the same sharding"
+    cost = f"{other} {format_seconds(row.other_seconds)}, {format_bytes(row.other_bytes)}:"
+    if not row.other_fits:
+        return f"{cost}\ndoes not fit"
+    if row.other_seconds >= row.seconds:
+        return f"{cost}\nfits, no faster"
+    return f"{cost}\nfits, but slower elsewhere"
 
 
 def _live(facts: ReportFacts) -> RenderableType:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from autoshard.dot_schedule import DotSchedule
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
 from autoshard.plan import (
@@ -18,6 +19,7 @@ from autoshard.plan import (
     Miss,
     PlanData,
     PlannedOp,
+    PlannedProduct,
     PlannedRound,
     PlannedTensor,
     ProgramLine,
@@ -356,6 +358,29 @@ def shardings(draw: st.DrawFn, mesh: Mesh, rank: int) -> Sharding:
 
 
 @st.composite
+def dot_schedules(draw: st.DrawFn, mesh: Mesh) -> DotSchedule:
+    """A schedule of a matrix product on some axes of a mesh."""
+    axes = st.lists(st.sampled_from(mesh.axis_names), min_size=1, unique=True)
+    grid = tuple(draw(axes))
+
+    def home(rank: int) -> Sharding:
+        cuts: list[list[AxisRef]] = [[] for _ in range(rank + 1)]  # the last ones cut nothing
+        for axis in draw(st.permutations(grid)):
+            cuts[draw(st.integers(0, rank))].append(AxisRef(axis))
+        return Sharding(tuple(DimSharding(tuple(refs)) for refs in cuts[:rank]))
+
+    return DotSchedule(
+        statement="A(a,b) += B(a,c) * C(c,b)",
+        homes=(home(2), home(2), home(2)),
+        grid=grid,
+        cut=tuple(draw(st.sampled_from("abc")) for _ in grid),
+        over="c",
+        panel=draw(st.integers(1, 64)),
+        num_steps=draw(st.integers(1, 64)),
+    )
+
+
+@st.composite
 def plans(draw: st.DrawFn) -> PlanData:
     """Any plan that `verify_plan` takes, small."""
     mesh = draw(meshes())
@@ -500,4 +525,19 @@ def plans(draw: st.DrawFn) -> PlanData:
         ),
         listing=lines,
         asked=tuple(AskedTerm(text=draw(_text), paths=draw(texts)) for _ in repeated()),
+        products=tuple(
+            PlannedProduct(
+                equation=draw(_text),
+                name=draw(_text),
+                source=draw(_text),
+                result=draw(_text),
+                schedule=draw(st.none() | dot_schedules(mesh)),
+                seconds=draw(_amount),
+                extra_bytes=draw(_bytes),
+                other_seconds=draw(st.none() | _amount),
+                other_bytes=draw(st.none() | _bytes),
+                other_fits=draw(st.booleans()),
+            )
+            for _ in repeated()
+        ),
     )

@@ -1,0 +1,120 @@
+"""A schedule for one `dot_general`, in names of mesh axes: what a plan keeps and `apply` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autoshard.errors import ScheduleError
+from autoshard.loops import (
+    Access,
+    Distribution,
+    Placed,
+    Statement,
+    parse_statement,
+    stream,
+)
+from autoshard.sharding import Mesh, Sharding
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DotSchedule:
+    """A product that is cut over a mesh, with operands gathered in panels.
+
+    Args:
+        statement: `A(a,b) += B(a,c) * C(c,b)`, named as by `with_plain_names`.
+        homes: Of the result and the operands, in this order: where each of them lies.
+        grid: Mesh axes, in the order in which they cut.
+        cut: For each of them, the variable of the statement that it cuts.
+        over: The variable that steps run over.
+        panel: How many of the values of `over` on a device make up one step.
+        num_steps: How many steps there are.
+    """
+
+    statement: str
+    homes: tuple[Sharding, ...]
+    grid: tuple[str, ...]
+    cut: tuple[str, ...]
+    over: str
+    panel: int
+    num_steps: int
+
+    def __str__(self) -> str:
+        cut = ", ".join(f"{v} by {axis}" for v, axis in zip(self.cut, self.grid, strict=True))
+        return f"{self.statement} in {self.num_steps} steps of {self.panel} {self.over}, {cut}"
+
+    def problems(self, mesh: Mesh) -> list[str]:
+        """What keeps it from being a schedule on a mesh, whatever the sizes of the product."""
+        try:
+            statement = parse_statement(self.statement)
+        except ScheduleError as error:
+            return [f"`statement`: {error.what}"]
+        found = [
+            f"`grid`: the mesh has no axis {axis!r}" for axis in self.grid if axis not in mesh.sizes
+        ]
+        if len(set(self.grid)) < len(self.grid):
+            found.append("`grid`: names an axis twice")
+        if len(self.cut) != len(self.grid):
+            found.append(f"`cut`: has {len(self.cut)} variables for {len(self.grid)} axes")
+        found += [
+            f"`cut`: the statement has no variable {variable!r}"
+            for variable in self.cut
+            if variable not in statement.variables
+        ]
+        if self.over not in statement.summed:
+            found.append(f"`over`: {self.over!r} is not summed over")
+        ranks = [len(access.indices) for access in statement.accesses]
+        if [home.rank for home in self.homes] != ranks:
+            found.append(f"`homes`: do not have the ranks {ranks} of the tensors")
+        elif any(
+            not ref.is_whole or ref.name not in self.grid
+            for home in self.homes
+            for ref in home.axis_refs()
+        ):
+            found.append("`homes`: are cut by more than whole axes of `grid`")
+        if self.panel < 1 or self.num_steps < 1:
+            found.append("`panel`, `num_steps`: are below 1")
+        return found
+
+    def placed(self, extents: Mapping[str, int], mesh: Mesh) -> Placed:
+        """The schedule in the language of `autoshard.loops`.
+
+        Args:
+            extents: The range of each variable.
+            mesh: Gives the sizes of the axes.
+
+        Raises:
+            ScheduleError: Something does not divide.
+            ShardingError: A home does not fit its tensor.
+        """
+        statement = parse_statement(self.statement)
+        place = {axis: index for index, axis in enumerate(self.grid)}
+        homes = {
+            access.tensor: Distribution.by_cuts(
+                access.tensor,
+                access.indices,
+                tuple(tuple(place[ref.name] for ref in dim.axes) for dim in home.dims),
+                len(self.grid),
+            )
+            for access, home in zip(statement.accesses, self.homes, strict=True)
+        }
+        sizes = [mesh.sizes[axis] for axis in self.grid]
+        return stream(statement, extents, sizes, self.cut, homes, over=self.over, panel=self.panel)
+
+
+def with_plain_names(statement: Statement) -> Statement:
+    """The statement with variables called `a`, `b`, ... and tensors `A`, `B`, `C` as they come."""
+    letters = dict(zip(statement.variables, _LETTERS, strict=False))
+    return plain_statement(
+        [[letters[name] for name in access.indices] for access in statement.accesses]
+    )
+
+
+def plain_statement(indices: Sequence[Sequence[str]]) -> Statement:
+    """A statement of these indices: those of the result, then those of each operand."""
+    result, *operands = [
+        Access(tensor, tuple(names)) for tensor, names in zip("ABCD", indices, strict=False)
+    ]
+    return Statement(result, tuple(operands))

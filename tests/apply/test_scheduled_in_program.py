@@ -1,0 +1,98 @@
+"""Schedules in the place of products of a program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxpr_as_fun
+
+from autoshard.apply.constrain import constrain_jaxpr
+from autoshard.dot_schedule import DotSchedule
+from autoshard.errors import PlanError
+from autoshard.frontend.scheduled_products import rewritable_products
+from autoshard.sharding import parse_sharding
+
+AUTO = (jax.sharding.AxisType.Auto,)
+MESH = jax.make_mesh((8,), ("data",), axis_types=AUTO)
+ROWS = parse_sharding('[{"data"}, {}]')
+SCHEDULE = DotSchedule(
+    statement="A(a,b) += B(a,c) * C(c,b)",
+    homes=(ROWS, ROWS, ROWS),
+    grid=("data",),
+    cut=("a",),
+    over="c",
+    panel=8,
+    num_steps=4,
+)
+
+
+def double(x: jax.Array, w: jax.Array) -> Any:
+    def body(y: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return jnp.tanh(y @ w), None
+
+    return jax.lax.scan(body, x @ w, None, length=3)[0]
+
+
+def arrays(dtype: str = "float32") -> list[jax.Array]:
+    draw = np.random.default_rng(2)
+    return [jnp.asarray(draw.normal(size=shape) / 6, dtype) for shape in ((16, 32), (32, 32))]
+
+
+def paths_of(closed: Any) -> list[str]:
+    return list(rewritable_products(closed.jaxpr))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_products_outside_and_inside_a_loop_are_replaced(dtype: str) -> None:
+    x, w = arrays(dtype)
+    closed = jax.make_jaxpr(double)(x, w)
+    paths = paths_of(closed)
+    assert len(paths) == 2
+    made = constrain_jaxpr(closed, {}, MESH, dict.fromkeys(paths, SCHEDULE))
+    assert paths_of(made) == []
+    (found,) = jax.jit(jaxpr_as_fun(made))(x, w)
+    expected = double(x.astype("float32"), w.astype("float32"))
+    tolerance = 1e-5 if dtype == "float32" else 3e-2
+    assert found.dtype == x.dtype
+    np.testing.assert_allclose(found.astype("float32"), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_products_inside_a_shard_map_are_not_named() -> None:
+    rows = jax.sharding.PartitionSpec("data")
+
+    def mapped(x: jax.Array, w: jax.Array) -> Any:
+        whole = jax.sharding.PartitionSpec()
+        inner = jax.shard_map(lambda a, b: a @ b, mesh=MESH, in_specs=(rows, whole), out_specs=rows)
+        return inner(x, w) @ w
+
+    closed = jax.make_jaxpr(mapped)(*arrays())
+    assert len(paths_of(closed)) == 1
+
+
+def test_a_schedule_of_another_product_is_refused() -> None:
+    closed = jax.make_jaxpr(lambda x, w: x @ w)(*arrays())
+    other = replace(SCHEDULE, statement="A(a,b) += B(a,c) * C(b,c)")
+    with pytest.raises(PlanError) as caught:
+        constrain_jaxpr(closed, {}, MESH, {"0": other})
+    assert str(caught.value) == (
+        "the plan has a schedule for A(a,b) += B(a,c) * C(b,c), and there is"
+        " A(a,b) += B(a,c) * C(c,b)\n"
+        "  where: 0\n"
+        "  fix: plan again for this program"
+    )
+
+
+def test_a_schedule_for_no_equation_is_refused() -> None:
+    closed = jax.make_jaxpr(lambda x, w: x @ w)(*arrays())
+    with pytest.raises(PlanError) as caught:
+        constrain_jaxpr(closed, {}, MESH, {"7": SCHEDULE})
+    assert str(caught.value) == (
+        "the program has no value or use called 7\n"
+        "  where: 1 of 1 constraints\n"
+        "  fix: plan again for this program, or pass the function the plan was made for"
+    )

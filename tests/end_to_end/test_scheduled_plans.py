@@ -1,0 +1,210 @@
+"""Products that gather their operands in panels where the memory budget is tight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import autoshard
+from autoshard.apply.compiled import read_collectives
+
+NUM = 512
+WHOLE = NUM * NUM * 4  # bytes of one matrix
+NUM_LAYERS = 3
+
+MATRIX = jax.ShapeDtypeStruct((NUM, NUM), jnp.float32)
+WEIGHTS = {"w1": MATRIX, "w2": MATRIX}
+STACKED = {name: jax.ShapeDtypeStruct((NUM_LAYERS, NUM, NUM), jnp.float32) for name in ("w1", "w2")}
+
+
+def mlp(params: Any, x: Any) -> Any:
+    return jax.nn.relu(x @ params["w1"]) @ params["w2"]
+
+
+def stack(params: Any, x: Any) -> Any:
+    return jax.lax.scan(lambda y, layer: (mlp(layer, y), None), x, params)[0]
+
+
+def train(params: Any, x: Any) -> Any:
+    loss, slopes = jax.value_and_grad(lambda p: jnp.mean((mlp(p, x) - 1) ** 2))(params)
+    return jax.tree.map(lambda w, slope: w - 0.1 * slope, params, slopes), loss
+
+
+def planned(
+    fn: Callable[..., Any], params: Any, budget: float, *, mesh: str = "data=8", **options: Any
+) -> autoshard.Plan:
+    """A plan under a budget in whole matrices."""
+    return autoshard.optimize(
+        fn,
+        params,
+        MATRIX,
+        mesh=mesh,
+        memory_budget=int(budget * WHOLE),
+        baselines=False,
+        **options,
+    )
+
+
+def drawn(like: Any, seed: int = 3) -> Any:
+    draw = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(draw.normal(size=leaf.shape) / NUM**0.5, leaf.dtype), like
+    )
+
+
+def check_runs_right(plan: autoshard.Plan, fn: Callable[..., Any], params: Any) -> None:
+    arrays, x = drawn(params), drawn(MATRIX, 4)
+    expected = jax.jit(fn)(arrays, x)
+    found = plan.jit(fn)(arrays, x)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected
+    )
+
+
+def compiled(plan: autoshard.Plan, fn: Callable[..., Any], params: Any) -> Any:
+    return plan.jit(fn).lower(params, MATRIX).compile()
+
+
+def peak_bytes(program: Any) -> int:
+    memory = program.memory_analysis()
+    held = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
+    return int(held - memory.alias_size_in_bytes)
+
+
+def amounts(collectives: Any) -> list[tuple[str, float, int, int]]:
+    """Without the reduction of the loss, a few bytes."""
+    found = [(c.kind, c.count, c.bytes_per_device, c.group_size) for c in collectives]
+    return sorted(one for one in found if one[2] > 64)
+
+
+CASES = [
+    pytest.param(mlp, WEIGHTS, "data=8", 1.2, id="mlp"),
+    pytest.param(mlp, WEIGHTS, "data=4,model=2", 1.0, id="mlp on two axes"),
+    pytest.param(stack, STACKED, "data=8", 2.2, id="scanned stack"),
+]
+
+
+@pytest.mark.parametrize(("fn", "params", "mesh", "budget"), CASES)
+def test_weights_that_do_not_fit_gathered_are_streamed(
+    fn: Callable[..., Any], params: Any, mesh: str, budget: float
+) -> None:
+    without = planned(fn, params, budget, mesh=mesh, schedules="none")
+    assert without.data.solver.status == "infeasible"
+    plan = planned(fn, params, budget, mesh=mesh)
+    assert plan.data.is_feasible
+    assert plan.data.schedules
+    assert plan.data.memory.peak_bytes <= budget * WHOLE
+    program = compiled(plan, fn, params)
+    assert peak_bytes(program) <= budget * WHOLE
+    assert amounts(read_collectives(program.as_text() or "")) == amounts(plan.data.collectives)
+    check_runs_right(plan, fn, params)
+
+
+def test_a_training_step_streams_forwards_and_backwards() -> None:
+    options: Any = {"donate_argnums": 0}
+    without = planned(train, WEIGHTS, 1.6, schedules="none", **options)
+    assert without.data.solver.status == "infeasible"
+    plan = planned(train, WEIGHTS, 1.6, **options)
+    forwards, *backwards = plan.data.schedules
+    assert forwards
+    assert backwards
+    program = compiled(plan, train, WEIGHTS)
+    assert amounts(read_collectives(program.as_text() or "")) == amounts(plan.data.collectives)
+    at_once = planned(train, WEIGHTS, 2.5, schedules="none", **options)
+    assert peak_bytes(program) < 0.7 * peak_bytes(compiled(at_once, train, WEIGHTS))
+    check_runs_right(plan, train, WEIGHTS)
+
+
+def test_where_all_fits_every_product_stays_one_gather() -> None:
+    rows = P("data")
+    asked: Any = {"in_shardings": ({"w1": rows, "w2": rows}, rows), "out_shardings": rows}
+    plan = planned(mlp, WEIGHTS, 8, **asked)
+    assert not plan.data.schedules
+    for product in plan.data.products:
+        assert product.other_seconds is not None
+        assert product.other_fits
+        assert product.other_seconds > product.seconds
+    assert "fits, no faster" in plan.report()
+    kinds = [(c.kind, c.count) for c in plan.data.collectives]
+    assert kinds == [("all-gather", 1.0), ("all-gather", 1.0)]
+
+
+def test_only_the_heavy_product_of_a_program_has_steps() -> None:
+    def head(params: Any, x: Any) -> Any:
+        return mlp(params, x) @ params["small"]
+
+    params = {**WEIGHTS, "small": jax.ShapeDtypeStruct((NUM, 16), jnp.float32)}
+    plan = planned(head, params, 1.2)
+    heavy = f"f32[{NUM}, {NUM}]"
+    assert [p.result for p in plan.data.products if p.schedule is not None] == [heavy, heavy]
+    check_runs_right(plan, head, params)
+
+
+def test_the_report_says_what_runs_in_steps_and_why() -> None:
+    plan = planned(mlp, WEIGHTS, 1.2)
+    report = plan.report()
+    assert "Heavy products" in report
+    assert "in 16 steps, from" in report
+    assert "does not fit" in report
+
+
+def test_a_saved_plan_keeps_its_schedules(tmp_path: Path) -> None:
+    plan = planned(mlp, WEIGHTS, 1.2)
+    plan.save(tmp_path / "plan.json")
+    loaded = autoshard.load_plan(tmp_path / "plan.json", mlp)
+    assert loaded.data.products == plan.data.products
+    check_runs_right(loaded, mlp, WEIGHTS)
+
+
+def test_a_wrapped_function_in_steps_can_be_differentiated() -> None:
+    plan = planned(mlp, WEIGHTS, 1.2)
+    wrapped = plan.wrap(mlp)
+    arrays, x = drawn(WEIGHTS), drawn(MATRIX, 4)
+    slopes = [
+        jax.jit(jax.grad(lambda p, fn=fn: jnp.sum(jnp.tanh(fn(p, x)))))(arrays)
+        for fn in (mlp, wrapped)
+    ]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *slopes)
+
+
+def test_products_inside_a_shard_map_are_left_alone() -> None:
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=auto)
+
+    def body(w: Any, x: Any) -> Any:
+        return x @ w
+
+    def mapped(params: Any, x: Any) -> Any:
+        inner = jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+        return inner(params["w1"], x)
+
+    plan = planned(mapped, WEIGHTS, 4)
+    assert plan.data.products == ()
+
+
+def test_there_is_no_stablehlo_of_steps_yet() -> None:
+    plan = planned(mlp, WEIGHTS, 1.2)
+    with pytest.raises(autoshard.PlanError) as caught:
+        plan.stablehlo()
+    assert str(caught.value) == (
+        "the plan runs 2 products in steps, which the StableHLO of a plan cannot say yet\n"
+        "  where: plan for mlp\n"
+        '  fix: use plan.jit(fn).lower(...), or plan with schedules="none"'
+    )
+
+
+def test_an_unknown_way_to_choose_schedules_is_refused() -> None:
+    with pytest.raises(autoshard.InputError) as caught:
+        planned(mlp, WEIGHTS, 1.2, schedules="all")
+    assert str(caught.value) == (
+        "schedules is 'all', which is no way to choose them\n"
+        "  where: schedules='all'\n"
+        '  fix: use "auto" or "none"'
+    )

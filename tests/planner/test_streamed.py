@@ -1,0 +1,184 @@
+"""Matrix products in steps: what is offered, what it costs, and that it is the same product."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoshard.candidates import Candidate
+from autoshard.dot_schedule import DotSchedule, with_plain_names
+from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.layouts import MeshParts, refines
+from autoshard.loops import dot_general_statement, parse_statement, simulate
+from autoshard.op_candidates import OpCandidates
+from autoshard.sharding import parse_sharding
+from autoshard.streamed import (
+    StreamOffers,
+    dot_schedule_of,
+    extents_of,
+    messages_of,
+    stream_offers,
+)
+from autoshard.wishes import Wishes
+from tests.planner.graphs import encoder_for, parts_of
+from tests.planner.traced import exported
+
+MESHES = ["x=4", "x=2,y=2", "x=2,y=4"]
+
+
+def product_graph(
+    rows: int, summed: int, columns: int, mesh: str, dtype: str = "float32"
+) -> tuple[Graph, Op]:
+
+    def multiply(a: jax.Array, b: jax.Array) -> jax.Array:
+        return a @ b
+
+    left = jax.ShapeDtypeStruct((rows, summed), dtype)
+    right = jax.ShapeDtypeStruct((summed, columns), dtype)
+    graph, _ = exported(multiply, left, right, mesh=mesh)
+    return graph, next(op for op in graph.ops if op.name == "dot_general")
+
+
+def offered(graph: Graph, op: Op, parts: MeshParts, heavy: float = 0.0) -> tuple[Candidate, ...]:
+    wishes = Wishes(arguments=(None, None), results=(None,), alike=[])
+    plain = OpCandidates(graph, parts, wishes, "tpu", 400).of(op)
+    return StreamOffers(graph, parts, frozenset({op.equation}), heavy).of(op, plain)
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("mesh", MESHES)
+def test_every_offer_is_a_schedule_that_gives_the_product(mesh: str, data: st.DataObject) -> None:
+    graph, op = product_graph(16, 32, 8, mesh)
+    assert op.rule is not None
+    parts = parts_of(mesh)
+    candidate = data.draw(st.sampled_from(offered(graph, op, parts)))
+    placed = dot_schedule_of(parts, op.rule, candidate).placed(extents_of(op.rule), parts.mesh)
+    draw = np.random.default_rng(1)
+    left, right = draw.normal(size=(16, 32)), draw.normal(size=(32, 8))
+    np.testing.assert_allclose(simulate(placed, left, right).value, left @ right, rtol=1e-9)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_an_offer_differs_from_a_plain_candidate_in_where_operands_live(mesh: str) -> None:
+    graph, op = product_graph(16, 32, 8, mesh)
+    parts = parts_of(mesh)
+    found = offered(graph, op, parts)
+    assert found
+    for candidate in found:
+        assert candidate.streamed is not None
+        pairs = list(zip(candidate.operands, candidate.streamed.needs, strict=True))
+        assert all(refines(home, needed) for home, needed in pairs)
+        assert any(home != needed for home, needed in pairs)
+        assert candidate.cut == parts.mesh.num_devices
+
+
+def test_what_is_gathered_is_as_much_in_any_number_of_steps() -> None:
+    graph, op = product_graph(64, 256, 64, "x=4")
+    assert op.rule is not None
+    parts = parts_of("x=4")
+    words: dict[object, set[int]] = {}
+    for candidate in offered(graph, op, parts):
+        moved = sum(
+            int(found.message.received) * found.message.count
+            for found in messages_of(parts, op.rule, candidate)
+        )
+        words.setdefault((candidate.operands, candidate.results), set()).add(moved)
+    assert all(len(amounts) == 1 for amounts in words.values())
+
+
+def test_light_operands_are_not_offered_steps() -> None:
+    graph, op = product_graph(64, 64, 64, "x=4")
+    parts = parts_of("x=4")
+    whole = 64 * 64 * 4
+    assert offered(graph, op, parts, heavy=whole)
+    assert not offered(graph, op, parts, heavy=whole + 1)
+
+
+def test_nothing_is_offered_without_a_limit_or_outside_of_the_equations() -> None:
+    graph, op = product_graph(64, 64, 64, "x=4")
+    parts = parts_of("x=4")
+    assert stream_offers(graph, parts, frozenset({op.equation}), None) is None
+    assert stream_offers(graph, parts, frozenset(), 10**6) is None
+
+
+@pytest.mark.parametrize("hardware", ["cpu-host", "tpu-v5p", "h100"])
+def test_more_steps_take_longer_and_hold_less(hardware: str) -> None:
+    graph, op = product_graph(64, 4096, 64, "x=4")
+    costing = encoder_for(graph, "x=4", hardware=hardware).costing
+    groups: dict[object, list[tuple[int, float, int]]] = {}
+    for candidate in offered(graph, op, costing.parts):
+        assert candidate.streamed is not None
+        found = groups.setdefault((candidate.operands, candidate.results), [])
+        seconds = sum(costing.streamed_seconds(graph, op, candidate))
+        held = costing.streamed_bytes(graph, op, candidate)
+        found.append((candidate.streamed.num_steps, seconds, held))
+    assert any(len(found) > 1 for found in groups.values())
+    for found in groups.values():
+        for (_, sooner, larger), (_, later, smaller) in zip(
+            sorted(found), sorted(found)[1:], strict=False
+        ):
+            assert later > sooner
+            assert smaller < larger
+
+
+@pytest.mark.parametrize(("hardware", "bits"), [("cpu-host", 32), ("tpu-v5p", 16)])
+def test_panels_are_as_wide_as_the_backend_multiplies(hardware: str, bits: int) -> None:
+    graph, op = product_graph(64, 256, 64, "x=4", dtype="bfloat16")
+    costing = encoder_for(graph, "x=4", hardware=hardware).costing
+    left = graph.values[op.operands[0]]
+    assert left.bits == 16
+    assert costing.sent_bits(left) == bits
+    candidate = offered(graph, op, costing.parts)[0]
+    assert candidate.streamed is not None
+    home = 64 * 256 // 4 * 4  # bytes of an operand at home, in 32 bits
+    steps = candidate.streamed.num_steps
+    sums = 64 * 64 // 4 * 4
+    wider = sums // 2  # than the result
+    panels = (64 * 256 // 4 + 2 * 64 * 256) // steps * bits // 8
+    widened = 2 * home if bits == 32 else 0
+    held = costing.streamed_bytes(graph, op, candidate)
+    assert held == sums + wider + panels + widened
+
+
+def test_a_schedule_names_the_variables_as_the_equation_does() -> None:
+    graph, op = product_graph(16, 32, 8, "x=4")
+    assert op.rule is not None
+    parts = parts_of("x=4")
+    candidate = offered(graph, op, parts)[0]
+    statement = dot_general_statement((((1,), (0,)), ((), ())), 2, 2)
+    schedule = dot_schedule_of(parts, op.rule, candidate)
+    assert schedule.statement == str(with_plain_names(statement))
+    assert not schedule.problems(parts.mesh)
+    assert op.kind is OpKind.COMPUTE
+
+
+def test_problems_of_a_schedule_are_named() -> None:
+    rows = parse_sharding('[{"x"}, {}]')
+    schedule = DotSchedule(
+        statement="A(a,b) += B(a,c) * C(c,b)",
+        homes=(rows, rows, parse_sharding('[{"y"}]')),
+        grid=("z", "z"),
+        cut=("d",),
+        over="a",
+        panel=0,
+        num_steps=4,
+    )
+    assert schedule.problems(parts_of("x=4").mesh) == [
+        "`grid`: the mesh has no axis 'z'",
+        "`grid`: the mesh has no axis 'z'",
+        "`grid`: names an axis twice",
+        "`cut`: has 1 variables for 2 axes",
+        "`cut`: the statement has no variable 'd'",
+        "`over`: 'a' is not summed over",
+        "`homes`: do not have the ranks [2, 2, 2] of the tensors",
+        "`panel`, `num_steps`: are below 1",
+    ]
+
+
+def test_plain_names_follow_the_order_of_the_variables() -> None:
+    statement = parse_statement("Y(b,t,f) += X(b,t,e) * W(e,f)")
+    assert str(with_plain_names(statement)) == "A(a,b,c) += B(a,b,d) * C(d,c)"
