@@ -17,6 +17,7 @@ import re
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -52,28 +53,29 @@ def solve_instance(path: Path, seconds: float, seed: int) -> dict[str, Any]:
     arguments = ["solve", str(path), "--timeout", str(seconds), "--seed", str(seed)]
     script = f"import sys; sys.argv[0] = 'autoshard'; {command}"
     began = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    assert process.stdout is not None
-    first = best = None
-    best_cost = None
-    lines = []
-    for line in process.stderr:
-        lines.append(line.rstrip())
-        found = _PROGRESS.match(line)
-        if found:
-            passed, cost = float(found[1]), int(found[2])
-            first = passed if first is None else first
-            if best_cost is None or cost < best_cost:
-                best, best_cost = passed, cost
-    printed = process.stdout.read().strip().splitlines()
-    process.wait()
+    with tempfile.TemporaryFile("w+") as output:  # a pipe would fill up while we read progress
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, *arguments],
+            cwd=ROOT,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        first = best = None
+        best_cost = None
+        lines = []
+        for line in process.stderr:
+            lines.append(line.rstrip())
+            found = _PROGRESS.match(line)
+            if found:
+                passed, cost = float(found[1]), int(found[2])
+                first = passed if first is None else first
+                if best_cost is None or cost < best_cost:
+                    best, best_cost = passed, cost
+        process.wait()
+        output.seek(0)
+        printed = output.read().strip().splitlines()
     return {
         "choices": json.loads(printed[-1]) if printed else None,
         "total": time.monotonic() - began,

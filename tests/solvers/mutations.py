@@ -64,5 +64,6 @@ def mutated(draw: st.DrawFn, example: Any) -> Any:
         elif action == "double" and isinstance(holder, list):
             holder.insert(last, copy.deepcopy(holder[last]))
         else:
-            holder[last] = draw(st.sampled_from(ODD_VALUES) | st.integers(-5, 20))
+            odd = draw(st.sampled_from(ODD_VALUES) | st.integers(-5, 20))
+            holder[last] = copy.deepcopy(odd)  # later changes may reach into it
     return document
