@@ -41,6 +41,10 @@ HEAD_START_SHARE, MOST_HEAD_START_SECONDS = 0.05, 2.0
 GRACE_SHARE, MOST_GRACE_SECONDS = 0.005, 0.5
 """Of the time limit: what lanes have to return in, before the deadline is missed."""
 
+PATIENCE_SECONDS = 10.0
+"""What the exact lane gets, where a gap is allowed and memory binds, before another lane's proof
+ends the search. Sooner its answer decides, which no clock has a say in."""
+
 WORTH_A_PROCESS = 200_000
 """Columns of an original from which a process for the exact lane is started at once."""
 
@@ -277,6 +281,7 @@ def _run(
     """Runs lanes and takes over what they found; returns whether the first one's is allowed.
 
     The first lane decides: once it returns with the gap met the others' answers are not asked for.
+    Where memory binds it has `PATIENCE_SECONDS`; then another lane's proof ends the search.
 
     Args:
         run: Keeps what is found.
@@ -287,12 +292,21 @@ def _run(
     """
     exchanges = list({id(lane.exchange): lane.exchange for lane in lanes}.values())
     first = lanes[0].exchange
+    patient_until = time.monotonic() + PATIENCE_SECONDS
+
+    def is_proven_elsewhere() -> bool:
+        """Whether another lane met the gap within memory, and the first had its time."""
+        return (
+            grounded.problem.memory_limit is not None
+            and time.monotonic() >= patient_until
+            and any(exchange.is_over() for exchange in exchanges[1:])
+        )
 
     def is_settled() -> bool:
         is_at_end = run.deadline is None and lanes[0].seconds is not None
         if until is not None and time.monotonic() >= until and not has_fitting():
             return True
-        return run.is_over() or first.is_over() or is_at_end
+        return run.is_over() or first.is_over() or is_at_end or is_proven_elsewhere()
 
     judged: dict[int | None, bool] = {None: True}
     is_relaxed = run.problem.memory_limit is not None and grounded.problem.memory_limit is None
