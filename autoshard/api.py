@@ -122,10 +122,9 @@ def optimize(
     stages = Stages()
     ours, context, concrete = read_mesh(mesh)
     terms = read_constraints(constraints, DeviceOrder.of(ours, concrete))
-    _check_options(solver, time_limit_seconds, relative_gap)
+    options = _solve_options(solver, time_limit_seconds, relative_gap, seed)
     _check_schedules(schedules)
-    machine, device_bytes = _hardware(hardware, ours)
-    budget = parse_memory_budget(memory_budget, device_bytes)
+    setting = _Setting.of(ours, hardware, memory_budget, options, stages, baselines)
     with stages.time("trace and lower"):
         traced = trace(
             fn,
@@ -139,16 +138,10 @@ def optimize(
             donate_argnums=donate_argnums,
             static_argnums=static_argnums,
         )
-    options = SolveOptions(
-        backend=solver,
-        time_limit_seconds=time_limit_seconds,
-        relative_gap=relative_gap,
-        seed=seed,
-    )
     solved = _solve(
         traced,
         terms,
-        _Setting(ours, machine, budget, options, stages, baselines),
+        setting,
         trip_counts=trip_counts,
         default_trip_count=default_trip_count,
         progress=progress,
@@ -169,7 +162,7 @@ def optimize(
         data.donate_argnums,
         data.static_argnums,
         lambda changes: seconds_with(solved.solution, changes, options),
-        prices=HardwarePrices.of(machine, ours),
+        prices=HardwarePrices.of(setting.machine, ours),
     )
 
 
@@ -215,23 +208,16 @@ def optimize_module(
     """
     stages = Stages()
     ours, _, concrete = read_mesh(mesh)
-    _check_options(solver, time_limit_seconds, relative_gap)
-    machine, device_bytes = _hardware(hardware, ours)
-    budget = parse_memory_budget(memory_budget, device_bytes)
+    options = _solve_options(solver, time_limit_seconds, relative_gap, seed)
+    setting = _Setting.of(ours, hardware, memory_budget, options, stages, baselines)
     name = module.name if isinstance(module, Path) else "module"
     with stages.time("read the module"):
         content = read_module_file(module) if isinstance(module, Path) else module
         traced = read_module(content, ours, name=name)
-    options = SolveOptions(
-        backend=solver,
-        time_limit_seconds=time_limit_seconds,
-        relative_gap=relative_gap,
-        seed=seed,
-    )
     solved = _solve(
         traced,
         (),
-        _Setting(ours, machine, budget, options, stages, baselines),
+        setting,
         trip_counts=trip_counts,
         default_trip_count=default_trip_count,
         progress=progress,
@@ -242,7 +228,7 @@ def optimize_module(
         traced,
         concrete,
         price=lambda changes: seconds_with(solved.solution, changes, options),
-        prices=HardwarePrices.of(machine, ours),
+        prices=HardwarePrices.of(setting.machine, ours),
     )
 
 
@@ -256,6 +242,20 @@ class _Setting:
     options: SolveOptions
     stages: Stages
     baselines: bool
+
+    @staticmethod
+    def of(
+        mesh: Mesh,
+        hardware: str | Path | Hardware,
+        memory_budget: str | float | None,
+        options: SolveOptions,
+        stages: Stages,
+        baselines: bool,
+    ) -> _Setting:
+        """With the machine found and the budget in bytes."""
+        machine, device_bytes = _hardware(hardware, mesh)
+        budget = parse_memory_budget(memory_budget, device_bytes)
+        return _Setting(mesh, machine, budget, options, stages, baselines)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -340,8 +340,10 @@ def _hardware(given: str | Path | Hardware, mesh: Mesh) -> tuple[Hardware, int]:
     return machine, model.device_memory_bytes()
 
 
-def _check_options(solver: str, time_limit_seconds: float, relative_gap: float) -> None:
-    """Refuse what no solver takes, before the program is traced."""
+def _solve_options(
+    solver: str, time_limit_seconds: float, relative_gap: float, seed: int
+) -> SolveOptions:
+    """How hard to look; what no solver takes is refused before the program is traced."""
     known = ("auto", *(backend.name for backend in CATALOG))
     if solver not in known:
         raise InputError(
@@ -357,6 +359,12 @@ def _check_options(solver: str, time_limit_seconds: float, relative_gap: float) 
                 where=f"{name}={number!r}",
                 fix="give 0 or more",
             )
+    return SolveOptions(
+        backend=solver,
+        time_limit_seconds=time_limit_seconds,
+        relative_gap=relative_gap,
+        seed=seed,
+    )
 
 
 def _check_schedules(schedules: str) -> None:

@@ -9,14 +9,12 @@ plans compare line by line.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
 import math
 import operator
 import os
-import secrets
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +35,7 @@ from autoshard.sharding import (
     verify_mesh,
     verify_sharding,
 )
+from autoshard.whole_file import write_whole
 
 FORMAT_NAME = "autoshard plan"
 STATUSES = ("optimal", "within gap", "feasible", "infeasible", "no solution")
@@ -97,26 +96,12 @@ def parse_plan(text: str, where: str = "") -> PlanData:
 def save_plan(data: PlanData, path: str | os.PathLike[str]) -> None:
     """Write a plan to a file, whole or not at all.
 
-    The text goes to a new file beside it, which then takes its name; whatever goes wrong before,
-    a file of that name is left as it was.
-
     Raises:
         PlanError: The plan breaks a rule of `verify_plan`, or the file cannot be written.
     """
     text = dump_plan(data)
-    target = Path(os.path.realpath(path))
-    draft = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
-            with draft.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                draft.unlink()
-            raise
+        write_whole(path, text.encode())
     except OSError as error:
         raise PlanError(
             f"the plan cannot be written: {error.strerror or error}",

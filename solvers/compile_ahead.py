@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
-import os
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
 import numba
 
+from solvers.child_environment import child_environment
 from solvers.kernels import ascend
 
 WALK, PRICED_BOUND, BOUND, REGIONS = "walks", "priced bounds", "bounds", "regions"
@@ -48,8 +48,6 @@ class Compiler:
         with self._lock:
             if not self._is_needed or self._process is not None or self._has_ended.is_set():
                 return
-            package = str(Path(__file__).resolve().parent.parent)
-            paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
             self._began = time.monotonic()
             try:
                 self._process = subprocess.Popen(
@@ -57,7 +55,7 @@ class Compiler:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                    env=child_environment(),
                     text=True,
                     start_new_session=True,  # an interrupt at the terminal is not for it
                 )

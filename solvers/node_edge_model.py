@@ -62,6 +62,11 @@ class NodeEdgeModel:
         return len(self.costs)
 
     @property
+    def size(self) -> str:
+        """How large it is, for the log."""
+        return f"model of {self.num_columns} columns, {len(self.right_hand_sides)} rows"
+
+    @property
     def num_choice_columns(self) -> int:
         """The first columns, those that must be integer."""
         return int(self.node_offsets[-1])
@@ -93,6 +98,12 @@ class NodeEdgeModel:
         )
         at = np.flatnonzero(held).astype(np.int64)
         return at, np.asarray(held[at], dtype=np.float64)
+
+    def scaled_memory_row(self, row: int) -> tuple[IntArray, FloatArray, float]:
+        """A memory row in shares of its largest usage: its columns, what each holds, the limit."""
+        columns, usages = self.memory_row(row)
+        unit = max(1.0, float(usages.max(initial=0)))
+        return columns, usages / unit, (self.problem.memory_limit or 0) / unit
 
     def columns_of(self, choices: Sequence[int]) -> FloatArray:
         """Returns the column values that stand for given choices."""

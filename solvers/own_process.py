@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from solvers.backends.protocol import Answer, Backend, Request
+from solvers.child_environment import child_environment
 from solvers.errors import BackendError
 from solvers.exchange import Exchange
 from solvers.problem import Problem
@@ -29,15 +28,13 @@ class OwnProcess:
     """
 
     def __init__(self) -> None:
-        package = Path(__file__).resolve().parent.parent
-        paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "solvers.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env=child_environment(),
             start_new_session=True,  # an interrupt at the terminal is for the parent to handle
         )
 

@@ -6,8 +6,6 @@ elsewhere. A sum of two tables is brought back to that form, so nothing overflow
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -39,9 +37,3 @@ def is_allowed(costs: IntArray) -> npt.NDArray[np.bool_]:
 def add(first: IntArray, second: IntArray) -> IntArray:
     """Returns the saturated sum of two saturated tables (broadcast)."""
     return saturate_in_place(first + second)
-
-
-def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Marks an array as read-only and returns it."""
-    array.flags.writeable = False
-    return array

@@ -190,6 +190,8 @@ def _reduce(run: Run, *, use_memory: bool) -> Grounded | None:
     if reduced.is_infeasible:
         run.is_infeasible = True
         run.log.append("forbidden costs leave no choices")
+        if use_memory and run.problem.memory_limit is not None:
+            _find_least_peak(run)
         return None
     return Grounded.of(reduced)
 

@@ -8,13 +8,14 @@ JAX lowers, so that what Shardy's passes say of it is what they say inside XLA.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
 from jaxlib.mlir import ir
 
+from autoshard.apply.nested_ops import operations_of
 from autoshard.errors import ExportError
 
 MlirValue: TypeAlias = Any
@@ -102,15 +103,6 @@ def flatten_module(module: Any) -> FlatModule:
         if op.name.startswith("chlo."):
             _give_rule(op)
     return flat
-
-
-def operations_of(op: MlirOp) -> Iterator[MlirOp]:
-    """Every op inside, an op before those in its regions."""
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in list(block.operations):
-                yield inner.operation
-                yield from operations_of(inner.operation)
 
 
 def location_name(op: MlirOp) -> str:

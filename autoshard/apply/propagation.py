@@ -24,9 +24,9 @@ from autoshard.apply.flat_module import (
     equation_of,
     flatten_module,
     is_inside,
-    operations_of,
 )
 from autoshard.apply.module_meshes import ModuleMeshes
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.write_sharding import write_sharding
 from autoshard.errors import ExportError, PlanError, ShardingError
 from autoshard.frontend.op_kinds import FREE_IF_OPERANDS_FREE, FREE_SOURCES

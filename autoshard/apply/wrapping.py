@@ -128,7 +128,7 @@ def wrap(
     record: ProgramRecord | None = None,
     static_argnums: int | Sequence[int] = (),
     schedules: Mapping[str, DotSchedule] | None = None,
-) -> Callable[..., Any]:
+) -> WrappedFunction:
     """The function with the constraints of a plan inside.
 
     Can be called on arrays, and under `jax.jit`, `jax.grad`, `jax.vmap`, `jax.eval_shape` and any
@@ -309,13 +309,13 @@ def jit_with(
         schedules: By path of a `dot_general`; see `constrain_jaxpr`.
         jit_options: Passed on to `jax.jit`.
     """
-    wrapped = WrappedFunction(
+    wrapped = wrap(
         fn,
-        dict(constraints),
-        as_jax_mesh(mesh),
-        record,
-        _numbers(static_argnums),
-        dict(schedules or {}),
+        constraints,
+        mesh,
+        record=record,
+        static_argnums=static_argnums,
+        schedules=schedules,
     )
     return PlannedFunction(wrapped, in_shardings, out_shardings, donate_argnums, jit_options)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd
 
 from autoshard.graph.rule import Dims
 from autoshard.layouts import Layout, MeshParts, Parts
@@ -70,14 +69,3 @@ def layout_of(
             is_open = is_open and parts.num_shards(own) == sizes[factor]
         layout.append(tuple(cut))
     return tuple(layout)
-
-
-def largest_dividing(size: int, cut: Parts, parts: MeshParts) -> Parts:
-    """The longest prefix of parts that divides a size."""
-    kept: list[int] = []
-    for part in cut:
-        if gcd(size, parts.sizes[part]) != parts.sizes[part]:
-            break
-        size //= parts.sizes[part]
-        kept.append(part)
-    return tuple(kept)

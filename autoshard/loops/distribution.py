@@ -156,11 +156,6 @@ class Distribution:
         places = range(self.machine_rank)
         return tuple(place for place in places if isinstance(self.entry(place), Fixed))
 
-    @property
-    def copied_dims(self) -> tuple[int, ...]:
-        """Machine dimensions along which all hold the same."""
-        return tuple(p for p in range(self.machine_rank) if self.entry(p) == BROADCAST)
-
     @classmethod
     def by_cuts(
         cls,

@@ -78,12 +78,19 @@ def pumma(m: int, n: int, k: int, grid: Sequence[int]) -> Placed:
             where=f"grid {rows} x {columns}",
             fix="use a grid of which one side divides the other, or summa",
         )
+    return _passed_round(m, n, k, rows, columns, ("io",))
+
+
+def _passed_round(
+    m: int, n: int, k: int, rows: int, columns: int, around: tuple[str, ...]
+) -> Placed:
+    """Blocks of the summed range in turns, which start elsewhere for each step of `around`."""
     nest = (
         _nest(m, n, k)
         .distribute(("i", "j"), ("io", "jo"), ("ii", "ji"), (rows, columns))
         .divide("k", "ko", "ki", rows)
         .reorder("ko", "ii", "ji", "ki")
-        .rotate("ko", ("io",), "kos")
+        .rotate("ko", around, "kos")
         .communicate("A", "jo")
         .communicate(("B", "C"), "kos")
     )
@@ -113,16 +120,7 @@ def cannon(m: int, n: int, k: int, grid: Sequence[int]) -> Placed:
             where="cannon",
             fix="use a square grid; summa takes any, pumma one whose sides divide",
         )
-    nest = (
-        _nest(m, n, k)
-        .distribute(("i", "j"), ("io", "jo"), ("ii", "ji"), (rows, columns))
-        .divide("k", "ko", "ki", rows)
-        .reorder("ko", "ii", "ji", "ki")
-        .rotate("ko", ("io", "jo"), "kos")
-        .communicate("A", "jo")
-        .communicate(("B", "C"), "kos")
-    )
-    return placed(nest, A="A ij -> ij M", B="B ik -> ik M", C="C kj -> kj M")
+    return _passed_round(m, n, k, rows, columns, ("io", "jo"))
 
 
 def johnson(m: int, n: int, k: int, grid: Sequence[int]) -> Placed:

@@ -49,16 +49,14 @@ class MathOptEngine:
 
     @property
     def size(self) -> str:
-        return f"model of {self.model.num_columns} columns, {len(self.model.right_hand_sides)} rows"
+        return self.model.size
 
     def add_rows(self, rows: Sequence[int]) -> None:
         """Adds memory rows, each scaled by its largest usage."""
-        limit = self.model.problem.memory_limit or 0
         for row in rows:
-            columns, usages = self.model.memory_row(row)
-            unit = max(1.0, float(usages.max(initial=0)))
-            constraint = self.compiled.add_linear_constraint(ub=limit / unit)
-            for column, usage in zip(columns.tolist(), (usages / unit).tolist(), strict=True):
+            columns, usages, limit = self.model.scaled_memory_row(row)
+            constraint = self.compiled.add_linear_constraint(ub=limit)
+            for column, usage in zip(columns.tolist(), usages.tolist(), strict=True):
                 variable = self.compiled.get_variable(column, validate=False)
                 constraint.set_coefficient(variable, usage)
 

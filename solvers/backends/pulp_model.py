@@ -66,17 +66,15 @@ class PulpEngine:
 
     @property
     def size(self) -> str:
-        return f"model of {self.model.num_columns} columns, {len(self.model.right_hand_sides)} rows"
+        return self.model.size
 
     def add_rows(self, rows: Sequence[int]) -> None:
         """Adds memory rows, each scaled by its largest usage."""
-        limit = self.model.problem.memory_limit or 0
         for row in rows:
-            columns, usages = self.model.memory_row(row)
-            unit = max(1.0, float(usages.max(initial=0)))
+            columns, usages, limit = self.model.scaled_memory_row(row)
             variables = [self.variables[column] for column in columns]
-            held = self._sum(zip(variables, usages / unit, strict=True))
-            self.lp.addConstraint(held <= limit / unit)
+            held = self._sum(zip(variables, usages, strict=True))
+            self.lp.addConstraint(held <= limit)
 
     def solve(self, request: Request, hint: tuple[int, ...] | None) -> Outcome:
         """Solves what the problem is now."""

@@ -11,6 +11,7 @@ from solvers.presolve.presolve import Presolved, never, presolve
 from solvers.presolve.rules import ALL_RULES, Rule
 from solvers.problem import Problem
 from solvers.restricted import Restricted
+from solvers.way_back import reduce_through, restore_through
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,17 +37,11 @@ class Reduced:
 
     def restore(self, choices: Sequence[int]) -> tuple[int, ...]:
         """Turns choices of the reduced problem into choices of the original."""
-        restored = tuple(choices)
-        for step in reversed(self.steps):
-            restored = step.restore(restored)
-        return restored
+        return restore_through(self.steps, choices)
 
     def reduce(self, choices: Sequence[int]) -> tuple[int, ...]:
         """Turns choices of the original into near ones of the reduced problem."""
-        reduced = tuple(choices)
-        for step in self.steps:
-            reduced = step.reduce(reduced)
-        return reduced
+        return reduce_through(self.steps, choices)
 
 
 def reduce_fully(

@@ -13,6 +13,7 @@ from solvers.presolve import Reduced, fitting_choices, reduce_fully
 from solvers.problem import FORBIDDEN, Edge, Problem
 from solvers.restricted import Restricted, restrict
 from solvers.scalable.memory_pruning import conflicts
+from solvers.way_back import reduce_through, restore_through
 
 WORTH_REDUCING = 0.95
 """The problem is reduced anew where at most this share of its columns is left."""
@@ -36,17 +37,11 @@ class Tightened:
 
     def restore(self, choices: Sequence[int]) -> tuple[int, ...]:
         """Turns choices of this problem into choices of the original."""
-        restored = tuple(choices)
-        for step in reversed(self.steps):
-            restored = step.restore(restored)
-        return restored
+        return restore_through(self.steps, choices)
 
     def reduce(self, choices: Sequence[int]) -> tuple[int, ...]:
         """Turns choices of the original into near ones of this problem."""
-        reduced = tuple(choices)
-        for step in self.steps:
-            reduced = step.reduce(reduced)
-        return reduced
+        return reduce_through(self.steps, choices)
 
 
 def tighten(problem: Problem, is_over: Callable[[], bool]) -> Tightened:

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import autoshard
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.stablehlo import stage_names, verify_module
 from autoshard.apply.stablehlo.modules import (
     SHARDING,
     module_context,
-    operations_of,
     parse_module,
     result_shardings,
     shape_of,

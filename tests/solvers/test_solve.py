@@ -58,6 +58,24 @@ def test_an_infeasible_limit_tells_the_least_peak_when_and_who_reaches_it() -> N
     assert result.status.advice.startswith("No choices are allowed: raise the memory limit")
 
 
+def test_forbidden_costs_and_the_limit_together_leave_the_least_peak_known() -> None:
+    """Presolve alone finds that nothing is left: no lane ever runs."""
+    apart = np.where(np.eye(2, dtype=bool), 0, FORBIDDEN)
+    problem = Problem(
+        (np.array([0, 0]), np.array([0, 0])),
+        edges=(Edge(0, 1, apart),),
+        node_memory=(
+            NodeMemory(0, 0, 1, np.array([9, 2])),
+            NodeMemory(1, 1, 2, np.array([2, 8])),
+        ),
+        memory_limit=5,
+    )
+    result = solve(problem)
+    assert result.status is Status.INFEASIBLE
+    assert result.least_peak_choices in ((0, 0), (1, 1))
+    assert result.least_peak == evaluate(problem, result.least_peak_choices).peak
+
+
 @settings(max_examples=60, deadline=None)
 @given(problem=small_problems(), below=st.integers(1, 4))
 def test_without_an_answer_the_least_peak_is_real_and_its_bound_holds(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.stablehlo.collective_ops import insert_collective
 from autoshard.apply.stablehlo.module_mesh import ModuleMesh
 from autoshard.apply.stablehlo.modules import (
@@ -21,7 +22,6 @@ from autoshard.apply.stablehlo.modules import (
     MlirValue,
     Module,
     functions_of,
-    operations_of,
     per_value_attribute,
     shape_of,
     sharding_attribute,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from jaxlib.mlir import ir
 
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.stablehlo.collective_ops import KIND_BY_OP
 from autoshard.apply.stablehlo.modules import (
     MlirOp,
     Module,
     functions_of,
     main_of,
-    operations_of,
     place_of,
 )
 from autoshard.apply.stablehlo.value_shardings import callee

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from pathlib import Path
 
 from autoshard.errors import InputError
+from autoshard.whole_file import write_whole
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
 
@@ -40,17 +38,8 @@ def write_module_file(path: Path, content: str | bytes) -> None:
         InputError: It cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
-    target = Path(os.path.realpath(path))
-    draft = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
-            with draft.open("xb") as file:
-                file.write(data)
-            draft.replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                draft.unlink()
-            raise
+        write_whole(path, data)
     except OSError as error:
         raise InputError(
             f"the module cannot be written: {error.strerror or error}",

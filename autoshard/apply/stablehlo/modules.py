@@ -186,11 +186,6 @@ def module_bytecode(module: Module) -> bytes:
     return buffer.getvalue()
 
 
-def copy_module(module: Module) -> Module:
-    """A copy that shares nothing."""
-    return ir.Module.parse(module_bytecode(module))
-
-
 def run_passes(module: Module, passes: str, *, step: str) -> None:
     """Run passes of jaxlib on a module, in place.
 
@@ -215,15 +210,6 @@ def run_passes(module: Module, passes: str, *, step: str) -> None:
 
 
 # -- reading ------------------------------------------------------------------------------------
-
-
-def operations_of(op: MlirOp) -> Iterator[MlirOp]:
-    """Every op inside, an op before those in its regions."""
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in list(block.operations):
-                yield inner.operation
-                yield from operations_of(inner.operation)
 
 
 def functions_of(module: Module) -> dict[str, MlirOp]:

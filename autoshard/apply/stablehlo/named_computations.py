@@ -5,10 +5,10 @@ from __future__ import annotations
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.stablehlo.modules import (
     MlirOp,
     MlirValue,
-    operations_of,
     shape_of,
     sharding_attribute,
 )

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from jaxlib.mlir import ir
 
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.propagation import Propagator
 from autoshard.apply.stablehlo.modules import (
     RULE,
@@ -17,7 +18,6 @@ from autoshard.apply.stablehlo.modules import (
     functions_of,
     module_bytecode,
     module_context,
-    operations_of,
     parse_module,
     per_value_attribute,
     result_shardings,

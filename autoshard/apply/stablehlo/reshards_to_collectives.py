@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.stablehlo.collective_ops import (
     insert_collectives,
     read_collective,
 )
 from autoshard.apply.stablehlo.module_mesh import ModuleMesh
-from autoshard.apply.stablehlo.modules import MlirOp, MlirValue, Module, operations_of
+from autoshard.apply.stablehlo.modules import MlirOp, MlirValue, Module
 from autoshard.apply.stablehlo.value_shardings import ValueShardings
 from autoshard.collectives import ModulePrices, ReceivedBytes, find_collectives
 from autoshard.frontend.tensor_types import read_tensor_type

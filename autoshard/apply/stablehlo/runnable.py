@@ -10,6 +10,7 @@ from __future__ import annotations
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.stablehlo.collective_ops import KIND_BY_OP
 from autoshard.apply.stablehlo.modules import (
     RULE,
@@ -18,7 +19,6 @@ from autoshard.apply.stablehlo.modules import (
     Module,
     module_bytecode,
     module_context,
-    operations_of,
     parse_module,
     result_shardings,
     sharding_attribute,

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.stablehlo.collective_ops import insert_collective
 from autoshard.apply.stablehlo.modules import (
     SHARDING,
     MlirOp,
     MlirValue,
     Module,
-    operations_of,
     per_value_attribute,
     shape_of,
     sharding_attribute,

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.stablehlo.explicit_reshards import insert_explicit_reshards
 from autoshard.apply.stablehlo.modules import (
     MlirValue,
     Module,
     module_context,
     module_text,
-    operations_of,
     parse_module,
     place_of,
     run_passes,

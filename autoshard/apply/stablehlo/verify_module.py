@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
+from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.stablehlo.collective_ops import KIND_BY_OP, read_collective, with_partial
 from autoshard.apply.stablehlo.modules import (
     MLIR_MAGIC,
@@ -23,7 +24,6 @@ from autoshard.apply.stablehlo.modules import (
     located,
     meshes_of,
     module_context,
-    operations_of,
     parse_module,
     place_of,
     shape_of,
