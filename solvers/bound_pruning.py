@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,6 +47,9 @@ STILL_SHRINKING = 0.9
 
 LARGEST_FINISH = 2_000_000
 """Columns of the largest problem that is handed to the finishing backend."""
+
+STEPS_UP = (1 / 64, 1 / 16, 1 / 4)
+"""Once bounds have stalled: how far up from the bound to the best answer to look for one first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +137,7 @@ def solve_by_bounds(
     """
     costs_only = replace(problem, node_memory=(), edge_memory=(), memory_limit=None)
     starts = [tuple(int(choice) for choice in hint) for hint in hints]
-    search = _Search(costs_only, relative_gap, deadline, seed, starts, finisher)
+    search = _Search(costs_only, relative_gap, deadline, seed, starts, finisher, STEPS_UP)
     if problem.memory_limit is None:
         search.exchange = exchange
     for start in starts:
@@ -187,6 +191,7 @@ class _Search:
         seed: int,
         hints: Sequence[tuple[int, ...]],
         finisher: Backend | None,
+        steps_up: Sequence[float] = (),
     ) -> None:
         self.problem = problem
         self.hints = hints
@@ -195,6 +200,8 @@ class _Search:
         self.generator = np.random.default_rng(seed)
         self.seed = seed
         self.finisher = finisher
+        self.steps_up = steps_up
+        self.is_stopped: Callable[[], bool] = lambda: False
         self.exchange: Exchange | None = None
         self.choices: tuple[int, ...] | None = None
         self.cost: int | None = None
@@ -233,7 +240,7 @@ class _Search:
         return gap_between(self.cost, self.lower_bound) <= self.relative_gap
 
     def is_over(self) -> bool:
-        if self.exchange is not None and self.exchange.is_stopped():
+        if self.is_stopped() or (self.exchange is not None and self.exchange.is_stopped()):
             return True
         return self.deadline is not None and time.monotonic() >= self.deadline
 
@@ -263,8 +270,13 @@ class _Search:
             smaller = below
             if _num_pairs(smaller.problem) <= STILL_SHRINKING * _num_pairs(level.problem):
                 return smaller
-        if not self.eliminate_all(smaller, PATIENT_WORK):
-            self.finish(level, ascent)
+        if self.eliminate_all(smaller, PATIENT_WORK):
+            return None
+        for share in self.steps_up:
+            self.look_below(level, ascent, share)
+            if self.is_done() or self.is_over():
+                return None
+        self.finish(level, ascent)
         return None
 
     def raise_bound(self, level: _Level, ascent: DualAscent, stalled_below: float) -> None:
@@ -367,6 +379,35 @@ class _Search:
         self.lower_bound = max(self.lower_bound, level.constant + done.constant)
         self.note("eliminated the rest")
         return True
+
+    def look_below(self, level: _Level, ascent: DualAscent, share: float) -> None:
+        """Looks for answers that cost at most a share of the way from the bound to the best one.
+
+        Choices and pairs that no such answer can have are left out and all others kept. So what is
+        found within the step is the best there is, and where nothing is the bound goes up to it.
+        """
+        least = max(0, self.lower_bound - level.constant)
+        most = least + math.ceil(share * (self.most(level, ascent) - least))
+        narrow = forbid_pairs(level.problem, ascent, most)
+        restricted = prune_choices(narrow, ascent, most)
+        reduced = None if restricted is None else reduce_fully(restricted.problem)
+        bound = most + 1
+        if restricted is not None and reduced is not None and not reduced.is_infeasible:
+            below = level.below(restricted, reduced)
+            inner = _Search(
+                below.problem, self.relative_gap, self.deadline, self.seed, (), self.finisher
+            )
+            inner.is_stopped = self.is_over
+            inner.run()
+            self.log += inner.log
+            if inner.choices is not None:
+                self.offer(below.restore(inner.choices))
+            if not inner.is_infeasible:
+                bound = min(bound, below.constant - level.constant + inner.lower_bound)
+        self.lower_bound = max(self.lower_bound, level.constant + bound)
+        if self.cost is not None:
+            self.lower_bound = min(self.lower_bound, self.cost)
+        self.note(f"looked {share:.0%} of the way up from the bound")
 
     def finish(self, level: _Level, ascent: DualAscent) -> None:
         """Hands a level that bounds do not shrink to the backend."""

@@ -33,7 +33,7 @@ TIGHT_LIMIT = 2
 """A limit below this many times the least use of memory any choices could have will bind."""
 
 SHARE_WITHOUT_LIMIT = 0.05
-"""Of the time limit: how long to go on without the memory limit while nothing found fits it."""
+"""Of the time limit: how long to go on without the memory limit while answers do not fit it."""
 
 HEAD_START_SHARE, MOST_HEAD_START_SECONDS = 0.05, 2.0
 """Of the time limit: what bounds get alone where no memory row can bind; most are done by then."""
@@ -223,7 +223,7 @@ def _solve_with(run: Run, backend: Backend | None, *, use_memory: bool) -> bool:
     name = f"solve{'' if use_memory else ' without memory'}"
     until = None
     if not use_memory and run.problem.memory_limit is not None and run.deadline is not None:
-        until = run.began + SHARE_WITHOUT_LIMIT * (run.deadline - run.began)
+        until = time.monotonic() + SHARE_WITHOUT_LIMIT * (run.deadline - run.began)
     with run.stage(name):
         return _run(run, grounded, lanes, name, until)
 
@@ -290,7 +290,7 @@ def _run(
         grounded: What the lanes work on.
         lanes: Run at the same time.
         stage: For progress.
-        until: `time.monotonic` value at which to stop unless the answer so far is allowed.
+        until: `time.monotonic` value from which on an answer that is not allowed ends the search.
     """
     exchanges = list({id(lane.exchange): lane.exchange for lane in lanes}.values())
     first = lanes[0].exchange
@@ -306,7 +306,8 @@ def _run(
 
     def is_settled() -> bool:
         is_at_end = run.deadline is None and lanes[0].seconds is not None
-        if until is not None and time.monotonic() >= until and not has_fitting():
+        is_found = first.best()[0] is not None
+        if until is not None and time.monotonic() >= until and is_found and not does_fit():
             return True
         return run.is_over() or first.is_over() or is_at_end or is_proven_elsewhere()
 
@@ -320,9 +321,6 @@ def _run(
         if choices is not None and cost not in judged:
             judged[cost] = run.offer(grounded.restore(choices))
         return judged[cost]
-
-    def has_fitting() -> bool:
-        return first.best()[0] is not None and does_fit()
 
     try:
         run_lanes(

@@ -228,3 +228,31 @@ def test_forbidden_costs_that_leave_nothing_are_found_out() -> None:
     answer = solve_by_bounds(problem)
     assert answer.is_infeasible
     assert answer.choices is None
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 2**16), num_choices=st.integers(2, 3))
+def test_looking_from_the_bound_up_finds_the_best_or_raises_the_bound(
+    seed: int, num_choices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without elimination and without a finisher, so that steps up from the bound do the work."""
+    monkeypatch.setattr(bound_pruning, "QUICK_WORK", 0)
+    monkeypatch.setattr(bound_pruning, "PATIENT_WORK", 0)
+    problem = grid(3, num_choices, seed)
+    best = best_cost(problem)
+    answer = solve_by_bounds(problem, seed=seed)
+    assert best is not None
+    assert answer.cost is not None
+    assert answer.lower_bound <= best <= answer.cost
+
+
+def test_steps_up_from_the_bound_close_gaps_that_bounds_alone_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = grid(7, 4, 3)
+    with_steps = solve_by_bounds(problem)
+    monkeypatch.setattr(bound_pruning, "STEPS_UP", ())
+    without = solve_by_bounds(problem)
+    assert with_steps.gap <= without.gap
