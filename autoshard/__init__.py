@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autoshard.api import optimize, optimize_module
     from autoshard.apply.planned import Plan, load_plan
+    from autoshard.calibration import calibrate
     from autoshard.constraints import Group, Pin, Uses
     from autoshard.errors import (
         AutoshardError,
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
         PlanError,
         ShardingError,
     )
+    from autoshard.graph.custom_cost import CustomCost
     from autoshard.sharding import AxisRef, DimSharding, Mesh, Sharding
 
 __all__ = [
     "AutoshardError",
     "AxisRef",
     "ConstraintError",
+    "CustomCost",
     "DimSharding",
     "ExportError",
     "Group",
@@ -34,6 +37,7 @@ __all__ = [
     "Sharding",
     "ShardingError",
     "Uses",
+    "calibrate",
     "load_plan",
     "optimize",
     "optimize_module",
@@ -42,6 +46,7 @@ __all__ = [
 _NAMES_BY_MODULE = {
     "autoshard.api": ("optimize", "optimize_module"),
     "autoshard.apply.planned": ("Plan", "load_plan"),
+    "autoshard.calibration": ("calibrate",),
     "autoshard.constraints": ("Group", "Pin", "Uses"),
     "autoshard.errors": (
         "AutoshardError",
@@ -51,6 +56,7 @@ _NAMES_BY_MODULE = {
         "PlanError",
         "ShardingError",
     ),
+    "autoshard.graph.custom_cost": ("CustomCost",),
     "autoshard.sharding": ("AxisRef", "DimSharding", "Mesh", "Sharding"),
 }
 

@@ -15,11 +15,15 @@ from autoshard.costing import Costing
 from autoshard.encode import Decoded, Encoded, Encoder
 from autoshard.graph.collective import PredictedCollective
 from autoshard.graph.program import Op, OpKind
-from autoshard.layouts import Layout
-from autoshard.plan import LiveTensor, MemoryUse, PlannedOp
+from autoshard.held_tensors import Holdings
+from autoshard.plan import HeldTensor, LiveTensor, MemoryUse, PlannedOp
 from autoshard.reshard import Step, StepKind
+from autoshard.shared_reads import reads_of
 from autoshard.streamed import messages_of
+from autoshard.way_to_reader import way_to_reader
 from solvers import evaluate
+
+_NUM_LIVE = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +102,16 @@ def _op_account(
         *_written(costing, encoded, decoded, op),
     ]
     spent = sent * op.repeat
-    paid: set[tuple[int, Layout]] = set()
     for position, value in enumerate(op.operands):
-        have, want = decoded.layouts[value], candidate.operands[position]
-        if have == want or not graph.values[value].shape:
-            continue
-        producer = graph.ops[graph.values[value].op]
-        if producer.index not in decoded.candidates:
-            continue
         found = graph.values[value]
-        table = encoded.tables[found.shape, found.bits]
-        repeat = op.operand_repeats[position] if op.operand_repeats else op.repeat
-        if (value, want) in paid:  # one reshard serves both reads of an op
-            continue
-        paid.add((value, want))
-        spent += float(table.seconds[table.index[have], table.index[want]]) * repeat
-        for step in table.chain(have, want):
+        repeat = reads_of(op, position)
+        for step in way_to_reader(encoded, decoded, op, position):
             taken = (value, step, op.region)  # serves every reader in a body, none outside it
-            if step.kind is not StepKind.SLICE and taken not in seen:
-                seen.add(taken)
+            if taken in seen:
+                continue
+            seen.add(taken)
+            spent += encoded.tables[found.shape, found.bits].step_seconds(step) * repeat
+            if step.kind is not StepKind.SLICE:
                 collectives.append(_collective(costing, encoded, step, value, op, repeat))
     return (total - sent) * op.repeat, spent, collectives
 
@@ -220,7 +215,7 @@ def memory_use(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> 
         amount = int(term.usage[choices[term.node]])
         steps[term.start] += amount
         steps[term.stop] -= amount
-        if graph.ops[encoded.ops[term.node]].kind is OpKind.ARGUMENT:
+        if encoded.maker(term.node).kind is OpKind.ARGUMENT:
             argument_bytes += amount
     for copy in problem.edge_memory:
         edge = problem.edges[copy.edge]
@@ -231,51 +226,23 @@ def memory_use(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> 
     evaluation = evaluate(problem, choices)
     peak_op = min(int(np.argmax(held)), len(graph.ops) - 1)
     changes = np.flatnonzero(np.diff(held, prepend=0))
+    holdings = Holdings.of(encoded, decoded, choices)
     return MemoryUse(
         argument_bytes=argument_bytes,
         peak_bytes=evaluation.peak,
         peak_op=peak_op,
         peak_where=_op_text(graph.ops[peak_op]),
-        live_at_peak=tuple(_live(encoded, decoded, choices, peak_op)),
+        live_at_peak=tuple(map(_live, holdings.at(peak_op, _NUM_LIVE))),
         timeline=tuple((int(i), int(held[i])) for i in changes if i < len(graph.ops)),
+        held=holdings.largest(evaluation.peak),
     )
 
 
-def _live(
-    encoded: Encoded, decoded: Decoded, choices: tuple[int, ...], time: int, most: int = 40
-) -> list[LiveTensor]:
-    problem, graph = encoded.problem, encoded.graph
-    found = []
-    for term in problem.node_memory:
-        if term.start <= time < term.stop:
-            op = graph.ops[encoded.ops[term.node]]
-            value = graph.values[(op.results or op.operands)[0]]
-            has_steps = decoded.candidates[op.index].streamed is not None
-            is_panel = has_steps and term.stop == term.start + 1  # a result is read later than that
-            found.append(
-                LiveTensor(
-                    name=f"panels and sums of {op.name}" if is_panel else value.name or op.name,
-                    source=op.source,
-                    type_text=value.type_text,
-                    sharding=encoded.parts.to_sharding(decoded.layouts[value.index]),
-                    local_bytes=int(term.usage[choices[term.node]]),
-                )
-            )
-    for copy in problem.edge_memory:
-        if copy.start <= time < copy.stop:
-            edge = problem.edges[copy.edge]
-            amount = int(copy.usage[choices[edge.u], choices[edge.v]])
-            if amount:
-                reader = graph.ops[encoded.ops[edge.v]]
-                made = graph.values[graph.ops[encoded.ops[edge.u]].results[0]]
-                found.append(
-                    LiveTensor(
-                        name=f"copy of {made.name or made.type_text} for {reader.name}",
-                        source=reader.source,
-                        type_text=made.type_text,
-                        sharding=encoded.parts.to_sharding(decoded.layouts[made.index]),
-                        local_bytes=amount,
-                    )
-                )
-    found.sort(key=lambda t: -t.local_bytes)
-    return found[:most]
+def _live(held: HeldTensor) -> LiveTensor:
+    return LiveTensor(
+        name=held.name,
+        source=held.source,
+        type_text=held.type_text,
+        sharding=held.sharding,
+        local_bytes=held.local_bytes,
+    )

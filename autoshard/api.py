@@ -14,27 +14,30 @@ from autoshard.apply.planned import Plan, propagator_for
 from autoshard.apply.stablehlo.module_file import read_module_file
 from autoshard.apply.stablehlo.read_module import read_module
 from autoshard.apply.wanted_uses import wanted_uses
-from autoshard.carried import carried_pairs
 from autoshard.collectives import HardwarePrices
-from autoshard.constraints import Resolved
-from autoshard.encode import PICOSECONDS, Wishes
+from autoshard.encode import PICOSECONDS
 from autoshard.errors import InputError
 from autoshard.frontend.device_orders import DeviceOrder
-from autoshard.frontend.key_arrays import with_word_dims, without_word_dims
-from autoshard.frontend.meshes import read_mesh
-from autoshard.frontend.module import DEFAULT_TRIP_COUNT, ModuleNames, module_to_graph
+from autoshard.frontend.key_arrays import without_word_dims
+from autoshard.frontend.module import DEFAULT_TRIP_COUNT
 from autoshard.frontend.scheduled_products import rewritable_products
 from autoshard.frontend.signature import argument_positions, function_name
-from autoshard.frontend.trace import Traced, trace
-from autoshard.frontend.user_constraints import (
-    asked_inside,
-    read_constraints,
-    resolve_constraints,
-)
-from autoshard.graph.program import Graph
+from autoshard.frontend.trace import trace
+from autoshard.frontend.user_constraints import read_constraints
+from autoshard.graph.custom_cost import CustomCost
 from autoshard.hand_plans import hand_baselines, impossible_note
 from autoshard.memory_budget import parse_memory_budget
-from autoshard.plan import AskedTerm, Baseline, PlanData, PlannedTensor, SolverFacts
+from autoshard.mesh_request import (
+    MeshChoice,
+    MeshRequest,
+    mesh_choice,
+    named_in_search,
+    read_request,
+)
+from autoshard.mesh_search import SearchOptions, search_meshes
+from autoshard.mesh_shapes import DEFAULT_AXIS_NAMES
+from autoshard.plan import AskedTerm, Baseline, MeshSearch, PlanData, PlannedTensor, SolverFacts
+from autoshard.plan_timeline import overlapped_seconds
 from autoshard.planner import (
     Solution,
     SolveOptions,
@@ -45,10 +48,10 @@ from autoshard.planner import (
 )
 from autoshard.product_records import planned_products
 from autoshard.round_records import planned_rounds
-from autoshard.sharding import Mesh, Sharding
+from autoshard.sharding import Mesh
 from autoshard.source_names import with_short_sources
+from autoshard.traced_program import TracedProgram, read_traced
 from autoshard.version import VERSION
-from autoshard.wishes import AlikeWish
 from cost_models import AlphaBetaModel, CostModelError, Hardware, get_hardware, load_hardware
 from solvers import CATALOG, Progress, Status
 
@@ -56,7 +59,9 @@ from solvers import CATALOG, Progress, Status
 def optimize(
     fn: Callable[..., Any],
     *args: Any,
-    mesh: Any,
+    mesh: Any = None,
+    devices: int | None = None,
+    axis_names: Sequence[str] = DEFAULT_AXIS_NAMES,
     hardware: str | Path | Hardware = "cpu-host",
     memory_budget: str | float | None = "auto",
     in_shardings: Any = None,
@@ -73,6 +78,8 @@ def optimize(
     seed: int = 0,
     baselines: bool = True,
     schedules: str = "auto",
+    overlap: str = "auto",
+    custom_costs: Mapping[str, CustomCost] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a JAX function.
@@ -84,7 +91,10 @@ def optimize(
         fn: Any JAX function; a whole training step gives the best plans.
         *args: Its positional arguments: pytrees of arrays or `jax.ShapeDtypeStruct`.
         mesh: A `jax.sharding.Mesh` (Explicit axes included), an `AbstractMesh`, or text such as
-            `"data=8,model=8"`.
+            `"data=8,model=8"`. `"auto"`, or nothing where `devices` is given: the best one is
+            searched, and `plan.data.mesh_search` tells what was tried.
+        devices: How many devices the mesh has that is searched; all of this machine's by default.
+        axis_names: Of the axes of a mesh that is searched, outermost first; it has no more of them.
         hardware: Name of a known machine (`"tpu-v5p"`, `"h100"`), a YAML file, or a `Hardware`.
         memory_budget: Hard limit per device: `"auto"` for all the device offers, bytes, `"80GiB"`,
             a fraction such as 0.9, or None.
@@ -101,13 +111,18 @@ def optimize(
         trip_counts: Trip counts of loops the program does not tell, by `"file.py:line"`.
         default_trip_count: For loops that nobody tells; the plan notes each.
         solver: Backend name, or "auto".
-        time_limit_seconds: For the solver.
+        time_limit_seconds: For the solver; for all of the search where a mesh is searched.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
         baselines: Price plans written by hand too, for the report.
         schedules: `"auto"`: where an operand that a matrix product gathers would take a good part
             of the memory budget, the product may gather it in panels, step by step; `"none"`: all
             products run at once.
+        overlap: `"auto"`: a collective that the backend can run beside the computing is priced by
+            what is left to wait for; `"none"`: all are priced as if everything waited for them.
+        custom_costs: What custom calls cost, by target or by the line that calls (`"file.py:42"`).
+            Without it the estimate that a Pallas kernel carries counts; without that, every element
+            once.
         progress: Told of a long solve.
 
     Returns:
@@ -120,56 +135,61 @@ def optimize(
         ConstraintError: Shardings asked for that contradict one another or fit no tensor.
     """
     stages = Stages()
-    ours, context, concrete = read_mesh(mesh)
-    terms = read_constraints(constraints, DeviceOrder.of(ours, concrete))
+    request = read_request(mesh, devices, axis_names)
     options = _solve_options(solver, time_limit_seconds, relative_gap, seed)
     _check_schedules(schedules)
-    setting = _Setting.of(ours, hardware, memory_budget, options, stages, baselines)
-    with stages.time("trace and lower"):
-        traced = trace(
-            fn,
-            args,
-            kwargs,
-            mesh=ours,
-            context=context,
-            devices=concrete,
-            in_shardings=in_shardings,
-            out_shardings=out_shardings,
-            donate_argnums=donate_argnums,
-            static_argnums=static_argnums,
-        )
-    solved = _solve(
-        traced,
-        terms,
-        setting,
-        trip_counts=trip_counts,
-        default_trip_count=default_trip_count,
-        progress=progress,
-        streamable=frozenset(
-            rewritable_products(traced.jaxpr.jaxpr) if schedules == "auto" else ()
-        ),
-    )
+    options = replace(options, overlap=_overlaps(overlap))
+    shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}
+    named = named_in_search(request, shardings, constraints)
+    setting = _Setting.of(request, named, hardware, memory_budget, options, stages, baselines)
+
+    def program_on(ours: Mesh) -> TracedProgram:
+        _, context, concrete = setting.choice.readings[ours]
+        terms = read_constraints(constraints, DeviceOrder.of(ours, concrete))
+        with stages.time("trace and lower"):
+            traced = trace(
+                fn,
+                args,
+                kwargs,
+                mesh=ours,
+                context=context,
+                devices=concrete,
+                donate_argnums=donate_argnums,
+                static_argnums=static_argnums,
+                **shardings,
+            )
+        steps = rewritable_products(traced.jaxpr.jaxpr) if schedules == "auto" else ()
+        with stages.time("graph"):
+            return read_traced(
+                traced,
+                ours,
+                terms,
+                trip_counts,
+                default_trip_count,
+                frozenset(steps),
+                custom_costs,
+            )
+
+    solved = _solve(program_on, setting, progress)
     data = replace(
-        _plan_data(function_name(fn), traced, solved),
+        _plan_data(function_name(fn), solved),
         donate_argnums=argument_positions(donate_argnums, len(args), "donate_argnums", fn),
         static_argnums=argument_positions(static_argnums, len(args), "static_argnums", fn),
     )
-    return Plan(
-        data,
-        fn,
-        traced,
-        concrete,
-        data.donate_argnums,
-        data.static_argnums,
-        lambda changes: seconds_with(solved.solution, changes, options),
-        prices=HardwarePrices.of(setting.machine, ours),
+    return replace(
+        _plan(data, solved),
+        fn=fn,
+        donate_argnums=data.donate_argnums,
+        static_argnums=data.static_argnums,
     )
 
 
 def optimize_module(
     module: str | bytes | Path,
     *,
-    mesh: Any,
+    mesh: Any = None,
+    devices: int | None = None,
+    axis_names: Sequence[str] = DEFAULT_AXIS_NAMES,
     hardware: str | Path | Hardware = "cpu-host",
     memory_budget: str | float | None = "auto",
     trip_counts: Mapping[str, float] | None = None,
@@ -179,6 +199,8 @@ def optimize_module(
     relative_gap: float = 0.01,
     seed: int = 0,
     baselines: bool = True,
+    overlap: str = "auto",
+    custom_costs: Mapping[str, CustomCost] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a StableHLO program that came from elsewhere.
@@ -190,6 +212,8 @@ def optimize_module(
     Args:
         module: Text, bytecode, or the path of a file with either; its main is the program.
         mesh: As for `optimize`.
+        devices: As for `optimize`.
+        axis_names: As for `optimize`.
         hardware: As for `optimize`, like all that follow.
         memory_budget: Hard limit per device.
         trip_counts: Trip counts of loops, by `"model.mlir:40"`, the line the loop stands on.
@@ -199,6 +223,8 @@ def optimize_module(
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
         baselines: Price plans written by hand too.
+        overlap: Whether what can run beside the computing is priced so.
+        custom_costs: What custom calls cost, by target or by line.
         progress: Told of a long solve.
 
     Raises:
@@ -207,36 +233,31 @@ def optimize_module(
         ConstraintError: Its shardings contradict one another or fit no tensor.
     """
     stages = Stages()
-    ours, _, concrete = read_mesh(mesh)
+    request = read_request(mesh, devices, axis_names)
     options = _solve_options(solver, time_limit_seconds, relative_gap, seed)
-    setting = _Setting.of(ours, hardware, memory_budget, options, stages, baselines)
+    options = replace(options, overlap=_overlaps(overlap))
+    setting = _Setting.of(request, {}, hardware, memory_budget, options, stages, baselines)
     name = module.name if isinstance(module, Path) else "module"
     with stages.time("read the module"):
         content = read_module_file(module) if isinstance(module, Path) else module
-        traced = read_module(content, ours, name=name)
-    solved = _solve(
-        traced,
-        (),
-        setting,
-        trip_counts=trip_counts,
-        default_trip_count=default_trip_count,
-        progress=progress,
-    )
-    return Plan(
-        _plan_data(name, traced, solved),
-        None,
-        traced,
-        concrete,
-        price=lambda changes: seconds_with(solved.solution, changes, options),
-        prices=HardwarePrices.of(setting.machine, ours),
-    )
+
+    def program_on(ours: Mesh) -> TracedProgram:
+        with stages.time("read the module"):
+            traced = read_module(content, ours, name=name)
+        with stages.time("graph"):
+            return read_traced(
+                traced, ours, (), trip_counts, default_trip_count, custom_costs=custom_costs
+            )
+
+    solved = _solve(program_on, setting, progress)
+    return _plan(_plan_data(name, solved), solved)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Setting:
     """What a program is planned for, and how."""
 
-    mesh: Mesh
+    choice: MeshChoice
     machine: Hardware
     budget: int | None
     options: SolveOptions
@@ -245,17 +266,20 @@ class _Setting:
 
     @staticmethod
     def of(
-        mesh: Mesh,
+        request: MeshRequest,
+        named: Mapping[str, str],
         hardware: str | Path | Hardware,
         memory_budget: str | float | None,
         options: SolveOptions,
         stages: Stages,
         baselines: bool,
     ) -> _Setting:
-        """With the machine found and the budget in bytes."""
-        machine, device_bytes = _hardware(hardware, mesh)
+        """With the machine found, the meshes it can have, and the budget in bytes."""
+        machine = _hardware(hardware)
+        choice = mesh_choice(request, machine, named)
+        device_bytes = _device_bytes(machine, choice.meshes[0])
         budget = parse_memory_budget(memory_budget, device_bytes)
-        return _Setting(mesh, machine, budget, options, stages, baselines)
+        return _Setting(choice, machine, budget, options, stages, baselines)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,64 +287,71 @@ class _Solved:
     """A decided plan in the planner's terms, and what went into it."""
 
     setting: _Setting
+    program: TracedProgram
     solution: Solution
     by_hand: tuple[Baseline, ...]
-    asked: Resolved
+    search: MeshSearch | None
 
 
 def _solve(
-    traced: Traced,
-    terms: Any,
+    program_on: Callable[[Mesh], TracedProgram],
     setting: _Setting,
-    *,
-    trip_counts: Mapping[str, float] | None,
-    default_trip_count: float,
     progress: Callable[[Progress], None] | None,
-    streamable: frozenset[str] = frozenset(),
 ) -> _Solved:
-    mesh, budget, options, stages = setting.mesh, setting.budget, setting.options, setting.stages
-    with stages.time("graph"):
-        asked = resolve_constraints(terms, traced, mesh)
-        graph = module_to_graph(
-            traced.module,
-            ModuleNames(
-                arguments=traced.in_names,
-                captured=traced.captured_names,
-                results=traced.out_names,
-                donated=traced.donated,
-                source_by_equation=traced.source_by_equation,
-            ),
-            trip_counts=trip_counts,
-            default_trip_count=default_trip_count,
-            asked=asked_inside(asked, traced, mesh),
+    budget, options, stages = setting.budget, setting.options, setting.stages
+    search: MeshSearch | None = None
+    if setting.choice.is_search:
+        found = search_meshes(
+            setting.choice.meshes,
+            program_on,
+            SearchOptions(hardware=setting.machine, memory_limit=budget, solve=options),
+            refused=setting.choice.refused,
+            stages=stages,
+            progress=progress,
         )
-    wishes = _wishes(traced, graph, asked)
-    solution = plan_graph(
-        graph,
-        mesh,
-        setting.machine,
-        wishes,
-        budget,
-        options,
-        streamable=streamable,
-        stages=stages,
-        progress=progress,
-    )
+        program, solution, search = found.problem, found.solution, found.record
+    else:
+        program = program_on(setting.choice.meshes[0])
+        solution = plan_graph(
+            program.graph,
+            program.mesh,
+            setting.machine,
+            program.wishes,
+            budget,
+            options,
+            streamable=program.streamable,
+            stages=stages,
+            progress=progress,
+        )
     by_hand: tuple[Baseline, ...] = ()
     if setting.baselines and solution.is_feasible:
         with stages.time("baselines"):
-            propagator = propagator_for(traced, mesh)
+            propagator = propagator_for(program.traced, program.mesh)
+            first = program.graph.num_captured
             by_hand = hand_baselines(
                 solution,
-                lambda inputs, outputs: propagator.propagate(inputs[graph.num_captured :], outputs),
+                lambda inputs, outputs: propagator.propagate(inputs[first:], outputs),
                 budget,
                 options,
             )
-    return _Solved(setting, solution, by_hand, asked)
+    return _Solved(setting, program, solution, by_hand, search)
 
 
-def _hardware(given: str | Path | Hardware, mesh: Mesh) -> tuple[Hardware, int]:
-    """The machine, and the bytes one of its devices offers under this mesh."""
+def _plan(data: PlanData, solved: _Solved) -> Plan:
+    """A plan of a program without a function."""
+    setting, program, solution = solved.setting, solved.program, solved.solution
+    return Plan(
+        data,
+        None,
+        program.traced,
+        setting.choice.readings[program.mesh][2],
+        price=lambda changes: seconds_with(solution, changes, setting.options),
+        prices=HardwarePrices.of(setting.machine, program.mesh),
+        solution=solution,
+    )
+
+
+def _hardware(given: str | Path | Hardware) -> Hardware:
     if not isinstance(given, (str, Path, Hardware)):
         raise InputError(
             f"expected a machine, found {type(given).__name__}",
@@ -329,15 +360,21 @@ def _hardware(given: str | Path | Hardware, mesh: Mesh) -> tuple[Hardware, int]:
         )
     try:
         if isinstance(given, Hardware):
-            machine = given
-        elif isinstance(given, Path) or given.endswith((".yaml", ".yml")):
-            machine = load_hardware(given)
-        else:
-            machine = get_hardware(given)
+            return given
+        if isinstance(given, Path) or given.endswith((".yaml", ".yml")):
+            return load_hardware(given)
+        return get_hardware(given)
+    except CostModelError as error:
+        raise InputError(error.what, where=error.where, fix=error.fix) from error
+
+
+def _device_bytes(machine: Hardware, mesh: Mesh) -> int:
+    """What one device offers under a mesh that the machine can have."""
+    try:
         model = AlphaBetaModel(machine, [(axis.name, axis.size) for axis in mesh.axes])
     except CostModelError as error:
         raise InputError(error.what, where=error.where, fix=error.fix) from error
-    return machine, model.device_memory_bytes()
+    return model.device_memory_bytes()
 
 
 def _solve_options(
@@ -367,6 +404,16 @@ def _solve_options(
     )
 
 
+def _overlaps(overlap: str) -> bool:
+    if overlap not in ("auto", "none"):
+        raise InputError(
+            f"overlap is {overlap!r}, which is no way to price collectives",
+            where=f"overlap={overlap!r}",
+            fix='use "auto" or "none"',
+        )
+    return overlap == "auto"
+
+
 def _check_schedules(schedules: str) -> None:
     if schedules not in ("auto", "none"):
         raise InputError(
@@ -376,44 +423,8 @@ def _check_schedules(schedules: str) -> None:
         )
 
 
-def _wishes(traced: Traced, graph: Graph, asked: Resolved) -> Wishes:
-    def types(avals: Sequence[Any]) -> list[tuple[tuple[int, ...], str]]:
-        return [(tuple(aval.shape), str(aval.dtype)) for aval in avals]
-
-    # Arrays that the function closes over come first; JAX gives every device a copy of them.
-    captured = [
-        Sharding.replicated_everywhere(len(graph.values[op.results[0]].shape))
-        for op in graph.arguments[: graph.num_captured]
-    ]
-    carried = carried_pairs(
-        traced.in_names,
-        types(traced.in_avals),
-        traced.donated,
-        traced.out_names,
-        types(traced.out_avals),
-    )
-    return Wishes(
-        arguments=(*captured, *map(with_word_dims, asked.arguments, traced.in_avals)),
-        results=tuple(map(with_word_dims, asked.results, traced.out_avals)),
-        alike=[(len(captured) + argument, result) for argument, result in carried],
-        groups=[
-            AlikeWish(tuple(_member(graph, path) for path in group.paths), group.said)
-            for group in asked.groups
-        ],
-    )
-
-
-def _member(graph: Graph, path: str) -> tuple[int, int]:
-    """The op that decides a tensor of a group, and its value."""
-    if path.startswith("out<"):
-        result = graph.results[int(path.removeprefix("out<"))]
-        return result.index, result.operands[0]
-    value = graph.value_by_path[path]
-    return graph.values[value].op, value
-
-
-def _plan_data(name: str, traced: Traced, solved: _Solved) -> PlanData:
-    solution, setting = solved.solution, solved.setting
+def _plan_data(name: str, solved: _Solved) -> PlanData:
+    solution, setting, traced = solved.solution, solved.setting, solved.program.traced
     account = solution.account
     rounds, listing = planned_rounds(solution)
     compares = setting.baselines and solution.is_feasible
@@ -423,7 +434,7 @@ def _plan_data(name: str, traced: Traced, solved: _Solved) -> PlanData:
         PlanData(
             function=name,
             program=traced.record,
-            mesh=setting.mesh,
+            mesh=solved.program.mesh,
             hardware=setting.machine.name,
             memory_budget=setting.budget,
             arguments=_shown(_tensors(solution, is_result=False), traced.in_avals),
@@ -439,10 +450,16 @@ def _plan_data(name: str, traced: Traced, solved: _Solved) -> PlanData:
             memory=account.memory,
             solver=_solver_facts(solution),
             baselines=solved.by_hand,
-            asked=tuple(AskedTerm(text=term.text, paths=term.paths) for term in solved.asked.asked),
+            asked=tuple(
+                AskedTerm(text=term.text, paths=term.paths) for term in solved.program.asked.asked
+            ),
             rounds=rounds,
             listing=listing,
             products=planned_products(solution),
+            mesh_search=solved.search,
+            overlapped_seconds=overlapped_seconds(
+                solution.encoder, solution.encoded, solution.decoded, account
+            ),
             notes=(*traced.notes, *solution.graph.notes, *notes),
             stage_seconds=dict(setting.stages.seconds),
             versions={

@@ -9,6 +9,8 @@ from importlib.metadata import version
 import click
 
 MODULE_BY_COMMAND = {
+    "calibrate": "autoshard.cli_calibrate",
+    "code": "autoshard.cli_code",
     "diff": "autoshard.cli_report",
     "explain": "autoshard.cli_plan",
     "export": "autoshard.cli_plan",
@@ -16,6 +18,8 @@ MODULE_BY_COMMAND = {
     "plan": "autoshard.cli_plan",
     "report": "autoshard.cli_report",
     "solve": "autoshard.cli_solve",
+    "verify": "autoshard.cli_verify",
+    "why": "autoshard.cli_why",
 }
 """Where each command is, as `<name>_command`."""
 

@@ -11,30 +11,23 @@ from typing import Any, TypeVar
 import click
 
 from autoshard import api
-from autoshard.apply.planned import Plan, load_plan
+from autoshard.apply.planned import Plan
 from autoshard.apply.stablehlo import stage_names
-from autoshard.apply.stablehlo.module_file import (
-    is_module_file,
-    read_module_file,
-    write_module_file,
-)
+from autoshard.apply.stablehlo.module_file import is_module_file, write_module_file
 from autoshard.apply.stablehlo.planned_text import PLANNED
-from autoshard.apply.stablehlo.read_module import read_module
 from autoshard.apply.stablehlo.verify_module import verify_module
+from autoshard.cli_saved_plan import (
+    MACHINE_OPTION,
+    machine_of,
+    planned_again,
+    target_of,
+    with_options,
+    with_program,
+)
 from autoshard.collectives import HardwarePrices
-from autoshard.errors import ExportError, InputError, PlanError
-from autoshard.plan import PlanData
+from autoshard.errors import ExportError
 from autoshard.plan_json import load_plan_data
 from autoshard.report.propagation_text import print_comparison
-from autoshard.targets import load_target
-from cost_models import CostModelError, Hardware, get_hardware, load_hardware
-
-_MACHINE_OPTION = click.option(
-    "--hardware",
-    metavar="FILE.yaml",
-    type=click.Path(path_type=Path),
-    help="The file that describes the machine, where the plan is for one that has no known name.",
-)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,7 +36,7 @@ _FINAL_STAGES = frozenset({"explicit", "no-rules", "collectives"})
 
 def export_options(command: F) -> F:
     """Adds the arguments and options of `export` to the function that runs it."""
-    return _with(
+    return with_options(
         command,
         click.argument("plan", type=click.Path(path_type=Path)),
         click.argument("target", required=False, metavar="[MODULE:FUNCTION]"),
@@ -66,13 +59,13 @@ def export_options(command: F) -> F:
             type=click.Choice(["cpu", "tpu", "cuda"]),
             help="Lower the program for this platform; it belongs to none if not given.",
         ),
-        _MACHINE_OPTION,
+        MACHINE_OPTION,
     )
 
 
 def explain_options(command: F) -> F:
     """Adds the arguments and options of `explain` to the function that runs it."""
-    return _with(
+    return with_options(
         command,
         click.argument("plan", type=click.Path(path_type=Path)),
         click.argument("target", required=False, metavar="[MODULE:FUNCTION]"),
@@ -98,14 +91,8 @@ def explain_options(command: F) -> F:
             show_default=True,
             help="Seconds to plan again in, which prices the differences.",
         ),
-        _MACHINE_OPTION,
+        MACHINE_OPTION,
     )
-
-
-def _with(command: F, *options: Callable[[F], F]) -> F:
-    for add in reversed(options):
-        command = add(command)
-    return command
 
 
 def run_export(
@@ -119,8 +106,8 @@ def run_export(
     """Write the program of a plan as StableHLO text."""
     data = load_plan_data(plan)
     decides = stage in _FINAL_STAGES
-    machine = _machine(data, plan, hardware) if decides or hardware is not None else None
-    known = _with_program(data, plan, target)
+    machine = machine_of(data, plan, hardware) if decides or hardware is not None else None
+    known = with_program(data, plan, target)
     known.prices = None if machine is None else HardwarePrices.of(machine, data.mesh)
     text = known.stablehlo(stage, platform=platform)
     if decides:
@@ -146,9 +133,9 @@ def run_explain(
 ) -> None:
     """Print where a plan differs from propagation alone."""
     data = load_plan_data(plan)
-    machine = _machine(data, plan, hardware)
-    known = _with_program(data, plan, target)
-    known.price = _planned_again(data, machine, _target_of(data, plan, target), time_limit).price
+    machine = machine_of(data, plan, hardware)
+    known = with_program(data, plan, target)
+    known.price = planned_again(data, machine, target_of(data, plan, target), time_limit).price
     print_comparison(known.against_propagation(inputs), sys.stdout, width)
 
 
@@ -167,70 +154,3 @@ def save_planned(plan: Plan, out: Path, target: str) -> None:
         return
     plan.data = replace(plan.data, target=target)
     plan.save(out)
-
-
-def _target_of(data: PlanData, plan: Path, target: str | None) -> str:
-    chosen = target or data.target
-    if not chosen:
-        raise PlanError(
-            "the plan does not say what it was made from",
-            where=str(plan),
-            fix=f"name it after the plan: autoshard export {plan} train:{data.function} -o ...",
-        )
-    return chosen
-
-
-def _with_program(data: PlanData, plan: Path, target: str | None) -> Plan:
-    """A saved plan with the program it was made for, traced or read again."""
-    name = _target_of(data, plan, target)
-    if is_module_file(name):
-        path = Path(name)
-        traced = read_module(read_module_file(path), data.mesh, name=path.name)
-        if traced.record.fingerprint != data.program.fingerprint:
-            raise PlanError(
-                "the plan was made for another module",
-                where=f"{plan}, and {name} as it is now",
-                fix="name the module it was planned from, or plan again",
-            )
-        known = Plan(data, None, traced)
-    else:
-        call = load_target(name)
-        kwargs = call.options.get("kwargs")
-        known = load_plan(plan, call.function, *call.args, kwargs=kwargs)
-    return known
-
-
-def _machine(data: PlanData, plan: Path, hardware: Path | None) -> Hardware:
-    """The machine a plan was made for: by its name, or from the file that describes it."""
-    try:
-        machine = get_hardware(data.hardware) if hardware is None else load_hardware(hardware)
-    except CostModelError as error:
-        if hardware is not None:
-            raise InputError(error.what, where=error.where, fix=error.fix) from error
-        raise InputError(
-            f"the plan is for {data.hardware}, which is no machine known by name",
-            where=str(plan),
-            fix="name the file that describes it: --hardware machine.yaml",
-        ) from error
-    if machine.name != data.hardware:
-        raise InputError(
-            f"the plan is for {data.hardware}, and the file describes {machine.name}",
-            where=f"--hardware {hardware}",
-            fix="name the file of the machine planned for, or plan again",
-        )
-    return machine
-
-
-def _planned_again(data: PlanData, machine: Hardware, name: str, time_limit: float) -> Plan:
-    options: dict[str, Any] = {
-        "mesh": data.mesh,
-        "hardware": machine,
-        "memory_budget": data.memory_budget,
-        "time_limit_seconds": time_limit,
-        "baselines": False,
-    }
-    if is_module_file(name):
-        return api.optimize_module(Path(name), **options)
-    call = load_target(name)
-    options["schedules"] = "none"  # StableHLO has no form for products in steps yet
-    return api.optimize(call.function, *call.args, **{**call.options, **options})

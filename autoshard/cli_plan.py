@@ -23,6 +23,8 @@ from autoshard.cli_export import (
 )
 from autoshard.encode import PICOSECONDS
 from autoshard.errors import InputError, PlanError
+from autoshard.mesh_request import AUTO
+from autoshard.mesh_shapes import DEFAULT_AXIS_NAMES
 from autoshard.progress import ProgressLine
 from autoshard.report import print_report
 from autoshard.sharding import parse_mesh_sizes
@@ -39,7 +41,22 @@ EXIT_NO_PLAN = 1
     ),
 )
 @click.argument("target", metavar="MODULE:FUNCTION|FILE.mlir")
-@click.option("--mesh", required=True, help="Axes and their sizes: data=2,model=4.")
+@click.option(
+    "--mesh", help="Axes and their sizes, data=2,model=4; or auto, to have the best one searched."
+)
+@click.option(
+    "--devices",
+    type=int,
+    metavar="N",
+    help="Search the best mesh of so many devices; of all of this machine's, if --mesh is auto.",
+)
+@click.option(
+    "--axis-names",
+    metavar="NAMES",
+    default=",".join(DEFAULT_AXIS_NAMES),
+    show_default=True,
+    help="Of the axes of a mesh that is searched, from the outermost on.",
+)
 @click.option(
     "--hardware",
     default="cpu-host",
@@ -76,6 +93,13 @@ EXIT_NO_PLAN = 1
     show_default=True,
     help="Stop once the plan is proven this close to the best, as a fraction.",
 )
+@click.option(
+    "--schedules",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="Whether products of a function may gather in steps what takes much of the memory.",
+)
 @click.option("--solver", default="auto", show_default=True, help="Name of the solver.")
 @click.option("--seed", type=int, default=0, show_default=True, help="One seed, one plan.")
 @click.option(
@@ -91,13 +115,16 @@ EXIT_NO_PLAN = 1
 @width_option
 def plan_command(
     target: str,
-    mesh: str,
+    mesh: str | None,
+    devices: int | None,
+    axis_names: str,
     hardware: str,
     memory: str,
     constraints: Path | None,
     out: Path | None,
     time_limit: float,
     gap: float,
+    schedules: str,
     solver: str,
     seed: int,
     trip_counts: tuple[str, ...],
@@ -114,8 +141,9 @@ def plan_command(
 
     Exit code 1: no plan fits; 2: an error. Neither writes a file.
     """
-    parse_mesh_sizes(mesh)
-    counts = dict(map(_trip_count, trip_counts))
+    if mesh is not None and mesh != AUTO:
+        parse_mesh_sizes(mesh)
+    counts = dict(map(read_trip_count, trip_counts))
     if out is not None:
         _check_writable(out)
     if is_module_file(target):
@@ -125,10 +153,12 @@ def plan_command(
         options = dict(call.options)
         if constraints is not None:
             options["constraints"] = [options.get("constraints", ()), constraints]
-        make = partial(api.optimize, call.function, *call.args, **options)
+        make = partial(api.optimize, call.function, *call.args, **options, schedules=schedules)
     with ProgressLine(seconds_per_cost=1 / PICOSECONDS) as progress:
         plan = make(
             mesh=mesh,
+            devices=devices,
+            axis_names=tuple(name.strip() for name in axis_names.split(",")),
             hardware=hardware,
             memory_budget=None if memory == "none" else memory,
             trip_counts=counts or None,
@@ -195,7 +225,12 @@ def explain_command(
     run_explain(plan, target, inputs, time_limit, hardware, width)
 
 
-def _trip_count(text: str) -> tuple[str, float]:
+def read_trip_count(text: str) -> tuple[str, float]:
+    """`train.py:12=100` as a place and a number.
+
+    Raises:
+        InputError: It is of another form.
+    """
     place, _, count = text.rpartition("=")
     try:
         number = float(count)

@@ -17,18 +17,21 @@ from autoshard.backend_habits import sums_by_dimension, widened_bits
 from autoshard.candidates import Candidate
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.collective import WrittenCollective
+from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout, MeshParts, Parts
+from autoshard.local_products import local_products
 from autoshard.reshard import StepKind
 from autoshard.sharding import AxisRef, axes_crossed, spanned_axes
 from autoshard.streamed import StreamMessage, messages_of, panel_elements
-from cost_models import AlphaBetaModel, AxisPart, Hardware
+from cost_models import AlphaBetaModel, AxisPart, Hardware, matmul_tile_efficiency
 
 if TYPE_CHECKING:
     from cost_models import CostModel
 
 FloatArray = npt.NDArray[np.float64]
 
+_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
 _DTYPE_NAMES = {
     "f64": "float64",
     "f32": "float32",
@@ -63,10 +66,12 @@ class Costing:
     Args:
         model: Prices single kernels and collectives.
         parts: The mesh parts of this plan.
+        overlaps: Whether the objective takes off what of collectives runs beside computing.
     """
 
     model: CostModel
     parts: MeshParts
+    overlaps: bool = False
     _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
     _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
     _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
@@ -119,7 +124,7 @@ class Costing:
         spent = self.reduction_seconds(graph, op, candidates)
         if op.collective is not None:
             return spent + self.written_seconds(graph, op, candidates)
-        spent += self._work_seconds(graph, buffers, op, arrays)
+        spent += self._work_seconds(graph, buffers, op, candidates)
         for index, candidate in enumerate(candidates):
             if candidate.streamed is not None:
                 spent[index] = sum(self.streamed_seconds(graph, op, candidate))
@@ -142,16 +147,16 @@ class Costing:
         )
         num_bytes += 2.0 * self.summed_bytes(graph, op, candidate)
         one = self.model.compute_seconds(
-            np.asarray(op.flops / candidate.cut / steps),
+            self._padded_flops(op, (candidate,)) / steps,
             np.asarray(num_bytes),
-            model_dtype(values[1].dtype),
+            self._operand_dtype(graph, op),
             op.op_class.value,
         )
         sent = sum(
             self.message_seconds(found, self.sent_bits(values[found.place])) * found.message.count
             for found in messages_of(self.parts, op.rule, candidate)
         )
-        return float(one) * steps, sent
+        return float(one[0]) * steps, sent
 
     def sent_bits(self, value: Value) -> int:
         """Bits of an element that a product in steps gathers: as wide as it is multiplied."""
@@ -258,8 +263,9 @@ class Costing:
         return np.asarray(num_bytes / self.model.hardware.memory.bytes_per_second)
 
     def _work_seconds(
-        self, graph: Graph, buffers: Buffers, op: Op, arrays: _CandidateArrays
+        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
     ) -> FloatArray:
+        arrays = self._arrays(candidates)
         num_bytes = np.zeros(len(arrays.cut))
         for position, value in enumerate(op.operands):
             if buffers.is_stored[value] and not _reads_a_piece(op, position):
@@ -269,14 +275,61 @@ class Costing:
             if buffers.is_stored[value] and buffers.owner[value] == value:
                 writes = True
                 num_bytes += graph.values[value].num_bytes / arrays.result_shards[position]
-        flops = op.flops / arrays.cut
+        flops = self._padded_flops(op, candidates)
         if op.name == "dynamic_update_slice":
             update = graph.values[op.operands[1]].num_bytes / arrays.operand_shards[1]
             num_bytes = 2.0 * update
         elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
             return flops / self._vector_flops(graph, op)
-        dtype = model_dtype(graph.values[op.operands[0] if op.operands else op.results[0]].dtype)
+        dtype = self._operand_dtype(graph, op)
+        if op.declared is not None:
+            return self._declared_seconds(graph, op, op.declared, arrays, dtype)
         return np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op.op_class.value))
+
+    def _declared_seconds(
+        self, graph: Graph, op: Op, declared: CustomCost, arrays: _CandidateArrays, dtype: str
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds of a custom call whose cost is declared.
+
+        Its arithmetic is cut as its rule says, its bytes as its operands and results are.
+        """
+        sides = ((op.operands, arrays.operand_shards), (op.results, arrays.result_shards))
+        whole = float(sum(graph.values[v].num_bytes for values, _ in sides for v in values))
+        local = np.zeros(len(arrays.cut))
+        for values, shards in sides:
+            for value, pieces in zip(values, shards, strict=True):
+                local += graph.values[value].num_bytes / pieces
+        if declared.num_bytes is not None and whole:
+            local *= declared.num_bytes / whole
+        on_matrices, on_vectors = (
+            self.model.compute_seconds(work / arrays.cut, local, dtype, op_class)
+            for work, op_class in (
+                (declared.flops, OpClass.MATMUL.value),
+                (declared.vector_flops, OpClass.CUSTOM.value),
+            )
+        )
+        return np.maximum(on_matrices, on_vectors)
+
+    def _padded_flops(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+        """float64[num_candidates]: FLOP on one device; of a product, padding to tiles included.
+
+        A convolution is taken as a product of images and features.
+        """
+        flops = op.flops / self._arrays(candidates).cut
+        tile = self.model.hardware.compute.matmul_tile
+        if op.op_class not in _PRODUCTS or op.rule is None or tile == (1, 1, 1):
+            return flops
+        dims = local_products(self.parts, op.rule, candidates, op.name)
+        may_turn = op.op_class is OpClass.MATMUL
+        return np.asarray(flops / matmul_tile_efficiency(dims, tile, may_turn=may_turn))
+
+    def _operand_dtype(self, graph: Graph, op: Op) -> str:
+        """What an op computes in: of a product of two types the slower one."""
+        if op.op_class not in _PRODUCTS:
+            return model_dtype(graph.values[(op.operands or op.results)[0]].dtype)
+        peaks = self.model.hardware.compute.matmul
+        families = [model_dtype(graph.values[value].dtype) for value in op.operands[:2]]
+        return min(families, key=peaks.of)
 
     def _vector_flops(self, graph: Graph, op: Op) -> float:
         dtype = model_dtype(graph.values[op.results[0]].dtype)

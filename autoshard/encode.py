@@ -1,7 +1,8 @@
 """The only door to `solvers`: the planning problem as integers, and the answer back as layouts.
 
 One node per op, one choice per candidate. A node costs the op's own time; an edge costs the
-reshard of one operand. Memory terms hold bytes per device over op indices. Costs are picoseconds.
+reshard of one operand. A value that several ops read has a node too: the sharding it is read in.
+Memory terms hold bytes per device over op indices. Costs are picoseconds.
 Encode and decode are a pair: `decode(encoded, result.choices)`.
 """
 
@@ -17,17 +18,26 @@ import numpy.typing as npt
 from autoshard.backend_habits import (
     copies_convolution_gradients,
     temporary_overhead,
+    turns_gathers,
 )
 from autoshard.candidates import MAX_CANDIDATES, Candidate
 from autoshard.costing import Costing
-from autoshard.graph.buffers import Buffers, carry_stop
+from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
+from autoshard.hidden import (
+    NOTHING_HIDDEN,
+    Hidden,
+    exposed_seconds,
+    hidden_behind_computing,
+    hidden_sums,
+)
 from autoshard.layouts import Layout, MeshParts
 from autoshard.op_candidates import OpCandidates, place_of
 from autoshard.pinned import Pin
-from autoshard.reshard import Resharder, ReshardTable
+from autoshard.reshard import Resharder, ReshardTable, turned_shares
 from autoshard.rounds import ONLY_ROUND, Round
 from autoshard.sharding import format_sharding
+from autoshard.shared_reads import SharedRead, reads_of, shared_reads
 from autoshard.streamed import stream_offers
 from autoshard.ties import Tie, TiedTensor, constrained_arguments, refuse_clashes, unequal
 from autoshard.wishes import Wishes as Wishes
@@ -38,6 +48,7 @@ IntArray = npt.NDArray[np.int64]
 
 PICOSECONDS = 1e12
 NEGLIGIBLE_SHARE = 1e-4  # buffers below this share of the budget are not worth a memory term
+NEGLIGIBLE_SHARE_HELD = 1e-2  # nor below this one of the arguments, all of them cut evenly
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,10 +58,18 @@ class Encoded:
     problem: Problem
     graph: Graph
     parts: MeshParts
-    ops: tuple[int, ...]  # per node, its op
-    candidates: tuple[tuple[Candidate, ...], ...]  # per node
+    ops: tuple[int, ...]  # per node, its op; nodes of shared reads come after these
+    candidates: tuple[tuple[Candidate, ...], ...]  # per node of an op
     tables: Mapping[tuple[tuple[int, ...], int], ReshardTable]
     node_by_op: Mapping[int, int]
+    reads: tuple[SharedRead, ...] = ()  # per node after those of ops
+
+    def maker(self, node: int) -> Op:
+        """The op of a node; of a shared read, the one that makes the value."""
+        if node < len(self.ops):
+            return self.graph.ops[self.ops[node]]
+        value = self.reads[node - len(self.ops)].value
+        return self.graph.ops[self.graph.values[value].op]
 
 
 @dataclass(slots=True)
@@ -82,9 +101,11 @@ class Encoder:
     _indices: dict[tuple[int, bool, int, int], tuple[object, IntArray]] = field(
         default_factory=dict
     )
+    _read_columns: dict[tuple[tuple[Layout, ...], int], IntArray] = field(default_factory=dict)
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
     _moves: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by id of the table
+    _turns: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)  # likewise
     _reused: set[int] = field(init=False)
     _negligible_bytes: float = field(init=False)
 
@@ -113,10 +134,15 @@ class Encoder:
             self._candidates[op.index] = with_steps.of(op, offers.of(op))
         self._make_tables(nodes, offers)
         node_by_op = {op.index: node for node, op in enumerate(nodes)}
-        edges, copies = self._edges(nodes, node_by_op)
+        own_costs = {op.index: self._node_costs(op) for op in nodes}
+        hidden = self._hidden(own_costs)
+        reads = tuple(shared_reads(self.graph, self.buffers, self._candidates))
+        edges, copies = self._edges(nodes, node_by_op, reads, hidden)
         edges += self._ties(node_by_op, offers.pins)
+        exposed = (self._exposed(op, own_costs[op.index], hidden) for op in nodes)
+        free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
         problem = Problem(
-            node_costs=tuple(self._node_costs(op) for op in nodes),
+            node_costs=(*exposed, *free),
             edges=tuple(edges),
             node_memory=tuple(self._node_memory(node_by_op)),
             edge_memory=tuple(copies),
@@ -130,6 +156,7 @@ class Encoder:
             tuple(self._candidates[op.index] for op in nodes),
             self._tables,
             node_by_op,
+            reads,
         )
 
     def _with_steps(self) -> WithSteps:
@@ -187,10 +214,28 @@ class Encoder:
         return found[1]
 
     def _edges(
-        self, nodes: list[Op], node_by_op: Mapping[int, int]
+        self,
+        nodes: list[Op],
+        node_by_op: Mapping[int, int],
+        reads: Sequence[SharedRead],
+        hidden: Hidden,
     ) -> tuple[list[Edge], list[EdgeMemory]]:
         edges: list[Edge] = []
         copies: list[EdgeMemory] = []
+        sources: dict[tuple[int, int], tuple[int, IntArray]] = {}  # of a read: node, its layouts
+        for node, read in enumerate(reads, start=len(nodes)):
+            maker, rows = self._making(read.value, node_by_op)
+            table = self._tables[self._type(read.value)]
+            columns = self._read_indices(read)
+            slack = hidden.reads.get(read.reads[0], 0.0)
+            costs = self._edge_costs(table, rows, columns, read.repeat, slack)
+            edges.append(Edge(maker, node, costs))
+            usage = self._copy_bytes(table, rows, columns, read.value)
+            if usage is not None:
+                copies.append(EdgeMemory(len(edges) - 1, read.start, read.stop, usage))
+            copies += self._turned(len(edges) - 1, read.start, table, rows, columns, read.value)
+            sources.update(dict.fromkeys(read.reads, (node, columns)))
+        firsts = {read.reads[0] for read in reads}
         for op in nodes:
             for position, value in enumerate(op.operands):
                 producer = self.graph.ops[self.graph.values[value].op]
@@ -198,23 +243,41 @@ class Encoder:
                     continue
                 if not self.graph.values[value].shape:
                     continue
-                place = producer.results.index(value)
-                rows = self._layout_indices(self._candidates[producer.index], True, place, value)
+                source = sources.get((op.index, position))
+                node, rows = source or self._making(value, node_by_op)
                 columns = self._layout_indices(self._candidates[op.index], False, position, value)
                 table = self._tables[self._type(value)]
-                repeat = _reads(op, position)
-                costs = self._edge_costs(table, rows, columns, repeat)
+                is_given = (op.index, position) in firsts  # to the move for all readers
+                slack = 0.0 if is_given else hidden.reads.get((op.index, position), 0.0)
+                costs = self._edge_costs(table, rows, columns, reads_of(op, position), slack)
                 earlier = _earlier_reads(op, position)
                 if earlier:  # what one read of the op needs moved is there for its other reads
                     shared = self._shared_reads(op, value, columns, earlier)
                     if shared.all():
                         continue
                     costs = np.where(shared, 0, costs)
-                edges.append(Edge(node_by_op[producer.index], node_by_op[op.index], costs))
+                edges.append(Edge(node, node_by_op[op.index], costs))
                 copy = self._copy(op, table, rows, columns, value)
                 if copy is not None:
                     copies.append(replace(copy, edge=len(edges) - 1))
+                copies += self._turned(len(edges) - 1, op.index, table, rows, columns, value)
         return edges, copies
+
+    def _making(self, value: int, node_by_op: Mapping[int, int]) -> tuple[int, IntArray]:
+        """The node that makes a value, and the layout of each of its choices."""
+        maker = self.graph.ops[self.graph.values[value].op]
+        place = maker.results.index(value)
+        indices = self._layout_indices(self._candidates[maker.index], True, place, value)
+        return node_by_op[maker.index], indices
+
+    def _read_indices(self, read: SharedRead) -> IntArray:
+        table = self._tables[self._type(read.value)]
+        key = (read.layouts, id(table))
+        found = self._read_columns.get(key)
+        if found is None:
+            found = np.array([table.index[layout] for layout in read.layouts], dtype=np.int64)
+            self._read_columns[key] = found
+        return found
 
     def _shared_reads(
         self, op: Op, value: int, columns: IntArray, earlier: list[int]
@@ -226,12 +289,12 @@ class Encoder:
         return shared
 
     def _edge_costs(
-        self, table: ReshardTable, rows: IntArray, columns: IntArray, repeat: float
+        self, table: ReshardTable, rows: IntArray, columns: IntArray, repeat: float, slack: float
     ) -> IntArray:
-        key = (id(table), id(rows), id(columns), hash(repeat))
+        key = (id(table), id(rows), id(columns), hash((repeat, slack)))
         found = self._costs.get(key)
         if found is None:
-            seconds = table.seconds[np.ix_(rows, columns)]
+            seconds = exposed_seconds(table.seconds[np.ix_(rows, columns)], slack)
             found = ((table, rows, columns), _picoseconds(seconds * repeat))
             self._costs[key] = found
         return found[1]
@@ -247,7 +310,11 @@ class Encoder:
         usage = self._copy_bytes(table, rows, columns, value)
         if usage is None:
             return None
-        stop = len(self.graph.ops) if op.kind is OpKind.RESULT else carry_stop(self.graph, op)
+        stop = (
+            len(self.graph.ops)
+            if op.kind is OpKind.RESULT
+            else read_stop(self.graph, self.buffers, op)
+        )
         return EdgeMemory(-1, op.index, stop, usage)
 
     def _copy_bytes(
@@ -270,6 +337,30 @@ class Encoder:
             found = ((table, rows, columns), np.where(moved, local, 0).astype(np.int64))
             self._costs[key] = found
         return found[1] if found[1].any() else None
+
+    def _turned(
+        self,
+        edge: int,
+        time: int,
+        table: ReshardTable,
+        rows: IntArray,
+        columns: IntArray,
+        value: int,
+    ) -> Iterator[EdgeMemory]:
+        """What a gather holds twice while it is copied into order, where the backend does so."""
+        found = self.graph.values[value]
+        if not turns_gathers(self._backend) or found.num_bytes < self._negligible_bytes:
+            return
+        key = (id(table), id(rows), id(columns), -2)
+        known = self._costs.get(key)
+        if known is None:
+            if id(table) not in self._turns:
+                self._turns[id(table)] = turned_shares(table, self.costing.parts, found.shape)
+            held = self._turns[id(table)][np.ix_(rows, columns)] * self._temporary(found)
+            known = ((table, rows, columns), held.astype(np.int64))
+            self._costs[key] = known
+        if known[1].any():
+            yield EdgeMemory(edge, time, time + 1, known[1])
 
     def _outgrown_bytes(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
@@ -364,6 +455,7 @@ class Encoder:
             op.flops,
             op.repeat,
             op.collective,
+            op.declared,
             tuple((self._type(v), self.graph.values[v].dtype) for v in values),
             tuple(self.buffers.is_stored[v] for v in values),
             tuple(self.buffers.owner[v] == v for v in op.results),
@@ -372,6 +464,31 @@ class Encoder:
         if found is None:
             seconds = self.costing.candidate_seconds(self.graph, self.buffers, op, candidates)
             found = _picoseconds(seconds * op.repeat)
+            self._own_costs[key] = found
+        return found
+
+    def _hidden(self, own_costs: Mapping[int, IntArray]) -> Hidden:
+        """What runs beside computing, where the backend does that."""
+        if not self.costing.overlaps:
+            return NOTHING_HIDDEN
+        least = {
+            index: float(costs.min()) / PICOSECONDS / max(self.graph.ops[index].repeat, 1e-9)
+            for index, costs in own_costs.items()
+            if self.graph.ops[index].kind is OpKind.COMPUTE
+        }
+        return hidden_behind_computing(self.graph, self.costing, self._candidates, least)
+
+    def _exposed(self, op: Op, costs: IntArray, hidden: Hidden) -> IntArray:
+        """The costs of an op without what of its sums runs beside computing."""
+        slack = hidden.sums.get(op.index, 0.0)
+        if not slack:
+            return costs
+        candidates = self._candidates[op.index]
+        key = ("exposed", id(costs), slack, op.repeat)
+        found = self._own_costs.get(key)
+        if found is None:
+            off = hidden_sums(self.graph, self.costing, op, candidates, slack) * op.repeat
+            found = np.where(costs < FORBIDDEN, costs - _picoseconds(off), costs)
             self._own_costs[key] = found
         return found
 
@@ -467,10 +584,11 @@ class Encoder:
             yield NodeMemory(node, start, stop, usage)
 
     def _find_negligible_bytes(self) -> float:
-        if self.memory_limit is not None:
-            return self.memory_limit * NEGLIGIBLE_SHARE
-        held = sum(self.graph.values[op.results[0]].num_bytes for op in self.graph.arguments)
-        return held * NEGLIGIBLE_SHARE / self.costing.parts.mesh.num_devices
+        arguments = sum(self.graph.values[op.results[0]].num_bytes for op in self.graph.arguments)
+        held = arguments / self.costing.parts.mesh.num_devices
+        if self.memory_limit is None:
+            return held * NEGLIGIBLE_SHARE
+        return min(self.memory_limit * NEGLIGIBLE_SHARE, held * NEGLIGIBLE_SHARE_HELD)
 
     def _partial_bytes(
         self, op: Op, candidates: tuple[Candidate, ...], total: int, usage: IntArray
@@ -500,17 +618,13 @@ class Encoder:
         } - {op.results[0] for op in self.graph.arguments}
 
 
-def _reads(op: Op, position: int) -> float:
-    """How often an op reads an operand."""
-    return op.operand_repeats[position] if op.operand_repeats else op.repeat
-
-
 def _earlier_reads(op: Op, position: int) -> list[int]:
     """Earlier operands of an op that are the same value, read as often."""
     return [
         place
         for place in range(position)
-        if op.operands[place] == op.operands[position] and _reads(op, place) == _reads(op, position)
+        if op.operands[place] == op.operands[position]
+        and reads_of(op, place) == reads_of(op, position)
     ]
 
 
@@ -538,6 +652,8 @@ class Decoded:
 
     candidates: Mapping[int, Candidate]  # by op index
     layouts: tuple[Layout, ...]  # by value index
+    shared: Mapping[tuple[int, int], Layout] = field(default_factory=dict)
+    """By op index and operand position, the layout that readers of one value share a copy in."""
 
 
 def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
@@ -549,7 +665,7 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
     graph = encoded.graph
     chosen = {
         op: encoded.candidates[node][choice]
-        for node, (op, choice) in enumerate(zip(encoded.ops, choices, strict=True))
+        for node, (op, choice) in enumerate(zip(encoded.ops, choices, strict=False))
     }
     layouts: list[Layout | None] = [None] * len(graph.values)
     for op in graph.ops:
@@ -570,7 +686,9 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
         layout if layout is not None else ((),) * len(value.shape)
         for layout, value in zip(layouts, graph.values, strict=True)
     )
-    return Decoded(chosen, final)
+    copies = zip(encoded.reads, choices[len(encoded.ops) :], strict=True)
+    shared = {key: read.layouts[choice] for read, choice in copies for key in read.reads}
+    return Decoded(chosen, final, shared)
 
 
 def _common(layout: Layout | None, wanted: Layout) -> Layout:

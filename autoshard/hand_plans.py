@@ -14,6 +14,7 @@ from autoshard.graph.program import Graph
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.op_candidates import read_pins
 from autoshard.plan import Baseline
+from autoshard.plan_timeline import overlapped_seconds
 from autoshard.planner import Solution, SolveOptions, price_layouts
 from autoshard.sharding import Sharding
 from autoshard.ties import constrained_arguments
@@ -88,6 +89,9 @@ def hand_baselines(
                 collective_bytes=sum(c.bytes_per_device * c.count for c in account.collectives),
                 peak_bytes=peak,
                 fits=budget is None or peak <= budget,
+                overlapped_seconds=overlapped_seconds(
+                    priced.encoder, priced.encoded, priced.decoded, account
+                ),
             )
         )
     return tuple(found)

@@ -51,6 +51,25 @@ def parse_memory_budget(budget: str | float | None, device_bytes: int) -> int | 
     return int(amount * device_bytes) if is_fraction else int(amount)
 
 
+def parse_bytes(text: str) -> int:
+    """An amount of memory as bytes: `80GiB`, `64GB`, `16000000000`.
+
+    Raises:
+        InputError: It is none, or not above zero.
+    """
+    match = _AMOUNT.fullmatch(text)
+    amount = 0.0
+    if match is not None and match[2].upper() in _UNITS:
+        amount = float(match[1]) * _UNITS[match[2].upper()]
+    if not 1 <= amount < 1e18:
+        raise InputError(
+            f"{text!r} is not an amount of memory",
+            where=text,
+            fix='write bytes (16000000000) or a unit ("16GiB", "16GB")',
+        )
+    return int(amount)
+
+
 def _not_a_budget(budget: object) -> InputError:
     return InputError(
         f"memory budget {budget!r} is not an amount of memory above zero",

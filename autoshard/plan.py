@@ -78,6 +78,32 @@ class LiveTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTensor:
+    """A tensor, the part of the program that it is held for, and what one device holds of it.
+
+    Args:
+        name: As in `LiveTensor`.
+        kind: `argument`, `value`, `copy` (of a value, sharded otherwise for one reader) or
+            `panels` (of a product that runs in steps).
+        source: Where it is made; of a copy, where it is read.
+        type_text: `f32[8, 16]`.
+        sharding: Of the value; a copy has another.
+        local_bytes: Of one device.
+        start: Index of the op from which it is held.
+        stop: Index of the first op at which it is not any more.
+    """
+
+    name: str
+    kind: str
+    source: str
+    type_text: str
+    sharding: Sharding
+    local_bytes: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
     """Bytes one device holds.
 
@@ -88,6 +114,8 @@ class MemoryUse:
         peak_where: Its name and source line.
         live_at_peak: The largest tensors alive then, largest first.
         timeline: `(op index, bytes held from there on)`, where it changes.
+        held: At every op, the largest tensors held there; in program order. None in the files of
+            versions that did not keep it.
     """
 
     argument_bytes: int
@@ -96,6 +124,7 @@ class MemoryUse:
     peak_where: str
     live_at_peak: tuple[LiveTensor, ...]
     timeline: tuple[tuple[int, int], ...] = ()
+    held: tuple[HeldTensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +137,8 @@ class Baseline:
         collective_bytes: Bytes per device through collectives, all runs.
         peak_bytes: Predicted memory peak.
         fits: Whether that is within the budget.
+        overlapped_seconds: Step time with collectives beside the computing; None where the backend
+            does not do that.
     """
 
     name: str
@@ -115,6 +146,7 @@ class Baseline:
     collective_bytes: float
     peak_bytes: int
     fits: bool
+    overlapped_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +291,48 @@ class PlannedProduct:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TriedMesh:
+    """A mesh that a search considered.
+
+    Args:
+        mesh: Its axes.
+        outcome: One of `MESH_OUTCOMES`.
+        reason: Why it was not chosen; "" for the one that was.
+        seconds: Of the best plan found on it, as the solver sees it; None where there is none.
+        bound_seconds: No plan on it costs less; None where nothing is known.
+        peak_bytes: Memory peak of that plan, or the least one found where none fits.
+    """
+
+    mesh: Mesh
+    outcome: str
+    reason: str = ""
+    seconds: float | None = None
+    bound_seconds: float | None = None
+    peak_bytes: int | None = None
+
+
+MESH_OUTCOMES = ("chosen", "no better", "bound", "memory", "alike", "impossible", "no time")
+"""What becomes of a mesh: it is the plan's; a plan was made and costs no less; none can cost less;
+none fits; it has the links of another one; the machine, the program or what was asked rules it out;
+time was up first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshSearch:
+    """How a plan's mesh was found.
+
+    Args:
+        num_devices: Of every mesh considered.
+        bound_seconds: No plan on any of them costs less.
+        tried: The meshes: the chosen one, those with a plan from the cheapest on, then the others.
+    """
+
+    num_devices: int
+    bound_seconds: float
+    tried: tuple[TriedMesh, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanData:
     """Everything a plan says.
 
@@ -294,6 +368,9 @@ class PlanData:
         asked: The constraints given, term by term; shardings of arguments and results that are
             given as such, and those in the program, are not among them.
         products: Matrix products that could run in steps, in program order.
+        mesh_search: How the mesh was found; None where it was given.
+        overlapped_seconds: Predicted time of one step with collectives running beside the
+            computing; None where the backend does not do that.
     """
 
     function: str
@@ -324,6 +401,8 @@ class PlanData:
     asked: tuple[AskedTerm, ...] = ()
     target: str = ""
     products: tuple[PlannedProduct, ...] = ()
+    mesh_search: MeshSearch | None = None
+    overlapped_seconds: float | None = None
 
     @property
     def schedules(self) -> Mapping[str, DotSchedule]:

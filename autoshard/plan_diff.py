@@ -11,6 +11,7 @@ from autoshard.graph.collective import PredictedCollective
 from autoshard.plan import (
     AskedTerm,
     Baseline,
+    HeldTensor,
     LiveTensor,
     Miss,
     PlanData,
@@ -96,7 +97,7 @@ def diff_plans(before: PlanData, after: PlanData) -> PlanDiff:
             *_by_key(before.wanted_uses, after.wanted_uses, format_sharding, "use {}"),
             *_by_key(_misses(before), _misses(after), _miss_text, "missed {}"),
         ),
-        ops=_by_key(_numbered(before.ops, _op_name), _numbered(after.ops, _op_name), _op_text),
+        ops=_by_key(numbered(before.ops, _op_name), numbered(after.ops, _op_name), _op_text),
         collectives=_collectives(before, after),
         memory=_memory(before, after),
         baselines=_by_key(_baselines(before), _baselines(after), _baseline_text),
@@ -118,7 +119,7 @@ def _program(before: PlanData, after: PlanData) -> tuple[Change, ...]:
 
 
 def _asked(plan: PlanData) -> dict[str, AskedTerm]:
-    return _numbered(plan.asked, lambda term: term.text)
+    return numbered(plan.asked, lambda term: term.text)
 
 
 def _asked_text(term: AskedTerm) -> str:
@@ -133,6 +134,7 @@ def _totals(before: PlanData, after: PlanData) -> tuple[Change, ...]:
         _number("step time", before.seconds, after.seconds, "s"),
         _number("compute", before.compute_seconds, after.compute_seconds, "s"),
         _number("communication", before.communication_seconds, after.communication_seconds, "s"),
+        _number("overlapped step time", before.overlapped_seconds, after.overlapped_seconds, "s"),
         _number("collective bytes", before.collective_bytes, after.collective_bytes, "B"),
         _number("cost", facts_before.seconds, facts_after.seconds, "s"),
         _number("proven bound", facts_before.bound_seconds, facts_after.bound_seconds, "s"),
@@ -150,10 +152,11 @@ def _memory(before: PlanData, after: PlanData) -> tuple[Change, ...]:
         _text("peak at op", str(old.peak_op), str(new.peak_op)),
     )
     live = _by_key(
-        _numbered(old.live_at_peak, _live_name), _numbered(new.live_at_peak, _live_name), _live_text
+        numbered(old.live_at_peak, _live_name), numbered(new.live_at_peak, _live_name), _live_text
     )
     curve = _kept(_text("timeline", _timeline(before), _timeline(after)))
-    return (*totals, *live, *curve)
+    held = _by_key(numbered(old.held, _held_name), numbered(new.held, _held_name), _held_text)
+    return (*totals, *live, *curve, *held)
 
 
 def _timeline(plan: PlanData) -> str:
@@ -194,12 +197,14 @@ def _collectives(before: PlanData, after: PlanData) -> tuple[Change, ...]:
 
 
 def _baselines(plan: PlanData) -> dict[str, Baseline]:
-    return _numbered(plan.baselines, lambda baseline: baseline.name)
+    return numbered(plan.baselines, lambda baseline: baseline.name)
 
 
 def _baseline_text(baseline: Baseline) -> str:
+    beside = baseline.overlapped_seconds
+    overlapped = "" if beside is None else f" ({beside:.6g} s overlapped)"
     return (
-        f"{baseline.seconds:.6g} s, {baseline.collective_bytes:,.0f} B moved, "
+        f"{baseline.seconds:.6g} s{overlapped}, {baseline.collective_bytes:,.0f} B moved, "
         f"{baseline.peak_bytes:,} B held, {'fits' if baseline.fits else 'does not fit'}"
     )
 
@@ -211,7 +216,7 @@ def _constraints(plan: PlanData) -> dict[str, str]:
 
 
 def _misses(plan: PlanData) -> dict[str, Miss]:
-    return _numbered(plan.misses, lambda miss: miss.path)
+    return numbered(plan.misses, lambda miss: miss.path)
 
 
 def _miss_text(miss: Miss) -> str:
@@ -222,7 +227,7 @@ def _miss_text(miss: Miss) -> str:
 
 
 def _products(plan: PlanData) -> dict[str, PlannedProduct]:
-    return _numbered(plan.products, lambda one: f"{one.equation} {one.name} {one.source}".strip())
+    return numbered(plan.products, lambda one: f"{one.equation} {one.name} {one.source}".strip())
 
 
 def _product_text(product: PlannedProduct) -> str:
@@ -237,7 +242,7 @@ def _product_text(product: PlannedProduct) -> str:
 
 
 def _notes(plan: PlanData) -> dict[str, str]:
-    return _numbered(plan.notes, str)
+    return numbered(plan.notes, str)
 
 
 def _rounds(before: PlanData, after: PlanData) -> tuple[Change, ...]:
@@ -282,7 +287,7 @@ def _shardings_text(made: tuple[Sharding, ...]) -> str:
 
 
 def _tensors(tensors: Iterable[PlannedTensor]) -> dict[str, PlannedTensor]:
-    return _numbered(tensors, lambda tensor: tensor.name)
+    return numbered(tensors, lambda tensor: tensor.name)
 
 
 def _tensor_text(tensor: PlannedTensor) -> str:
@@ -314,7 +319,19 @@ def _live_text(live: LiveTensor) -> str:
     return f"{live.type_text} {sharding}, {live.local_bytes:,} B{source}"
 
 
-def _numbered(items: Iterable[T], name: Callable[[T], str]) -> dict[str, T]:
+def _held_name(held: HeldTensor) -> str:
+    return f"held {held.name or held.source or 'tensor'}"
+
+
+def _held_text(held: HeldTensor) -> str:
+    source = f" ({held.source})" if held.name and held.source else ""
+    return (
+        f"{held.kind} {held.type_text} {format_sharding(held.sharding)}, {held.local_bytes:,} B,"
+        f" ops {held.start} to {held.stop}{source}"
+    )
+
+
+def numbered(items: Iterable[T], name: Callable[[T], str]) -> dict[str, T]:
     """Items by name; a name that comes again gets a number."""
     found: dict[str, T] = {}
     counts: dict[str, int] = {}

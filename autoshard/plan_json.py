@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from autoshard.errors import AutoshardError, PlanError
-from autoshard.plan import FORMAT_VERSION, PlanData
+from autoshard.plan import FORMAT_VERSION, MESH_OUTCOMES, PlanData
 from autoshard.sharding import (
     Mesh,
     Sharding,
@@ -43,6 +43,15 @@ STATUSES = ("optimal", "within gap", "feasible", "infeasible", "no solution")
 _INFINITY = "inf"
 _MAY_BE_INFINITE = frozenset({"solver.gap"})
 _MAY_BE_NEGATIVE = ".extra_seconds"
+# Files without them are read; defaults stand in.
+_ADDED_LATER = frozenset(
+    {
+        "Baseline.overlapped_seconds",
+        "MemoryUse.held",
+        "PlanData.mesh_search",
+        "PlanData.overlapped_seconds",
+    }
+)
 _MAX_SHOWN = 20
 _REMAKE = "make the plan again with `autoshard plan`, or take the file from where it was saved"
 
@@ -143,6 +152,7 @@ def verify_plan(data: PlanData) -> list[str]:
     * Schedules of products name axes of the mesh and variables of their statement.
     * There are no rounds or several; their priorities ascend, and each has shardings for every
       line of the listing.
+    * Meshes that a search tried have its number of devices, and the chosen one is the plan's.
 
     Returns:
         One line per violation, none when the plan is sound.
@@ -167,7 +177,7 @@ def verify_plan(data: PlanData) -> list[str]:
         if product.schedule is not None
         for problem in product.schedule.problems(data.mesh)
     ]
-    return problems + _round_problems(data)
+    return problems + _round_problems(data) + _mesh_search_problems(data)
 
 
 def _round_problems(data: PlanData) -> list[str]:
@@ -186,6 +196,30 @@ def _round_problems(data: PlanData) -> list[str]:
         for index, found in enumerate(data.rounds)
         if len(found.shardings) != len(data.listing)
     ]
+    return problems
+
+
+def _mesh_search_problems(data: PlanData) -> list[str]:
+    if data.mesh_search is None:
+        return []
+    tried = data.mesh_search.tried
+    expected = ", ".join(MESH_OUTCOMES)
+    problems = [
+        f'`mesh_search.tried[{index}].outcome`: "{one.outcome}" is no outcome; expected one of'
+        f" {expected}"
+        for index, one in enumerate(tried)
+        if one.outcome not in MESH_OUTCOMES
+    ]
+    for index, one in enumerate(tried):
+        violations = verify_mesh(one.mesh)
+        if not violations and one.mesh.num_devices != data.mesh_search.num_devices:
+            violations = [
+                f"has {one.mesh.num_devices} devices; expected {data.mesh_search.num_devices}"
+            ]
+        problems += [f"`mesh_search.tried[{index}].mesh`: {found}" for found in violations]
+    chosen = [one.mesh.axes for one in tried if one.outcome == "chosen"]
+    if chosen != [data.mesh.axes]:
+        problems.append("`mesh_search.tried`: expected one chosen mesh, that of the plan")
     return problems
 
 
@@ -232,6 +266,10 @@ def _sharding_problems(data: PlanData) -> list[str]:
     found += [
         (f"memory.live_at_peak[{i}].sharding", live.sharding, None)
         for i, live in enumerate(data.memory.live_at_peak)
+    ]
+    found += [
+        (f"memory.held[{i}].sharding", held.sharding, None)
+        for i, held in enumerate(data.memory.held)
     ]
     for index, product in enumerate(data.products):
         homes = product.schedule.homes if product.schedule is not None else ()
@@ -405,7 +443,7 @@ class _Reader:
         for name, hint in hints.items():
             if name in read:
                 values[name] = self.value(hint, read[name], f"{prefix}{name}")
-            else:
+            elif f"{cls.__name__}.{name}" not in _ADDED_LATER:
                 self.problems.append(f"`{prefix}{name}`: is missing")
         self.problems += [
             f"`{prefix}{name}`: is not a field of a plan" for name in read if name not in hints

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.accounting import Account, account_for
-from autoshard.backend_habits import widened_bits
+from autoshard.backend_habits import overlaps_on, recomputes_in_fusions, widened_bits
 from autoshard.candidates import Candidate
 from autoshard.costing import Costing, cost_model_for
 from autoshard.encode import Decoded, Encoded, Encoder, Wishes, decode
@@ -27,6 +27,7 @@ from autoshard.other_meshes import carried_on_other_meshes
 from autoshard.pinned import Pin
 from autoshard.rounds import ONLY_ROUND, Round, rounds_of
 from autoshard.sharding import Mesh, Sharding
+from autoshard.shared_reads import SharedRead
 from cost_models import Hardware
 from solvers import FORBIDDEN, Problem, Progress, Result, Status, solve
 
@@ -42,12 +43,19 @@ class SolveOptions:
         time_limit_seconds: Wall time for the solver.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
+        overlap: Whether collectives that the backend runs beside its computing cost less than those
+            it waits for.
     """
 
     backend: str = "auto"
     time_limit_seconds: float = 60.0
     relative_gap: float = 0.01
     seed: int = 0
+    overlap: bool = True
+
+
+class NoPlanInTimeError(InputError):
+    """Time was up before the solver had any choices."""
 
 
 @dataclass(slots=True)
@@ -145,10 +153,11 @@ def plan_graph(
     clock = stages or Stages()
     graph = with_borders_on(_as_kept(graph, hardware.backend), mesh)
     with clock.time("buffers"):
-        buffers = find_buffers(graph)
+        buffers = find_buffers(graph, recomputes=recomputes_in_fusions(hardware.backend))
     wishes = carried_on_other_meshes(wishes, mesh)
     parts = parts_for(graph, mesh, wishes)
-    costing = Costing(cost_model_for(hardware, parts), parts)
+    overlaps = options.overlap and overlaps_on(hardware)
+    costing = Costing(cost_model_for(hardware, parts), parts, overlaps)
     pins = read_pins(graph, parts, wishes)
     rounds = rounds_of(graph, pins, parts, wishes)
     seconds_left = options.time_limit_seconds
@@ -170,6 +179,49 @@ def plan_graph(
     return solution if len(rounds) == 1 else replace(solution, rounds=tuple(decided))
 
 
+def plan_further(
+    solution: Solution,
+    options: SolveOptions,
+    *,
+    stages: Stages | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """Search on where time cut a plan short; of a plan in rounds, in the last one.
+
+    Args:
+        solution: What was found so far; the new plan costs no more.
+        options: For the rest of the search.
+        stages: Where to count the time.
+        progress: Told of a long solve.
+    """
+    clock = stages or Stages()
+    with clock.time("solve"):
+        result = _solved(solution.encoded.problem, options, solution.choices, progress)
+    with clock.time("account"):
+        found = _solution(solution.encoder, solution.encoded, result)
+    if not solution.rounds:
+        return found
+    last = replace(solution.rounds[-1], decoded=found.decoded, account=found.account)
+    return replace(found, rounds=(*solution.rounds[:-1], last))
+
+
+def _solved(
+    problem: Problem,
+    options: SolveOptions,
+    hint: Sequence[int] | None,
+    progress: Callable[[Progress], None] | None,
+) -> Result:
+    return solve(
+        problem,
+        backend=options.backend,
+        time_limit_seconds=options.time_limit_seconds,
+        seed=options.seed,
+        relative_gap=options.relative_gap,
+        hint=hint,
+        progress=progress,
+    )
+
+
 def _solve_round(
     encoder: Encoder,
     options: SolveOptions,
@@ -183,18 +235,19 @@ def _solve_round(
         candidates.index(decided[op]) if decided.get(op) in candidates else 0
         for op, candidates in zip(encoded.ops, encoded.candidates, strict=True)
     ]
+    hint += [_as_made(encoded, read, hint) for read in encoded.reads]
     with clock.time("solve"):
-        result = solve(
-            encoded.problem,
-            backend=options.backend,
-            time_limit_seconds=options.time_limit_seconds,
-            seed=options.seed,
-            relative_gap=options.relative_gap,
-            hint=hint if decided else None,
-            progress=progress,
-        )
+        result = _solved(encoded.problem, options, hint if decided else None, progress)
     with clock.time("account"):
         return _solution(encoder, encoded, result)
+
+
+def _as_made(encoded: Encoded, read: SharedRead, choices: Sequence[int]) -> int:
+    """The choice of a shared read that moves nothing."""
+    maker = encoded.graph.ops[encoded.graph.values[read.value].op]
+    node = encoded.node_by_op[maker.index]
+    made = encoded.candidates[node][choices[node]].results[maker.results.index(read.value)]
+    return read.layouts.index(made)
 
 
 @contextmanager
@@ -244,7 +297,7 @@ def _solution(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
     if choices is None:
         choices = result.least_peak_choices
     if choices is None and result.status is Status.NO_SOLUTION:
-        raise InputError(
+        raise NoPlanInTimeError(
             "the solver found no plan before its time was up",
             where=f"time limit, after {sum(result.seconds_by_stage.values()):.1f} s",
             fix="raise time_limit_seconds",
@@ -292,6 +345,7 @@ def price_layouts(
             own = own.copy()
             own[[i for i, ok in enumerate(admitted) if not ok]] = FORBIDDEN
         costs.append(own)
+    costs += encoded.problem.node_costs[len(encoded.ops) :]
     problem = replace_costs(encoded.problem, tuple(costs))
     result = solve(
         problem,
@@ -356,6 +410,27 @@ def seconds_with(
     if priced is None or any(priced.decoded.layouts[value] != layouts[value] for value in changed):
         return None
     return priced.account.compute_seconds + priced.account.communication_seconds
+
+
+def solve_again(
+    solution: Solution, problem: Problem, options: SolveOptions, hint: Sequence[int] | None = None
+) -> tuple[Result, Solution | None]:
+    """Solve the problem of a plan again with other costs, its memory limit included.
+
+    Args:
+        solution: The plan.
+        problem: Its problem with other costs.
+        options: For the solve.
+        hint: Choices to start from.
+
+    Returns:
+        How the solve ended, and the plan found; the leanest one where none fits; None: no choices
+        at all.
+    """
+    result = _solved(problem, options, hint, None)
+    if result.choices is None and result.least_peak_choices is None:
+        return result, None
+    return result, _solution(solution.encoder, replace(solution.encoded, problem=problem), result)
 
 
 def replace_costs(problem: Problem, node_costs: tuple[npt.NDArray[np.int64], ...]) -> Problem:

@@ -150,6 +150,10 @@ class ReshardTable:
     first_step: npt.NDArray[np.int32]
     steps: tuple[Step, ...]
 
+    def step_seconds(self, step: Step) -> float:
+        """Seconds of one step of a chain."""
+        return float(self.seconds[self.index[step.before], self.index[step.after]])
+
     def chain(self, start: Layout, end: Layout) -> tuple[Step, ...]:
         """The cheapest steps from one layout to another, in order."""
         at, goal = self.index[start], self.index[end]
@@ -159,6 +163,36 @@ class ReshardTable:
             found.append(step)
             at = self.index[step.after]
         return tuple(found)
+
+
+def turned_shares(table: ReshardTable, parts: MeshParts, shape: Sequence[int]) -> FloatArray:
+    """How much is gathered along a dimension that is not the leading one of what a device holds.
+
+    Returns:
+        float64[num_layouts, num_layouts]: of every chain, the share of the tensor that a device
+        has after the largest such gather; 0 where there is none.
+    """
+    by_step = np.array([_turned_share(step, parts, shape) for step in table.steps] or [0.0])
+    after = np.array([table.index[step.after] for step in table.steps] or [0], dtype=np.int64)
+    goals = np.arange(len(table.layouts))
+    at = np.broadcast_to(goals[:, None], table.first_step.shape)
+    found = np.zeros(table.first_step.shape)
+    while True:
+        step = table.first_step[at, goals]
+        if (step < 0).all():
+            return found
+        found = np.maximum(found, np.where(step < 0, 0.0, by_step[step]))
+        at = np.where(step < 0, at, after[step])
+
+
+def _turned_share(step: Step, parts: MeshParts, shape: Sequence[int]) -> float:
+    if step.kind is not StepKind.ALL_GATHER:
+        return 0.0
+    held = parts.local_shape(step.after, shape)
+    grown = next(i for i, cut in enumerate(step.before) if cut != step.after[i])
+    if prod(held[:grown]) == 1:
+        return 0.0
+    return 1.0 / parts.num_shards(part for dim in step.after for part in dim)
 
 
 @dataclass(slots=True)

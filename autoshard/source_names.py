@@ -36,6 +36,7 @@ def with_short_sources(plan: PlanData) -> PlanData:
     memory = plan.memory
     texts = {op.source for op in plan.ops} | {collective.op for collective in plan.collectives}
     texts |= {live.source for live in memory.live_at_peak} | {memory.peak_where, *plan.notes}
+    texts |= {held.source for held in memory.held}
     texts |= {asked.where for found in plan.rounds for asked in found.asked}
     texts |= {line.source for line in plan.listing} | {term.text for term in plan.asked}
     texts |= {one.source for one in plan.products}
@@ -50,6 +51,7 @@ def with_short_sources(plan: PlanData) -> PlanData:
             live_at_peak=tuple(
                 replace(live, source=shorten(live.source)) for live in memory.live_at_peak
             ),
+            held=tuple(replace(held, source=shorten(held.source)) for held in memory.held),
         ),
         notes=tuple(map(shorten, plan.notes)),
         rounds=tuple(

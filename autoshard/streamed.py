@@ -22,6 +22,7 @@ from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.loops import Message, messages
 
 HEAVY_SHARE = 1 / 16  # of the memory budget: a gathered operand below it is not worth steps
+LIGHT_SHARE = HEAVY_SHARE / 4  # a panel below it is not worth more steps
 NUM_STEPS = (4, 16, 64)
 
 
@@ -94,7 +95,7 @@ class StreamOffers:
                     operands=operands,
                     streamed=Streamed(plain.operands, over, extent // num_steps, num_steps),
                 )
-                if largest // num_steps < self.heavy_bytes:
+                if largest // num_steps < self.heavy_bytes * LIGHT_SHARE / HEAVY_SHARE:
                     break
 
     def _homes(self, op: Op, rule: Rule, plain: Candidate, position: int) -> Iterator[Layout]:

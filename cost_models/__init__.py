@@ -1,5 +1,12 @@
 """What machines can do and what collectives and ops cost on them; knows nothing of JAX."""
 
+from cost_models.algorithms import (
+    Algorithm,
+    all_gather_algorithms,
+    all_reduce_algorithms,
+    fastest,
+    reduce_scatter_algorithms,
+)
 from cost_models.catalog import CATALOG, get_hardware
 from cost_models.collectives import (
     LinearCost,
@@ -16,6 +23,8 @@ from cost_models.hardware import (
     Link,
     Memory,
     PeakFlops,
+    RingOrder,
+    ScatteredAccess,
     Switch,
     Torus,
     verify_hardware,
@@ -26,13 +35,17 @@ from cost_models.hardware_file import (
     parse_hardware,
     save_hardware,
 )
+from cost_models.links import AxisLink, DimPart, GroupDim, LinkDim, group_dims
+from cost_models.measured import Measured
 from cost_models.model import AlphaBetaModel, AxisPart, CostModel
 from cost_models.roofline import OP_CLASSES, dtype_family, matmul_tile_efficiency, op_seconds
-from cost_models.topology import AxisLink, DimPart, GroupDim, LinkDim, group_dims, layout_mesh
+from cost_models.slices import with_slices
+from cost_models.topology import MeshLayout, layout_mesh, place_mesh
 
 __all__ = [
     "CATALOG",
     "OP_CLASSES",
+    "Algorithm",
     "AlphaBetaModel",
     "AxisLink",
     "AxisPart",
@@ -45,14 +58,21 @@ __all__ = [
     "LinearCost",
     "Link",
     "LinkDim",
+    "Measured",
     "Memory",
+    "MeshLayout",
     "PeakFlops",
+    "RingOrder",
+    "ScatteredAccess",
     "Switch",
     "Torus",
+    "all_gather_algorithms",
     "all_gather_cost",
+    "all_reduce_algorithms",
     "all_reduce_cost",
     "all_to_all_cost",
     "dtype_family",
+    "fastest",
     "format_hardware",
     "get_hardware",
     "group_dims",
@@ -62,7 +82,10 @@ __all__ = [
     "op_seconds",
     "parse_hardware",
     "permute_cost",
+    "place_mesh",
+    "reduce_scatter_algorithms",
     "reduce_scatter_cost",
     "save_hardware",
     "verify_hardware",
+    "with_slices",
 ]

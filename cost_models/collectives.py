@@ -1,5 +1,8 @@
 """Seconds of collectives in the alpha-beta model: a fixed part and a part per byte.
 
+Every collective is run level by level here: the network between slices or nodes, then all
+dimensions of a torus at once, or the switch. Other ways to run them are in `algorithms`.
+
 `full_bytes` is per device and always the larger side: of an all-gather the gathered result, of a
 reduce-scatter, all-reduce, all-to-all or permutation the operand. A group of one device costs
 nothing. Amounts may be NumPy arrays.
@@ -18,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.errors import CostModelError
-from cost_models.topology import GroupDim, gather_seconds_per_byte
+from cost_models.links import GroupDim, gather_seconds_per_byte
 
 FloatArray = NDArray[np.float64]
 Amount = TypeVar("Amount", float, FloatArray)
@@ -110,12 +113,15 @@ def all_to_all_cost(dims: tuple[GroupDim, ...], launch_seconds: float = 0.0) -> 
 def permute_cost(dims: tuple[GroupDim, ...], launch_seconds: float = 0.0) -> LinearCost:
     """Every device sends its operand to one other device, whichever it is.
 
-    A shift to the neighbour costs one link; a general permutation on a long ring crosses it.
+    A shift to the neighbour costs one link; a general permutation on a long ring crosses it. A
+    switch or network takes one message, however many devices it joins.
     """
     if not dims:
         return FREE
+    num_steps = (1 if dim.kind in ("switch", "network") else dim.steps for dim in dims)
     return LinearCost(
-        launch_seconds + _steps_seconds(dims),
+        launch_seconds
+        + sum(steps * dim.latency_seconds for steps, dim in zip(num_steps, dims, strict=True)),
         max(dim.permute_seconds_per_byte for dim in dims),
     )
 

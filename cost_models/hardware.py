@@ -7,12 +7,14 @@ CPU devices. `catalog` holds the known machines, `hardware_file` reads one's own
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from cost_models.errors import CostModelError
+from cost_models.measured import Measured, verify_measured
 from cost_models.quantities import (
     Bytes,
     BytesPerSecond,
@@ -20,13 +22,18 @@ from cost_models.quantities import (
     Count,
     FlopsPerSecond,
     Fraction,
+    Hertz,
+    Index,
     Quantity,
     Seconds,
+    SmallFraction,
     quantity_problem,
 )
 
 Backend: TypeAlias = Literal["cpu", "tpu", "gpu"]
 SliceShape: TypeAlias = tuple[Count, ...]
+AlgorithmName: TypeAlias = Literal["levels", "ring", "tree", "doubling", "in-switch"]
+"""Ways to run a collective; see `cost_models.algorithms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +73,8 @@ class Compute:
         matmul_tile: (m, n, k) elements that a matrix unit works on at once; a local matmul is
             padded up to it. (1, 1, 1) where padding does not matter.
         kernel_launch_seconds: Fixed price of one kernel or fused op.
+        clock_hertz: Clock of the matrix units, which a TPU compiler's cycles count; None where it
+            is not known or nothing counts in it.
         source: Where the numbers are from.
     """
 
@@ -73,7 +82,17 @@ class Compute:
     vector: PeakFlops
     matmul_tile: tuple[Count, Count, Count]
     kernel_launch_seconds: Seconds
+    clock_hertz: Hertz | None = None
     source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScatteredAccess:
+    """Share of the memory bandwidth that ops with scattered accesses reach."""
+
+    gather: SmallFraction
+    scatter: SmallFraction
+    sort: SmallFraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +104,14 @@ class Memory:
         reserved_bytes: What the runtime keeps for itself; a program cannot use it.
         bytes_per_second: Peak of reads and writes together.
         source: Where the numbers are from.
+        scattered: What gathers, scatters and sorts reach; None for the roofline's own shares.
     """
 
     capacity_bytes: CapacityBytes
     reserved_bytes: Bytes
     bytes_per_second: BytesPerSecond
     source: str
+    scattered: ScatteredAccess | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +137,22 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RingOrder:
+    """How JAX numbers the devices of one small slice: not row by row, but round a ring.
+
+    Attributes:
+        shape: Of the slice, in chips.
+        devices: devices[i] is the place of mesh device i, counted with the devices of a chip
+            fastest, then the first dimension, then the second, then the third.
+        only_whole: True where it is used for meshes of one axis alone.
+    """
+
+    shape: SliceShape
+    devices: tuple[Index, ...]
+    only_whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Torus:
     """Chips joined to their neighbours in a grid that may close into rings.
 
@@ -128,6 +165,7 @@ class Torus:
         wrap_needs_every_dim: The rule must hold in all dimensions or none closes.
         devices_per_chip: JAX devices on one chip.
         chip_link: Between the devices of one chip; needed where there are several.
+        ring_orders: Slices whose devices JAX numbers round a ring.
         source: Where the rules are from.
     """
 
@@ -138,6 +176,7 @@ class Torus:
     wrap_needs_every_dim: bool
     devices_per_chip: Count
     chip_link: Link | None
+    ring_orders: tuple[RingOrder, ...] = ()
     source: str
 
     def wraps(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
@@ -155,11 +194,15 @@ class Switch:
     Attributes:
         link: From one device into the switch.
         domain_size: Devices on one switch; beyond it the network starts.
-        source: Where the number is from.
+        reduction_efficiency: Fraction of the link that an all-reduce reaches whose sums the switch
+            itself makes, so that each device sends and receives every byte once; None where
+            the switch does not add.
+        source: Where the numbers are from.
     """
 
     link: Link
     domain_size: Count
+    reduction_efficiency: Fraction | None = None
     source: str
 
 
@@ -177,6 +220,10 @@ class Hardware:
         torus: Links of a torus machine; it has no `switch` then.
         switch: Links of a switched machine; it has no `torus` then.
         network: One device's share of the network between slices or nodes, if there is one.
+        num_slices: Slices or nodes of the machine; None: as many as a mesh needs. Given, a mesh
+            must have as many devices as the machine.
+        algorithms: How the backend's library can run collectives; the fastest is taken.
+        measured: What was measured on it, if it was calibrated; its collectives come first.
 
     Raises:
         CostModelError: Numbers out of range or at odds with one another; every one is named.
@@ -191,6 +238,9 @@ class Hardware:
     torus: Torus | None
     switch: Switch | None
     network: Link | None
+    num_slices: Count | None = None
+    algorithms: tuple[AlgorithmName, ...] = ("levels",)
+    measured: Measured | None = None
 
     def __post_init__(self) -> None:
         problems = verify_hardware(self)
@@ -208,22 +258,38 @@ def verify_hardware(hardware: Hardware) -> tuple[str, ...]:
             f"`memory.reserved_bytes` is {hardware.memory.reserved_bytes}; expected less than "
             f"`memory.capacity_bytes`, {hardware.memory.capacity_bytes}"
         )
-    torus = hardware.torus
-    if torus is not None:
-        problems.extend(
-            f"`torus.slice_shapes[{index}]` has {len(shape)} dimensions; "
-            f"expected `torus.num_dims`, {torus.num_dims}"
-            for index, shape in enumerate(torus.slice_shapes)
-            if len(shape) != torus.num_dims
-        )
-        if not torus.slice_shapes:
-            problems.append("`torus.slice_shapes` is empty; expected at least one shape")
-        if torus.devices_per_chip > 1 and torus.chip_link is None:
-            problems.append(
-                f"`torus.chip_link` is null; expected a link, since "
-                f"`torus.devices_per_chip` is {torus.devices_per_chip}"
-            )
+    if (hardware.num_slices or 1) > 1 and hardware.network is None:
+        problems.append(f"`network` is null; expected a link between {hardware.num_slices} slices")
+    if not hardware.algorithms:
+        problems.append("`algorithms` is empty; expected at least one")
+    if hardware.torus is not None:
+        problems.extend(_torus_problems(hardware.torus))
+    if hardware.measured is not None:
+        problems.extend(verify_measured(hardware.measured))
     return tuple(problems)
+
+
+def _torus_problems(torus: Torus) -> Iterator[str]:
+    for index, shape in enumerate(torus.slice_shapes):
+        if len(shape) != torus.num_dims:
+            yield (
+                f"`torus.slice_shapes[{index}]` has {len(shape)} dimensions; "
+                f"expected `torus.num_dims`, {torus.num_dims}"
+            )
+    if not torus.slice_shapes:
+        yield "`torus.slice_shapes` is empty; expected at least one shape"
+    if torus.devices_per_chip > 1 and torus.chip_link is None:
+        yield (
+            f"`torus.chip_link` is null; expected a link, since "
+            f"`torus.devices_per_chip` is {torus.devices_per_chip}"
+        )
+    for index, order in enumerate(torus.ring_orders):
+        num_devices = math.prod(order.shape) * torus.devices_per_chip
+        if len(order.shape) != torus.num_dims or sorted(order.devices) != list(range(num_devices)):
+            yield (
+                f"`torus.ring_orders[{index}]` does not name each device of a slice of shape "
+                f"{list(order.shape)} once"
+            )
 
 
 def hardware_error(problems: tuple[str, ...] | list[str], *, where: str) -> CostModelError:

@@ -12,6 +12,8 @@ The file has the fields of `Hardware` as keys, sections nested as the dataclasse
     switch: {link: {...}, domain_size: 8, source: ...}
     network: {bytes_per_second: 50.0e+9, ..., source: ...}
 
+Fields that have a default may be left out.
+
 `format_hardware(get_hardware("h100"))` prints a whole one to start from.
 """
 
@@ -34,16 +36,27 @@ from cost_models.hardware import (
     hardware_error,
     quantity_of,
 )
+from cost_models.measured import CollectiveSample, OpSample
 from cost_models.quantities import Quantity, quantity_problem
 
+_NUMBER = r"(?P<number>[0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*"
+_PREFIX = r"(?P<prefix>[kmgtp]?)(?P<binary>i?)"
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
-_WITH_UNIT = re.compile(
-    r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<prefix>[kmgtp]?)(?P<binary>i?)"
-    r"(?P<unit>bits?/s|bps|b/s|bytes(?:/s)?|b|flops?/?s?|ops)",
-    re.IGNORECASE,
+_SMALL_PREFIXES = {"": 1.0, "m": 1e-3, "u": 1e-6, "\u00b5": 1e-6, "n": 1e-9}
+_UNITS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("seconds", re.compile(_NUMBER + "(?P<prefix>[mun\u00b5]?)s(ec(onds?)?)?")),
+    (
+        "bytes per second",
+        re.compile(
+            rf"{_NUMBER}{_PREFIX}(?P<unit>bits?/s(ec)?|bps|b/s|bytes/s(ec)?)", re.IGNORECASE
+        ),
+    ),
+    ("bytes", re.compile(rf"{_NUMBER}{_PREFIX}(?P<unit>bytes|bits?|b)", re.IGNORECASE)),
+    ("FLOP per second", re.compile(rf"{_NUMBER}{_PREFIX}(flops?(/s)?|ops?(/s)?)", re.IGNORECASE)),
+    ("cycles per second", re.compile(rf"{_NUMBER}{_PREFIX}hz", re.IGNORECASE)),
+    ("a fraction of the peak", re.compile(rf"{_NUMBER}%")),
 )
-_TIME_PREFIXES = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_WITH_TIME = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<prefix>[mun]?)s")
+"""What a number with a unit measures, and how it is written."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -61,6 +74,21 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+class _Row(dict[str, Any]):
+    """Fields that are written on one line: there are many samples."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML's safe dumper that knows rows."""
+
+
+def _row(dumper: _Dumper, row: _Row) -> yaml.Node:
+    return dumper.represent_mapping("tag:yaml.org,2002:map", row.items(), flow_style=True)
+
+
+_Dumper.add_representer(_Row, _row)
 
 
 def load_hardware(path: str | os.PathLike[str]) -> Hardware:
@@ -102,8 +130,13 @@ def parse_hardware(text: str, *, where: str = "hardware description") -> Hardwar
 
 def format_hardware(hardware: Hardware) -> str:
     """The machine as YAML text that `parse_hardware` reads back to an equal value."""
-    return yaml.safe_dump(
-        _plain(hardware), sort_keys=False, default_flow_style=False, allow_unicode=True, width=100
+    return yaml.dump(
+        _plain(hardware),
+        Dumper=_Dumper,
+        sort_keys=False,
+        default_flow_style=False,
+        allow_unicode=True,
+        width=100,
     )
 
 
@@ -133,9 +166,10 @@ def save_hardware(hardware: Hardware, path: str | os.PathLike[str]) -> None:
 
 def _plain(value: object) -> Any:
     if dataclasses.is_dataclass(value):
-        return {
+        fields = {
             field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
+        return _Row(fields) if isinstance(value, (CollectiveSample, OpSample)) else fields
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
@@ -179,12 +213,13 @@ def _read_section(value: object, kind: type, path: str, problems: list[str]) -> 
         for key in value
         if key not in hints
     )
+    optional = _optional_fields(kind)
     read: dict[str, object] = {}
     for field, hint in hints.items():
         inner = _inner(path, field)
         if field in value:
             read[field] = _read(value[field], hint, inner, problems)
-        else:
+        elif field not in optional:
             problems.append(f"`{inner}` is missing{_expectation(hint)}")
     if len(problems) > before:
         return None
@@ -193,6 +228,15 @@ def _read_section(value: object, kind: type, path: str, problems: list[str]) -> 
     except CostModelError as error:
         problems.extend(line.strip("- ") for line in error.what.splitlines()[1:])
         return None
+
+
+def _optional_fields(kind: type) -> frozenset[str]:
+    return frozenset(
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is not dataclasses.MISSING
+        or field.default_factory is not dataclasses.MISSING
+    )
 
 
 def _inner(path: str, field: str) -> str:
@@ -227,9 +271,8 @@ def _read_number(
     elif isinstance(value, str):
         number = _number_in(value)
     if number is None:
-        problems.append(
-            f"`{path}` is {value!r}; expected {quantity.unit}, {_suggestion(value, quantity)}"
-        )
+        instead = _suggestion(value, quantity, whole)
+        problems.append(f"`{path}` is {value!r}; expected {quantity.unit}, {instead}")
         return None
     problem = quantity_problem(number, quantity)
     if not problem and whole and number != int(number):
@@ -248,25 +291,35 @@ def _number_in(text: str) -> float | None:
         return None
 
 
-def _suggestion(value: object, quantity: Quantity) -> str:
+def _suggestion(value: object, quantity: Quantity, whole: bool) -> str:
     """What to write instead of a number with a unit; an example where that cannot be told."""
     text = value.strip() if isinstance(value, str) else ""
-    if match := _WITH_TIME.fullmatch(text):
-        number = float(match["number"]) * _TIME_PREFIXES[match["prefix"]]
-        return f"so write {_yaml_number(number)}"
-    match = _WITH_UNIT.fullmatch(text)
-    if match is None:
-        return f"such as {quantity.example}"
+    for measured, pattern in _UNITS:
+        match = pattern.fullmatch(text)
+        if match is None:
+            continue
+        if measured != quantity.unit:
+            return f"not {measured}, such as {quantity.example}"
+        number = float(match["number"]) * _scale(measured, match)
+        return f"so write {round(number) if whole else _yaml_number(number)}"
+    return f"such as {quantity.example}"
+
+
+def _scale(measured: str, match: re.Match[str]) -> float:
+    """What a unit multiplies its number with."""
+    if measured == "a fraction of the peak":
+        return 0.01
+    if measured == "seconds":
+        return _SMALL_PREFIXES[match["prefix"]]
     prefix = match["prefix"].lower()
     if match["binary"] and prefix:
         scale = 1024.0 ** ("kmgtp".index(prefix) + 1)
     else:
         scale = _PREFIXES[prefix]
-    number = float(match["number"]) * scale
-    if match["unit"].lower().startswith("bit") or match["unit"] in ("b", "b/s", "bps"):
-        number /= 8
-    return f"so write {_yaml_number(number)}"
+    unit = match.groupdict().get("unit") or ""
+    is_bits = unit.lower().startswith("bit") or unit in ("b", "b/s", "bps")
+    return scale / 8 if is_bits else scale
 
 
 def _yaml_number(number: float) -> str:
-    return str(yaml.safe_dump(number)).removesuffix("...\n").strip()
+    return str(yaml.safe_dump(float(f"{number:.12g}"))).removesuffix("...\n").strip()

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from cost_models.algorithms import (
+    LEVELS,
+    Algorithm,
+    all_gather_algorithms,
+    all_reduce_algorithms,
+    fastest,
+    lowest_lines,
+)
 from cost_models.collectives import (
-    FREE,
     Amount,
     LinearCost,
-    all_gather_cost,
-    all_reduce_cost,
     all_to_all_cost,
     check_amount,
     permute_cost,
-    reduce_scatter_cost,
 )
 from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware
+from cost_models.links import AxisLink, GroupDim
+from cost_models.measured import CollectiveKind
+from cost_models.measured_cost import fitted_cost
 from cost_models.roofline import busy_seconds, bytes_per_second, flops_per_second
-from cost_models.topology import AxisLink, GroupDim, group_dims, layout_mesh
+from cost_models.topology import MeshLayout, Places, place_mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +97,25 @@ class CostModel(Protocol):
         ...
 
 
-_CostFunction = Callable[[tuple[GroupDim, ...], float], LinearCost]
-
-
 class AlphaBetaModel:
     """Collectives as latency plus bytes over the mesh's links, ops as rooflines.
 
     Args:
         hardware: The machine.
         mesh: Axis sizes by name, major to minor.
-        slice_shape: Torus machines: chips along each dimension of a slice; see `layout_mesh`.
-        num_slices: Torus machines: slices joined by the network; see `layout_mesh`.
+        slice_shape: Torus machines: chips along each dimension of a slice; see `place_mesh`.
+        num_slices: Torus machines: slices joined by the network; see `place_mesh`.
+        places: Torus machines: where each device of the mesh is; see `place_mesh`.
+        traffic: Torus machines: bytes gathered along each axis, by name, 0 for those left out; the
+            axes are laid where all of them together take the least time.
+
+    Attributes:
+        layout: Where the axes lie.
+        axis_links: The link of each axis, by name.
 
     Raises:
-        CostModelError: Two axes of one name, a size below 1, a mesh the machine cannot hold.
+        CostModelError: Two axes of one name, a size below 1, a mesh the machine cannot hold,
+            traffic of an axis that the mesh has not.
     """
 
     def __init__(
@@ -112,6 +125,8 @@ class AlphaBetaModel:
         *,
         slice_shape: tuple[int, ...] | None = None,
         num_slices: int | None = None,
+        places: Places | None = None,
+        traffic: Mapping[str, float] | None = None,
     ) -> None:
         pairs = tuple(mesh.items()) if isinstance(mesh, Mapping) else tuple(mesh)
         names = [name for name, _ in pairs]
@@ -124,18 +139,26 @@ class AlphaBetaModel:
             )
         self.hardware = hardware
         self.mesh: tuple[tuple[str, int], ...] = pairs
-        links = layout_mesh(
+        unknown = sorted(set(traffic or ()) - set(names))
+        if unknown:
+            raise CostModelError(
+                f"traffic is given for axes that the mesh has not: {', '.join(unknown)}",
+                where=f"mesh {pairs}",
+                fix=f"use {', '.join(names) or 'a mesh with axes'}",
+            )
+        self.layout: MeshLayout = place_mesh(
             hardware,
             tuple(size for _, size in pairs),
             slice_shape=slice_shape,
             num_slices=num_slices,
+            places=places,
+            traffic=None if traffic is None else tuple(traffic.get(name, 0.0) for name in names),
         )
-        self.axis_links: dict[str, AxisLink] = dict(zip(names, links, strict=True))
-        self._all_gather: dict[tuple[AxisPart, ...], LinearCost] = {}
-        self._reduce_scatter: dict[tuple[AxisPart, ...], LinearCost] = {}
-        self._all_reduce: dict[tuple[AxisPart, ...], LinearCost] = {}
-        self._all_to_all: dict[tuple[AxisPart, ...], LinearCost] = {}
-        self._permute: dict[tuple[AxisPart, ...], LinearCost] = {}
+        self.axis_links: dict[str, AxisLink] = dict(zip(names, self.layout.axes, strict=True))
+        self._axis_index = {name: index for index, name in enumerate(names)}
+        self._lines: dict[CollectiveKind, dict[tuple[AxisPart, ...], tuple[LinearCost, ...]]] = {
+            kind: {} for kind in typing.get_args(CollectiveKind)
+        }
         self._rates: dict[tuple[str, str, tuple[int, int, int] | None], tuple[float, float]] = {}
 
     def all_gather_seconds(self, full_bytes: Amount, axes: tuple[AxisPart, ...]) -> Amount:
@@ -148,7 +171,7 @@ class AlphaBetaModel:
         Raises:
             CostModelError: An amount below 0, an unknown axis, a part that the axis has not.
         """
-        return self._seconds(self._all_gather, all_gather_cost, full_bytes, axes)
+        return self._seconds("all-gather", full_bytes, axes)
 
     def reduce_scatter_seconds(self, full_bytes: Amount, axes: tuple[AxisPart, ...]) -> Amount:
         """Seconds until every device holds its shard of the sum.
@@ -162,8 +185,7 @@ class AlphaBetaModel:
         Raises:
             CostModelError: An amount below 0, an unknown axis, a part that the axis has not.
         """
-        cost = reduce_scatter_cost if self.hardware.has_reduce_scatter else all_reduce_cost
-        return self._seconds(self._reduce_scatter, cost, full_bytes, axes)
+        return self._seconds("reduce-scatter", full_bytes, axes)
 
     def all_reduce_seconds(self, full_bytes: Amount, axes: tuple[AxisPart, ...]) -> Amount:
         """Seconds until every device holds the sum.
@@ -175,7 +197,7 @@ class AlphaBetaModel:
         Raises:
             CostModelError: An amount below 0, an unknown axis, a part that the axis has not.
         """
-        return self._seconds(self._all_reduce, all_reduce_cost, full_bytes, axes)
+        return self._seconds("all-reduce", full_bytes, axes)
 
     def all_to_all_seconds(self, full_bytes: Amount, axes: tuple[AxisPart, ...]) -> Amount:
         """Seconds until every device has sent a piece to every other one.
@@ -187,7 +209,7 @@ class AlphaBetaModel:
         Raises:
             CostModelError: An amount below 0, an unknown axis, a part that the axis has not.
         """
-        return self._seconds(self._all_to_all, all_to_all_cost, full_bytes, axes)
+        return self._seconds("all-to-all", full_bytes, axes)
 
     def permute_seconds(self, full_bytes: Amount, axes: tuple[AxisPart, ...]) -> Amount:
         """Seconds until every device has sent its operand to one other device.
@@ -199,7 +221,7 @@ class AlphaBetaModel:
         Raises:
             CostModelError: An amount below 0, an unknown axis, a part that the axis has not.
         """
-        return self._seconds(self._permute, permute_cost, full_bytes, axes)
+        return self._seconds("collective-permute", full_bytes, axes)
 
     def compute_seconds(
         self,
@@ -241,21 +263,65 @@ class AlphaBetaModel:
         """Bytes that a program may use on one device: the capacity less what the runtime keeps."""
         return self.hardware.memory.capacity_bytes - self.hardware.memory.reserved_bytes
 
+    def algorithms(self, kind: CollectiveKind, axes: tuple[AxisPart, ...]) -> tuple[Algorithm, ...]:
+        """The ways the machine can run a collective on a group; the price is that of the fastest.
+
+        What was measured on the machine comes as `levels` alone.
+
+        Args:
+            kind: Of collective; a reduce-scatter is an all-reduce where the compiler has none.
+            axes: The parts of mesh axes that the group spans.
+
+        Raises:
+            CostModelError: An unknown axis, a part that the axis has not.
+        """
+        dims = self._group(axes)
+        measured = self.hardware.measured
+        fit = None if measured is None else measured.collective(kind)
+        if fit is not None:
+            return (Algorithm("levels", fitted_cost(fit, dims)),)
+        if kind == "reduce-scatter" and not self.hardware.has_reduce_scatter:
+            return self.algorithms("all-reduce", axes)
+        launch = self.hardware.collective_launch_seconds
+        if kind == "all-to-all":
+            return (Algorithm("levels", all_to_all_cost(dims, launch)),)
+        if kind == "collective-permute":
+            return (Algorithm("levels", permute_cost(dims, launch)),)
+        ways = all_reduce_algorithms if kind == "all-reduce" else all_gather_algorithms
+        return ways(dims, launch, self.hardware.algorithms if dims else LEVELS)
+
+    def fastest_algorithm(
+        self, kind: CollectiveKind, full_bytes: float, axes: tuple[AxisPart, ...]
+    ) -> Algorithm:
+        """The way that wins at a size; of equal ones the first.
+
+        Args:
+            kind: Of collective.
+            full_bytes: As of the method that prices this kind.
+            axes: The parts of mesh axes that the group spans.
+
+        Raises:
+            CostModelError: An amount below 0, an unknown axis, a part that the axis has not.
+        """
+        return fastest(self.algorithms(kind, axes), full_bytes)
+
     def _seconds(
-        self,
-        known: dict[tuple[AxisPart, ...], LinearCost],
-        cost_of: _CostFunction,
-        full_bytes: Amount,
-        axes: tuple[AxisPart, ...],
+        self, kind: CollectiveKind, full_bytes: Amount, axes: tuple[AxisPart, ...]
     ) -> Amount:
-        cost = known.get(axes)
-        if cost is None:
-            dims = self._group(axes)
-            cost = cost_of(dims, self.hardware.collective_launch_seconds) if dims else FREE
-            known[axes] = cost
-        if isinstance(full_bytes, np.ndarray) or not 0 <= full_bytes < math.inf:
+        known = self._lines[kind]
+        lines = known.get(axes)
+        if lines is None:
+            lines = lowest_lines(tuple(way.cost for way in self.algorithms(kind, axes)))
+            known[axes] = lines
+        is_array = isinstance(full_bytes, np.ndarray)
+        if is_array or not 0 <= full_bytes < math.inf:
             check_amount(full_bytes, "full_bytes")
-        return cost[0] + cost[1] * full_bytes
+        seconds, seconds_per_byte = lines[0]
+        least = seconds + seconds_per_byte * full_bytes
+        for seconds, seconds_per_byte in lines[1:]:
+            other = seconds + seconds_per_byte * full_bytes
+            least = np.minimum(least, other) if is_array else min(least, other)
+        return least
 
     def _group(self, axes: tuple[AxisPart, ...]) -> tuple[GroupDim, ...]:
         """The links a group spans; checks that the parts are parts and do not overlap."""
@@ -282,7 +348,9 @@ class AlphaBetaModel:
                     where=f"mesh {dict(self.mesh)}",
                     fix="name every part of an axis once",
                 )
-        return group_dims((self.axis_links[part.name], part.pre_size, part.size) for part in axes)
+        return self.layout.group(
+            tuple((self._axis_index[part.name], part.pre_size, part.size) for part in axes)
+        )
 
 
 def _sorted(axes: tuple[AxisPart, ...]) -> list[AxisPart]:

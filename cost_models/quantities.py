@@ -34,7 +34,10 @@ Bytes = Annotated[int, Quantity("bytes", 0, 1e15, "16_000_000_000")]
 CapacityBytes = Annotated[int, Quantity("bytes", 1e6, 1e15, "16_000_000_000")]
 Seconds = Annotated[float, Quantity("seconds", 0.0, 1.0, "1.0e-6")]
 Fraction = Annotated[float, Quantity("a fraction of the peak", 1e-3, 1.0, "0.9")]
+SmallFraction = Annotated[float, Quantity("a fraction of the peak", 1e-6, 1.0, "0.25")]
+Hertz = Annotated[float, Quantity("cycles per second", 1e6, 1e11, "1.5e+9")]
 Count = Annotated[int, Quantity("a whole number", 1, 1_000_000, "8")]
+Index = Annotated[int, Quantity("a whole number", 0, 1_000_000, "3")]
 
 
 def quantity_problem(value: float, quantity: Quantity) -> str:

@@ -69,31 +69,39 @@ def dtype_family(dtype: str) -> str:
     )
 
 
-def matmul_tile_efficiency(matmul_dims: tuple[int, int, int], tile: tuple[int, int, int]) -> float:
+def matmul_tile_efficiency(
+    matmul_dims: tuple[Amount, Amount, Amount],
+    tile: tuple[int, int, int],
+    *,
+    may_turn: bool = True,
+) -> Amount:
     """Share of the work of a padded matmul that is not padding, in (0, 1].
 
     Args:
-        matmul_dims: (m, n, k) of the local product.
-        tile: (m, n, k) up to multiples of which each dimension is padded. The operands may
-            change places, so the better of (m, n) and (n, m) counts.
+        matmul_dims: (m, n, k) of the local product; numbers, or arrays of one shape.
+        tile: (m, n, k) up to multiples of which each dimension is padded.
+        may_turn: Whether the operands may change places, so that the better of (m, n) and (n, m)
+            counts. Those of a convolution may not.
 
     Raises:
         CostModelError: A dimension is below 1.
     """
     m, n, k = matmul_dims
-    if min(matmul_dims) < 1:
+    if min(float(np.min(size)) for size in matmul_dims) < 1:
         raise CostModelError(
             f"a matmul of dimensions {matmul_dims} has none to compute",
             where="argument `matmul_dims`",
             fix="give (m, n, k) of the local product, each from 1 up",
         )
-    return _fill(k, tile[2]) * max(
-        _fill(m, tile[0]) * _fill(n, tile[1]), _fill(n, tile[0]) * _fill(m, tile[1])
-    )
+    as_given = _fill(m, tile[0]) * _fill(n, tile[1])
+    turned = _fill(n, tile[0]) * _fill(m, tile[1]) if may_turn else as_given
+    if isinstance(as_given, np.ndarray) or isinstance(turned, np.ndarray):
+        return _fill(k, tile[2]) * np.maximum(as_given, turned)
+    return _fill(k, tile[2]) * max(as_given, turned)
 
 
-def _fill(size: int, tile: int) -> float:
-    return size / (math.ceil(size / tile) * tile)
+def _fill(size: Amount, tile: int) -> Amount:
+    return size / (-(-size // tile) * tile)
 
 
 def flops_per_second(
@@ -126,7 +134,18 @@ def flops_per_second(
 
 def bytes_per_second(hardware: Hardware, op_class: str) -> float:
     """Memory bandwidth that an op of this class can reach on one device."""
-    return hardware.memory.bytes_per_second * _MEMORY_EFFICIENCY.get(op_class, 1.0)
+    return hardware.memory.bytes_per_second * memory_efficiency(hardware, op_class)
+
+
+def memory_efficiency(hardware: Hardware, op_class: str) -> float:
+    """Share of the memory bandwidth that an op of this class reaches: as measured, or the house's.
+
+    "nothing", which moves no byte, has an infinite one.
+    """
+    scattered = hardware.memory.scattered
+    if scattered is not None and op_class in ("gather", "scatter", "sort"):
+        return float(getattr(scattered, op_class))
+    return _MEMORY_EFFICIENCY.get(op_class, 1.0)
 
 
 def op_seconds(

@@ -348,6 +348,8 @@ def _find_least_peak(run: Run) -> None:
     if reduced.is_infeasible or run.is_over():
         return
     grounded = Grounded.of(reduced)
+    if grounded.problem.memory_limit is None:  # all that forbidden costs leave fits
+        return
     exchange = run.exchange_for(grounded)
     if exchange.deadline is not None:
         until = time.monotonic() + run.share_of_limit(PROVEN_PEAK_SHARE)

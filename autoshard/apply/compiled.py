@@ -4,65 +4,57 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
 from autoshard.apply.hlo_text import HloModule, Instruction, parse_hlo
-from autoshard.apply.replica_groups import crossed_axes, parse_groups
-from autoshard.graph.collective import PredictedCollective
+from autoshard.apply.replica_groups import crossed_axes, is_ring_shift, parse_groups
+from autoshard.collective_comparison import (
+    ASYNC,
+    FUSED,
+    PLAIN,
+    WINDOWED,
+    CollectiveComparison,
+    CollectiveRow,
+    CompiledCollective,
+    compare_collectives,
+)
 from autoshard.sharding import AxisRef, Mesh, spanned_axes
 
-_KIND_BY_OPCODE = {
+_KINDS = {
     "all-gather": "all-gather",
-    "all-gather-start": "all-gather",
     "reduce-scatter": "reduce-scatter",
     "all-reduce": "all-reduce",
-    "all-reduce-start": "all-reduce",
     "all-to-all": "all-to-all",
     "ragged-all-to-all": "all-to-all",
     "collective-permute": "collective-permute",
-    "collective-permute-start": "collective-permute",
     "collective-broadcast": "collective-broadcast",
 }
-_FINISHES = frozenset({"async-update", "async-done"})
-"""They name the computation that their start has already run."""
+KIND_BY_OPCODE = {**_KINDS, **{f"{opcode}-start": kind for opcode, kind in _KINDS.items()}}
+ASYNC_DONE = frozenset({"async-update", "async-done", *(f"{opcode}-done" for opcode in _KINDS)})
+"""What waits for a start; the first two name the computation that their start has already run."""
+
+_ASYNC_START_MARK, _ASYNC_DONE_MARK = "AsyncCollectiveStart", "AsyncCollectiveDone"
+_WINDOWED_LOOP = re.compile(r"windowed_dot_general")
+_SCATTERED = re.compile(r"all-reduce-scatter")
+"""In the name of a fusion that sums and keeps a piece: how the TPU runs a reduce-scatter."""
+
+__all__ = [
+    "CollectiveComparison",
+    "CollectiveRow",
+    "CompiledCollective",
+    "CompiledProgram",
+    "compare_collectives",
+    "known_trip_count",
+    "read_collectives",
+    "read_compiled",
+    "read_module_collectives",
+]
 
 _KNOWN_TRIP_COUNT = re.compile(r'"?known_trip_count"?\s*:\s*\{\s*"?n"?\s*:\s*"?(\d+)"?')
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledCollective:
-    """One communication instruction of a compiled program.
-
-    Args:
-        kind: `all-gather`, `reduce-scatter`, `all-reduce`, `all-to-all`, `collective-permute`.
-        axes: The mesh axes it works over (`x`, or `x:(1)2` for a part of one); None where no mesh
-            was given or the groups follow no axes.
-        group_size: Devices in one group; for a permutation all those along the axes it crosses or,
-            without a mesh, those that its pairs connect.
-        num_groups: Groups at work at the same time.
-        bytes_per_device: The larger side: of an all-gather the result, of others the operand; all
-            tensors of a combined collective together.
-        trip_count: How often the loops around it run; 1 outside of loops.
-        is_trip_count_known: False where some loop did not tell, and was taken to run once.
-        count: How often it runs: `trip_count`, in a branch divided by the number of branches.
-        op_name: JAX's name stack, "" where the compiler dropped it.
-        source: `file.py:12`, or "".
-    """
-
-    kind: str
-    axes: tuple[str, ...] | None
-    group_size: int
-    num_groups: int
-    bytes_per_device: int
-    trip_count: int
-    is_trip_count_known: bool
-    count: float
-    op_name: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,51 +82,6 @@ class CompiledProgram:
     generated_code_bytes: int
     input_shardings: tuple[Any, ...]
     output_shardings: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRow:
-    """Bytes per device moved by one kind of collective over one set of axes.
-
-    Args:
-        kind: As in `CompiledCollective`.
-        axes: Sorted; None if the compiled program's axes are not known.
-        group_size: Devices in one group.
-        predicted_bytes: In the plan, each collective as often as it runs.
-        compiled_bytes: In the compiled program, likewise.
-        predicted_ops: What the plan has them for.
-        compiled_ops: Name stacks of those in the compiled program.
-    """
-
-    kind: str
-    axes: tuple[str, ...] | None
-    group_size: int
-    predicted_bytes: float
-    compiled_bytes: float
-    predicted_ops: tuple[str, ...]
-    compiled_ops: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveComparison:
-    """A plan's collectives beside those of the compiled program.
-
-    Args:
-        rows: By kind, axes and group size; the largest difference first.
-        predicted_bytes: Over all rows.
-        compiled_bytes: Over all rows.
-    """
-
-    rows: tuple[CollectiveRow, ...]
-    predicted_bytes: float
-    compiled_bytes: float
-
-    @property
-    def difference_percent(self) -> float:
-        """How much more the plan lists than the program has; negative for less."""
-        if self.compiled_bytes == 0:
-            return 0.0 if self.predicted_bytes == 0 else float("inf")
-        return 100.0 * (self.predicted_bytes - self.compiled_bytes) / self.compiled_bytes
 
 
 def read_compiled(compiled: jax.stages.Compiled, mesh: Mesh | None = None) -> CompiledProgram:
@@ -171,126 +118,202 @@ def read_collectives(text: str, mesh: Mesh | None = None) -> tuple[CompiledColle
     Raises:
         InputError: The text is not HLO, or spells device groups in an unknown way.
     """
-    module = parse_hlo(text)
-    return tuple(_walk(module, mesh, module.entry, 1, True, 1.0))
+    return read_module_collectives(parse_hlo(text), mesh)
 
 
-def compare_collectives(
-    predicted: Iterable[PredictedCollective], compiled: Iterable[CompiledCollective]
-) -> CollectiveComparison:
-    """Put a plan's collectives beside those of the compiled program.
+def read_module_collectives(
+    module: HloModule, mesh: Mesh | None = None
+) -> tuple[CompiledCollective, ...]:
+    """As `read_collectives`, of a module that has been parsed."""
+    return tuple(_walk(module, mesh, module.entry, _Place()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """How often something runs, and inside of what.
 
     Args:
-        predicted: Of the plan.
-        compiled: `CompiledProgram.collectives`. Without axes, kinds and group sizes are compared.
+        trip_count: Of the loops around it.
+        is_known: Whether they all tell.
+        count: The same, in a branch divided by the number of branches.
+        form: How the collectives in it run.
     """
-    compiled = tuple(compiled)
-    by_axes = all(collective.axes is not None for collective in compiled)
-    rows: dict[tuple[str, tuple[str, ...] | None, int], list[list[tuple[float, str]]]] = {}
 
-    def row(kind: str, axes: tuple[str, ...] | None, size: int) -> list[list[tuple[float, str]]]:
-        names = tuple(sorted(axes)) if by_axes and axes is not None else None
-        return rows.setdefault((kind, names, size), [[], []])
-
-    for plan in predicted:
-        entry = (plan.bytes_per_device * plan.count, plan.op)
-        row(plan.kind, plan.axes, plan.group_size)[0].append(entry)
-    for real in compiled:
-        row(real.kind, real.axes, real.group_size)[1].append(
-            (real.bytes_per_device * real.count, real.op_name)
-        )
-    made = [
-        CollectiveRow(
-            kind=kind,
-            axes=axes,
-            group_size=size,
-            predicted_bytes=sum(amount for amount, _ in planned),
-            compiled_bytes=sum(amount for amount, _ in real),
-            predicted_ops=tuple(dict.fromkeys(op for _, op in planned)),
-            compiled_ops=tuple(dict.fromkeys(op for _, op in real)),
-        )
-        for (kind, axes, size), (planned, real) in rows.items()
-    ]
-    made.sort(key=lambda r: (-abs(r.predicted_bytes - r.compiled_bytes), r.kind, r.axes or ()))
-    return CollectiveComparison(
-        rows=tuple(made),
-        predicted_bytes=sum(row.predicted_bytes for row in made),
-        compiled_bytes=sum(row.compiled_bytes for row in made),
-    )
+    trip_count: int = 1
+    is_known: bool = True
+    count: float = 1.0
+    form: str = PLAIN
 
 
 def _walk(
+    module: HloModule, mesh: Mesh | None, computation: str, place: _Place
+) -> Iterator[CompiledCollective]:
+    if _WINDOWED_LOOP.search(computation):
+        place = replace(place, form=WINDOWED)
+    started: set[int] = set()
+    for instruction in module.computations.get(computation, {}).values():
+        if instruction.opcode in KIND_BY_OPCODE:
+            found = own_collective(module, mesh, computation, instruction, place)
+            if found is not None:
+                yield found
+        elif instruction.opcode == "fusion":
+            for carried in carried_collectives(module, mesh, instruction, place):
+                if carried.channel is None or carried.channel not in started:
+                    yield carried.collective
+                if carried.channel is not None:
+                    started.add(carried.channel)
+        elif instruction.opcode not in ASYNC_DONE:
+            yield from _walk_called(module, mesh, instruction, place)
+
+
+def _walk_called(
+    module: HloModule, mesh: Mesh | None, instruction: Instruction, place: _Place
+) -> Iterator[CompiledCollective]:
+    called = [name for _, name in instruction.called()]
+    if instruction.opcode == "while":
+        trips = known_trip_count(module, instruction)
+        times = 1 if trips is None else trips
+        place = _Place(
+            place.trip_count * times,
+            place.is_known and trips is not None,
+            place.count * times,
+            place.form,
+        )
+    elif instruction.opcode == "conditional" and called:
+        place = replace(place, count=place.count / len(called))
+    elif instruction.opcode == "async-start" and place.form == PLAIN:
+        place = replace(place, form=ASYNC)
+    for name in called:
+        yield from _walk(module, mesh, name, place)
+
+
+def collectives_inside(
+    module: HloModule, mesh: Mesh | None, instruction: Instruction
+) -> tuple[CompiledCollective, ...]:
+    """The collectives in what one instruction calls, as often as one run of it runs them."""
+    return tuple(_walk_called(module, mesh, instruction, _Place()))
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedCollective:
+    """A collective in a fusion.
+
+    The TPU compiler runs one beside products by way of several fusions: one starts it, others carry
+    it on while they compute, the last one ends it. In each of them it stands whole, on one channel.
+
+    Args:
+        collective: As often as the fusion runs.
+        channel: The number that all of its fusions have alike; None where there is none.
+        starts: Whether this fusion starts it and does not wait for it.
+        ends: Whether this one waits for it.
+    """
+
+    collective: CompiledCollective
+    channel: int | None
+    starts: bool
+    ends: bool
+
+
+def carried_collectives(
+    module: HloModule,
+    mesh: Mesh | None,
+    fusion: Instruction,
+    place: _Place = _Place(),
+) -> tuple[CarriedCollective, ...]:
+    """The collectives in what a fusion calls."""
+    return tuple(
+        found
+        for _, name in fusion.called()
+        for found in _carried(module, mesh, name, place, frozenset())
+    )
+
+
+def _carried(
     module: HloModule,
     mesh: Mesh | None,
     computation: str,
-    trip_count: int,
-    is_known: bool,
-    count: float,
-) -> Iterator[CompiledCollective]:
+    place: _Place,
+    marks: frozenset[str],
+) -> Iterator[CarriedCollective]:
     instructions = module.computations.get(computation, {})
+    marks |= {
+        instruction.string("custom_call_target")
+        for instruction in instructions.values()
+        if instruction.opcode == "custom-call"
+    }
+    starts, ends = _ASYNC_START_MARK in marks, _ASYNC_DONE_MARK in marks
+    form = place.form
+    if form == PLAIN:
+        form = ASYNC if starts or ends else FUSED
     for instruction in instructions.values():
-        kind = _KIND_BY_OPCODE.get(instruction.opcode)
-        if kind is not None:
-            found = _collective(module, mesh, instructions, instruction, kind)
-            if found is not None:
-                axes, size, groups, num_bytes = found
-                yield CompiledCollective(
-                    kind=kind,
-                    axes=axes,
-                    group_size=size,
-                    num_groups=groups,
-                    bytes_per_device=num_bytes,
-                    trip_count=trip_count,
-                    is_trip_count_known=is_known,
-                    count=count,
-                    op_name=instruction.string("op_name"),
-                    source=module.source(instruction),
-                )
-            continue
-        if instruction.opcode in _FINISHES:
-            continue
-        called = list(instruction.called())
-        if instruction.opcode == "while":
-            trips = known_trip_count(module, instruction)
-            times = 1 if trips is None else trips
-            for _, name in called:
-                yield from _walk(
-                    module,
-                    mesh,
-                    name,
-                    trip_count * times,
-                    is_known and trips is not None,
-                    count * times,
-                )
-            continue
-        share = count / len(called) if instruction.opcode == "conditional" and called else count
-        for _, name in called:
-            yield from _walk(module, mesh, name, trip_count, is_known, share)
+        found = own_collective(module, mesh, computation, instruction, replace(place, form=form))
+        if found is not None:
+            if found.kind == "all-reduce" and _SCATTERED.search(computation):
+                found = replace(found, kind="reduce-scatter")
+            yield CarriedCollective(found, instruction.number("channel_id"), starts, ends)
+        elif instruction.opcode == "fusion":
+            for _, name in instruction.called():
+                yield from _carried(module, mesh, name, place, marks)
 
 
-def _collective(
+def is_async_start(instruction: Instruction) -> bool:
+    """Whether the program goes on while this runs."""
+    return instruction.opcode.endswith("-start")
+
+
+def own_collective(
     module: HloModule,
     mesh: Mesh | None,
-    instructions: dict[str, Instruction],
+    computation: str,
     instruction: Instruction,
-    kind: str,
-) -> tuple[tuple[str, ...] | None, int, int, int] | None:
-    """Axes, group size, number of groups, bytes; None where nothing moves."""
+    place: _Place = _Place(),
+) -> CompiledCollective | None:
+    """An instruction as a collective; None if it is none, or moves nothing."""
+    kind = KIND_BY_OPCODE.get(instruction.opcode)
+    if kind is None:
+        return None
+    instructions = module.computations[computation]
     groups = parse_groups(instruction.attributes, module.num_devices)
-    size = max(map(len, groups), default=1)
+    size, num_groups = max(map(len, groups), default=1), len(groups)
     if size == 1:
         return None
     num_bytes = sum(instructions[name].num_bytes for name in instruction.operands)
     if kind == "all-gather":
         num_bytes *= size
-    if mesh is None:
-        return None, size, len(groups), num_bytes
-    if kind == "collective-permute":
-        axes: tuple[AxisRef, ...] | None = crossed_axes(instruction.attributes, mesh)
-        size = math.prod(axis.size_on(mesh) for axis in axes or ())
-        return _names(axes), size, module.num_devices // size, num_bytes
-    axes = spanned_axes(groups, mesh)
-    return _names(axes), size, len(groups), num_bytes
+    axes: tuple[AxisRef, ...] | None = None
+    if mesh is not None and kind == "collective-permute":
+        axes = crossed_axes(instruction.attributes, mesh)
+        size = math.prod(axis.size_on(mesh) for axis in axes)
+        num_groups = module.num_devices // size
+    elif mesh is not None:
+        axes = spanned_axes(groups, mesh)
+    form = place.form
+    if kind == "collective-permute" and _is_windowed_step(instruction):
+        form = WINDOWED
+    elif form == PLAIN and is_async_start(instruction):
+        form = ASYNC
+    return CompiledCollective(
+        kind=kind,
+        axes=_names(axes),
+        group_size=size,
+        num_groups=num_groups,
+        bytes_per_device=num_bytes,
+        trip_count=place.trip_count,
+        is_trip_count_known=place.is_known,
+        count=place.count,
+        op_name=instruction.string("op_name"),
+        source=module.source(instruction),
+        form=form,
+    )
+
+
+def _is_windowed_step(instruction: Instruction) -> bool:
+    """Whether a permutation is one step of a windowed einsum whose loop was unrolled.
+
+    It stands for the product itself, and shifts pieces around a ring.
+    """
+    made_for = instruction.string("op_name").rpartition("/")[2]
+    return made_for.startswith("dot_general") and is_ring_shift(instruction.attributes)
 
 
 def _names(axes: tuple[AxisRef, ...] | None) -> tuple[str, ...] | None:

@@ -11,27 +11,40 @@ import jax
 from jax.sharding import NamedSharding
 
 from autoshard.apply.against_propagation import against_propagation
+from autoshard.apply.ahead.verify import VerifyOptions, verify_plan
+from autoshard.apply.logical_names import named_dims, names_by_pattern, names_from_metadata
 from autoshard.apply.minimal_set import MinimalSet, minimal_constraints
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.apply.placing import init, shard
+from autoshard.apply.plan_code import plan_code
 from autoshard.apply.propagation import Propagator
 from autoshard.apply.stablehlo.exported import exported
 from autoshard.apply.stablehlo.module_file import is_module_file
+from autoshard.apply.stablehlo.module_program import module_program
 from autoshard.apply.stablehlo.plan_module import annotated_module
 from autoshard.apply.stablehlo.planned_text import PLANNED, planned_text
 from autoshard.apply.stablehlo.platform_module import AS_WRITTEN, lowered_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
-from autoshard.collectives import ModulePrices
+from autoshard.collectives import HardwarePrices, ModulePrices
+from autoshard.compiled_prices import CompiledPrices
+from autoshard.constraints.named import named_tensor
 from autoshard.errors import InputError, PlanError
+from autoshard.explanation import Explanation
 from autoshard.frontend.fingerprint import canonical_lines
 from autoshard.frontend.key_arrays import with_word_dims
-from autoshard.frontend.meshes import concrete_mesh
+from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
+from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced, trace
+from autoshard.logical_rules import LogicalRules, find_logical_rules
 from autoshard.plan import Miss, PlanData, PlannedTensor
 from autoshard.plan_json import load_plan_data, save_plan
+from autoshard.planner import Solution
 from autoshard.propagation_comparison import PropagationComparison
-from autoshard.report import format_program, format_report
+from autoshard.report import format_program, format_report, format_summary
 from autoshard.sharding import Mesh, Sharding, is_equivalent
+from autoshard.verification import Verification
+from autoshard.why import explain_tensor
+from autoshard.why_known import known_explanation
 
 _NOT_MINIMAL = (
     "the search for the smallest set of constraints was cut short: some of them may be superfluous"
@@ -63,6 +76,8 @@ class Plan:
             None where nobody can tell.
         prices: Of single collectives and ops, for the export steps that choose; None counts the
             bytes that a device receives.
+        solution: The problem that was solved and its answer, in the planner's terms; None for a
+            plan read from a file.
     """
 
     data: PlanData
@@ -73,6 +88,7 @@ class Plan:
     static_argnums: tuple[int, ...] = ()
     price: Callable[[Mapping[str, Sharding]], float | None] | None = None
     prices: ModulePrices | None = None
+    solution: Solution | None = None
     _jax_mesh: JaxMesh | None = field(default=None, init=False)
 
     # -- what was decided -----------------------------------------------------------------------
@@ -322,6 +338,151 @@ class Plan:
             inputs=inputs,
         )
 
+    def why(
+        self, tensor: str, *, num_alternatives: int = 8, time_limit_seconds: float = 60.0
+    ) -> Explanation:
+        """Why a tensor is sharded as it is; print it, or look at its fields.
+
+        The program is planned again with the tensor held to other shardings, the most promising
+        first, everything else free to follow: what each costs more, where, whether it fits, and
+        what forbids the rest. A plan read from a file tells what it knows, without alternatives.
+
+        Args:
+            tensor: An argument, result or line in the words of constraints (`params["w1"]`,
+                `model.py:42 dot_general`), or a path (`7.0`). It has to be a single tensor.
+            num_alternatives: How many shardings to plan with at most.
+            time_limit_seconds: For all of them together.
+
+        Raises:
+            InputError: It names nothing, or several tensors; says what is close, or which.
+            PlanError: No plan was found.
+        """
+        self.data.require_feasible()
+        if self.solution is None or self.traced is None:
+            return known_explanation(self.data, tensor)
+        traced = self.traced
+        program = (
+            module_program(traced, self.solution.graph)
+            if self._is_of_module
+            else read_program(traced.jaxpr, traced.in_names, traced.out_names)
+        )
+        path, name = named_tensor(program, tensor)
+        return explain_tensor(
+            self.solution,
+            path,
+            name=name,
+            num_alternatives=num_alternatives,
+            time_limit_seconds=time_limit_seconds,
+            asked=[term.text for term in self.data.asked if path in term.paths],
+        )
+
+    def code(self) -> str:
+        """The plan as Python text to paste: `in_shardings`, `out_shardings`, and the constraints.
+
+        The constraints are comments, each with the line of the program it goes to. No device is
+        needed to write it.
+
+        Raises:
+            PlanError: No plan was found, or it was read from a file without its program.
+        """
+        self.data.require_feasible()
+        return plan_code(
+            self._program(),
+            self._arguments_as_written,
+            self._results_as_written,
+            self.constraints,
+            JaxMesh(self.mesh or abstract_mesh(self.data.mesh)),
+            function=self.data.function,
+            donate_argnums=self.donate_argnums,
+        )
+
+    def logical_rules(
+        self, names: Mapping[str, Sequence[str | None]] | None = None
+    ) -> LogicalRules:
+        """Logical-axis rules, as Flax and MaxText take them, that give arguments their shardings.
+
+        Args:
+            names: By selector of arguments (`params**["kernel"]`), the logical axis of each
+                dimension, or None for one without; the first selector that picks an argument
+                counts. Without it, the names are those that Flax keeps with its variables
+                (`nn.with_logical_partitioning`, `nnx.with_partitioning`).
+
+        Returns:
+            `(("embed", "data"), ("mlp", ("model", "x")), ("heads", None))`, in order of precedence.
+            Arguments without logical names are not spoken of.
+
+        Raises:
+            PlanError: No such rules say the plan, and which two tensors contradict one another; or
+                the plan was read from a file without its program, or not found.
+            InputError: A selector picks no argument, or the number of names is wrong.
+        """
+        self.data.require_feasible()
+        traced = self._program()
+        if names is None:
+            logical = names_from_metadata(traced)
+        else:
+            program = read_program(traced.jaxpr, traced.in_names, traced.out_names)
+            logical = names_by_pattern(program, names)
+        shardings = [tensor.sharding for tensor in self.data.arguments]
+        return find_logical_rules(named_dims(traced.in_names, logical, shardings))
+
+    def verify(
+        self,
+        topology: str = "local",
+        *,
+        windowed_einsum: bool = True,
+        compiler_options: Mapping[str, Any] | None = None,
+        timeout_seconds: float = 600.0,
+        max_tries: int = 12,
+    ) -> Verification:
+        """Compile the program for devices that need not be present, and compare with the plan.
+
+        The compiler runs in a process of its own. Where it crashes on the plan's constraints, a set
+        of them that compiles is looked for, and those that made it crash are named.
+
+        Args:
+            topology: `"v5e:4x4"`, `"2x v5e:4x4"` (slices of TPU chips, with `autoshard[tpu]`),
+                `"8xH100"`, `"2x8xB200"` (hosts of GPUs, with `autoshard[gpu-verify]`), or
+                `"local"`: the devices of this process, on CPU as many as the mesh has.
+            windowed_einsum: Whether the compiler may turn collectives beside products into loops
+                of permutations, which move more bytes.
+            compiler_options: Flags of the compiler by name.
+            timeout_seconds: For one compile.
+            max_tries: Compiles that the search for constraints that compile may take.
+
+        Raises:
+            InputError: The topology is unknown or impossible, has another number of devices than
+                the mesh, or its compiler is not installed.
+            PlanError: No plan was found, or it was read from a file without its program.
+            ExportError: The program does not lower for the platform.
+        """
+        self.data.require_feasible()
+        if self.traced is None:
+            raise PlanError(
+                "the plan was read from a file and does not know its program",
+                where=f"plan for {self.data.function}",
+                fix="read it with the function and its arguments: autoshard.load_plan(path, fn,"
+                " *args), or run `autoshard verify`, which loads them",
+            )
+        constraints = self.constraints
+        return verify_plan(
+            self.data,
+            self.traced,
+            constraints,
+            self._arguments_as_written,
+            self._results_as_written,
+            VerifyOptions(
+                topology=topology,
+                windowed_einsum=windowed_einsum,
+                compiler_options=dict(compiler_options or {}),
+                timeout_seconds=timeout_seconds,
+                max_tries=max_tries,
+            ),
+            CompiledPrices(self.prices.model, Mesh(self.data.mesh.axes))
+            if isinstance(self.prices, HardwarePrices)
+            else None,
+        )
+
     # -- as a program ---------------------------------------------------------------------------
 
     def stablehlo(self, stage: str = PLANNED, *, platform: str | None = None) -> str:
@@ -345,19 +506,8 @@ class Plan:
         return planned_text(self._annotated(platform), stage, self.prices)
 
     def _annotated(self, platform: str | None) -> bytes:
-        self._refuse_schedules()
-        program = lowered_for(self._program(), self.data.mesh, platform)
+        program = lowered_for(self._program(), self.data.mesh, platform, self.data.schedules)
         return annotated_module(program, self.data, self.constraints)
-
-    def _refuse_schedules(self) -> None:
-        """StableHLO written from the traced program has products, and no schedules for them."""
-        if self.data.schedules:
-            raise PlanError(
-                f"the plan runs {len(self.data.schedules)} products in steps, which the StableHLO"
-                " of a plan cannot say yet",
-                where=f"plan for {self.data.function}",
-                fix='use plan.jit(fn).lower(...), or plan with schedules="none"',
-            )
 
     def export(self, *, platform: str | None = None, flat: bool = False) -> jax.export.Exported:
         """The program as `jax.export` has it: `serialize()` it, and call it in another process.
@@ -408,6 +558,10 @@ class Plan:
 
     def __str__(self) -> str:
         return self.report()
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        return format_summary(self.data)
 
 
 def _as_written(

@@ -65,6 +65,26 @@ def crossed_axes(attributes: str, mesh: Mesh) -> tuple[AxisRef, ...]:
     )
 
 
+def is_ring_shift(attributes: str) -> bool:
+    """Whether a permutation sends every piece of a group to the next device, or to the one before.
+
+    Groups are rings in the order of their devices, the last one followed by the first.
+    """
+    match = _PAIRS.search(attributes)
+    if match is None:
+        return False
+    target_of = {int(a): int(b) for a, b in _PAIR.findall(match[1])}
+    groups = _connected(list(target_of.items()))
+    return bool(groups) and any(
+        all(
+            target_of.get(device) == group[(place + step) % len(group)]
+            for group in groups
+            for place, device in enumerate(group)
+        )
+        for step in (1, -1)
+    )
+
+
 def _mesh_groups(match: re.Match[str]) -> Groups:
     sizes = {name: int(size) for name, size in _MESH_AXIS.findall(match[1])}
     num_devices = math.prod(sizes.values())

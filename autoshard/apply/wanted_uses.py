@@ -8,6 +8,7 @@ from autoshard.encode import Decoded, Encoded
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.layouts import Layout, refines
 from autoshard.sharding import Sharding
+from autoshard.way_to_reader import way_to_reader
 
 # The others compute where their result is: the partitioner cuts their operands likewise unasked.
 _DECIDES_BY_OPERANDS = frozenset(
@@ -68,16 +69,17 @@ def wanted_uses(
             if place < 0:
                 continue
             use = f"{reader}<{place}"
-            for step, layout in enumerate(_stops(encoded, value, have, wanted[position])):
-                found[f"{use}~{step}"] = parts.to_sharding(layout)
+            way = () if is_slice else way_to_reader(encoded, decoded, op, position)
+            for number, step in enumerate(way[:-1]):
+                found[f"{use}~{number}"] = parts.to_sharding(step.after)
             found[use] = parts.to_sharding(wanted[position])
     for use, value in asked_uses(graph):
         (read,) = graph.ops[graph.values[value].op].operands
         have, want = decoded.layouts[read], decoded.layouts[value]
         is_made_anywhere = graph.ops[graph.values[read].op].kind is OpKind.FREE
         stops = [] if is_made_anywhere else _stops(encoded, value, have, want)
-        for step, layout in enumerate(stops):
-            found[f"{use}~{step}"] = parts.to_sharding(layout)
+        for number, layout in enumerate(stops):
+            found[f"{use}~{number}"] = parts.to_sharding(layout)
         found[use] = parts.to_sharding(want)
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from autoshard.graph.collective import WrittenCollective
+from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
 from autoshard.graph.rule import Rule
 
@@ -33,6 +34,7 @@ class OpDraft:
     note: str = ""
     operand_repeats: tuple[float, ...] = ()
     collective: WrittenCollective | None = None
+    declared: CustomCost | None = None
 
 
 @dataclass(slots=True)
@@ -188,6 +190,7 @@ class GraphBuilder:
                 draft.note,
                 draft.operand_repeats,
                 draft.collective,
+                draft.declared,
             )
             for index, draft in enumerate(self.ops)
         )

@@ -15,6 +15,7 @@ from autoshard.constraints.program import holder_of
 from autoshard.errors import AutoshardError, ExportError
 from autoshard.frontend import op_kinds
 from autoshard.frontend.asked_inside import AskedInside, AskedReads, Place, add_constraint
+from autoshard.frontend.declared_cost import declared_cost
 from autoshard.frontend.graph_builder import GraphBuilder, TensorType
 from autoshard.frontend.op_flops import op_flops
 from autoshard.frontend.op_rules import fitted_rule, own_rule, read_rule, whole_rule
@@ -267,6 +268,7 @@ class Importer:
         )
         made.op_class = op_kinds.op_class(target)
         made.collective = read_collective(op)
+        made.declared = declared_cost(op) if name == "custom_call" else None
         types = [self.build.values[v].type for v in operands]
         made.flops = op_flops(op, target, made.op_class, types, results)
         if is_kept_whole and scope.free_axes:

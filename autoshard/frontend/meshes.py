@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax._src.mesh import empty_concrete_mesh
 from jax._src.sharding_impls import _internal_use_concrete_mesh
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType
 
 from autoshard.errors import InputError
@@ -128,6 +129,27 @@ def concrete_mesh(
         tuple(axis.name for axis in axes),
         (AxisType.Auto,) * len(axes),
     )
+
+
+def device_mesh(mesh: Mesh) -> jax.sharding.Mesh | None:
+    """A JAX mesh with Auto axes over this machine's devices, in the order that suits their links.
+
+    None where there are too few. Where JAX knows no such order, devices are taken row by row.
+    """
+    devices = jax.devices()[: mesh.num_devices]
+    if len(devices) < mesh.num_devices:
+        return None
+    sizes = tuple(mesh.sizes.values())
+    try:
+        grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    except (NotImplementedError, ValueError):  # a shape, or several slices, it does not provide for
+        return concrete_mesh(Mesh(mesh.axes), devices=devices)
+    return jax.sharding.Mesh(grid, mesh.axis_names, (AxisType.Auto,) * len(sizes))
+
+
+def num_present_devices() -> int:
+    """All devices that JAX sees, those of other hosts included."""
+    return len(jax.devices())
 
 
 def ranks(ids: Sequence[int]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from autoshard.graph.program import Graph, Op, OpClass, OpKind
 _FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 _READS_FUSED = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING, OpClass.REDUCE})
 _RENAMES = frozenset({"reshape", "bitcast_convert", "transpose", "optimization_barrier"})
-_EXPENSIVE = frozenset(  # XLA does not compute these twice to save a buffer
+_EXPENSIVE = frozenset(  # XLA for hosts does not compute these twice to save a buffer
     [
         "exponential",
         "exponential_minus_one",
@@ -56,10 +56,16 @@ class Buffers:
     last_use: tuple[int, ...]
 
 
-def find_buffers(graph: Graph) -> Buffers:
-    """Decide storage and live ranges of all values of a program."""
+def find_buffers(graph: Graph, *, recomputes: bool = False) -> Buffers:
+    """Decide storage and live ranges of all values of a program.
+
+    Args:
+        graph: The program.
+        recomputes: Whether the compiler would rather compute an exponential or a quotient again in
+            each of its readers than keep it.
+    """
     consumers = consumers_of(graph)
-    stored = [_is_stored(graph, consumers, value.index) for value in graph.values]
+    stored = [_is_stored(graph, consumers, value.index, recomputes) for value in graph.values]
     owner = _owners(graph, stored, consumers)
     last = _last_uses(graph, stored, consumers)
     end = len(graph.ops)
@@ -91,7 +97,7 @@ def consumers_of(graph: Graph) -> list[list[int]]:
     return consumers
 
 
-def _is_stored(graph: Graph, consumers: list[list[int]], value: int) -> bool:
+def _is_stored(graph: Graph, consumers: list[list[int]], value: int, recomputes: bool) -> bool:
     op = graph.ops[graph.values[value].op]
     if op.kind is OpKind.FREE or not graph.values[value].shape:
         return False
@@ -102,7 +108,7 @@ def _is_stored(graph: Graph, consumers: list[list[int]], value: int) -> bool:
     readers = [graph.ops[index] for index in consumers[value]]
     if any(r.kind is not OpKind.COMPUTE or r.op_class not in _READS_FUSED for r in readers):
         return True
-    return op.name in _EXPENSIVE and len(readers) > 1
+    return not recomputes and op.name in _EXPENSIVE and len(readers) > 1
 
 
 def _is_stored_constant(op: Op) -> bool:
@@ -196,6 +202,15 @@ def _use_time(graph: Graph, value: int, reader: Op, end: int) -> int:
             time = max(time, graph.regions[region].stop)
         region = graph.regions[region].parent
     return time
+
+
+def read_stop(graph: Graph, buffers: Buffers, reader: Op) -> int:
+    """When an op needs what it reads no more: once it is run, where it is fused with its readers.
+
+    A carry is needed until the end of its loop.
+    """
+    fused = (value for value in reader.results if not buffers.is_stored[value])
+    return max(carry_stop(graph, reader), *(buffers.last_use[value] for value in fused), 0)
 
 
 def carry_stop(graph: Graph, join: Op) -> int:

@@ -9,6 +9,7 @@ from math import prod
 from typing import Literal
 
 from autoshard.graph.collective import WrittenCollective
+from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.rule import Rule
 
 
@@ -95,6 +96,7 @@ class Op:
         note: What the exporter had to say about it: why it is kept whole, when it is.
         operand_repeats: How often each operand is read, where that is not `repeat` for all.
         collective: What the op sends, where it is a collective the user wrote.
+        declared: Of a custom call, what it costs, where the program or the user says so.
     """
 
     index: int
@@ -113,6 +115,7 @@ class Op:
     note: str = ""
     operand_repeats: tuple[float, ...] = ()
     collective: WrittenCollective | None = None
+    declared: CustomCost | None = None
 
 
 @dataclass(frozen=True, slots=True)

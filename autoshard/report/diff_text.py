@@ -101,16 +101,19 @@ def _gathered(changes: tuple[Change, ...]) -> tuple[Change, ...]:
 
 
 def _numbers(changes: tuple[Change, ...]) -> FoldingTable:
-    rows = []
-    for change in changes[:_MAX_ROWS]:
-        before = _amount(change.before, change.before_number, change.unit)
-        after = _amount(change.after, change.after_number, change.unit)
-        if before == after:  # closer than three digits tell
-            before, after = change.before, change.after
-        rows.append((change.name, before, after, _relative(change)))
+    rows = [(change.name, *change_cells(change)) for change in changes[:_MAX_ROWS]]
     if len(changes) > _MAX_ROWS:
         rows.append((f"and {len(changes) - _MAX_ROWS:,} more", "", "", ""))
     return table(("what", "before", "after", ">change"), rows)
+
+
+def change_cells(change: Change) -> tuple[str, str, str]:
+    """Before, after, and by how much; numbers as people read them, as far as that tells them."""
+    before = _amount(change.before, change.before_number, change.unit)
+    after = _amount(change.after, change.after_number, change.unit)
+    if before == after:  # closer than three digits tell
+        before, after = change.before, change.after
+    return before, after, _relative(change)
 
 
 def _amount(text: str, number: float | None, unit: str) -> str:

@@ -16,6 +16,7 @@ from autoshard.plan import (
     PlannedTensor,
 )
 from autoshard.report.alike import gather_alike
+from autoshard.report.meshes import MeshRow, mesh_rows
 from autoshard.report.spec_text import format_spec
 from autoshard.source_names import with_short_sources
 
@@ -36,10 +37,13 @@ class PlanRow:
         collective_bytes: Per device, all runs.
         peak_bytes: Per device.
         fits: Whether that is within the budget.
+        overlapped_seconds: Step time with collectives beside the computing; None where the backend
+            does not do that.
     """
 
     name: str
     seconds: float
+    overlapped_seconds: float | None
     ratio: float | None
     collective_bytes: float
     peak_bytes: int
@@ -94,6 +98,23 @@ class CollectiveRow:
     num_bytes: float
     heaviest: tuple[HeavyOp, ...]
     num_other_ops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoverRow:
+    """An op and all collectives it needs.
+
+    Args:
+        op: With its source line.
+        kinds: `all-gather over data`, each once, the heaviest first.
+        count: Runs in one step.
+        num_bytes: Per device, all runs.
+    """
+
+    op: str
+    kinds: tuple[str, ...]
+    count: float
+    num_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,10 +252,13 @@ class ReportFacts:
 
     Args:
         over_budget_bytes: How far the peak is above the budget; 0 when it fits or there is none.
+        overlapped_seconds: Step time with collectives beside the computing; None where the backend
+            does not do that, or nothing communicates.
         communication_fraction: Of the step time.
         ideal_seconds: No plan costs less than this; None where nothing is proven.
         plans: Ours first.
         rounds: None where the plan was made in a single round.
+        meshes: None where the mesh was given.
     """
 
     function: str
@@ -247,6 +271,7 @@ class ReportFacts:
     seconds: float
     compute_seconds: float
     communication_seconds: float
+    overlapped_seconds: float | None
     communication_fraction: float
     collective_bytes: float
     argument_bytes: int
@@ -263,6 +288,7 @@ class ReportFacts:
     plans: tuple[PlanRow, ...]
     asked: tuple[AskedRow, ...]
     rounds: tuple[RoundRow, ...]
+    meshes: tuple[MeshRow, ...]
     arguments: tuple[TensorRow, ...]
     num_arguments: int
     num_other_arguments: int
@@ -274,6 +300,8 @@ class ReportFacts:
     collectives: tuple[CollectiveRow, ...]
     ops: tuple[OpRow, ...]
     other_ops_seconds: float
+    movers: tuple[MoverRow, ...]
+    other_movers_bytes: float
     products: tuple[ProductRow, ...]
     live: tuple[LiveRow, ...]
     other_live_bytes: int
@@ -292,7 +320,8 @@ def gather_facts(plan: PlanData) -> ReportFacts:
     over = 0 if budget is None else max(0, peak - budget)
     arguments, other_arguments, argument_rest = _tensor_rows(plan.arguments)
     results, other_results, result_rest = _tensor_rows(plan.results)
-    op_rows = _op_rows(plan.ops)
+    heavy_ops = op_rows(plan.ops)
+    movers = _mover_rows(plan.collectives)
     live_rows = _live_rows(plan.memory.live_at_peak)[:_NUM_LIVE]
     live_bytes = sum(row.local_bytes for row in live_rows)
     return ReportFacts(
@@ -306,6 +335,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         seconds=plan.seconds,
         compute_seconds=plan.compute_seconds,
         communication_seconds=plan.communication_seconds,
+        overlapped_seconds=plan.overlapped_seconds if plan.communication_seconds else None,
         communication_fraction=plan.communication_seconds / plan.seconds if plan.seconds else 0.0,
         collective_bytes=plan.collective_bytes,
         argument_bytes=plan.memory.argument_bytes,
@@ -322,6 +352,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         plans=_plan_rows(plan, fits=over == 0),
         asked=_asked_rows(plan),
         rounds=tuple(map(_round_row, plan.rounds)),
+        meshes=tuple(mesh_rows(plan)),
         arguments=arguments,
         num_arguments=len(plan.arguments),
         num_other_arguments=other_arguments,
@@ -331,8 +362,10 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         num_other_results=other_results,
         other_results_bytes=result_rest,
         collectives=_collective_rows(plan.collectives),
-        ops=tuple(op_rows[:_NUM_OPS]),
-        other_ops_seconds=sum(row.seconds for row in op_rows[_NUM_OPS:]),
+        ops=tuple(heavy_ops[:_NUM_OPS]),
+        other_ops_seconds=sum(row.seconds for row in heavy_ops[_NUM_OPS:]),
+        movers=tuple(movers[:_NUM_OPS]),
+        other_movers_bytes=sum(row.num_bytes for row in movers[_NUM_OPS:]),
         products=tuple(_product_rows(plan.products)),
         live=tuple(live_rows),
         other_live_bytes=max(0, peak - live_bytes),
@@ -363,6 +396,7 @@ def _plan_rows(plan: PlanData, *, fits: bool) -> tuple[PlanRow, ...]:
     ours = PlanRow(
         name="this plan",
         seconds=plan.seconds,
+        overlapped_seconds=plan.overlapped_seconds,
         ratio=None,
         collective_bytes=plan.collective_bytes,
         peak_bytes=plan.memory.peak_bytes,
@@ -374,6 +408,7 @@ def _plan_rows(plan: PlanData, *, fits: bool) -> tuple[PlanRow, ...]:
             PlanRow(
                 name=baseline.name,
                 seconds=baseline.seconds,
+                overlapped_seconds=baseline.overlapped_seconds,
                 ratio=baseline.seconds / plan.seconds if plan.seconds else float("inf"),
                 collective_bytes=baseline.collective_bytes,
                 peak_bytes=baseline.peak_bytes,
@@ -427,7 +462,7 @@ def _tensor_rows(tensors: Sequence[PlannedTensor]) -> tuple[tuple[TensorRow, ...
             local_bytes=sum(tensors[position].local_bytes for position in positions),
         )
         for name, (type_text, spec), positions in gather_alike(
-            (tensor.name, (_type_text(tensor), format_spec(tensor.sharding))) for tensor in tensors
+            (tensor.name, (type_text(tensor), format_spec(tensor.sharding))) for tensor in tensors
         )
     ]
     heaviest = sorted(range(len(rows)), key=lambda index: -rows[index].local_bytes)
@@ -440,7 +475,8 @@ def _tensor_rows(tensors: Sequence[PlannedTensor]) -> tuple[tuple[TensorRow, ...
     )
 
 
-def _type_text(tensor: PlannedTensor) -> str:
+def type_text(tensor: PlannedTensor) -> str:
+    """`f32[512, 2048]`."""
     return f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
 
 
@@ -472,7 +508,29 @@ def _collective_rows(collectives: Iterable[PredictedCollective]) -> tuple[Collec
     return tuple(sorted(rows, key=lambda row: (-row.num_bytes, row.kind, row.axes)))
 
 
-def _op_rows(ops: Iterable[PlannedOp]) -> list[OpRow]:
+def _mover_rows(collectives: Iterable[PredictedCollective]) -> list[MoverRow]:
+    by_op: dict[str, list[PredictedCollective]] = {}
+    for collective in collectives:
+        by_op.setdefault(collective.op, []).append(collective)
+    rows = [
+        MoverRow(
+            op=op,
+            kinds=tuple(
+                dict.fromkeys(
+                    f"{one.kind} over {', '.join(one.axes)}"
+                    for one in sorted(members, key=lambda one: -one.bytes_per_device * one.count)
+                )
+            ),
+            count=sum(one.count for one in members),
+            num_bytes=sum(one.bytes_per_device * one.count for one in members),
+        )
+        for op, members in by_op.items()
+    ]
+    return sorted(rows, key=lambda row: -row.num_bytes)
+
+
+def op_rows(ops: Iterable[PlannedOp]) -> list[OpRow]:
+    """All ops, those alike as one, the longest first."""
     groups: dict[tuple[str, str, str, str], list[PlannedOp]] = {}
     for op in ops:
         key = (op.name, op.source, op.result, format_spec(op.sharding))

@@ -13,15 +13,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from autoshard.report.markup import visible
+
 _NARROWEST_TABLE = 70  # columns; below it, lists read better
 
 
 def plain(text: str, style: str = "") -> Text:
     """Text as it is, but for control characters, which are shown instead of obeyed."""
-    shown = "".join(
-        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
-    )
-    return Text.assemble((shown, style))
+    return Text.assemble((visible(text), style))
 
 
 def heading(text: str, remark: str = "") -> Text:

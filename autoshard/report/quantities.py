@@ -47,7 +47,7 @@ def format_ratio(ratio: float) -> str:
 
 def format_count(count: float) -> str:
     """`3`, `2.5`, `12,000`."""
-    return f"{count:,.0f}" if count == round(count) or count >= 1000 else f"{count:.3g}"
+    return f"{count:,.0f}" if count >= 1000 or count == round(count) else f"{count:.3g}"
 
 
 def _three_digits(number: float) -> str:

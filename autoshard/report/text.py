@@ -18,6 +18,7 @@ from autoshard.report.facts import (
     gather_facts,
 )
 from autoshard.report.layout import heading, indented, plain, print_on, render_text, section, table
+from autoshard.report.meshes import meshes_section
 from autoshard.report.quantities import (
     format_bytes,
     format_count,
@@ -56,6 +57,7 @@ def _report(facts: ReportFacts) -> RenderableType:
         return Group(
             _title(facts),
             _missed(facts),
+            meshes_section(facts.meshes),
             _asked(facts),
             _rounds(facts),
             _live(facts),
@@ -65,6 +67,7 @@ def _report(facts: ReportFacts) -> RenderableType:
         _title(facts),
         _totals(facts),
         _plans(facts),
+        meshes_section(facts.meshes),
         _asked(facts),
         _rounds(facts),
         _tensors(
@@ -83,6 +86,7 @@ def _report(facts: ReportFacts) -> RenderableType:
         ),
         _collectives(facts.collectives),
         _ops(facts),
+        _movers(facts),
         _products(facts.products),
         _live(facts),
         _constraints(facts),
@@ -100,7 +104,7 @@ def _totals(facts: ReportFacts) -> RenderableType:
     rows: list[tuple[str, str | Text]] = [
         (
             "status",
-            plain(f"{facts.status}: {_proof(facts)}", "green"),
+            plain(f"{facts.status}: {proof_text(facts)}", "green"),
         ),
         (
             "step time",
@@ -109,8 +113,9 @@ def _totals(facts: ReportFacts) -> RenderableType:
             f"{format_seconds(facts.communication_seconds)} "
             f"({format_percent(facts.communication_fraction)})",
         ),
+        *_overlapped(facts),
         ("collectives", f"{format_bytes(facts.collective_bytes)} per device"),
-        ("memory peak", _memory(facts)),
+        ("memory peak", memory_text(facts)),
         (
             "solver",
             f"{facts.backend}; {facts.num_ops:,} ops with {facts.num_choices:,} choices, presolved "
@@ -120,7 +125,22 @@ def _totals(facts: ReportFacts) -> RenderableType:
     return _pairs(rows)
 
 
-def _proof(facts: ReportFacts) -> str:
+def _overlapped(facts: ReportFacts) -> list[tuple[str, str | Text]]:
+    """What the step takes when collectives do not hold up the computing, where they need not."""
+    if facts.overlapped_seconds is None:
+        return []
+    hidden = facts.seconds - facts.overlapped_seconds
+    return [
+        (
+            "overlapped",
+            f"{format_seconds(facts.overlapped_seconds)} when collectives run beside the computing,"
+            f" {format_seconds(max(0.0, hidden))} of them hidden",
+        )
+    ]
+
+
+def proof_text(facts: ReportFacts) -> str:
+    """What is known of other plans: `no plan of the model costs less`."""
     if facts.gap >= 1:
         return "nothing is proven about other plans"
     given = ""
@@ -131,7 +151,8 @@ def _proof(facts: ReportFacts) -> str:
     return f"proven within {format_percent(facts.gap)} of the best plan of the model{given}"
 
 
-def _memory(facts: ReportFacts) -> str:
+def memory_text(facts: ReportFacts) -> str:
+    """The peak, beside what is allowed."""
     text = f"{format_bytes(facts.peak_bytes)} per device"
     if facts.memory_budget is not None:
         share = facts.peak_bytes / facts.memory_budget if facts.memory_budget else float("inf")
@@ -157,10 +178,12 @@ def _missed(facts: ReportFacts) -> RenderableType:
 def _plans(facts: ReportFacts) -> RenderableType:
     if len(facts.plans) == 1:
         return Group()
-    rows = [
+    overlaps = any(row.overlapped_seconds is not None for row in facts.plans)
+    rows: list[tuple[str | Text, ...]] = [
         (
             plain(row.name, "bold" if row.ratio is None else ""),
             format_seconds(row.seconds),
+            *([_seconds_or_none(row.overlapped_seconds)] if overlaps else []),
             "" if row.ratio is None else format_ratio(row.ratio),
             format_bytes(row.collective_bytes),
             format_bytes(row.peak_bytes),
@@ -170,8 +193,23 @@ def _plans(facts: ReportFacts) -> RenderableType:
     ]
     return section(
         heading("Beside plans written by hand", "priced alike"),
-        table(("plan", ">step", ">ratio", ">collectives", ">memory", "fits"), rows),
+        table(
+            (
+                "plan",
+                ">step",
+                *((">overlapped",) if overlaps else ()),
+                ">ratio",
+                ">collectives",
+                ">memory",
+                "fits",
+            ),
+            rows,
+        ),
     )
+
+
+def _seconds_or_none(seconds: float | None) -> str:
+    return "" if seconds is None else format_seconds(seconds)
 
 
 def _asked(facts: ReportFacts) -> RenderableType:
@@ -287,6 +325,21 @@ def _ops(facts: ReportFacts) -> RenderableType:
     return section(
         heading("Where the time goes", "all runs of one step"),
         table(("op", "line", "result", ">runs", ">compute", ">comm."), rows),
+    )
+
+
+def _movers(facts: ReportFacts) -> RenderableType:
+    if not facts.movers:
+        return Group()
+    rows = [
+        (row.op, "\n".join(row.kinds), format_count(row.count), format_bytes(row.num_bytes))
+        for row in facts.movers
+    ]
+    if facts.other_movers_bytes:
+        rows.append((f"all others: {format_bytes(facts.other_movers_bytes)}", "", "", ""))
+    return section(
+        heading("What moves the bytes", "per device, all runs of one step"),
+        table(("op", "collectives", ">runs", ">bytes"), rows),
     )
 
 

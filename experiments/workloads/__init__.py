@@ -1,11 +1,19 @@
 """Real models with a full training step, and the shardings people write for them by hand."""
 
 from experiments.workloads.baselines import BASELINES, baseline_specs
-from experiments.workloads.registry import SMALL_WORKLOADS, WORKLOADS, get_workload
+from experiments.workloads.registry import (
+    FULL_WORKLOADS,
+    FURTHER_WORKLOADS,
+    SMALL_WORKLOADS,
+    WORKLOADS,
+    get_workload,
+)
 from experiments.workloads.workload import Workload
 
 __all__ = [
     "BASELINES",
+    "FULL_WORKLOADS",
+    "FURTHER_WORKLOADS",
     "SMALL_WORKLOADS",
     "WORKLOADS",
     "Workload",

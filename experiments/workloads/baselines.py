@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
+from itertools import zip_longest
 
 import jax
 from jax.sharding import PartitionSpec
@@ -26,8 +27,9 @@ def baseline_specs(
     * `megatron`: parameters by the workload's own rule over the last axis, the batch over the
       others; on a mesh of one axis the batch is whole.
 
-    Adam's moments are cut as their parameters. A dimension of a parameter that its axes do not
-    divide stays whole; a batch that they do not divide takes as many of the leading axes as do.
+    Adam's moments are cut as their parameters, a cache as the batch and as the rule says. A
+    dimension of a parameter that its axes do not divide stays whole; a batch that they do not
+    divide takes as many of the leading axes as do.
 
     Args:
         workload: The workload.
@@ -50,13 +52,23 @@ def baseline_specs(
         cut = partial(_fsdp_spec, mesh_sizes=mesh_sizes)
         param_specs, batch_axes = jax.tree.map(cut, workload.state["params"]), axes
     elif kind == "megatron":
-        param_specs, batch_axes = _megatron_specs(workload, axes[-1], mesh_sizes), axes[:-1]
+        param_specs = _megatron_specs(workload, "params", axes[-1], mesh_sizes)
+        batch_axes = axes[:-1]
     else:
         raise ValueError(f"no baseline {kind!r}; choose from {', '.join(BASELINES)}")
     batch_specs = jax.tree.map(
         lambda leaf: _batch_spec(leaf, workload.batch_dim, batch_axes, mesh_sizes), workload.batch
     )
-    return _state_specs(workload.state, param_specs), batch_specs
+    state_specs = _state_specs(workload, param_specs)
+    for entry, dim in workload.by_example.items():
+        state_specs[entry] = jax.tree.map(
+            lambda leaf, dim=dim: _batch_spec(leaf, dim, batch_axes, mesh_sizes),
+            workload.state[entry],
+        )
+        if kind == "megatron":
+            by_rule = _megatron_specs(workload, entry, axes[-1], mesh_sizes)
+            state_specs[entry] = jax.tree.map(_joined, state_specs[entry], by_rule)
+    return state_specs, batch_specs
 
 
 def _whole(params: PyTree) -> PyTree:
@@ -71,13 +83,16 @@ def _fsdp_spec(leaf: jax.ShapeDtypeStruct, mesh_sizes: Mapping[str, int]) -> Par
     return _cut_one_dim(max(divisible, key=lambda dim: leaf.shape[dim]), tuple(mesh_sizes))
 
 
-def _megatron_specs(workload: Workload, model_axis: str, mesh_sizes: Mapping[str, int]) -> PyTree:
+def _megatron_specs(
+    workload: Workload, entry: str, model_axis: str, mesh_sizes: Mapping[str, int]
+) -> PyTree:
+    """Specs by the workload's rule, for one entry of its state."""
     rule = workload.megatron
     if rule is None:
         raise ValueError(f"workload {workload.name!r} has no tensor-parallel rule; give it one")
 
     def spec(path: jax.tree_util.KeyPath, leaf: jax.ShapeDtypeStruct) -> PartitionSpec:
-        dims = rule("params" + jax.tree_util.keystr(path), leaf.shape) or ()
+        dims = rule(entry + jax.tree_util.keystr(path), leaf.shape) or ()
         cut = [
             dim
             for dim, name in enumerate(dims)
@@ -86,7 +101,7 @@ def _megatron_specs(workload: Workload, model_axis: str, mesh_sizes: Mapping[str
         # A mesh axis cuts a tensor once: the first dimension it fits.
         return _cut_one_dim(cut[0], (model_axis,)) if cut else PartitionSpec()
 
-    return jax.tree_util.tree_map_with_path(spec, workload.state["params"])
+    return jax.tree_util.tree_map_with_path(spec, workload.state[entry])
 
 
 def _batch_spec(
@@ -101,13 +116,24 @@ def _cut_one_dim(dim: int, axes: tuple[str, ...]) -> PartitionSpec:
     return PartitionSpec(*[None] * dim, axes[0] if len(axes) == 1 else axes)
 
 
-def _state_specs(state: PyTree, param_specs: PyTree) -> PyTree:
+def _joined(first: PartitionSpec, second: PartitionSpec) -> PartitionSpec:
+    """Both cuts at once; where they meet, the first."""
+    return PartitionSpec(*(a if a is not None else b for a, b in zip_longest(first, second)))
+
+
+def _state_specs(workload: Workload, param_specs: PyTree) -> PyTree:
     """Give every copy of the parameters in the state, such as a moment, the parameters' specs."""
-    like_params = jax.tree.structure(state["params"])
+    params, trained = workload.state["params"], workload.trained
+    specs_by_structure = [(jax.tree.structure(params), param_specs)]
+    if trained is not None:
+        specs_by_structure.append((jax.tree.structure(params[trained]), param_specs[trained]))
 
-    def is_params(tree: PyTree) -> bool:
-        return bool(jax.tree.structure(tree) == like_params)
+    def specs_of(tree: PyTree) -> PyTree:
+        structure = jax.tree.structure(tree)
+        return next((specs for like, specs in specs_by_structure if like == structure), None)
 
-    return jax.tree.map(
-        lambda tree: param_specs if is_params(tree) else PartitionSpec(), state, is_leaf=is_params
-    )
+    def spec(tree: PyTree) -> PyTree:
+        specs = specs_of(tree)
+        return PartitionSpec() if specs is None else specs
+
+    return jax.tree.map(spec, workload.state, is_leaf=lambda tree: specs_of(tree) is not None)

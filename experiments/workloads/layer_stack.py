@@ -30,24 +30,24 @@ def init_layers(
 
 
 def apply_layers(
-    layer: Callable[[jax.Array, PyTree], jax.Array],
-    x: jax.Array,
+    layer: Callable[[PyTree, PyTree], PyTree],
+    x: PyTree,
     layers: PyTree,
     *,
     scan: bool,
     remat: bool,
-) -> jax.Array:
+) -> PyTree:
     """Send activations through every layer.
 
     Args:
         layer: `layer(x, params) -> x`, the same shape and type out as in.
-        x: Activations.
+        x: Activations, and what else is carried from layer to layer.
         layers: What `init_layers` returned for the same `scan`.
         scan: Whether `layers` is stacked.
         remat: Keep only each layer's input for the backward pass and compute the rest again.
 
     Returns:
-        Activations after the last layer.
+        The same after the last layer.
     """
     if remat:
         layer = jax.checkpoint(layer)

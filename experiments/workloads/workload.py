@@ -1,9 +1,9 @@
-"""What a workload is: a training step, its abstract arguments, and how to make real ones."""
+"""What a workload is: a step, its abstract arguments, and how to make real ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import jax
@@ -17,12 +17,13 @@ MegatronRule: TypeAlias = Callable[[str, tuple[int, ...]], tuple[str | None, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One training step that plans are measured on.
+    """One step of training or of decoding, which plans are measured on.
 
     Attributes:
         name: The registry's name, for tables.
-        step: `step(state, batch) -> (state, loss)`; pure, without any sharding inside. The state
-            is `{"params": ..., "opt": ...}`, the loss a float32 scalar.
+        step: `step(state, batch) -> (state, result)`; pure, without any sharding inside. Training
+            has `{"params": ..., "opt": ...}` for a state and gives the loss, a float32 scalar.
+            Decoding has no `"opt"`, but a `"cache"`, and gives logits.
         state: The state's shapes, a pytree of `jax.ShapeDtypeStruct`.
         batch: The batch's shapes, likewise.
         init: `init(key) -> state`, concrete; may be jitted with output shardings.
@@ -31,6 +32,9 @@ class Workload:
         megatron: The tensor-parallel layout a practitioner would write, by parameter path such as
             `params['blocks'][0]['attn']['wq']`.
         batch_dim: The dimension of every leaf of the batch that data parallelism cuts.
+        trained: The entry of the parameters that the optimizer moves; None for all of them.
+        by_example: Entries of the state, beside the parameters, that hold something for every
+            example, each with the dimension that data parallelism cuts.
     """
 
     name: str
@@ -42,3 +46,5 @@ class Workload:
     donate_argnums: tuple[int, ...] = (0,)
     megatron: MegatronRule | None = None
     batch_dim: int = 0
+    trained: str | None = None
+    by_example: Mapping[str, int] = field(default_factory=dict)

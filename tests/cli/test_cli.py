@@ -70,7 +70,7 @@ def test_plan_prints_the_report(calls: list[dict[str, Any]]) -> None:
 
 def test_plan_hands_everything_on(calls: list[dict[str, Any]]) -> None:
     options = "--hardware tpu-v5e --memory 0.9 --time-limit 5 --gap 0.1 --solver cbc --seed 7"
-    counts = "--trip-count train.py:12=100 --trip-count loop=3 --no-baselines"
+    counts = "--trip-count train.py:12=100 --trip-count loop=3 --no-baselines --schedules none"
     run(*PLAN, *options.split(), *counts.split())
     (call,) = calls
     assert call.pop("progress") is not None
@@ -80,15 +80,38 @@ def test_plan_hands_everything_on(calls: list[dict[str, Any]]) -> None:
         "kwargs": {"rate": 0.1},
         "donate_argnums": 0,
         "mesh": "data=2,model=4",
+        "devices": None,
+        "axis_names": ("data", "model", "inner"),
         "hardware": "tpu-v5e",
         "memory_budget": "0.9",
         "trip_counts": {"train.py:12": 100.0, "loop": 3.0},
+        "schedules": "none",
         "solver": "cbc",
         "time_limit_seconds": 5.0,
         "relative_gap": 0.1,
         "seed": 7,
         "baselines": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mesh", "devices", "names"),
+    [
+        (["--devices", "64"], None, 64, ("data", "model", "inner")),
+        (["--mesh", "auto"], "auto", None, ("data", "model", "inner")),
+        (["--mesh", "auto", "--axis-names", "a, b"], "auto", None, ("a", "b")),
+    ],
+)
+def test_a_mesh_can_be_left_to_the_search(
+    calls: list[dict[str, Any]],
+    arguments: list[str],
+    mesh: str | None,
+    devices: int | None,
+    names: tuple[str, ...],
+) -> None:
+    assert run("plan", "train:step", *arguments).exit_code == 0
+    (call,) = calls
+    assert (call["mesh"], call["devices"], call["axis_names"]) == (mesh, devices, names)
 
 
 def test_no_memory_limit_is_said_as_none(calls: list[dict[str, Any]]) -> None:

@@ -69,6 +69,22 @@ def test_a_training_step_is_planned_saved_reported_and_compared(folder: Path) ->
     assert compared.stdout.startswith("a.json -> c.json\n\nProgram")
 
 
+def test_a_mesh_is_searched_and_saved_with_the_plan(folder: Path) -> None:
+    done = run("plan", "train:train_step", "--devices", "8", "--out", "plan.json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    data = load_plan_data(folder / "plan.json")
+    assert data.mesh_search is not None
+    assert data.mesh.num_devices == 8
+    assert "\nMeshes  4 of as many devices" in done.stdout
+
+
+def test_without_a_mesh_and_a_number_of_devices_both_are_told(folder: Path) -> None:
+    done = run("plan", "train:train_step", "--out", "plan.json")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: neither a mesh nor a number of devices is given\n")
+    assert not (folder / "plan.json").exists()
+
+
 def test_a_budget_too_small_is_reported_with_the_bytes_missing(folder: Path) -> None:
     plan = ("plan", "train:train_step", "--mesh", "data=2,model=4")
     done = run(*plan, "--memory", "1kB", "--out", "plan.json")
@@ -93,3 +109,31 @@ def test_an_unknown_machine_is_told() -> None:
     done = run(*arguments)
     assert done.exit_code == 2
     assert done.stderr.startswith('error: no hardware is named "tpu-v5"\n')
+
+
+MLP = """
+import jax
+import jax.numpy as jnp
+
+
+def mlp(params, x):
+    return jax.nn.relu(x @ params["w1"]) @ params["w2"]
+
+
+def autoshard_args_mlp():
+    matrix = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    return {"w1": matrix, "w2": matrix}, matrix
+"""
+
+
+def test_a_plan_with_products_in_steps_is_saved_exported_and_explained(folder: Path) -> None:
+    (folder / "mlp.py").write_text(MLP)
+    plan = ("plan", "mlp:mlp", "--mesh", "data=8", "--memory", "1250000", "--no-baselines")
+    assert run(*plan, "--schedules", "none").exit_code == 1
+    assert run(*plan, "--out", "plan.json").exit_code == 0
+    assert len(load_plan_data(folder / "plan.json").schedules) == 2
+    assert run("export", "plan.json", "-o", "mlp.mlir").exit_code == 0
+    assert (folder / "mlp.mlir").read_text().count("sdy.manual_computation(") == 2
+    for again in (["explain", "plan.json"], ["why", "plan.json", 'params["w1"]']):
+        done = run(*again)
+        assert (done.exit_code, done.stderr) == (0, "")

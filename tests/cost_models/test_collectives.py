@@ -21,7 +21,7 @@ from cost_models import (
     permute_cost,
     reduce_scatter_cost,
 )
-from cost_models.topology import AxisLink, DimPart, LinkKind, group_dims
+from cost_models.links import AxisLink, DimPart, LinkKind, group_dims
 
 CostFunction = Callable[[tuple[GroupDim, ...], float], LinearCost]
 COSTS: tuple[CostFunction, ...] = (
@@ -87,9 +87,24 @@ def test_latency_counts_the_steps_to_the_farthest_device(
     dims: list[tuple[LinkKind, int]], steps: int
 ) -> None:
     launch = 1e-4
-    for cost in (all_gather_cost, reduce_scatter_cost, all_to_all_cost, permute_cost):
+    for cost in (all_gather_cost, reduce_scatter_cost, all_to_all_cost):
         assert cost(group(*dims), launch).seconds == pytest.approx(launch + steps * 1e-6)
     assert all_reduce_cost(group(*dims), launch).seconds == pytest.approx(launch + 2 * steps * 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dims", "steps"),
+    [
+        ([("ring", 8)], 4),
+        ([("line", 8)], 7),
+        ([("switch", 8)], 1),
+        ([("network", 2), ("switch", 8)], 2),
+    ],
+)
+def test_a_permutation_through_a_switch_is_one_message(
+    dims: list[tuple[LinkKind, int]], steps: int
+) -> None:
+    assert permute_cost(group(*dims), 1e-4).seconds == pytest.approx(1e-4 + steps * 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +112,8 @@ def test_latency_counts_the_steps_to_the_farthest_device(
     [
         ([("ring", 8)], 1.0),  # 8 devices, two hops on average, two directions
         ([("line", 8)], 2.0),  # half the data of four devices crosses the middle
+        ([("ring", 3)], 1 / 3),  # each way to one neighbour, a third of the operand
+        ([("line", 3)], 2 / 3),  # an end's link carries two of nine pieces, three times
         ([("line", 2)], 0.5),
         ([("switch", 8)], 7 / 8),
         ([("ring", 4), ("ring", 16)], 2.0),  # the longer ring is the bottleneck

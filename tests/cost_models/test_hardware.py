@@ -6,7 +6,14 @@ import dataclasses
 
 import pytest
 
-from cost_models import CATALOG, CostModelError, Hardware, get_hardware, verify_hardware
+from cost_models import (
+    CATALOG,
+    CostModelError,
+    Hardware,
+    RingOrder,
+    get_hardware,
+    verify_hardware,
+)
 
 
 def ids(hardware: Hardware) -> str:
@@ -25,6 +32,7 @@ def test_the_catalog_names_each_machine_once() -> None:
         "h100",
         "h200",
         "b200",
+        "gb200",
         "cpu-host",
     ]
 
@@ -101,6 +109,103 @@ def test_a_part_of_a_name_is_answered_with_the_names_that_hold_it() -> None:
     assert "a100-80gb" in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "shape", "num_slices"),
+    [
+        ("tpu-v5e:4x4", "tpu-v5e:4x4", (4, 4), 1),
+        ("2x tpu-v5e:4x4", "2x tpu-v5e:4x4", (4, 4), 2),
+        (" 2xtpu-v5e : 4x4 ", "2x tpu-v5e:4x4", (4, 4), 2),
+        ("tpu-v5e:4x2", "tpu-v5e:4x2", (4, 2), 1),  # a listed slice, turned
+        ("tpu-v5p:4x4x12", "tpu-v5p:4x4x12", (4, 4, 12), 1),  # whole cubes
+    ],
+)
+def test_slices_are_named_with_the_machine(
+    text: str, name: str, shape: tuple[int, ...], num_slices: int
+) -> None:
+    hardware = get_hardware(text)
+    assert hardware.torus is not None
+    assert (hardware.name, hardware.num_slices) == (name, num_slices)
+    assert hardware.torus.slice_shapes == (shape,)
+    assert get_hardware(hardware.name) == hardware
+
+
+def test_a_count_alone_leaves_the_shape_open() -> None:
+    hardware = get_hardware("2x tpu-v5e")
+    assert hardware == dataclasses.replace(get_hardware("tpu-v5e"), name="2x tpu-v5e", num_slices=2)
+
+
+def test_nodes_are_named_with_the_machine() -> None:
+    hardware = get_hardware("2x h100:4")
+    assert hardware.switch is not None
+    assert (hardware.num_slices, hardware.switch.domain_size) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "tpu-v5e:3x5",
+            "there is no slice of shape 3x5\n"
+            '  where: hardware "tpu-v5e:3x5"\n'
+            "  fix: use one of 1x1, 1x2, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16",
+        ),
+        (
+            "tpu-v5e:4x4x4",
+            "slice shape (4, 4, 4) is not one of 2 sizes from 1 up\n"
+            '  where: hardware "tpu-v5e:4x4x4"\n'
+            "  fix: write it like (16, 16)",
+        ),
+        (
+            "h100:16",
+            "a node of h100 is no 16\n"
+            '  where: hardware "h100:16"\n'
+            "  fix: give the devices of a node, 1 to 8",
+        ),
+        (
+            "0x tpu-v5e",
+            "0 slices or nodes of tpu-v5e are asked for\n"
+            '  where: hardware "0x tpu-v5e"\n'
+            "  fix: ask for 1 or more",
+        ),
+        (
+            "2x cpu-host",
+            "2 slices or nodes of cpu-host are asked for\n"
+            '  where: hardware "2x cpu-host"\n'
+            "  fix: ask for 1",
+        ),
+        (
+            "2x v5e:4x4",
+            'no hardware is named "2x v5e:4x4"\n'
+            "  where: the hardware catalog\n"
+            "  fix: write tpu-v5e, or give the path of a YAML file that describes the machine",
+        ),
+    ],
+)
+def test_slices_that_the_machine_has_not_are_refused(text: str, message: str) -> None:
+    with pytest.raises(CostModelError) as caught:
+        get_hardware(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "flop_per_cycle"),
+    [
+        ("tpu-v4", 8 * 2 * 128 * 128),
+        ("tpu-v5e", 4 * 2 * 128 * 128),
+        ("tpu-v5p", 8 * 2 * 128 * 128),
+        ("tpu-v6e", 524_288),
+        ("tpu7x", 524_288),
+        ("a100-40gb", 108 * 2048),
+        ("h100", 132 * 4096),
+    ],
+)
+def test_the_clock_and_the_matrix_units_make_the_peak(name: str, flop_per_cycle: int) -> None:
+    compute = get_hardware(name).compute
+    assert compute.clock_hertz is not None
+    peak = flop_per_cycle * compute.clock_hertz
+    assert peak == pytest.approx(compute.matmul.bfloat16, rel=0.01)
+
+
 def test_all_problems_of_a_machine_are_told_at_once() -> None:
     h100 = get_hardware("h100")
     with pytest.raises(CostModelError) as caught:
@@ -122,6 +227,28 @@ def test_all_problems_of_a_machine_are_told_at_once() -> None:
         "`memory.capacity_bytes`, 80000000000"
     )
     assert caught.value.where == 'hardware "h100"'
+
+
+def test_a_ring_names_each_device_of_its_slice_once() -> None:
+    v5e = get_hardware("tpu-v5e")
+    assert v5e.torus is not None
+    order = RingOrder(shape=(2, 2), devices=(0, 1, 2, 2), only_whole=False)
+    with pytest.raises(CostModelError) as caught:
+        dataclasses.replace(v5e, torus=dataclasses.replace(v5e.torus, ring_orders=(order,)))
+    assert caught.value.what == (
+        "1 problem in the hardware description:\n"
+        "  - `torus.ring_orders[0]` does not name each device of a slice of shape [2, 2] once"
+    )
+
+
+def test_several_slices_need_a_network_and_collectives_an_algorithm() -> None:
+    with pytest.raises(CostModelError) as caught:
+        dataclasses.replace(get_hardware("h100"), network=None, num_slices=2, algorithms=())
+    assert caught.value.what == (
+        "2 problems in the hardware description:\n"
+        "  - `network` is null; expected a link between 2 slices\n"
+        "  - `algorithms` is empty; expected at least one"
+    )
 
 
 def test_two_devices_on_a_chip_need_a_link_between_them() -> None:

@@ -68,7 +68,7 @@ def problems_of(text: str) -> list[str]:
         (
             "80000000000",
             "80 GiB",
-            "`memory.capacity_bytes` is '80 GiB'; expected bytes, so write 85899345920.0",
+            "`memory.capacity_bytes` is '80 GiB'; expected bytes, so write 85899345920",
         ),
         (
             "80000000000",
@@ -86,6 +86,39 @@ def problems_of(text: str) -> list[str]:
             "collective_launch_seconds: 8.0e-06",
             "collective_launch_seconds: 8 us",
             "`collective_launch_seconds` is '8 us'; expected seconds, so write 8.0e-06",
+        ),
+        (
+            "450000000000.0",
+            "90 GB",
+            "`switch.link.bytes_per_second` is '90 GB'; expected bytes per second, "
+            "not bytes, such as 819.0e+9",
+        ),
+        (
+            "3350000000000.0",
+            "3350 GHz",
+            "`memory.bytes_per_second` is '3350 GHz'; expected bytes per second, "
+            "not cycles per second, such as 819.0e+9",
+        ),
+        (
+            "clock_hertz: 1830000000.0",
+            "clock_hertz: 1.83 GHz",
+            "`compute.clock_hertz` is '1.83 GHz'; expected cycles per second, "
+            "so write 1830000000.0",
+        ),
+        (
+            "efficiency: 0.82",
+            "efficiency: 82%",
+            "`switch.link.efficiency` is '82%'; expected a fraction of the peak, so write 0.82",
+        ),
+        (
+            "num_slices: null",
+            "num_slices: two",
+            "`num_slices` is 'two'; expected a whole number, such as 8",
+        ),
+        (
+            "- tree",
+            "- trees",
+            "`algorithms[1]` is 'trees'; expected one of levels, ring, tree, doubling, in-switch",
         ),
         (
             "efficiency: 0.82",
@@ -134,7 +167,8 @@ def test_every_wrong_field_is_told_at_once() -> None:
         "`backend` is missing",
         "`memory.bytes_per_second` is 3350; expected bytes per second between 1e+06 and 1e+15, "
         "such as 819.0e+9",
-        "`switch.domain_sise` is not a field; `switch` has link, domain_size, source",
+        "`switch.domain_sise` is not a field; `switch` has link, domain_size, "
+        "reduction_efficiency, source",
         "`switch.domain_size` is missing; expected a whole number, such as 8",
     ]
 
@@ -144,6 +178,20 @@ def test_fields_that_contradict_one_another_are_told_as_well() -> None:
         "`memory.reserved_bytes` is 90000000000; expected less than `memory.capacity_bytes`, "
         "80000000000"
     ]
+
+
+def test_what_has_a_default_may_be_left_out() -> None:
+    text = h100_with(
+        ("  clock_hertz: 1830000000.0\n", ""),
+        ("num_slices: null\n", ""),
+        ("  reduction_efficiency: 0.61\n", ""),
+        ("algorithms:\n- ring\n- tree\n- in-switch\n", ""),
+    )
+    hardware = parse_hardware(text)
+    assert hardware.switch is not None
+    assert (hardware.compute.clock_hertz, hardware.num_slices) == (None, None)
+    assert hardware.switch.reduction_efficiency is None
+    assert hardware.algorithms == ("levels",)
 
 
 def test_an_exponent_without_its_sign_is_read_as_a_number() -> None:

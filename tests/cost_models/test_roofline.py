@@ -74,6 +74,21 @@ def test_padding_to_whole_tiles_is_paid_for(
     assert matmul_tile_efficiency(matmul_dims, tile) == pytest.approx(efficiency)
 
 
+def test_operands_that_keep_their_places_may_waste_more() -> None:
+    dims, tile = (1024, 64, 64), (8, 128, 128)
+    assert matmul_tile_efficiency(dims, tile) == pytest.approx(1 / 2)
+    assert matmul_tile_efficiency(dims, tile, may_turn=False) == pytest.approx(1 / 4)
+
+
+def test_local_products_may_be_arrays() -> None:
+    dims = np.array([[1.0, 128, 17], [128.0, 1, 16], [128.0, 128, 16]])
+    found = matmul_tile_efficiency((dims[0], dims[1], dims[2]), (8, 128, 16))
+    one_by_one = [matmul_tile_efficiency((m, n, k), (8, 128, 16)) for m, n, k in dims.T]
+    np.testing.assert_allclose(found, one_by_one)
+    with pytest.raises(CostModelError, match="has none to compute"):
+        matmul_tile_efficiency((np.array([1.0, 0.0]), np.ones(2), np.ones(2)), (8, 128, 16))
+
+
 def test_a_ragged_matmul_takes_longer() -> None:
     ragged = op_seconds(
         V5E,

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models import CATALOG, CostModelError, Hardware, get_hardware, group_dims, layout_mesh
+from cost_models import (
+    CATALOG,
+    CostModelError,
+    Hardware,
+    get_hardware,
+    group_dims,
+    layout_mesh,
+    place_mesh,
+)
 
 Parts = list[tuple[str, int, int, int]]
 
@@ -33,8 +42,10 @@ def laid_out(
 @pytest.mark.parametrize(
     ("name", "axis_sizes", "parts"),
     [
-        ("tpu-v5e", (2, 4), [[("line", 2, 1, 2)], [("line", 4, 1, 4)]]),
-        ("tpu-v5e", (4, 2), [[("line", 4, 1, 4)], [("line", 2, 1, 2)]]),
+        ("tpu-v4", (2, 2), [[("line", 2, 1, 2)], [("line", 2, 1, 2)]]),
+        ("tpu-v5e", (4, 8), [[("line", 4, 1, 4)], [("line", 8, 1, 8)]]),
+        ("tpu-v5e", (8, 4), [[("line", 8, 1, 8)], [("line", 4, 1, 4)]]),
+        ("tpu-v5e", (2, 4), [[], [("line", 2, 1, 2), ("line", 4, 2, 2)]]),  # round a ring
         ("tpu-v5e", (8,), [[("line", 2, 1, 2), ("line", 4, 1, 4)]]),
         ("tpu-v5e", (16, 16), [[("ring", 16, 1, 16)], [("ring", 16, 1, 16)]]),
         ("tpu-v5p", (4, 16), [[("ring", 4, 1, 4)], [("ring", 4, 1, 4), ("ring", 4, 1, 4)]]),
@@ -105,7 +116,8 @@ def kinds_and_wraps(name: str, axis_sizes: tuple[int, ...]) -> list[tuple[str, b
 
 
 def test_kinds_say_what_an_axis_is() -> None:
-    assert kinds_and_wraps("tpu-v5e", (2, 4)) == [("line", False), ("line", False)]
+    assert kinds_and_wraps("tpu-v5e", (4, 4)) == [("line", False), ("line", False)]
+    assert kinds_and_wraps("tpu-v5e", (2, 4)) == [("scattered", True), ("ring", True)]
     assert kinds_and_wraps("tpu-v5e", (8,)) == [("ring", True)]
     assert kinds_and_wraps("tpu-v5p", (4, 4, 4)) == [("ring", True)] * 3
     assert kinds_and_wraps("h100", (2, 8)) == [("network", True), ("switch", True)]
@@ -114,7 +126,7 @@ def test_kinds_say_what_an_axis_is() -> None:
 @pytest.mark.parametrize(
     ("name", "axis_sizes", "gigabytes_per_second"),
     [
-        ("tpu-v5e", (2, 4), (45, 45)),  # open lines: an end has one link
+        ("tpu-v5e", (4, 4), (45, 45)),  # open lines: an end has one link
         ("tpu-v5e", (16, 16), (90, 90)),  # rings: two links
         ("tpu-v5p", (4, 16), (180, 360)),  # one ring, two rings at once
         ("h100", (2, 8), (45, 369)),  # InfiniBand, NVLink
@@ -169,12 +181,13 @@ def test_a_part_that_cuts_a_dimension_unevenly_gets_the_slowest_link() -> None:
             (8,),
             (2, 4),
             None,
-            "a slice shape or a number of slices is given for a machine that has no slices",
+            "a slice shape, a number of slices, places or traffic are given for a machine that",
         ),
         ("cpu-host", (2048,), None, None, "the mesh needs 2 nodes or slices, but the machine has"),
         ("tpu-v5e", (8,), None, 3, "3 slices do not divide 8 devices"),
         ("tpu-v5e", (8,), (2, 2, 2), None, "slice shape (2, 2, 2) is not one of 2 sizes from 1 up"),
-        ("tpu-v5e", (8,), (4, 4), None, "1 slices of shape (4, 4) have 16 devices"),
+        ("tpu-v5e", (8,), (4, 4), None, "1 slice has 16 devices: shape 4x4"),
+        ("tpu-v5e", (15,), (3, 5), None, "there is no slice of shape 3x5"),
         ("tpu-v5e", (17,), None, 1, "no slice of this family holds 17 chips in a grid"),
     ],
 )
@@ -191,6 +204,43 @@ def test_what_the_machine_cannot_be_is_refused(
     assert caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("name", "axis_sizes", "what"),
+    [
+        ("tpu-v5e:4x4", (8,), "1 slice has 16 devices: shape 4x4"),
+        ("2x tpu-v5e:4x4", (4, 4), "2 slices have 32 devices: shape 4x4"),
+        ("2x tpu-v5e", (5,), "2 slices do not divide 5 devices"),
+        ("4x h100", (8, 2), "the machine has 32 devices, the mesh 16"),
+        ("h100:4", (8,), "the machine has 4 devices, the mesh 8"),
+    ],
+)
+def test_a_mesh_fills_the_slices_that_were_named(
+    name: str, axis_sizes: tuple[int, ...], what: str
+) -> None:
+    with pytest.raises(CostModelError) as caught:
+        laid_out(name, axis_sizes)
+    assert caught.value.what == what
+    assert caught.value.fix
+
+
+def test_nodes_may_have_fewer_devices_than_the_switch_could_hold() -> None:
+    assert laid_out("2x h100:4", (2, 4)) == [[("network", 2, 1, 2)], [("switch", 4, 1, 4)]]
+
+
+def test_a_rack_is_one_domain_where_boards_are_nine() -> None:
+    assert laid_out("gb200", (72,)) == [[("switch", 72, 1, 72)]]
+    assert laid_out("b200", (72,)) == [[("network", 9, 1, 9), ("switch", 8, 1, 8)]]
+
+
+def test_a_layout_prints_what_each_axis_got() -> None:
+    assert (
+        str(place_mesh(get_hardware("2x tpu-v5e:4x4"), (8, 4))) == "(8, 4): network[2] y[4], x[4]"
+    )
+    assert str(place_mesh(get_hardware("h100"), (2, 4, 1))) == (
+        "(2, 4, 1): switch[(1)2 of 8], switch[(2)4 of 8], one device"
+    )
+
+
 @given(
     hardware=st.sampled_from(CATALOG),
     exponents=st.lists(st.integers(0, 3), min_size=1, max_size=4).filter(lambda e: sum(e) <= 8),
@@ -199,7 +249,11 @@ def test_the_parts_of_every_axis_multiply_to_its_size_and_fill_the_machine_once(
     hardware: Hardware, exponents: list[int]
 ) -> None:
     sizes = tuple(2**exponent for exponent in exponents)
-    links = layout_mesh(hardware, sizes)
+    layout = place_mesh(hardware, sizes)
+    links = layout.axes
+    if layout.places is not None:  # round a ring
+        assert len(np.unique(layout.places, axis=0)) == math.prod(sizes)
+        return
     assert tuple(math.prod(part.size for part in link.parts) for link in links) == sizes
     used: dict[tuple[int, int], int] = {}
     for link in links:

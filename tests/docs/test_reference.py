@@ -11,15 +11,29 @@ from typing import Any
 import pytest
 
 import autoshard
+import cost_models
+import solvers
 from autoshard.cli import main
+from autoshard.explanation import (
+    AlikeTensor,
+    Alternative,
+    CollectiveChange,
+    Estimate,
+    Explanation,
+    OpChange,
+    Read,
+    Refusal,
+)
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
 from autoshard.plan import (
     AskedSharding,
     AskedTerm,
     Baseline,
+    HeldTensor,
     LiveTensor,
     MemoryUse,
+    MeshSearch,
     Miss,
     PlanData,
     PlannedOp,
@@ -27,6 +41,7 @@ from autoshard.plan import (
     PlannedTensor,
     ProgramLine,
     SolverFacts,
+    TriedMesh,
 )
 from solvers.catalog import CATALOG
 from tests.docs.pages import ROOT, section_of
@@ -56,6 +71,15 @@ def names_in(cells: str) -> list[str]:
 def test_the_table_of_known_machines_is_that_of_the_catalog(refresh: dict[str, Any]) -> None:
     table = section_of(REFERENCE / "hardware.md", "hardware table")
     assert table == refresh["hardware_table"](), "run `python docs/refresh.py`"
+
+
+def test_every_public_name_is_on_its_page(refresh: dict[str, Any]) -> None:
+    table = section_of(REFERENCE / "names.md", "public names")
+    assert table == refresh["public_names"](), "run `python docs/refresh.py`"
+    for package in (autoshard, solvers, cost_models):
+        _, _, rest = table.partition(f"## `{package.__name__}`\n")
+        listed = re.findall(r"^\| `(\w+)", rest.partition("\n## ")[0], flags=re.MULTILINE)
+        assert listed == list(package.__all__)
 
 
 def labels_of(report: str) -> list[str]:
@@ -101,12 +125,15 @@ def test_every_field_of_plan_data_is_documented_in_order() -> None:
         PredictedCollective,
         MemoryUse,
         LiveTensor,
+        HeldTensor,
         SolverFacts,
         Baseline,
         PlannedRound,
         AskedSharding,
         ProgramLine,
         AskedTerm,
+        MeshSearch,
+        TriedMesh,
         Miss,
         ProgramRecord,
     ],
@@ -116,6 +143,27 @@ def test_every_field_inside_plan_data_is_documented_in_order(kind: Any) -> None:
     cells = rows_of(PLAN, "Inside `PlanData`")[f"`{kind.__name__}`"]
     documented = names_in(re.sub(r"\([^)]*\)", "", cells))
     assert documented == [field.name for field in dataclasses.fields(kind)]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Explanation,
+        AlikeTensor,
+        Read,
+        Alternative,
+        OpChange,
+        CollectiveChange,
+        Estimate,
+        Refusal,
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_field_of_an_explanation_is_documented_in_order(kind: Any) -> None:
+    cells = rows_of(PLAN, "`Explanation`")[f"`{kind.__name__}`"]
+    documented = names_in(re.sub(r"\([^)]*\)", "", cells))
+    derived = [name for name, member in vars(kind).items() if isinstance(member, property)]
+    assert documented == [*(field.name for field in dataclasses.fields(kind)), *derived]
 
 
 def test_every_error_is_documented() -> None:

@@ -14,6 +14,7 @@ from autoshard.plan import (
     AskedSharding,
     AskedTerm,
     Baseline,
+    HeldTensor,
     LiveTensor,
     MemoryUse,
     Miss,
@@ -142,6 +143,11 @@ def gpt_plan() -> PlanData:
                 ),
             ),
             timeline=((0, 40_000_000), (20, 120_000_000), (21, 60_000_000)),
+            held=(
+                _held("params['embed']", "argument", 8_192_000, 0, 22),
+                _held("tanh", "value", 33_554_432, 20, 22),
+                _held("copy of tanh for dot_general", "copy", 41_943_040, 20, 21),
+            ),
         ),
         solver=SolverFacts(
             status="within gap",
@@ -182,6 +188,84 @@ def gpt_plan() -> PlanData:
             AskedTerm(text="pin `gpt.py:41`: P('data',)", paths=("3.0", "7.jaxpr/2.0")),
             AskedTerm(text='uses of `kv` by `gpt.py:43`: [{}, {"model"}]', paths=("9<1",)),
         ),
+    )
+
+
+def plan_with_many_ops(num_ops: int = 5_000) -> PlanData:
+    """A plan of a program of that many ops, each on a line and of a size of its own."""
+    plan = gpt_plan()
+    mesh = Mesh((MeshAxis("data", 16), MeshAxis("model", 16)))
+    shardings = tuple(
+        map(
+            parse_sharding,
+            ('[{"data"}, {"model"}]', '[{"model"}, {}]', "[{}, {}]", '[{"data", "model"}, {}]'),
+        )
+    )
+    spread = range(num_ops)
+    ops = tuple(
+        replace(
+            _op(number, f"op_{number % 40}", _line(number), 1e-6 * (number % 97), 1e-7 * number),
+            result=f"f32[{256 * (1 + number % 64)}, 4096]",
+            sharding=shardings[number % 4],
+        )
+        for number in spread
+    )
+    return replace(
+        plan,
+        mesh=mesh,
+        arguments=tuple(
+            replace(
+                _tensor(f"params['blocks'][{number}]['w']", (4096, 4096), "[{}, {}]"),
+                sharding=shardings[number % 4],
+            )
+            for number in range(num_ops // 10)
+        ),
+        values={f"{number}.0": shardings[number % 4] for number in spread},
+        wanted_uses={},
+        constraints={f"{number}.0": shardings[number % 4] for number in range(0, num_ops, 10)},
+        ops=ops,
+        collectives=tuple(
+            PredictedCollective(
+                ("all-gather", "all-reduce", "reduce-scatter")[number % 3],
+                (("data",), ("model",), ("data", "model"))[number % 3],
+                (16, 16, 256)[number % 3],
+                1_000 * (number + 1),
+                1.0,
+                f"{ops[number].name} at {ops[number].source}",
+            )
+            for number in range(0, num_ops, 2)
+        ),
+        compute_seconds=sum(op.compute_seconds for op in ops),
+        communication_seconds=sum(op.communication_seconds for op in ops),
+        memory=replace(
+            plan.memory,
+            timeline=tuple(
+                (number, 40_000_000 + 10_000 * min(number, num_ops - number)) for number in spread
+            ),
+            peak_op=num_ops // 2,
+            peak_bytes=40_000_000 + 10_000 * (num_ops // 2),
+            held=tuple(
+                _held(f"tensor {number}", "value", 100_000 + number, 5 * number, 5 * number + 400)
+                for number in range(num_ops // 5)
+            ),
+        ),
+    )
+
+
+def _line(number: int) -> str:
+    return f"model.py:{number + 1} (block)" if number % 3 else f"train.py:{number + 1} (step)"
+
+
+def _held(name: str, kind: str, local_bytes: int, start: int, stop: int) -> HeldTensor:
+    return HeldTensor(
+        name=name,
+        kind=kind,
+        source="gpt.py:41 (mlp)" if kind != "argument" else "",
+        type_text="f32[8, 1024, 2048]",
+        sharding=parse_sharding('[{"data"}, {}, {"model"}]'),
+        local_bytes=local_bytes,
+        start=start,
+        stop=stop,
     )
 
 
@@ -482,6 +566,19 @@ def plans(draw: st.DrawFn) -> PlanData:
                 for _ in repeated()
             ),
             timeline=tuple((index, draw(_bytes)) for index in repeated()),
+            held=tuple(
+                HeldTensor(
+                    name=draw(_text),
+                    kind=draw(st.sampled_from(["argument", "value", "copy", "panels"])),
+                    source=draw(_text),
+                    type_text=draw(_text),
+                    sharding=some_sharding(),
+                    local_bytes=draw(_bytes),
+                    start=start,
+                    stop=start + draw(st.integers(0, 9)),
+                )
+                for start in repeated()
+            ),
         ),
         solver=SolverFacts(
             status=draw(st.sampled_from(STATUSES)),
@@ -503,12 +600,14 @@ def plans(draw: st.DrawFn) -> PlanData:
                 collective_bytes=draw(_amount),
                 peak_bytes=draw(_bytes),
                 fits=draw(st.booleans()),
+                overlapped_seconds=draw(st.none() | _amount),
             )
             for _ in repeated()
         ),
         notes=draw(texts),
         stage_seconds=draw(st.dictionaries(_text, _amount, max_size=2)),
         versions=draw(st.dictionaries(_text, _text, max_size=2)),
+        overlapped_seconds=draw(st.none() | _amount),
         rounds=tuple(
             PlannedRound(
                 priority=priority,

@@ -123,6 +123,13 @@ def test_missing_and_unknown_fields_are_named() -> None:
     ]
 
 
+def test_a_file_from_before_tensors_were_kept_with_their_ops_is_read() -> None:
+    members = json.loads(dump_plan(gpt_plan()))
+    del members["memory"]["held"]
+    plan = gpt_plan()
+    assert parse_plan(json.dumps(members)) == replace(plan, memory=replace(plan.memory, held=()))
+
+
 def test_a_sharding_that_does_not_parse_is_shown() -> None:
     def change(members: dict[str, Any]) -> None:
         members["values"]["3.0"] = '<@mesh, [{"data"}'

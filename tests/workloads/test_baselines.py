@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import product
 from typing import Any
 
 import jax
@@ -44,10 +45,9 @@ def param_specs(
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("mesh_sizes", MESHES, ids=lambda sizes: "x".join(map(str, sizes.values())))
-def test_every_baseline_divides_every_argument(name: str, mesh_sizes: dict[str, int]) -> None:
+def test_every_baseline_divides_every_argument(name: str) -> None:
     workload = get_workload(name)
-    for kind in BASELINES:
+    for kind, mesh_sizes in product(BASELINES, MESHES):
         state_specs, batch_specs = baseline_specs(workload, kind, mesh_sizes)
         assert jax.tree.structure(state_specs) == jax.tree.structure(workload.state)
         assert jax.tree.structure(batch_specs) == jax.tree.structure(workload.batch)
@@ -133,6 +133,14 @@ def test_four_key_heads_stay_whole_on_an_eight_way_axis() -> None:
         ("embedding", 0.8),
         ("gnn", 0.8),
         ("rnn", 0.9),
+        ("mixtral_scan", 0.9),
+        ("deepseek", 0.9),
+        ("gemma_scan", 0.9),
+        ("vit", 0.9),
+        ("dit", 0.4),
+        ("ssm", 0.9),
+        ("decode", 0.9),
+        ("lora_scan", 0.9),
     ],
 )
 def test_megatron_cuts_most_of_each_model(name: str, share: float) -> None:
@@ -140,6 +148,31 @@ def test_megatron_cuts_most_of_each_model(name: str, share: float) -> None:
     sizes = {path: math.prod(shape) for path, (shape, _) in specs.items()}
     cut = sum(size for path, size in sizes.items() if "model" in specs[path][1])
     assert cut / sum(sizes.values()) > share
+
+
+def test_a_cache_is_cut_as_the_batch_and_by_heads() -> None:
+    mesh_sizes = {"data": 2, "model": 4}
+    for name, layers in [("decode", ()), ("decode_scan", (None,))]:
+        workload = get_workload(name)
+        for kind, spec in [
+            ("replicated", P()),
+            ("data_parallel", P(*layers, ("data", "model"))),
+            ("fsdp", P(*layers, ("data", "model"))),
+            ("megatron", P(*layers, "data", None, "model")),
+        ]:
+            specs, batch_specs = baseline_specs(workload, kind, mesh_sizes)
+            assert set(jax.tree.leaves(specs["cache"])) == {spec}
+            assert specs["position"] == P()
+            assert set(jax.tree.leaves(batch_specs)) == {P(*spec[len(layers) :][:1])}
+
+
+def test_moments_of_what_is_trained_alone_are_cut_as_it_is() -> None:
+    workload = get_workload("lora")
+    for kind in BASELINES:
+        specs, _ = baseline_specs(workload, kind, {"data": 2, "model": 4})
+        assert specs["opt"][0].mu == specs["opt"][0].nu == specs["params"]["adapters"]
+    assert specs["params"]["adapters"][0]["q"] == {"down": P(), "up": P(None, "model")}
+    assert specs["params"]["base"]["blocks"][0]["attn"]["wq"] == P(None, "model")
 
 
 def test_a_batch_too_small_for_all_axes_takes_the_leading_ones() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -139,7 +139,8 @@ class _Turns:
 
     def zeros(self) -> Totals:
         summing = self.of.summing
-        zero = jnp.zeros(digit_sizes(summing.plan.free), self.dtype)
+        sizes = digit_sizes(summing.plan.free)
+        zero = jnp.broadcast_to(_zero_after(self.blocks.values()).astype(self.dtype), sizes)
         return {lane: _varying(zero, self.of.axis_names) for lane in summing.plan.lanes}
 
     def body(self, depth: int, at: Loops, tiles: Tiles, totals: Totals) -> Totals:
@@ -265,6 +266,17 @@ def _adding_type(dtype: Any) -> Any:
     """Sums of 16-bit numbers are kept in 32 bits while they are added up."""
     is_short = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
     return jnp.dtype(jnp.float32) if is_short else jnp.dtype(dtype)
+
+
+def _zero_after(blocks: Iterable[jax.Array]) -> jax.Array:
+    """A zero that is there only once all blocks are.
+
+    XLA for CPUs makes constants when the program starts: sums that begin as one are all held from
+    then on, each until its product runs. It does not see that no number is below itself.
+    """
+    firsts = [block.ravel()[:1].real for block in blocks]
+    none: jax.Array = jnp.concatenate([first < first for first in firsts]).any()
+    return none
 
 
 def _varying(array: jax.Array, axis_names: tuple[str, ...]) -> jax.Array:

@@ -1,0 +1,1 @@
+"""Plans compiled ahead of time, for devices that need not be present."""

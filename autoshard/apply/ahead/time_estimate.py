@@ -1,0 +1,187 @@
+"""Step time of a compiled program: the compiler's cycles, and collectives beside them.
+
+Instructions of a scheduled module stand in the order they run in. Two lanes are filled in that
+order: what computes waits for the work before it, a collective for the collective before it, all on
+one network. An asynchronous one takes the network from its start on and is waited for at its end;
+any other stops the work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autoshard.apply.compiled import (
+    ASYNC_DONE,
+    carried_collectives,
+    collectives_inside,
+    is_async_start,
+    known_trip_count,
+    own_collective,
+)
+from autoshard.apply.hlo_text import HloModule, Instruction
+from autoshard.collective_comparison import CompiledCollective
+from autoshard.sharding import Mesh
+
+_CYCLES = re.compile(r'"estimated_cycles":\s*"?(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedSeconds:
+    """What a program takes.
+
+    Args:
+        cycles: As the compiler estimates them, all runs.
+        compute_seconds: The same over the clock.
+        link_seconds: Of all collectives, one after another.
+        overlapped_seconds: Of the two lanes together.
+    """
+
+    cycles: float
+    compute_seconds: float
+    link_seconds: float
+    overlapped_seconds: float
+
+
+def estimate_seconds(
+    module: HloModule,
+    mesh: Mesh,
+    link_seconds: Callable[[CompiledCollective], float],
+    clock_hz: float,
+) -> EstimatedSeconds:
+    """Add up a program as it is scheduled.
+
+    A loop runs as often as the compiler says, one run after another; of branches the mean counts.
+
+    Args:
+        module: Scheduled, as compilers give it out.
+        mesh: That it was compiled for.
+        link_seconds: Of one run of a collective.
+        clock_hz: What cycles are counted in.
+    """
+    spent = _Schedule(module, mesh, link_seconds, clock_hz).run(module.entry)
+    return EstimatedSeconds(
+        cycles=spent.cycles,
+        compute_seconds=spent.cycles / clock_hz,
+        link_seconds=spent.link,
+        overlapped_seconds=spent.both,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    cycles: float = 0.0
+    link: float = 0.0
+    both: float = 0.0
+
+    def times(self, count: float) -> _Spent:
+        return _Spent(self.cycles * count, self.link * count, self.both * count)
+
+    def plus(self, other: _Spent) -> _Spent:
+        return _Spent(self.cycles + other.cycles, self.link + other.link, self.both + other.both)
+
+
+@dataclass(slots=True, eq=False)
+class _Lanes:
+    """When the work and the network of a computation are free again."""
+
+    work: float = 0.0
+    network: float = 0.0
+    arrival: dict[str, float] = field(default_factory=dict)
+
+    def send(self, name: str, seconds: float, *, is_async: bool) -> None:
+        self.network = max(self.work, self.network) + seconds
+        self.arrival[name] = self.network
+        if not is_async:
+            self.work = self.network
+
+    def wait_for(self, name: str) -> None:
+        self.work = max(self.work, self.arrival.get(name, 0.0))
+
+
+@dataclass(slots=True, eq=False)
+class _Schedule:
+    module: HloModule
+    mesh: Mesh
+    link_seconds: Callable[[CompiledCollective], float]
+    clock_hz: float
+    known: dict[str, _Spent] = field(default_factory=dict)
+
+    def run(self, computation: str) -> _Spent:
+        """One run of a computation."""
+        found = self.known.get(computation)
+        if found is None:
+            found = self.known[computation] = self._run(computation)
+        return found
+
+    def _run(self, computation: str) -> _Spent:
+        instructions = self.module.computations.get(computation, {})
+        lanes = _Lanes()
+        cycles = link = 0.0
+        for instruction in instructions.values():
+            own = cycles_of(instruction)
+            cycles += own
+            link += self._communicate(computation, instruction, lanes)
+            lanes.work += own / self.clock_hz
+            inner = self._inside(instruction)
+            if inner is not None:
+                cycles, link = cycles + inner.cycles, link + inner.link
+                lanes.work += inner.both
+                if inner.link:
+                    lanes.network = max(lanes.network, lanes.work)
+        return _Spent(cycles, link, max(lanes.work, lanes.network))
+
+    def _communicate(self, computation: str, instruction: Instruction, lanes: _Lanes) -> float:
+        """Enter what an instruction starts or waits for; seconds of what it starts."""
+        if instruction.opcode in ASYNC_DONE:
+            for operand in instruction.operands:
+                lanes.wait_for(operand)
+            lanes.arrival[instruction.name] = lanes.work
+            return 0.0
+        if instruction.opcode == "fusion":
+            return self._carry(instruction, lanes)
+        own = own_collective(self.module, self.mesh, computation, instruction)
+        if own is not None:
+            seconds = self.link_seconds(own)
+        elif instruction.opcode == "async-start":
+            inside = collectives_inside(self.module, self.mesh, instruction)
+            seconds = sum(self.link_seconds(found) * found.count for found in inside)
+        else:
+            return 0.0
+        lanes.send(instruction.name, seconds, is_async=is_async_start(instruction))
+        return seconds
+
+    def _carry(self, fusion: Instruction, lanes: _Lanes) -> float:
+        spent = 0.0
+        for carried in carried_collectives(self.module, self.mesh, fusion):
+            name = fusion.name if carried.channel is None else f"channel {carried.channel}"
+            if name not in lanes.arrival:
+                seconds = self.link_seconds(carried.collective)
+                lanes.send(name, seconds, is_async=carried.starts)
+                spent += seconds
+            elif carried.ends:
+                lanes.wait_for(name)
+        return spent
+
+    def _inside(self, instruction: Instruction) -> _Spent | None:
+        called = [name for _, name in instruction.called()]
+        if instruction.opcode == "while":
+            spent = _Spent()
+            for name in called:
+                spent = spent.plus(self.run(name))
+            return spent.times(known_trip_count(self.module, instruction) or 1)
+        if instruction.opcode == "conditional" and called:
+            spent = _Spent()
+            for name in called:
+                spent = spent.plus(self.run(name))
+            return spent.times(1 / len(called))
+        if instruction.opcode == "call":
+            return self.run(called[0])
+        return None
+
+
+def cycles_of(instruction: Instruction) -> float:
+    """The compiler's estimate for one run of an instruction; 0 where it gives none."""
+    match = _CYCLES.search(instruction.attributes)
+    return float(match[1]) if match else 0.0

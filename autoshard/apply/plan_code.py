@@ -1,0 +1,146 @@
+"""A plan as Python code: the shardings of arguments and results, and the constraints between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from autoshard.apply.code_writer import CodeWriter, LeafCode, has_literal, leaves_of
+from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
+from autoshard.constraints.selector import name_steps
+from autoshard.frontend.program_facts import read_program
+from autoshard.frontend.trace import Traced
+from autoshard.sharding import Sharding
+from autoshard.source_names import SourceNames
+
+
+def plan_code(
+    traced: Traced,
+    arguments: Sequence[Sharding],
+    results: Sequence[Sharding],
+    constraints: Mapping[str, Sharding],
+    mesh: JaxMesh,
+    *,
+    function: str,
+    donate_argnums: tuple[int, ...],
+) -> str:
+    """Python text that makes `in_shardings` and `out_shardings`, and shows the constraints.
+
+    Args:
+        traced: The program.
+        arguments: By flat argument.
+        results: By flat result.
+        constraints: By path.
+        mesh: The mesh of the plan.
+        function: Its name.
+        donate_argnums: Arguments it may reuse.
+    """
+    writer = CodeWriter(mesh)
+    given = _leaf_codes(writer, traced.in_names, arguments)
+    positional, keywords = jax.tree.unflatten(traced.in_tree, given)
+    made = _leaf_codes(writer, traced.out_names, results)
+    returned = jax.tree.unflatten(traced.out_tree, made)
+    variables = tuple(map(_variable, positional))
+    body = [
+        "",
+        "# One for each positional argument, as jax.jit takes them.",
+        f"in_specs = {writer.trees(positional, variables)}",
+        *_result_lines(writer, returned, f"{function}, {', '.join(variables)}"),
+    ]
+    if keywords:
+        body.append(f"keyword_specs = {writer.tree(keywords, 'keywords')}")
+    body += [
+        "",
+        "",
+        "def on_mesh(spec):",
+        "    return spec if isinstance(spec, NamedSharding) else NamedSharding(mesh, spec)",
+        "",
+        "",
+        "in_shardings, out_shardings = jax.tree.map(on_mesh, (in_specs, out_specs))",
+        "",
+        *_constraint_lines(writer, traced, constraints),
+    ]
+    donated = f", donate_argnums={donate_argnums!r}" if donate_argnums else ""
+    body += [
+        "",
+        f"# jax.jit({function}, in_shardings=in_shardings, out_shardings=out_shardings{donated})",
+    ]
+    return "\n".join([*writer.header(), *body]) + "\n"
+
+
+def _leaf_codes(
+    writer: CodeWriter, names: Sequence[str], shardings: Sequence[Sharding]
+) -> list[LeafCode]:
+    named = flat_named_shardings(shardings, writer.mesh, [f"`{name}`" for name in names])
+    return [LeafCode(n, writer.spec(sharding)) for n, sharding in zip(names, named, strict=True)]
+
+
+def _result_lines(writer: CodeWriter, returned: Any, call: str) -> list[str]:
+    lines = [] if has_literal(returned) else [f"result = jax.eval_shape({call})"]
+    if type(returned) is tuple:
+        places = [f"result[{place}]" for place in range(len(returned))]
+        return [*lines, f"out_specs = {writer.trees(returned, places)}"]
+    return [*lines, f"out_specs = {writer.tree(returned, 'result')}"]
+
+
+def _variable(argument: Any) -> str:
+    """What holds a positional argument: the root of its arrays' names; `...` if it has none."""
+    first = next(leaves_of(argument), None)
+    return "..." if first is None else name_steps(first.name)[0]
+
+
+def _constraint_lines(
+    writer: CodeWriter, traced: Traced, constraints: Mapping[str, Sharding]
+) -> list[str]:
+    """The constraints inside the function, as comments: where each goes, and its line."""
+    if not constraints:
+        return ["# The program needs no constraint inside: propagation does the rest."]
+    program = read_program(traced.jaxpr, traced.in_names, traced.out_names)
+    primitives = {path: equation.primitive for path, equation in program.equations.items()}
+    shorten = SourceNames(traced.source_by_equation.values()).shorten
+    lines = ["# Constraints inside the function, in program order."]
+    order = {path: number for number, path in enumerate(traced.source_by_equation)}
+    for path in sorted(constraints, key=lambda path: order.get(_equation(path), -1)):
+        sharding = constraints[path]
+        code = writer.sharding(writer.mesh.named_sharding(sharding, where=path))
+        lines += [
+            "#",
+            f"# {shorten(_place(traced, primitives, path))}:",
+            f"#     x = jax.lax.with_sharding_constraint(x, {code})",
+        ]
+    return lines
+
+
+def _place(traced: Traced, primitives: Mapping[str, str], path: str) -> str:
+    """Where a constraint goes: `train.py:7 (loss), on what tanh makes [1.0]`."""
+    _, is_use, operand = path.partition("<")
+    equation = _equation(path)
+    source = traced.source_by_equation.get(equation)
+    if source is None:
+        return _border(traced, path)
+    primitive = primitives.get(equation, "the op")
+    what = f"on what {primitive} makes"
+    if is_use:
+        what = f"before operand {operand.partition('~')[0]} of {primitive}, for this read alone"
+    return f"{source}, {what} [{path}]" if source else f"{what} [{path}]"
+
+
+def _equation(path: str) -> str:
+    """The equation that makes a value, or reads it."""
+    reader, is_use, _ = path.partition("<")
+    return reader if is_use else path.rpartition(".")[0]
+
+
+def _border(traced: Traced, path: str) -> str:
+    """The same for what no equation makes or reads: arguments and results of a body."""
+    if path.startswith("in."):
+        return f"on the argument {traced.in_names[int(path.removeprefix('in.'))]} [{path}]"
+    if path.startswith("out<"):
+        number = path.removeprefix("out<").partition("~")[0]
+        return f"on the result {traced.out_names[int(number)]} [{path}]"
+    holder = path.rpartition("/")[0].rpartition(".")[0]
+    source = traced.source_by_equation.get(holder)
+    kind = "result" if "<" in path else "argument"
+    return f"{source}, on an {kind} of the body [{path}]" if source else f"[{path}]"

@@ -1,0 +1,128 @@
+"""What commands need of a saved plan: its program, its machine, and the same planned again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from autoshard import api
+from autoshard.apply.planned import Plan, load_plan
+from autoshard.apply.stablehlo.module_file import is_module_file, read_module_file
+from autoshard.apply.stablehlo.read_module import read_module
+from autoshard.errors import InputError, PlanError
+from autoshard.plan import PlanData
+from autoshard.targets import load_target
+from cost_models import CostModelError, Hardware, get_hardware, load_hardware
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MACHINE_OPTION = click.option(
+    "--hardware",
+    metavar="FILE.yaml",
+    type=click.Path(path_type=Path),
+    help="The file that describes the machine, where the plan is for one that has no known name.",
+)
+
+
+def with_options(command: F, *options: Callable[[F], F]) -> F:
+    """A command with arguments and options, in this order."""
+    for add in reversed(options):
+        command = add(command)
+    return command
+
+
+def target_of(data: PlanData, plan: Path, target: str | None, *, fix: str = "") -> str:
+    """What a plan was made from, as the command line calls it.
+
+    Args:
+        data: The plan.
+        plan: Its file.
+        target: What the user says it was made from, if anything.
+        fix: How to say it.
+
+    Raises:
+        PlanError: Nobody says it.
+    """
+    chosen = target or data.target
+    if not chosen:
+        raise PlanError(
+            "the plan does not say what it was made from",
+            where=str(plan),
+            fix=fix
+            or f"name it after the plan: autoshard export {plan} train:{data.function} -o ...",
+        )
+    return chosen
+
+
+def with_program(data: PlanData, plan: Path, target: str | None) -> Plan:
+    """A saved plan with the program it was made for, traced or read again."""
+    name = target_of(data, plan, target)
+    if is_module_file(name):
+        path = Path(name)
+        traced = read_module(read_module_file(path), data.mesh, name=path.name)
+        if traced.record.fingerprint != data.program.fingerprint:
+            raise PlanError(
+                "the plan was made for another module",
+                where=f"{plan}, and {name} as it is now",
+                fix="name the module it was planned from, or plan again",
+            )
+        known = Plan(data, None, traced)
+    else:
+        call = load_target(name)
+        kwargs = call.options.get("kwargs")
+        known = load_plan(plan, call.function, *call.args, kwargs=kwargs)
+    return known
+
+
+def machine_of(data: PlanData, plan: Path, hardware: Path | None) -> Hardware:
+    """The machine a plan was made for: by its name, or from the file that describes it."""
+    try:
+        machine = get_hardware(data.hardware) if hardware is None else load_hardware(hardware)
+    except CostModelError as error:
+        if hardware is not None:
+            raise InputError(error.what, where=error.where, fix=error.fix) from error
+        raise InputError(
+            f"the plan is for {data.hardware}, which is no machine known by name",
+            where=str(plan),
+            fix="name the file that describes it: --hardware machine.yaml",
+        ) from error
+    if machine.name != data.hardware:
+        raise InputError(
+            f"the plan is for {data.hardware}, and the file describes {machine.name}",
+            where=f"--hardware {hardware}",
+            fix="name the file of the machine planned for, or plan again",
+        )
+    return machine
+
+
+def planned_again(
+    data: PlanData, machine: Hardware, name: str, time_limit: float, **options: Any
+) -> Plan:
+    """The program of a saved plan, planned for the same mesh, machine and memory budget.
+
+    Args:
+        data: The plan.
+        machine: What it was made for.
+        name: What it was made from, as the command line calls it.
+        time_limit: Seconds for the solver.
+        options: Of `api.optimize`, what else to say; `constraints` are added to those of the hook.
+    """
+    options |= {
+        "mesh": data.mesh,
+        "hardware": machine,
+        "memory_budget": data.memory_budget,
+        "time_limit_seconds": time_limit,
+        "baselines": False,
+    }
+    if is_module_file(name):
+        options.pop("constraints", None)
+        return api.optimize_module(Path(name), **options)
+    call = load_target(name)
+    options.setdefault("schedules", "auto" if data.products else "none")
+    constraints = options.pop("constraints", None)
+    if constraints is not None:
+        options["constraints"] = [call.options.get("constraints", ()), constraints]
+    return api.optimize(call.function, *call.args, **{**call.options, **options})

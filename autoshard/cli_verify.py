@@ -1,0 +1,166 @@
+"""The `autoshard verify` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from autoshard.cli_command import Command, example, wide_stdout, width_option
+from autoshard.cli_saved_plan import MACHINE_OPTION, machine_of, with_program
+from autoshard.collectives import HardwarePrices
+from autoshard.errors import InputError, PlanError
+from autoshard.plan_json import load_plan_data
+from autoshard.report.verification_text import print_verification, signed_percent
+from autoshard.verification import Verification
+from autoshard.whole_file import write_whole
+
+EXIT_DIFFERENT = 1
+
+
+@click.command(
+    "verify", cls=Command, epilog=example("verify plan.json --topology v5e:4x4 --fail-above 5%")
+)
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("target", required=False, metavar="[MODULE:FUNCTION]")
+@click.option(
+    "--topology",
+    default="local",
+    show_default=True,
+    help="Devices to compile for, present or not: v5e:4x4, 2x v5e:4x4, 8xH100, 2x8xB200, local.",
+)
+@click.option(
+    "--no-windowed-einsum",
+    is_flag=True,
+    help="Keep the compiler from turning collectives beside products into loops of permutations.",
+)
+@click.option(
+    "--compiler-option",
+    "compiler_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A flag of the compiler; may be given again.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds for one compile.",
+)
+@click.option(
+    "--tries",
+    type=click.IntRange(min=0),
+    default=12,
+    show_default=True,
+    help="Compiles to look for constraints that compile in, where all of them crash the compiler.",
+)
+@click.option(
+    "--fail-above",
+    metavar="PERCENT",
+    help="Exit code 1 where bytes or peak memory differ by more: 5%.",
+)
+@click.option(
+    "--json",
+    "json_out",
+    type=click.Path(path_type=Path),
+    help="Write every figure to this file too.",
+)
+@MACHINE_OPTION
+@width_option
+def verify_command(
+    plan: Path,
+    target: str | None,
+    topology: str,
+    no_windowed_einsum: bool,
+    compiler_options: tuple[str, ...],
+    timeout: float,
+    tries: int,
+    fail_above: str | None,
+    json_out: Path | None,
+    hardware: Path | None,
+    width: int | None,
+) -> None:
+    """Compile a saved plan for devices that need not be present, and compare.
+
+    Collectives, bytes and peak memory are shown as planned and as compiled; for TPUs the time that
+    the compiler estimates too. The program is traced again: from MODULE:FUNCTION or the module file
+    that the plan was made from, which the plan file names, or from the one given.
+
+    Exit code 0: it compiles (and differs by no more than --fail-above); 1: it does not, or differs
+    by more; 2: an error.
+    """
+    limit = None if fail_above is None else _fraction(fail_above)
+    flags = dict(map(_flag, compiler_options))
+    if json_out is not None and not json_out.resolve().parent.is_dir():
+        raise PlanError(
+            f"there is no folder {json_out.resolve().parent}",
+            where=f"--json {json_out}",
+            fix="name a file in a folder that exists",
+        )
+    data = load_plan_data(plan)
+    known = with_program(data, plan, target)
+    if hardware is not None:
+        known.prices = HardwarePrices.of(machine_of(data, plan, hardware), data.mesh)
+    found = known.verify(
+        topology,
+        windowed_einsum=not no_windowed_einsum,
+        compiler_options=flags,
+        timeout_seconds=timeout,
+        max_tries=tries,
+    )
+    if json_out is not None:
+        _write(json_out, found.to_json())
+    print_verification(found, wide_stdout(), width)
+    sys.exit(_exit_code(found, limit))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise PlanError(
+            f"the file cannot be written: {error.strerror}",
+            where=f"--json {path}",
+            fix="name a file in a folder that you may write to",
+        ) from error
+
+
+def _exit_code(found: Verification, limit: float | None) -> int:
+    if not found.is_compiled:
+        return EXIT_DIFFERENT
+    if limit is None or found.largest_difference <= limit:
+        return 0
+    click.echo(
+        f"error: bytes differ by {signed_percent(found.bytes_difference)}, memory by"
+        f" {signed_percent(found.memory_difference)}; at most {100 * limit:g} % was asked for",
+        err=True,
+    )
+    return EXIT_DIFFERENT
+
+
+def _fraction(text: str) -> float:
+    number = text.strip()
+    try:
+        found = float(number.removesuffix("%")) / 100
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise InputError(
+            f'expected a percentage, found "{text}"',
+            where="--fail-above",
+            fix="write it as in 5%",
+        )
+    return found
+
+
+def _flag(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise InputError(
+            f'expected NAME=VALUE, found "{text}"',
+            where="--compiler-option",
+            fix="write it as in xla_tpu_enable_windowed_einsum_for_all_gather=false",
+        )
+    return name.strip(), value.strip()

@@ -1,0 +1,244 @@
+"""What plans predict beside what the TPU and GPU compilers make of them.
+
+    python experiments/bench_compiled.py [--quick] [--workloads gpt,mlp] [--chips v5e,v5p,h100]
+        [--meshes 8,2x4] [--plans optimized,fsdp] [--seconds 3600] [--page-only]
+
+Plans each workload on each mesh, by the optimizer and by hand, and compiles it ahead of time
+(extras `autoshard[tpu]` and `autoshard[gpu-verify]`; no accelerator is needed). Every point runs in
+a process of its own and is kept in `experiments/results/compiled.jsonl`: the same command goes on
+where it was stopped. Writes `experiments/results/compiled.md` and `compiled.svg`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from cost_models import get_hardware
+from experiments.compiled_page import page_text, write_scatter
+from experiments.compiled_point import OPTIMIZED, CompiledPoint
+from experiments.results_table import RESULTS, provenance, write_page
+from experiments.workloads import get_workload
+
+ROOT = Path(__file__).resolve().parent.parent
+FOUND = RESULTS / "compiled.jsonl"
+AT_START = provenance()
+
+SIZES: dict[str, dict[str, Any]] = {
+    "mlp": {"features": 1024, "hidden": 4096, "batch": 4096},
+    "gpt": {
+        "d_model": 1024,
+        "heads": 16,
+        "d_ff": 4096,
+        "vocab": 8192,
+        "seq": 512,
+        "batch": 64,
+        "compute_dtype": "bfloat16",
+    },
+    "gpt_scan": {
+        "layers": 4,
+        "d_model": 1024,
+        "heads": 16,
+        "d_ff": 4096,
+        "vocab": 8192,
+        "seq": 512,
+        "batch": 64,
+        "compute_dtype": "bfloat16",
+    },
+    "llama": {
+        "d_model": 1024,
+        "heads": 16,
+        "num_kv_heads": 8,
+        "d_ff": 3072,
+        "vocab": 8192,
+        "seq": 512,
+        "batch": 64,
+        "compute_dtype": "bfloat16",
+    },
+    "moe": {
+        "d_model": 512,
+        "heads": 8,
+        "experts": 8,
+        "d_ff": 1024,
+        "vocab": 4096,
+        "seq": 256,
+        "batch": 64,
+        "compute_dtype": "bfloat16",
+    },
+    "unet": {"image_size": 32, "channels": 128, "batch": 64},
+    "embedding": {"rows": (65536, 32768, 32768, 16384), "d_embed": 128, "batch": 4096},
+    "gnn": {"nodes": 4096, "edges": 32768, "hidden": 256, "node_features": 256},
+    "rnn": {"d_embed": 512, "hidden": 512, "vocab": 4096, "seq": 64, "batch": 64},
+}
+"""Two-layer models wide enough that 64 devices have something to do."""
+
+MESHES = {
+    "8": "data=8",
+    "2x4": "data=2,model=4",
+    "4x4": "data=4,model=4",
+    "8x8": "data=8,model=8",
+}
+PLANS = (OPTIMIZED, "replicated", "data_parallel", "fsdp", "megatron")
+TOPOLOGY = {
+    ("v5e", 8): "v5e:2x4",
+    ("v5e", 16): "v5e:4x4",
+    ("v5e", 64): "v5e:8x8",
+    ("v5p", 8): "v5p:2x2x2",
+    ("v5p", 16): "v5p:2x2x4",
+    ("v5p", 64): "v5p:4x4x4",
+    ("h100", 8): "8xH100",
+    ("h100", 16): "2x8xH100",
+}
+HARDWARE = {"v5e": "tpu-v5e", "v5p": "tpu-v5p", "h100": "h100"}
+QUICK = {"workloads": "mlp,gpt", "meshes": "2x4", "chips": "v5e", "plans": "optimized,fsdp"}
+
+
+def points(options: argparse.Namespace) -> Iterator[CompiledPoint]:
+    """All that was asked for, small meshes first."""
+    for mesh in options.meshes.split(","):
+        for chip in options.chips.split(","):
+            num_devices = _num_devices(mesh)
+            if (chip, num_devices) not in TOPOLOGY:
+                continue
+            for workload in options.workloads.split(","):
+                for plan in options.plans.split(","):
+                    if plan == "megatron" and (mesh == "8" or not _has_megatron(workload)):
+                        continue
+                    yield CompiledPoint(
+                        workload=workload,
+                        sizes=SIZES[workload],
+                        mesh=MESHES[mesh],
+                        topology=TOPOLOGY[chip, num_devices],
+                        hardware=HARDWARE[chip],
+                        plan=plan,
+                        windowed_einsum=options.windowed,
+                    )
+
+
+def _num_devices(mesh: str) -> int:
+    number = 1
+    for size in mesh.split("x"):
+        number *= int(size)
+    return number
+
+
+def _has_megatron(workload: str) -> bool:
+    return get_workload(workload).megatron is not None
+
+
+def measure_apart(point: CompiledPoint, seconds: float) -> dict[str, Any]:
+    """Measure a point in a process of its own."""
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "experiments.compiled_point"],
+            input=json.dumps(asdict(point)),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            cwd=ROOT,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"status": f"no answer within {seconds:g} s"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        return {"status": f"exit code {done.returncode}: {done.stderr.strip()[-200:]}"}
+    row: dict[str, Any] = json.loads(lines[-1])
+    return row | {"wall_seconds": time.perf_counter() - start}
+
+
+def known_rows() -> dict[str, dict[str, Any]]:
+    """What was found so far, by point."""
+    if not FOUND.exists():
+        return {}
+    rows = [json.loads(line) for line in FOUND.read_text().splitlines() if line.strip()]
+    return {row["point"]: row for row in rows}
+
+
+def row_of(point: CompiledPoint, found: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table: the point, what was found, and whether it fits the device."""
+    chip = next(chip for chip, name in HARDWARE.items() if name == point.hardware)
+    machine = get_hardware(point.hardware).memory
+    room = machine.capacity_bytes - machine.reserved_bytes
+    held = found.get("compiled_memory")
+    return {
+        "point": point.key,
+        "workload": point.workload,
+        "mesh": point.mesh,
+        "chip": chip,
+        "plan": point.plan,
+        "windowed": point.windowed_einsum,
+        "fits": held is not None and held <= room,
+        "commit": AT_START["commit"],
+        **found,
+    }
+
+
+def main() -> None:
+    """Measure what is missing and write the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--workloads", default=",".join(SIZES))
+    parser.add_argument("--meshes", default=",".join(MESHES))
+    parser.add_argument("--chips", default=",".join(HARDWARE))
+    parser.add_argument("--plans", default=",".join(PLANS))
+    parser.add_argument("--windowed", action="store_true", help="leave windowed einsums on")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
+    parser.add_argument("--point-seconds", type=float, default=900.0)
+    parser.add_argument("--quick", action="store_true", help=f"a subset: {QUICK}")
+    parser.add_argument("--again", action="store_true", help="measure failed points again")
+    parser.add_argument("--page-only", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        for name, value in QUICK.items():
+            setattr(options, name, value)
+    start = time.monotonic()
+    known = known_rows()
+    for point in [] if options.page_only else points(options):
+        if time.monotonic() - start > options.seconds:
+            print("out of time; the same command goes on from here", flush=True)
+            break
+        before = known.get(point.key)
+        if before is not None and not (options.again and "compiled_bytes" not in before):
+            continue
+        row = row_of(point, measure_apart(point, options.point_seconds))
+        known[point.key] = row
+        with FOUND.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(_line(row), flush=True)
+    rows = list(known.values())
+    figure = write_scatter(rows, RESULTS / "compiled.svg") if _can_draw() else None
+    title = "Plans beside programs compiled for TPU and GPU"
+    print(f"wrote {write_page('compiled', title, page_text(rows, figure))}")
+
+
+def _can_draw() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def _line(row: dict[str, Any]) -> str:
+    shown = [row["chip"], row["mesh"], row["workload"], row["plan"], row["status"]]
+    shown += [
+        f"{what} {row[f'predicted_{what}']:.4g}/{row[f'compiled_{what}']:.4g}"
+        for what in ("bytes", "memory", "seconds")
+        if f"compiled_{what}" in row
+    ]
+    return "  ".join(shown)
+
+
+if __name__ == "__main__":
+    main()

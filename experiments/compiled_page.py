@@ -1,0 +1,196 @@
+"""The page of predicted and compiled figures: summary, misses, every plan, and a scatter plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.compiled_summary import (
+    BYTES_BANDS,
+    MEMORY_BANDS,
+    Row,
+    best_against_best,
+    counted,
+    difference,
+    geometric_mean,
+    misses,
+    optimized_over_hand,
+    rank_correlations,
+    share_within,
+)
+from experiments.results_table import markdown_table
+
+_REASONS = (
+    "What is known of the reasons:"
+    " [what the compiler does](../../docs/explanation/what-the-compiler-does.md#on-tpu-and-gpu)."
+)
+_MAX_OPS = 3
+_ESTIMATES = {"compiled_seconds": "nothing overlapped", "overlapped_seconds": "overlapped"}
+
+
+def page_text(rows: Sequence[Row], figure: Path | None) -> str:
+    """The page below its title."""
+    done = [row for row in rows if "compiled_bytes" in row]
+    failed = [row for row in rows if "compiled_bytes" not in row]
+    parts = [_summary(done, len(failed))]
+    if figure is not None:
+        parts.append(f"![Predicted and compiled]({figure.name})\n")
+    parts.append(f"## Misses\n\n{_REASONS}\n\n{_misses(done)}")
+    if failed:
+        parts.append(
+            "## Not compiled\n\n"
+            + markdown_table([{**_setting(row), "what": row["status"]} for row in failed])
+        )
+    parts.append("## Best plans\n\n" + _best(done))
+    parts.append("## All plans\n\n" + markdown_table([_figures(row) for row in done]))
+    return "\n".join(parts)
+
+
+def _summary(rows: Sequence[Row], num_failed: int) -> str:
+    lines = [
+        f"{len(rows)} plans compiled, {num_failed} not. Figures are per device and step; predicted"
+        " over compiled, less one. Seconds compiled: the compiler's cycles over the clock, and the"
+        " compiled collectives on the links as the cost model prices them.\n",
+        "Measured at: " + ", ".join(dict.fromkeys(row["commit"] for row in rows)) + ".\n",
+    ]
+    table = [
+        {
+            "": f"{what} within {100 * band:.0f} %",
+            **{chip: counted(share_within(_on(rows, chip), what, band)) for chip in _chips(rows)},
+            "all": counted(share_within(rows, what, band)),
+        }
+        for what, bands in (("bytes", BYTES_BANDS), ("memory", MEMORY_BANDS))
+        for band in bands
+    ]
+    lines.append(markdown_table(table))
+    for column, name in _ESTIMATES.items():
+        found = rank_correlations(rows, column)
+        if found:
+            lines.append(
+                f"Rank correlation of step times, {name}: "
+                + ", ".join(f"{w} on {chip} {r:.3f}" for (w, chip), r in sorted(found.items()))
+                + ".\n"
+            )
+    return "\n".join(lines)
+
+
+def _best(rows: Sequence[Row]) -> str:
+    parts = []
+    for column, name in _ESTIMATES.items():
+        ours = optimized_over_hand(rows, column)
+        if ours:
+            ratios = [entry["ratio"] for entry in ours]
+            parts.append(
+                f"Optimized over the best by hand that fits, {name}: geometric mean"
+                f" {geometric_mean(ratios):.3f}, worst {max(ratios):.3f}, over {len(ratios)}.\n"
+            )
+        best = best_against_best(rows, column)
+        if best:
+            parts.append(f"Predicted best beside compiled best, {name}:\n")
+            parts.append(markdown_table([{**e, "ratio": f"{e['ratio']:.3f}"} for e in best]))
+    return "\n".join(parts) or "No settings with several plans.\n"
+
+
+def _misses(rows: Sequence[Row]) -> str:
+    table = [
+        {
+            **_setting(row),
+            "difference": _percent(difference(row, "bytes")),
+            "collective": f"{miss['kind']} over {', '.join(miss['axes'] or ('?',))}",
+            "predicted MB": f"{miss['predicted_bytes'] / 1e6:.2f}",
+            "compiled MB": f"{miss['compiled_bytes'] / 1e6:.2f}",
+            "planned for": "; ".join(miss["predicted_ops"][:_MAX_OPS]),
+            "compiled from": "; ".join(miss["compiled_ops"][:_MAX_OPS]),
+        }
+        for row in misses(rows, "bytes", BYTES_BANDS[0])
+        for miss in row["largest_misses"][:2]
+    ]
+    parts = ["Bytes beyond the band, the two largest differences of each:\n", markdown_table(table)]
+    beyond = misses(rows, "memory", MEMORY_BANDS[0])
+    parts += [
+        "Memory beyond the band:\n",
+        markdown_table(
+            [
+                {
+                    **_setting(row),
+                    "difference": _percent(difference(row, "memory")),
+                    "predicted MB": f"{row['predicted_memory'] / 1e6:.1f}",
+                    "compiled MB": f"{row['compiled_memory'] / 1e6:.1f}",
+                    "of which arguments": f"{row['compiled_arguments'] / 1e6:.1f}",
+                    "of which temporaries": f"{row['compiled_temporaries'] / 1e6:.1f}",
+                }
+                for row in beyond
+            ]
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def _setting(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in ("workload", "mesh", "chip", "plan")}
+
+
+def _figures(row: Row) -> dict[str, Any]:
+    shown = _setting(row)
+    shown["windowed"] = "yes" if row["windowed"] else "no"
+    for what, scale, unit in (("bytes", 1e6, "MB"), ("memory", 1e6, "MB"), ("seconds", 1e-3, "ms")):
+        if difference(row, what) is None:
+            shown |= {f"{what} {unit}": "", f"{what} diff": ""}
+            continue
+        predicted, compiled = row[f"predicted_{what}"], row[f"compiled_{what}"]
+        shown[f"{what} {unit}"] = f"{predicted / scale:.2f} / {compiled / scale:.2f}"
+        shown[f"{what} diff"] = _percent(difference(row, what))
+    overlapped = row.get("overlapped_seconds")
+    shown["overlapped ms"] = "" if overlapped is None else f"{overlapped * 1e3:.2f}"
+    return shown
+
+
+def _percent(fraction: float | None) -> str:
+    return "" if fraction is None else f"{100 * fraction:+.1f} %"
+
+
+def _chips(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(row["chip"] for row in rows))
+
+
+def _on(rows: Iterable[Row], chip: str) -> list[Row]:
+    return [row for row in rows if row["chip"] == chip]
+
+
+def write_scatter(rows: Sequence[Row], path: Path) -> Path:
+    """Predicted against compiled bytes, memory and seconds; one dot a plan, bands shaded."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "autoshard"  # the same figures, the same file
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4.3))
+    for plot, (what, unit, band) in zip(
+        axes,
+        (("bytes", "bytes", 0.05), ("memory", "bytes", 0.10), ("seconds", "s", 0.0)),
+        strict=True,
+    ):
+        for chip in _chips(rows):
+            pairs = [
+                (row[f"compiled_{what}"], row[f"predicted_{what}"])
+                for row in _on(rows, chip)
+                if row.get(f"compiled_{what}") and row.get(f"predicted_{what}")
+            ]
+            if pairs:
+                plot.scatter(*zip(*pairs, strict=True), s=14, alpha=0.7, label=chip)
+        plot.set(xscale="log", yscale="log", xlabel=f"compiled {unit}", ylabel=f"predicted {unit}")
+        plot.set_title({"bytes": "collectives", "memory": "peak memory", "seconds": "step"}[what])
+        ends = [*plot.get_xlim(), *plot.get_ylim()]
+        line = (min(ends), max(ends))
+        plot.plot(line, line, color="grey", linewidth=0.8)
+        if band:
+            plot.fill_between(
+                line, [v * (1 - band) for v in line], [v * (1 + band) for v in line], alpha=0.15
+            )
+        plot.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+    return path

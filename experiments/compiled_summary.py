@@ -1,0 +1,114 @@
+"""What a table of predicted and compiled figures comes to: bands, ranks, best plans, misses."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scipy.stats import spearmanr
+
+Row = Mapping[str, Any]
+
+BYTES_BANDS = (0.05, 0.15)
+MEMORY_BANDS = (0.10, 0.20)
+
+
+def difference(row: Row, what: str) -> float | None:
+    """Predicted over compiled, less one; None where one of them is not there."""
+    predicted, compiled = row.get(f"predicted_{what}"), row.get(f"compiled_{what}")
+    if predicted is None or compiled is None:
+        return None
+    if compiled == 0:
+        return 0.0 if predicted == 0 else math.inf
+    return float(predicted / compiled - 1)
+
+
+def share_within(rows: Iterable[Row], what: str, band: float) -> tuple[int, int]:
+    """How many plans differ by no more than a band, and of how many."""
+    found = [d for d in (difference(row, what) for row in rows) if d is not None]
+    return sum(abs(d) <= band for d in found), len(found)
+
+
+def rank_correlations(rows: Iterable[Row], compiled: str) -> dict[tuple[str, str], float]:
+    """Spearman's rank correlation of step times within each model, by workload and chip.
+
+    Plans on all meshes of a chip count together; a model with fewer than three is left out.
+
+    Args:
+        rows: Of the table.
+        compiled: The column of the compiler's estimate.
+    """
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row.get("predicted_seconds") is not None and row.get(compiled) is not None:
+            groups[row["workload"], row["chip"]].append((row["predicted_seconds"], row[compiled]))
+    return {
+        group: float(spearmanr(*zip(*pairs, strict=True)).statistic)
+        for group, pairs in groups.items()
+        if len(pairs) > 2
+    }
+
+
+def best_against_best(rows: Iterable[Row], compiled: str) -> list[dict[str, Any]]:
+    """For each model, mesh and chip: the plan predicted best beside the one compiled best."""
+    found = []
+    for (workload, mesh, chip), group in _by_setting(rows, compiled).items():
+        predicted = min(group, key=lambda row: row["predicted_seconds"])
+        best = min(group, key=lambda row: row[compiled])
+        found.append(
+            {
+                "workload": workload,
+                "mesh": mesh,
+                "chip": chip,
+                "predicted best": predicted["plan"],
+                "compiled best": best["plan"],
+                "ratio": predicted[compiled] / best[compiled],
+            }
+        )
+    return found
+
+
+def optimized_over_hand(rows: Iterable[Row], compiled: str) -> list[dict[str, Any]]:
+    """For each model, mesh and chip: the optimized plan over the best by hand that fits."""
+    found = []
+    for (workload, mesh, chip), group in _by_setting(rows, compiled).items():
+        ours = [row for row in group if row["plan"] == "optimized"]
+        by_hand = [row for row in group if row["plan"] != "optimized" and row.get("fits", True)]
+        if ours and by_hand:
+            best = min(by_hand, key=lambda row: row[compiled])
+            found.append(
+                {
+                    "workload": workload,
+                    "mesh": mesh,
+                    "chip": chip,
+                    "best by hand": best["plan"],
+                    "ratio": ours[0][compiled] / best[compiled],
+                }
+            )
+    return found
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+
+
+def misses(rows: Iterable[Row], what: str, band: float) -> list[Row]:
+    """Plans beyond a band, the largest difference first."""
+    beyond = [row for row in rows if (d := difference(row, what)) is not None and abs(d) > band]
+    return sorted(beyond, key=lambda row: -abs(difference(row, what) or 0.0))
+
+
+def _by_setting(rows: Iterable[Row], compiled: str) -> dict[tuple[str, str, str], list[Row]]:
+    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.get("predicted_seconds") is not None and row.get(compiled) is not None:
+            groups[row["workload"], row["mesh"], row["chip"]].append(row)
+    return {key: group for key, group in groups.items() if len(group) > 1}
+
+
+def counted(share: tuple[int, int]) -> str:
+    """`12 of 14 (86 %)`."""
+    inside, total = share
+    return f"{inside} of {total} ({100 * inside / total:.0f} %)" if total else "none"

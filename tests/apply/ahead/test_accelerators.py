@@ -1,0 +1,108 @@
+"""Real compilers for machines that are not there; skipped where an extra is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import autoshard
+from autoshard.apply.ahead.targets import parse_target
+from autoshard.errors import InputError
+
+BF16 = jnp.bfloat16
+
+needs_tpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="needs autoshard[tpu]"
+)
+needs_gpu = pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda13_plugin") is None, reason="needs autoshard[gpu-verify]"
+)
+pytestmark = pytest.mark.slow
+
+
+def planned(num_devices: int, hardware: str) -> autoshard.Plan:
+    """A product whose sum over `model` is whole on every device, and one that is gathered."""
+
+    def predict(w1: jax.Array, w2: jax.Array, x: jax.Array) -> Any:
+        return jnp.tanh(x @ w1) @ w2
+
+    return autoshard.optimize(
+        predict,
+        jax.ShapeDtypeStruct((512, 2048), BF16),
+        jax.ShapeDtypeStruct((2048, 512), BF16),
+        jax.ShapeDtypeStruct((1536, 512), BF16),
+        mesh=f"data={num_devices // 4},model=4",
+        hardware=hardware,
+        in_shardings=(P(None, "model"), P("model"), P("data")),
+        out_shardings=P("data"),
+        baselines=False,
+    )
+
+
+# Not tpu7x: what libtpu 0.0.52 makes of this program for it, jaxlib 0.10.2 cannot read.
+TPUS = ["v4:2x2x2", "v5e:2x4", "v5p:2x2x2", "v6e:2x4", "2x v5e:2x4"]
+GPUS = ["8xA100", "8xH100", "2x8xH100", "8xH200", "8xB200"]
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [pytest.param(name, marks=needs_tpu) for name in TPUS]
+    + [pytest.param(name, marks=needs_gpu) for name in GPUS],
+)
+def test_a_plan_compiles_for_every_kind_of_machine_with_the_bytes_planned(topology: str) -> None:
+    target = parse_target(topology)
+    assert target.num_devices is not None
+    found = planned(target.num_devices, target.hardware).verify(topology)
+    assert found.status == "compiled"
+    assert found.compiled_bytes == found.predicted_bytes > 0
+    assert found.memory is not None
+    assert found.memory.argument_bytes == found.memory.predicted_argument_bytes
+    if target.kind in {"v5e", "v5p"}:
+        assert found.time is not None
+        assert found.time.cycles > 0
+
+
+@needs_tpu
+def test_a_slice_that_cannot_be_is_refused_with_those_that_can() -> None:
+    with pytest.raises(InputError) as caught:
+        planned(12, "tpu-v5e").verify("v5e:3x4")
+    told = str(caught.value)
+    assert told.startswith("the compiler knows no such topology: INVALID_ARGUMENT: Topology layout")
+    assert told.endswith(
+        "  fix: write one of 1x1, 1x2, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16 behind v5e:"
+    )
+
+
+@needs_tpu
+def test_a_program_too_large_for_the_device_is_told_with_the_compilers_figures() -> None:
+    def ordered(x: jax.Array) -> Any:
+        return jnp.sort(x, axis=0)
+
+    plan = autoshard.optimize(
+        ordered,
+        jax.ShapeDtypeStruct((2**16, 2**16), jnp.float32),
+        mesh="data=2,model=4",
+        hardware="tpu-v5e",
+        memory_budget=None,
+        in_shardings=P(),
+        out_shardings=P(),
+        baselines=False,
+    )
+    found = plan.verify("v5e:2x4")
+    assert found.status == "out of memory"
+    assert "exceeds available HBM" in found.failures[0].what
+
+
+@needs_tpu
+def test_the_flag_that_switches_windowed_einsums_off_is_one_the_compiler_knows() -> None:
+    assert planned(8, "tpu-v5e").verify("v5e:2x4", windowed_einsum=False).status == "compiled"
+
+
+@needs_gpu
+def test_the_flag_is_known_to_the_gpu_compiler_too() -> None:
+    assert planned(8, "h100").verify("8xH100", windowed_einsum=False).status == "compiled"

@@ -1,0 +1,111 @@
+"""What is read from the text of TPU programs: fusions that carry collectives, windowed einsums.
+
+The two programs beside this file have the form of real ones and are shorter.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoshard.apply.ahead.time_estimate import EstimatedSeconds, estimate_seconds
+from autoshard.apply.compiled import CompiledCollective, read_module_collectives
+from autoshard.apply.hlo_text import HloModule, parse_hlo
+from autoshard.apply.replica_groups import is_ring_shift
+from autoshard.collective_comparison import ASYNC, FUSED, PLAIN, WINDOWED
+from autoshard.sharding import parse_mesh_sizes
+
+MESH = parse_mesh_sizes("data=2,model=4")
+RING = parse_mesh_sizes("data=8")
+
+
+def module(name: str) -> HloModule:
+    return parse_hlo((Path(__file__).parent / f"{name}.hlo").read_text())
+
+
+def test_a_gather_carried_by_four_fusions_counts_once() -> None:
+    gather, _ = read_module_collectives(module("tpu_fusions"), MESH)
+    assert (gather.kind, gather.axes, gather.form) == ("all-gather", ("model",), ASYNC)
+    assert (gather.bytes_per_device, gather.count) == (1024 * 1024 * 2, 1)
+
+
+def test_a_sum_of_which_a_piece_is_kept_is_a_reduce_scatter() -> None:
+    _, scattered = read_module_collectives(module("tpu_fusions"), MESH)
+    assert (scattered.kind, scattered.axes, scattered.form) == (
+        "reduce-scatter",
+        ("model",),
+        FUSED,
+    )
+    assert scattered.bytes_per_device == 1024 * 512 * 4
+
+
+def test_permutations_beside_products_are_windowed_einsums_in_loops_and_unrolled() -> None:
+    looped, unrolled, moved = read_module_collectives(module("tpu_windowed"), RING)
+    assert (looped.form, looped.count, looped.bytes_per_device) == (WINDOWED, 7, 256 * 1024 * 2)
+    assert (unrolled.form, unrolled.count) == (WINDOWED, 1)
+    assert (moved.form, moved.op_name) == (PLAIN, "jit(f)/roll")
+
+
+def test_a_started_reduce_scatter_is_one_as_gpus_have_it() -> None:
+    text = """\
+HloModule jit_f, is_scheduled=true, num_partitions=8
+
+ENTRY %main (x: f32[1024,4096]) -> f32[1024,1024] {
+  %x = f32[1024,4096]{1,0} parameter(0)
+  %start = ((f32[1024,4096]{1,0}), f32[1024,1024]{1,0}) reduce-scatter-start(%x), \
+channel_id=2, replica_groups=[2,4]<=[8], dimensions={1}, to_apply=%add
+  ROOT %done = f32[1024,1024]{1,0} reduce-scatter-done(%start)
+}
+"""
+    (found,) = read_module_collectives(parse_hlo(text), MESH)
+    assert (found.kind, found.axes, found.form) == ("reduce-scatter", ("model",), ASYNC)
+    assert found.bytes_per_device == 1024 * 4096 * 4
+
+
+@pytest.mark.parametrize(
+    ("pairs", "is_shift"),
+    [
+        ("{{0,1},{1,2},{2,3},{3,0}}", True),
+        ("{{0,3},{1,0},{2,1},{3,2}}", True),
+        ("{{0,2},{2,4},{4,0},{1,3},{3,5},{5,1}}", True),
+        ("{{0,1},{1,0},{2,3},{3,2}}", True),
+        ("{{0,2},{1,3},{2,0},{3,1},{4,5},{5,4}}", True),  # pairs of neighbours in each group
+        ("{{0,1},{1,2},{2,3}}", False),
+        ("{{0,1},{1,3},{3,2},{2,0}}", False),
+        ("{{0,0},{1,1}}", False),
+    ],
+)
+def test_a_ring_shift_sends_every_piece_one_device_on(pairs: str, is_shift: bool) -> None:
+    assert is_ring_shift(f"channel_id=1, source_target_pairs={pairs}") is is_shift
+
+
+def test_no_pairs_are_no_shift() -> None:
+    assert not is_ring_shift("replica_groups={{0,1}}")
+
+
+def estimate(name: str, seconds: dict[str, float]) -> EstimatedSeconds:
+    """At a clock of 1 kHz; a collective takes what its kind says."""
+
+    def price(collective: CompiledCollective) -> float:
+        return seconds[collective.kind]
+
+    return estimate_seconds(module(name), MESH, price, 1e3)
+
+
+def test_an_asynchronous_gather_hides_behind_the_products_up_to_its_end() -> None:
+    # 30 s and 20 s of products lie between its start and its end; the sum blocks.
+    hidden = estimate("tpu_fusions", {"all-gather": 40.0, "reduce-scatter": 5.0})
+    assert (hidden.cycles, hidden.compute_seconds, hidden.link_seconds) == (50_000, 50.0, 45.0)
+    assert hidden.overlapped_seconds == 55.0
+    longer = estimate("tpu_fusions", {"all-gather": 80.0, "reduce-scatter": 5.0})
+    assert longer.overlapped_seconds == 85.0
+
+
+def test_a_loop_multiplies_cycles_and_permutations_beside_them() -> None:
+    found = estimate("tpu_windowed", {"collective-permute": 20.0})
+    assert (found.cycles, found.compute_seconds) == (7 * 15_000, 7 * 15.0)
+    assert found.link_seconds == 9 * 20.0
+    assert found.overlapped_seconds == 9 * 20.0  # 15 of each 20 s in the loop are hidden
+    short = estimate("tpu_windowed", {"collective-permute": 10.0})
+    assert short.overlapped_seconds == 7 * 15.0 + 2 * 10.0

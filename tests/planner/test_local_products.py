@@ -1,0 +1,123 @@
+"""The product one device computes, and what its tiles waste."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoshard.candidates import Candidate, CandidateMaker, Streamed
+from autoshard.costing import Costing, cost_model_for
+from autoshard.graph.buffers import find_buffers
+from autoshard.graph.rule import Rule
+from autoshard.layouts import Layout
+from autoshard.local_products import local_products, product_factors
+from cost_models import get_hardware
+from tests.planner.graphs import Program, matmul_rule, parts_of
+
+# batch, rows, columns, summed: "bik,bkj->bij"
+BATCHED = Rule(
+    (8, 64, 32, 16), (((0,), (1,), (3,)), ((0,), (3,), (2,))), (((0,), (1,), (2,)),), frozenset({3})
+)
+# NHWC image, HWIO kernel; the kernel's height and width are in no other tensor.
+CONVOLUTION = Rule(
+    (8, 16, 16, 32, 64, 3, 3),
+    (((0,), (1,), (2,), (3,)), ((5,), (6,), (3,), (4,))),
+    (((0,), (1,), (2,), (4,)),),
+    frozenset({3}),
+)
+
+
+def sizes(mesh: str, rule: Rule, *operands: Layout, name: str = "dot_general") -> list[float]:
+    """Rows, columns and summed length under one cut."""
+    candidate = Candidate(operands, (), 1)
+    found = local_products(parts_of(mesh), rule, [candidate], name)
+    return [float(size[0]) for size in found]
+
+
+def test_rows_columns_and_summed_length_are_cut_each_by_its_own_axes() -> None:
+    rule = matmul_rule(64, 16, 32)
+    assert sizes("x=4,y=2", rule, ((), ()), ((), ())) == [64, 32, 16]
+    assert sizes("x=4,y=2", rule, ((0,), ()), ((), (1,))) == [16, 16, 16]
+    assert sizes("x=4,y=2", rule, ((), (0, 1)), ((0, 1), ())) == [64, 32, 2]
+
+
+def test_a_batch_makes_no_tile_larger() -> None:
+    assert sizes("x=4", BATCHED, ((), (), ()), ((), (), ())) == [64, 32, 16]
+    assert sizes("x=4", BATCHED, ((0,), (), ()), ((0,), (), ())) == [64, 32, 16]
+    assert sizes("x=4", BATCHED, ((), (0,), ()), ((), (), ())) == [16, 32, 16]
+
+
+def test_rows_of_several_dimensions_are_one_dimension_of_the_product() -> None:
+    rule = Rule((4, 8, 32, 16), (((0,), (1,), (3,)), ((3,), (2,))), (((0,), (1,), (2,)),))
+    assert sizes("x=2", rule, ((0,), (), ()), ((), ())) == [16, 32, 16]
+
+
+def test_a_convolution_is_a_product_of_images_and_features() -> None:
+    assert product_factors(CONVOLUTION).groups == (5, 6)
+    whole: Layout = ((), (), (), ())
+    assert sizes("x=4", CONVOLUTION, whole, whole, name="convolution") == [8 * 16 * 16, 64, 32]
+    cut = (((), (), (), (0,)), ((), (), (0,), ()))
+    assert sizes("x=4", CONVOLUTION, *cut, name="convolution") == [2048, 64, 8]
+    assert sizes("x=8", CONVOLUTION, *cut, name="convolution") == [2048, 64, 4 * 9]  # few features
+
+
+def test_what_an_axis_does_not_divide_is_padded_up() -> None:
+    assert sizes("x=4", matmul_rule(10, 16, 32), ((0,), ()), ((), ())) == [3, 32, 16]
+
+
+def test_a_ragged_product_has_the_rows_of_one_group() -> None:
+    rule = Rule((4, 64, 32, 16), (((1,), (3,)), ((0,), (3,), (2,)), ((0,),)), (((1,), (2,)),))
+    assert sizes("x=2", rule, ((), ()), ((), (), (0,)), name="ragged_dot") == [16, 16, 16]
+
+
+def test_a_minor_factor_of_a_dimension_has_what_its_major_one_leaves_of_the_cut() -> None:
+    rule = Rule((4, 8, 32, 16), (((0, 1), (3,)), ((3,), (2,))), (((0,), (1,), (2,)),))
+    assert sizes("x=4,y=2", rule, ((0, 1), ()), ((), ())) == [1 * 4, 32, 16]
+
+
+def test_of_a_product_in_steps_it_is_one_step() -> None:
+    needs: tuple[Layout, ...] = (((), ()), ((), ()))
+    candidate = Candidate((((), (0,)), ((0,), ())), (), 1, streamed=Streamed(needs, 2, 4, 4))
+    found = local_products(parts_of("x=4"), matmul_rule(64, 16, 32), [candidate])
+    assert [float(size[0]) for size in found] == [64, 32, 4]
+
+
+@given(cut=st.sampled_from(CandidateMaker(parts_of("x=2,y=4")).of_rule(BATCHED)))
+def test_all_devices_together_compute_the_whole_product_as_often_as_it_is_not_cut(
+    cut: Candidate,
+) -> None:
+    parts = parts_of("x=2,y=4")
+    batch = parts.num_shards(cut.operands[0][0])
+    local = prod(float(size[0]) for size in local_products(parts, BATCHED, [cut]))
+    assert local * (8 / batch) * cut.cut == prod(BATCHED.factor_sizes)
+
+
+def batched_seconds(rows: int, tile: tuple[int, int, int]) -> list[float]:
+    """Of a batch of products cut by its batch, and by its rows, where memory is no limit."""
+    rule = Rule((64, rows, 64, 128), BATCHED.operands, BATCHED.results, BATCHED.reduction)
+    program = Program()
+    left, right = program.argument(64, rows, 128), program.argument(64, 128, 64)
+    (made,) = program.compute("dot_general", (left, right), [(64, rows, 64)], rule)
+    graph = program.graph(made)
+    machine = get_hardware("tpu-v5e")
+    machine = replace(
+        machine,
+        compute=replace(machine.compute, matmul_tile=tile, kernel_launch_seconds=0.0),
+        memory=replace(machine.memory, bytes_per_second=1e15),
+    )
+    parts = parts_of("x=8")
+    cuts = tuple(CandidateMaker(parts).of_rule(rule)[1:3])
+    op = graph.ops[graph.values[made].op]
+    costing = Costing(cost_model_for(machine, parts), parts)
+    return [float(s) for s in costing.candidate_seconds(graph, find_buffers(graph), op, cuts)]
+
+
+def test_cutting_the_batch_keeps_tiles_full_where_cutting_rows_leaves_them_half_empty() -> None:
+    batch, rows = batched_seconds(32, tile=(8, 64, 128))
+    assert rows == pytest.approx(2 * batch)
+    batch, rows = batched_seconds(32, tile=(1, 1, 1))
+    assert rows == pytest.approx(batch)

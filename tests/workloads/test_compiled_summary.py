@@ -1,0 +1,93 @@
+"""What the summary of compiled plans counts: bands, ranks, best plans."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from experiments.bench_compiled import MESHES, SIZES, TOPOLOGY
+from experiments.compiled_page import page_text
+from experiments.compiled_summary import (
+    best_against_best,
+    counted,
+    difference,
+    geometric_mean,
+    misses,
+    optimized_over_hand,
+    rank_correlations,
+    share_within,
+)
+from experiments.workloads import get_workload
+
+
+def row(plan: str, predicted: float, compiled: float, **figures: Any) -> dict[str, Any]:
+    return {
+        "workload": "mlp",
+        "mesh": "data=8",
+        "chip": "v5e",
+        "plan": plan,
+        "windowed": False,
+        "status": "compiled",
+        "commit": "abc1234",
+        "predicted_seconds": predicted,
+        "compiled_seconds": compiled,
+        "predicted_bytes": 0.0,
+        "compiled_bytes": 0.0,
+        "largest_misses": [],
+        **figures,
+    }
+
+
+ROWS = [
+    row("optimized", 1.0, 10.0, predicted_bytes=104.0, compiled_bytes=100.0),
+    row("fsdp", 2.0, 9.0, predicted_bytes=80.0, compiled_bytes=100.0),
+    row("replicated", 3.0, 30.0),
+    row("megatron", 4.0, 8.0, fits=False, predicted_bytes=1.0),
+]
+
+
+def test_a_difference_is_predicted_over_compiled_less_one() -> None:
+    assert difference(ROWS[0], "bytes") == pytest.approx(0.04)
+    assert difference(ROWS[2], "bytes") == 0.0
+    assert difference(ROWS[3], "bytes") == math.inf
+    assert difference(ROWS[0], "memory") is None
+
+
+def test_bands_count_those_within_and_misses_those_beyond() -> None:
+    assert share_within(ROWS, "bytes", 0.06) == (2, 4)
+    assert [found["plan"] for found in misses(ROWS, "bytes", 0.06)] == ["megatron", "fsdp"]
+    assert counted((2, 4)) == "2 of 4 (50 %)"
+    assert counted((0, 0)) == "none"
+
+
+def test_ranks_are_correlated_within_a_model() -> None:
+    assert rank_correlations(ROWS, "compiled_seconds") == {("mlp", "v5e"): pytest.approx(-0.4)}
+    assert rank_correlations(ROWS[:2], "compiled_seconds") == {}
+
+
+def test_best_plans_are_compared_by_what_was_compiled() -> None:
+    (best,) = best_against_best(ROWS, "compiled_seconds")
+    assert (best["predicted best"], best["compiled best"]) == ("optimized", "megatron")
+    assert best["ratio"] == 10 / 8
+    (ours,) = optimized_over_hand(ROWS, "compiled_seconds")
+    assert (ours["best by hand"], ours["ratio"]) == ("fsdp", 10 / 9)  # megatron does not fit
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_the_page_tells_of_misses_and_of_what_did_not_compile() -> None:
+    failed = {**row("data_parallel", 1, 1), "status": "crashed"}
+    del failed["compiled_bytes"]
+    text = page_text([*ROWS, failed], None)
+    assert "4 plans compiled, 1 not." in text
+    assert "Measured at: abc1234." in text
+    assert "| bytes within 5 % | 2 of 4 (50 %) | 2 of 4 (50 %) |" in text
+    assert "| mlp | data=8 | v5e | data_parallel | crashed |" in text
+
+
+def test_every_size_is_one_of_its_model_and_every_mesh_has_its_topologies() -> None:
+    for name, sizes in SIZES.items():
+        assert get_workload(name, **sizes).name == name
+    assert {count for _, count in TOPOLOGY} == {8, 16, 64}
+    assert set(MESHES) == {"8", "2x4", "4x4", "8x8"}
