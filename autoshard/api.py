@@ -27,17 +27,17 @@ from autoshard.frontend.user_constraints import read_constraints
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.hand_plans import hand_baselines, impossible_note
 from autoshard.memory_budget import parse_memory_budget
-from autoshard.mesh_request import (
+from autoshard.mesh_search.request import (
     MeshChoice,
     MeshRequest,
     mesh_choice,
     named_in_search,
     read_request,
 )
-from autoshard.mesh_search import SearchOptions, search_meshes
-from autoshard.mesh_shapes import DEFAULT_AXIS_NAMES
+from autoshard.mesh_search.search import SearchOptions, search_meshes
+from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
+from autoshard.overlap.timeline import overlapped_seconds
 from autoshard.plan import AskedTerm, Baseline, MeshSearch, PlanData, PlannedTensor, SolverFacts
-from autoshard.plan_timeline import overlapped_seconds
 from autoshard.planner import (
     Solution,
     SolveOptions,

@@ -9,17 +9,17 @@ from importlib.metadata import version
 import click
 
 MODULE_BY_COMMAND = {
-    "calibrate": "autoshard.cli_calibrate",
-    "code": "autoshard.cli_code",
-    "diff": "autoshard.cli_report",
-    "explain": "autoshard.cli_plan",
-    "export": "autoshard.cli_plan",
-    "hardware": "autoshard.cli_report",
-    "plan": "autoshard.cli_plan",
-    "report": "autoshard.cli_report",
-    "solve": "autoshard.cli_solve",
-    "verify": "autoshard.cli_verify",
-    "why": "autoshard.cli_why",
+    "calibrate": "autoshard.commands.calibrate",
+    "code": "autoshard.commands.code",
+    "diff": "autoshard.commands.report",
+    "explain": "autoshard.commands.plan",
+    "export": "autoshard.commands.plan",
+    "hardware": "autoshard.commands.report",
+    "plan": "autoshard.commands.plan",
+    "report": "autoshard.commands.report",
+    "solve": "autoshard.commands.solve",
+    "verify": "autoshard.commands.verify",
+    "why": "autoshard.commands.why",
 }
 """Where each command is, as `<name>_command`."""
 

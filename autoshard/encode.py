@@ -24,15 +24,15 @@ from autoshard.candidates import MAX_CANDIDATES, Candidate
 from autoshard.costing import Costing
 from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
-from autoshard.hidden import (
+from autoshard.layouts import Layout, MeshParts
+from autoshard.op_candidates import OpCandidates, place_of
+from autoshard.overlap.hidden import (
     NOTHING_HIDDEN,
     Hidden,
     exposed_seconds,
     hidden_behind_computing,
     hidden_sums,
 )
-from autoshard.layouts import Layout, MeshParts
-from autoshard.op_candidates import OpCandidates, place_of
 from autoshard.pinned import Pin
 from autoshard.reshard import Resharder, ReshardTable, turned_shares
 from autoshard.rounds import ONLY_ROUND, Round

@@ -13,8 +13,8 @@ from autoshard.errors import ShardingError
 from autoshard.graph.program import Graph
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.op_candidates import read_pins
+from autoshard.overlap.timeline import overlapped_seconds
 from autoshard.plan import Baseline
-from autoshard.plan_timeline import overlapped_seconds
 from autoshard.planner import Solution, SolveOptions, price_layouts
 from autoshard.sharding import Sharding
 from autoshard.ties import constrained_arguments

@@ -29,7 +29,9 @@ from autoshard.collectives import HardwarePrices, ModulePrices
 from autoshard.compiled_prices import CompiledPrices
 from autoshard.constraints.named import named_tensor
 from autoshard.errors import InputError, PlanError
-from autoshard.explanation import Explanation
+from autoshard.explain.explanation import Explanation
+from autoshard.explain.known import known_explanation
+from autoshard.explain.why import explain_tensor
 from autoshard.frontend.fingerprint import canonical_lines
 from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
@@ -43,8 +45,6 @@ from autoshard.propagation_comparison import PropagationComparison
 from autoshard.report import format_program, format_report, format_summary
 from autoshard.sharding import Mesh, Sharding, is_equivalent
 from autoshard.verification import Verification
-from autoshard.why import explain_tensor
-from autoshard.why_known import known_explanation
 
 _NOT_MINIMAL = (
     "the search for the smallest set of constraints was cut short: some of them may be superfluous"

@@ -12,7 +12,13 @@ from autoshard.report.quantities import format_bytes, format_percent, format_sec
 from autoshard.report.spec_text import format_spec
 
 if TYPE_CHECKING:  # an explanation prints itself with what is here
-    from autoshard.explanation import Alternative, CollectiveChange, Explanation, OpChange, Read
+    from autoshard.explain.explanation import (
+        Alternative,
+        CollectiveChange,
+        Explanation,
+        OpChange,
+        Read,
+    )
 
 _MAX_CHANGES = 8
 _MAX_ESTIMATES = 12

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from autoshard import cli_calibrate
 from autoshard.cli import main
+from autoshard.commands import calibrate as cli_calibrate
 from autoshard.errors import InputError
 from cost_models import Hardware, get_hardware, load_hardware
 from cost_models.calibrate import calibrate_hardware

@@ -14,7 +14,7 @@ import autoshard
 import cost_models
 import solvers
 from autoshard.cli import main
-from autoshard.explanation import (
+from autoshard.explain.explanation import (
     AlikeTensor,
     Alternative,
     CollectiveChange,

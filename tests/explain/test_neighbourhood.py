@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from autoshard.neighbourhood import Neighbourhood
+from autoshard.explain.neighbourhood import Neighbourhood
 from solvers import FORBIDDEN, Problem, evaluate
 from tests.solvers.instances import random_problem, small_problems
 

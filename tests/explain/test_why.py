@@ -12,12 +12,12 @@ from jax.ad_checkpoint import checkpoint_name
 import autoshard
 from autoshard.apply.planned import Plan
 from autoshard.errors import InputError, PlanError
-from autoshard.explanation import AlikeTensor, Refusal
+from autoshard.explain.explanation import AlikeTensor, Refusal
+from autoshard.explain.why import explain_tensor
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
 from autoshard.planner import Solution
 from autoshard.sharding import parse_sharding
-from autoshard.why import explain_tensor
 from autoshard.wishes import AlikeWish, Wishes
 from tests.plan.plans import gpt_plan, plan_that_does_not_fit
 from tests.planner.graphs import Program, plan, wishes_for

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoshard.costing import cost_model_for
 from autoshard.errors import InputError
 from autoshard.layouts import MeshParts
-from autoshard.mesh_shapes import (
+from autoshard.mesh_search.shapes import (
     check_axis_names,
     check_devices,
     distinct_meshes,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.overlap import Lane, Task, Timeline, schedule
+from autoshard.overlap.lanes import Lane, Task, Timeline, schedule
 
 COMPUTE, NETWORK, BOTH = Lane.COMPUTE, Lane.NETWORK, Lane.BOTH
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoshard.accounting import Account, account_for
 from autoshard.encode import Decoded, Encoded, Encoder, decode
 from autoshard.graph.program import Graph
-from autoshard.plan_timeline import PlanTimeline, overlapped_seconds, plan_timeline
+from autoshard.overlap.timeline import PlanTimeline, overlapped_seconds, plan_timeline
 from solvers import solve
 from tests.planner.graphs import Program, encoder_for, parts_of, wishes_for
 from tests.planner.test_encode import PROGRAMS

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoshard.explanation import (
+from autoshard.explain.explanation import (
     AlikeTensor,
     Alternative,
     CollectiveChange,

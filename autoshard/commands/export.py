@@ -16,7 +16,8 @@ from autoshard.apply.stablehlo import stage_names
 from autoshard.apply.stablehlo.module_file import is_module_file, write_module_file
 from autoshard.apply.stablehlo.planned_text import PLANNED
 from autoshard.apply.stablehlo.verify_module import verify_module
-from autoshard.cli_saved_plan import (
+from autoshard.collectives import HardwarePrices
+from autoshard.commands.saved_plan import (
     MACHINE_OPTION,
     machine_of,
     planned_again,
@@ -24,7 +25,6 @@ from autoshard.cli_saved_plan import (
     with_options,
     with_program,
 )
-from autoshard.collectives import HardwarePrices
 from autoshard.errors import ExportError
 from autoshard.plan_json import load_plan_data
 from autoshard.report.propagation_text import print_comparison

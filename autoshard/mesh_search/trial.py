@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from autoshard.encode import PICOSECONDS, Wishes
 from autoshard.errors import AutoshardError
 from autoshard.graph.program import Graph
-from autoshard.mesh_shapes import axes_text
+from autoshard.mesh_search.shapes import axes_text
 from autoshard.plan import TriedMesh
 from autoshard.planner import Solution
 from autoshard.report.quantities import format_bytes, format_percent, format_seconds

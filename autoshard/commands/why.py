@@ -10,17 +10,17 @@ import click
 
 from autoshard.apply.planned import Plan
 from autoshard.apply.stablehlo.module_file import is_module_file
-from autoshard.cli_command import Command, example, wide_stdout, width_option
-from autoshard.cli_plan import read_trip_count
-from autoshard.cli_saved_plan import MACHINE_OPTION, machine_of, planned_again, target_of
+from autoshard.commands.command import Command, example, wide_stdout, width_option
+from autoshard.commands.plan import read_trip_count
+from autoshard.commands.saved_plan import MACHINE_OPTION, machine_of, planned_again, target_of
 from autoshard.errors import PlanError
-from autoshard.explanation import Explanation
+from autoshard.explain.explanation import Explanation
+from autoshard.explain.known import known_explanation
+from autoshard.explain.plan_held import held_to
 from autoshard.plan import PlanData
-from autoshard.plan_held import held_to
 from autoshard.plan_json import load_plan_data
 from autoshard.report.quantities import format_seconds
 from autoshard.report.why_text import print_explanation
-from autoshard.why_known import known_explanation
 
 _ALIKE = 1e-3  # of the step time; the price of one plan may differ by less between two versions
 _ANY_PLAN = 1.0  # a gap that any plan meets: the plan explained is the one of the file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoshard.constraints import PathSelector, Program, TensorType, parse_selector
 from autoshard.constraints.named import is_path, named_tensor
 from autoshard.errors import InputError
-from autoshard.explanation import Explanation
+from autoshard.explain.explanation import Explanation
 from autoshard.plan import PlanData, PlannedTensor
 
 _ALONE = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autoshard.candidates import Candidate
 from autoshard.errors import InputError
-from autoshard.explanation import AlikeTensor, Read
+from autoshard.explain.explanation import AlikeTensor, Read
 from autoshard.graph.program import Graph, Op, OpKind, Value
 from autoshard.layouts import Layout, MeshParts
 from autoshard.planner import Solution

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from autoshard.calibration import calibrate
-from autoshard.cli_command import Command, example, wide_stdout, width_option
+from autoshard.commands.command import Command, example, wide_stdout, width_option
 from autoshard.errors import InputError
 from autoshard.report.calibration_text import print_calibration
 from cost_models import save_hardware

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autoshard.accounting import Account
-from autoshard.explanation import CollectiveChange, OpChange
+from autoshard.explain.explanation import CollectiveChange, OpChange
 from autoshard.graph.collective import PredictedCollective
 
 _NEGLIGIBLE_SHARE = 1e-3

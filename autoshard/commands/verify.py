@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from autoshard.cli_command import Command, example, wide_stdout, width_option
-from autoshard.cli_saved_plan import MACHINE_OPTION, machine_of, with_program
 from autoshard.collectives import HardwarePrices
+from autoshard.commands.command import Command, example, wide_stdout, width_option
+from autoshard.commands.saved_plan import MACHINE_OPTION, machine_of, with_program
 from autoshard.errors import InputError, PlanError
 from autoshard.plan_json import load_plan_data
 from autoshard.report.verification_text import print_verification, signed_percent

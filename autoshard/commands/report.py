@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from autoshard.cli_command import Command, example, wide_stdout, width_option
+from autoshard.commands.command import Command, example, wide_stdout, width_option
 from autoshard.errors import InputError
 from autoshard.memory_budget import parse_bytes
 from autoshard.plan import PlanData

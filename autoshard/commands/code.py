@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from autoshard.cli_command import Command, example, wide_stdout
-from autoshard.cli_saved_plan import target_of, with_program
+from autoshard.commands.command import Command, example, wide_stdout
+from autoshard.commands.saved_plan import target_of, with_program
 from autoshard.plan_json import load_plan_data
 
 

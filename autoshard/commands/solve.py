@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from autoshard.cli_command import Command, example
+from autoshard.commands.command import Command, example
 from autoshard.errors import InputError
 from solvers import Progress, Result, SolverError, solve
 from solvers.formats import read_any

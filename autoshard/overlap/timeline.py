@@ -14,7 +14,7 @@ from autoshard.costing import Costing
 from autoshard.encode import Decoded, Encoded, Encoder
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Op, OpKind, Region
-from autoshard.overlap import Lane, Task, schedule
+from autoshard.overlap.lanes import Lane, Task, schedule
 from autoshard.reshard import Step, StepKind
 from autoshard.way_to_reader import way_to_reader
 

@@ -16,10 +16,10 @@ from autoshard.costing import cost_model_for
 from autoshard.encode import PICOSECONDS
 from autoshard.errors import AutoshardError
 from autoshard.graph.program import OpKind
-from autoshard.mesh_floor import cuts_nothing, floor_seconds
 from autoshard.mesh_parts import parts_for
-from autoshard.mesh_shapes import axes_text, distinct_meshes
-from autoshard.mesh_trial import MeshTrial, P, Problem, tell_trials
+from autoshard.mesh_search.floor import cuts_nothing, floor_seconds
+from autoshard.mesh_search.shapes import axes_text, distinct_meshes
+from autoshard.mesh_search.trial import MeshTrial, P, Problem, tell_trials
 from autoshard.plan import MeshSearch, TriedMesh
 from autoshard.planner import (
     NoPlanInTimeError,

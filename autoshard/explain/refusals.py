@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from autoshard.backend_habits import keeps_whole
-from autoshard.decided_tensor import DecidedTensor
-from autoshard.explanation import Refusal
+from autoshard.explain.decided_tensor import DecidedTensor
+from autoshard.explain.explanation import Refusal
 from autoshard.graph.program import OpKind
 from autoshard.layouts import Layout
 from autoshard.op_candidates import read_pins

@@ -18,8 +18,8 @@ from autoshard.backend_habits import runs_beside
 from autoshard.candidates import Candidate
 from autoshard.costing import Costing
 from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.overlap.slack import MOVABLE, SharedSlack, Wanted, Windows, prefetched_first
 from autoshard.reshard import StepKind
-from autoshard.slack import MOVABLE, SharedSlack, Wanted, Windows, prefetched_first
 
 FloatArray = npt.NDArray[np.float64]
 Key = TypeVar("Key")

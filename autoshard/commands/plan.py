@@ -12,8 +12,8 @@ import click
 
 from autoshard import api
 from autoshard.apply.stablehlo.module_file import is_module_file
-from autoshard.cli_command import Command, example, wide_stdout, width_option
-from autoshard.cli_export import (
+from autoshard.commands.command import Command, example, wide_stdout, width_option
+from autoshard.commands.export import (
     explain_options,
     export_options,
     plan_module_file,
@@ -23,8 +23,8 @@ from autoshard.cli_export import (
 )
 from autoshard.encode import PICOSECONDS
 from autoshard.errors import InputError, PlanError
-from autoshard.mesh_request import AUTO
-from autoshard.mesh_shapes import DEFAULT_AXIS_NAMES
+from autoshard.mesh_search.request import AUTO
+from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.progress import ProgressLine
 from autoshard.report import print_report
 from autoshard.sharding import parse_mesh_sizes

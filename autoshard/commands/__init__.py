@@ -1,0 +1,1 @@
+"""The commands of `autoshard`, one file for each or for a few that go together."""

@@ -1,0 +1,1 @@
+"""Which mesh: the shapes a machine tells apart, tried best bound first."""
