@@ -394,9 +394,7 @@ class _Search:
         bound = most + 1
         if restricted is not None and reduced is not None and not reduced.is_infeasible:
             below = level.below(restricted, reduced)
-            inner = _Search(
-                below.problem, self.relative_gap, self.deadline, self.seed, (), self.finisher
-            )
+            inner = _Search(below.problem, self.relative_gap, self.deadline, self.seed, (), None)
             inner.is_stopped = self.is_over
             inner.run()
             self.log += inner.log

@@ -80,6 +80,7 @@ def test_restricting_keeps_the_named_choices_and_their_memory() -> None:
     assert restricted.reduce((1, 0)) == (0, 0)
 
 
+@settings(deadline=None)
 @given(problem=small_problems(), slack=st.integers(0, 3))
 def test_every_answer_up_to_the_limit_survives_pruning(problem: Problem, slack: int) -> None:
     best = best_cost(problem)
