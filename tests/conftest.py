@@ -1,8 +1,13 @@
-"""Eight host devices for every test, set before JAX is imported."""
+"""Eight host devices for every test, set before JAX is imported; laws have no deadline."""
 
 from __future__ import annotations
 
 import os
+
+from hypothesis import settings
+
+settings.register_profile("without deadline", deadline=None)  # machines are shared
+settings.load_profile("without deadline")
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
