@@ -231,15 +231,20 @@ def _solve_round(
     with clock.time("candidates and costs"):
         encoded = encoder.encode()
     decided = encoder.round.decided
-    hint = [
+    hint = _as_decided(encoded, decided) if decided else None
+    with clock.time("solve"):
+        result = _solved(encoded.problem, options, hint, progress)
+    with clock.time("account"):
+        return _solution(encoder, encoded, result)
+
+
+def _as_decided(encoded: Encoded, decided: Mapping[int, Candidate]) -> list[int]:
+    """The choices of an earlier round where they are still offered, else the first ones."""
+    choices = [
         candidates.index(decided[op]) if decided.get(op) in candidates else 0
         for op, candidates in zip(encoded.ops, encoded.candidates, strict=True)
     ]
-    hint += [_as_made(encoded, read, hint) for read in encoded.reads]
-    with clock.time("solve"):
-        result = _solved(encoded.problem, options, hint if decided else None, progress)
-    with clock.time("account"):
-        return _solution(encoder, encoded, result)
+    return choices + [_as_made(encoded, read, choices) for read in encoded.reads]
 
 
 def _as_made(encoded: Encoded, read: SharedRead, choices: Sequence[int]) -> int:
