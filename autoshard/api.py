@@ -15,7 +15,7 @@ from autoshard.apply.stablehlo.module_file import read_module_file
 from autoshard.apply.stablehlo.read_module import read_module
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.collectives import HardwarePrices
-from autoshard.encode import PICOSECONDS
+from autoshard.encoding.encode import PICOSECONDS
 from autoshard.errors import InputError
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.key_arrays import without_word_dims
@@ -25,8 +25,6 @@ from autoshard.frontend.signature import argument_positions, function_name
 from autoshard.frontend.trace import trace
 from autoshard.frontend.user_constraints import read_constraints
 from autoshard.graph.custom_cost import CustomCost
-from autoshard.hand_plans import hand_baselines, impossible_note
-from autoshard.memory_budget import parse_memory_budget
 from autoshard.mesh_search.request import (
     MeshChoice,
     MeshRequest,
@@ -37,8 +35,9 @@ from autoshard.mesh_search.request import (
 from autoshard.mesh_search.search import SearchOptions, search_meshes
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.overlap.timeline import overlapped_seconds
-from autoshard.plan import AskedTerm, Baseline, MeshSearch, PlanData, PlannedTensor, SolverFacts
-from autoshard.planner import (
+from autoshard.planning.hand_plans import hand_baselines, impossible_note
+from autoshard.planning.memory_budget import parse_memory_budget
+from autoshard.planning.planner import (
     Solution,
     SolveOptions,
     Stages,
@@ -46,11 +45,19 @@ from autoshard.planner import (
     seconds_with,
     spoken_priorities,
 )
-from autoshard.product_records import planned_products
-from autoshard.round_records import planned_rounds
+from autoshard.planning.product_records import planned_products
+from autoshard.planning.round_records import planned_rounds
+from autoshard.planning.traced_program import TracedProgram, read_traced
+from autoshard.plans.plan import (
+    AskedTerm,
+    Baseline,
+    MeshSearch,
+    PlanData,
+    PlannedTensor,
+    SolverFacts,
+)
+from autoshard.plans.source_names import with_short_sources
 from autoshard.sharding import Mesh
-from autoshard.source_names import with_short_sources
-from autoshard.traced_program import TracedProgram, read_traced
 from autoshard.version import VERSION
 from cost_models import AlphaBetaModel, CostModelError, Hardware, get_hardware, load_hardware
 from solvers import CATALOG, Progress, Status

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 import autoshard
-from autoshard.verification import Verification
+from autoshard.verification.verification import Verification
 from experiments.workloads import baseline_specs, get_workload
 
 OPTIMIZED = "optimized"

@@ -7,10 +7,14 @@ from typing import TypeAlias
 
 from autoshard.apply.minimal_set import Propagate
 from autoshard.errors import InputError
-from autoshard.plan import PlanData
-from autoshard.propagation_comparison import Decision, Difference, PropagationComparison
+from autoshard.plans.plan import PlanData
+from autoshard.plans.source_names import SourceNames
 from autoshard.sharding import AxisRef, Sharding
-from autoshard.source_names import SourceNames
+from autoshard.verification.propagation_comparison import (
+    Decision,
+    Difference,
+    PropagationComparison,
+)
 
 Price: TypeAlias = Callable[[Mapping[str, Sharding]], float | None]
 

@@ -12,7 +12,8 @@ import jax
 
 from autoshard.apply.hlo_text import HloModule, Instruction, parse_hlo
 from autoshard.apply.replica_groups import crossed_axes, is_ring_shift, parse_groups
-from autoshard.collective_comparison import (
+from autoshard.sharding import AxisRef, Mesh, spanned_axes
+from autoshard.verification.collective_comparison import (
     ASYNC,
     FUSED,
     PLAIN,
@@ -22,7 +23,6 @@ from autoshard.collective_comparison import (
     CompiledCollective,
     compare_collectives,
 )
-from autoshard.sharding import AxisRef, Mesh, spanned_axes
 
 _KINDS = {
     "all-gather": "all-gather",

@@ -13,9 +13,9 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.named_shardings import JaxMesh, sharding_to_spec
 from autoshard.apply.scheduled.in_program import scheduled_equation
-from autoshard.dot_schedule import DotSchedule
 from autoshard.errors import PlanError, ShardingError
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, is_constrainable, rewrite_bodies
+from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.sharding import Mesh, MeshAxis, Sharding, format_sharding, translate_sharding
 
 _MAX_SHOWN = 5

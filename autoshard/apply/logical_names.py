@@ -8,12 +8,12 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from autoshard.apply.logical_rules import NamedDims
 from autoshard.constraints import PathSelector, parse_selector
 from autoshard.constraints.program import Program
 from autoshard.constraints.select import Chooser
 from autoshard.errors import ConstraintError, InputError, PlanError
 from autoshard.frontend.trace import Traced
-from autoshard.logical_rules import NamedDims
 from autoshard.sharding import Sharding, format_sharding
 
 LogicalNames = tuple[str | None, ...]

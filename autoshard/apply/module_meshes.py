@@ -7,7 +7,6 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from autoshard.other_meshes import on_mesh
 from autoshard.sharding import (
     DimSharding,
     Mesh,
@@ -17,6 +16,7 @@ from autoshard.sharding import (
     parse_named_mesh,
     parse_sharding,
 )
+from autoshard.wishes.other_meshes import on_mesh
 
 _DEFAULT_NAME = "mesh"
 

@@ -13,7 +13,6 @@ from autoshard.errors import ShardingError
 from autoshard.frontend.device_orders import DeviceOrder, in_order
 from autoshard.frontend.meshes import read_mesh
 from autoshard.frontend.user_shardings import read_named_sharding
-from autoshard.other_meshes import on_mesh
 from autoshard.sharding import (
     DimSharding,
     Mesh,
@@ -22,6 +21,7 @@ from autoshard.sharding import (
     refine_mesh,
     refine_sharding,
 )
+from autoshard.wishes.other_meshes import on_mesh
 
 
 @dataclass(eq=False)

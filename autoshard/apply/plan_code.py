@@ -12,8 +12,8 @@ from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.constraints.selector import name_steps
 from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced
+from autoshard.plans.source_names import SourceNames
 from autoshard.sharding import Sharding
-from autoshard.source_names import SourceNames
 
 
 def plan_code(

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding
 from autoshard.apply.against_propagation import against_propagation
 from autoshard.apply.ahead.verify import VerifyOptions, verify_plan
 from autoshard.apply.logical_names import named_dims, names_by_pattern, names_from_metadata
+from autoshard.apply.logical_rules import LogicalRules, find_logical_rules
 from autoshard.apply.minimal_set import MinimalSet, minimal_constraints
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.apply.placing import init, shard
@@ -26,7 +27,6 @@ from autoshard.apply.stablehlo.planned_text import PLANNED, planned_text
 from autoshard.apply.stablehlo.platform_module import AS_WRITTEN, lowered_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
 from autoshard.collectives import HardwarePrices, ModulePrices
-from autoshard.compiled_prices import CompiledPrices
 from autoshard.constraints.named import named_tensor
 from autoshard.errors import InputError, PlanError
 from autoshard.explain.explanation import Explanation
@@ -37,14 +37,14 @@ from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
 from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced, trace
-from autoshard.logical_rules import LogicalRules, find_logical_rules
-from autoshard.plan import Miss, PlanData, PlannedTensor
-from autoshard.plan_json import load_plan_data, save_plan
-from autoshard.planner import Solution
-from autoshard.propagation_comparison import PropagationComparison
+from autoshard.planning.planner import Solution
+from autoshard.plans.plan import Miss, PlanData, PlannedTensor
+from autoshard.plans.plan_json import load_plan_data, save_plan
 from autoshard.report import format_program, format_report, format_summary
 from autoshard.sharding import Mesh, Sharding, is_equivalent
-from autoshard.verification import Verification
+from autoshard.verification.compiled_prices import CompiledPrices
+from autoshard.verification.propagation_comparison import PropagationComparison
+from autoshard.verification.verification import Verification
 
 _NOT_MINIMAL = (
     "the search for the smallest set of constraints was cut short: some of them may be superfluous"

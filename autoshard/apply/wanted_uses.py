@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from autoshard.encode import Decoded, Encoded
+from autoshard.encoding.encode import Decoded, Encoded
+from autoshard.encoding.way_to_reader import way_to_reader
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.layouts import Layout, refines
 from autoshard.sharding import Sharding
-from autoshard.way_to_reader import way_to_reader
 
 # The others compute where their result is: the partitioner cuts their operands likewise unasked.
 _DECIDES_BY_OPERANDS = frozenset(

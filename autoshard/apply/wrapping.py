@@ -19,7 +19,6 @@ from autoshard.apply.named_shardings import (
     as_jax_mesh,
     flat_named_shardings,
 )
-from autoshard.dot_schedule import DotSchedule
 from autoshard.errors import InputError, PlanError
 from autoshard.frontend.fingerprint import canonical_lines
 from autoshard.frontend.meshes import mesh_context
@@ -31,6 +30,7 @@ from autoshard.frontend.signature import (
     function_name,
 )
 from autoshard.frontend.trace import Program, abstract_leaf, donated_leaves, trace_call
+from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.sharding import Sharding
 
 

@@ -8,7 +8,7 @@ import click
 
 from autoshard.commands.command import Command, example, wide_stdout
 from autoshard.commands.saved_plan import target_of, with_program
-from autoshard.plan_json import load_plan_data
+from autoshard.plans.plan_json import load_plan_data
 
 
 @click.command("code", cls=Command, epilog=example("code plan.json train:train_step"))

@@ -26,7 +26,7 @@ from autoshard.commands.saved_plan import (
     with_program,
 )
 from autoshard.errors import ExportError
-from autoshard.plan_json import load_plan_data
+from autoshard.plans.plan_json import load_plan_data
 from autoshard.report.propagation_text import print_comparison
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -21,14 +21,14 @@ from autoshard.commands.export import (
     run_export,
     save_planned,
 )
-from autoshard.encode import PICOSECONDS
+from autoshard.commands.progress import ProgressLine
+from autoshard.commands.targets import load_target
+from autoshard.encoding.encode import PICOSECONDS
 from autoshard.errors import InputError, PlanError
 from autoshard.mesh_search.request import AUTO
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
-from autoshard.progress import ProgressLine
 from autoshard.report import print_report
 from autoshard.sharding import parse_mesh_sizes
-from autoshard.targets import load_target
 
 EXIT_NO_PLAN = 1
 

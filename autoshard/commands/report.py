@@ -10,10 +10,10 @@ import click
 
 from autoshard.commands.command import Command, example, wide_stdout, width_option
 from autoshard.errors import InputError
-from autoshard.memory_budget import parse_bytes
-from autoshard.plan import PlanData
-from autoshard.plan_diff import diff_plans
-from autoshard.plan_json import load_plan_data
+from autoshard.planning.memory_budget import parse_bytes
+from autoshard.plans.plan import PlanData
+from autoshard.plans.plan_diff import diff_plans
+from autoshard.plans.plan_json import load_plan_data
 from autoshard.report import (
     Against,
     format_program,

@@ -12,9 +12,9 @@ from autoshard import api
 from autoshard.apply.planned import Plan, load_plan
 from autoshard.apply.stablehlo.module_file import is_module_file, read_module_file
 from autoshard.apply.stablehlo.read_module import read_module
+from autoshard.commands.targets import load_target
 from autoshard.errors import InputError, PlanError
-from autoshard.plan import PlanData
-from autoshard.targets import load_target
+from autoshard.plans.plan import PlanData
 from cost_models import CostModelError, Hardware, get_hardware, load_hardware
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,10 +11,10 @@ from autoshard.collectives import HardwarePrices
 from autoshard.commands.command import Command, example, wide_stdout, width_option
 from autoshard.commands.saved_plan import MACHINE_OPTION, machine_of, with_program
 from autoshard.errors import InputError, PlanError
-from autoshard.plan_json import load_plan_data
+from autoshard.plans.plan_json import load_plan_data
+from autoshard.plans.whole_file import write_whole
 from autoshard.report.verification_text import print_verification, signed_percent
-from autoshard.verification import Verification
-from autoshard.whole_file import write_whole
+from autoshard.verification.verification import Verification
 
 EXIT_DIFFERENT = 1
 

@@ -17,8 +17,8 @@ from autoshard.errors import PlanError
 from autoshard.explain.explanation import Explanation
 from autoshard.explain.known import known_explanation
 from autoshard.explain.plan_held import held_to
-from autoshard.plan import PlanData
-from autoshard.plan_json import load_plan_data
+from autoshard.plans.plan import PlanData
+from autoshard.plans.plan_json import load_plan_data
 from autoshard.report.quantities import format_seconds
 from autoshard.report.why_text import print_explanation
 

@@ -11,7 +11,6 @@ from autoshard.constraints.program import Program
 from autoshard.constraints.select import Chooser, Selected
 from autoshard.constraints.terms import Group, Pin, Term, Uses, format_said, sharding_of
 from autoshard.errors import AutoshardError, ConstraintError
-from autoshard.other_meshes import misfit, on_mesh
 from autoshard.sharding import (
     Mesh,
     Sharding,
@@ -21,6 +20,7 @@ from autoshard.sharding import (
     format_sharding,
 )
 from autoshard.sharding.sharding import DEFAULT_MESH_NAME
+from autoshard.wishes.other_meshes import misfit, on_mesh
 
 
 @dataclass(frozen=True, slots=True)

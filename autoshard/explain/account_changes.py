@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autoshard.accounting import Account
+from autoshard.encoding.accounting import Account
 from autoshard.explain.explanation import CollectiveChange, OpChange
 from autoshard.graph.collective import PredictedCollective
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autoshard.candidates import Candidate
+from autoshard.candidates.candidate import Candidate
 from autoshard.errors import InputError
 from autoshard.explain.explanation import AlikeTensor, Read
 from autoshard.graph.program import Graph, Op, OpKind, Value
 from autoshard.layouts import Layout, MeshParts
-from autoshard.planner import Solution
+from autoshard.planning.planner import Solution
 from autoshard.reshard import Step, StepKind
-from autoshard.ties import constrained_arguments
+from autoshard.wishes.ties import constrained_arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)

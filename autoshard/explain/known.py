@@ -6,7 +6,7 @@ from autoshard.constraints import PathSelector, Program, TensorType, parse_selec
 from autoshard.constraints.named import is_path, named_tensor
 from autoshard.errors import InputError
 from autoshard.explain.explanation import Explanation
-from autoshard.plan import PlanData, PlannedTensor
+from autoshard.plans.plan import PlanData, PlannedTensor
 
 _ALONE = (
     "this is what the plan knows by itself: it is planned again where alternatives are to be"

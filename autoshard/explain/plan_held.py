@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoshard.encode import PICOSECONDS
+from autoshard.encoding.encode import PICOSECONDS
 from autoshard.graph.program import Op, OpKind
 from autoshard.layouts import Layout
-from autoshard.plan import PlanData
-from autoshard.planner import Solution, SolveOptions, solve_again
+from autoshard.planning.planner import Solution, SolveOptions, solve_again
+from autoshard.plans.plan import PlanData
 from autoshard.sharding import Sharding
 from solvers import FORBIDDEN
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from autoshard.backend_habits import keeps_whole
+from autoshard.candidates.op_candidates import read_pins
 from autoshard.explain.decided_tensor import DecidedTensor
 from autoshard.explain.explanation import Refusal
 from autoshard.graph.program import OpKind
 from autoshard.layouts import Layout
-from autoshard.op_candidates import read_pins
-from autoshard.pinned import Pin
-from autoshard.planner import Solution
+from autoshard.planning.planner import Solution
 from autoshard.sharding import format_sharding
+from autoshard.wishes.pinned import Pin
 
 
 def asked_pin(solution: Solution, tensor: DecidedTensor) -> Pin | None:

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.accounting import Account
-from autoshard.encode import PICOSECONDS
+from autoshard.encoding.accounting import Account
+from autoshard.encoding.encode import PICOSECONDS
 from autoshard.explain.account_changes import account_changes
 from autoshard.explain.decided_tensor import DecidedTensor
 from autoshard.explain.explanation import Alternative, Estimate, Explanation
 from autoshard.explain.neighbourhood import Neighbourhood
 from autoshard.explain.refusals import asked_pin, asked_text, clash_text, refusals_of
 from autoshard.layouts import Layout
-from autoshard.planner import Solution, SolveOptions, solve_again
-from autoshard.source_names import SourceNames
+from autoshard.planning.planner import Solution, SolveOptions, solve_again
+from autoshard.plans.source_names import SourceNames
 from solvers import FORBIDDEN, evaluate
 
 _RELATIVE_GAP = 1e-4

@@ -12,13 +12,13 @@ from jax.tree_util import PyTreeDef
 
 from autoshard.errors import InputError, ShardingError
 from autoshard.frontend.device_orders import DeviceOrder
-from autoshard.other_meshes import misfit, on_mesh
 from autoshard.sharding import (
     AxisRef,
     DimSharding,
     Mesh,
     Sharding,
 )
+from autoshard.wishes.other_meshes import misfit, on_mesh
 
 
 def read_sharding(

@@ -12,16 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic
 
-from autoshard.costing import cost_model_for
-from autoshard.encode import PICOSECONDS
+from autoshard.costing.costing import cost_model_for
+from autoshard.encoding.encode import PICOSECONDS
 from autoshard.errors import AutoshardError
 from autoshard.graph.program import OpKind
-from autoshard.mesh_parts import parts_for
 from autoshard.mesh_search.floor import cuts_nothing, floor_seconds
 from autoshard.mesh_search.shapes import axes_text, distinct_meshes
 from autoshard.mesh_search.trial import MeshTrial, P, Problem, tell_trials
-from autoshard.plan import MeshSearch, TriedMesh
-from autoshard.planner import (
+from autoshard.planning.planner import (
     NoPlanInTimeError,
     Solution,
     SolveOptions,
@@ -29,7 +27,9 @@ from autoshard.planner import (
     plan_further,
     plan_graph,
 )
+from autoshard.plans.plan import MeshSearch, TriedMesh
 from autoshard.sharding import Mesh
+from autoshard.wishes.mesh_parts import parts_for
 from cost_models import Hardware
 from solvers import Progress
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from autoshard.costing import cost_model_for
+from autoshard.costing.costing import cost_model_for
 from autoshard.errors import InputError
 from autoshard.layouts import MeshParts
-from autoshard.plan import TriedMesh
+from autoshard.plans.plan import TriedMesh
 from autoshard.sharding import Mesh, MeshAxis
 from cost_models import AxisPart, CostModelError, Hardware
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from autoshard.encode import PICOSECONDS, Wishes
+from autoshard.encoding.encode import PICOSECONDS, Wishes
 from autoshard.errors import AutoshardError
 from autoshard.graph.program import Graph
 from autoshard.mesh_search.shapes import axes_text
-from autoshard.plan import TriedMesh
-from autoshard.planner import Solution
+from autoshard.planning.planner import Solution
+from autoshard.plans.plan import TriedMesh
 from autoshard.report.quantities import format_bytes, format_percent, format_seconds
 from autoshard.sharding import Mesh
 from solvers import Status

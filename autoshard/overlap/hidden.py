@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.backend_habits import runs_beside
-from autoshard.candidates import Candidate
-from autoshard.costing import Costing
+from autoshard.candidates.candidate import Candidate
+from autoshard.costing.costing import Costing
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.overlap.slack import MOVABLE, SharedSlack, Wanted, Windows, prefetched_first
 from autoshard.reshard import StepKind

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoshard.accounting import Account
 from autoshard.backend_habits import overlaps_on, runs_beside
-from autoshard.costing import Costing
-from autoshard.encode import Decoded, Encoded, Encoder
+from autoshard.costing.costing import Costing
+from autoshard.encoding.accounting import Account
+from autoshard.encoding.encode import Decoded, Encoded, Encoder
+from autoshard.encoding.way_to_reader import way_to_reader
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Op, OpKind, Region
 from autoshard.overlap.lanes import Lane, Task, schedule
 from autoshard.reshard import Step, StepKind
-from autoshard.way_to_reader import way_to_reader
 
 if TYPE_CHECKING:
     from cost_models import Hardware

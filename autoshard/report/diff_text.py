@@ -6,7 +6,7 @@ from typing import TextIO
 
 from rich.console import Group, RenderableType
 
-from autoshard.plan_diff import Change, PlanDiff
+from autoshard.plans.plan_diff import Change, PlanDiff
 from autoshard.report.alike import gather_alike
 from autoshard.report.layout import (
     FoldingTable,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autoshard.graph.collective import PredictedCollective
-from autoshard.plan import (
+from autoshard.plans.plan import (
     LiveTensor,
     PlanData,
     PlannedOp,
@@ -15,10 +15,10 @@ from autoshard.plan import (
     PlannedRound,
     PlannedTensor,
 )
+from autoshard.plans.source_names import with_short_sources
 from autoshard.report.alike import gather_alike
 from autoshard.report.meshes import MeshRow, mesh_rows
 from autoshard.report.spec_text import format_spec
-from autoshard.source_names import with_short_sources
 
 _NUM_TENSORS = 40
 _NUM_OPS = 10

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 
-from autoshard.plan import PlanData
+from autoshard.plans.plan import PlanData
 from autoshard.report.layout import heading, plain, section, table
 from autoshard.report.quantities import format_bytes, format_seconds
 

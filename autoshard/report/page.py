@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from autoshard.errors import InputError
-from autoshard.plan import PlanData
-from autoshard.plan_diff import Change, diff_plans
+from autoshard.plans.plan import PlanData
+from autoshard.plans.plan_diff import Change, diff_plans
+from autoshard.plans.whole_file import write_whole
 from autoshard.report import page_sections as parts
 from autoshard.report.diff_text import change_cells
 from autoshard.report.facts import ReportFacts
@@ -19,7 +20,6 @@ from autoshard.report.page_data import page_data
 from autoshard.report.page_facts import PageFacts, gather_page_facts
 from autoshard.report.page_parts import data_table, section
 from autoshard.report.quantities import format_bytes, format_seconds
-from autoshard.whole_file import write_whole
 
 _SCRIPTS = ("dom.js", "tables.js", "mesh.js", "memory.js", "page.js")
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any, TypeAlias
 
-from autoshard.plan_diff import PlanDiff, numbered
+from autoshard.plans.plan_diff import PlanDiff, numbered
 from autoshard.report.diff_text import change_cells
 from autoshard.report.drawing import Grid
 from autoshard.report.facts import OpRow

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autoshard.plan import HeldTensor, MemoryUse, PlanData, PlannedTensor
+from autoshard.plans.plan import HeldTensor, MemoryUse, PlanData, PlannedTensor
+from autoshard.plans.source_names import with_short_sources
 from autoshard.report.drawing import Drawing, Grid, draw, grid_of
 from autoshard.report.facts import OpRow, ReportFacts, gather_facts, op_rows, type_text
 from autoshard.report.spec_text import format_spec
 from autoshard.sharding import Mesh, Sharding
-from autoshard.source_names import with_short_sources
 
 MOST_ROWS = 20_000
 """Rows of a table; the plan file has the others."""

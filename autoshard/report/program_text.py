@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoshard.errors import InputError
-from autoshard.plan import PlanData, PlannedRound, ProgramLine
+from autoshard.plans.plan import PlanData, PlannedRound, ProgramLine
+from autoshard.plans.source_names import with_short_sources
 from autoshard.report.alike import gather_alike
 from autoshard.report.layout import plain
 from autoshard.report.quantities import format_bytes, format_seconds
 from autoshard.report.spec_text import format_spec
 from autoshard.sharding import Sharding, format_sharding
-from autoshard.source_names import with_short_sources
 
 _WIDEST = 72  # a line longer than this does not push all others to the right
 _CHANGED = "*"

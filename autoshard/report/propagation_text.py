@@ -6,7 +6,6 @@ from typing import TextIO
 
 from rich.console import Group, RenderableType
 
-from autoshard.propagation_comparison import Decision, Difference, PropagationComparison
 from autoshard.report.layout import (
     heading,
     plain,
@@ -17,6 +16,11 @@ from autoshard.report.layout import (
 )
 from autoshard.report.quantities import format_seconds
 from autoshard.report.spec_text import format_spec
+from autoshard.verification.propagation_comparison import (
+    Decision,
+    Difference,
+    PropagationComparison,
+)
 
 _MAX_DECISIONS = 20
 _MAX_VALUES = 12

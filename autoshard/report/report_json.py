@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any
 
-from autoshard.plan import PlanData
+from autoshard.plans.plan import PlanData
 from autoshard.report.facts import gather_facts
 
 FORMAT_NAME = "autoshard report"

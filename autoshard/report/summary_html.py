@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from autoshard.plan import PlanData
+from autoshard.plans.plan import PlanData
 from autoshard.report.facts import ReportFacts, gather_facts
 from autoshard.report.markup import Element, element, write_markup
 from autoshard.report.quantities import (

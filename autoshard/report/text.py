@@ -7,7 +7,7 @@ from typing import TextIO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autoshard.plan import PlanData
+from autoshard.plans.plan import PlanData
 from autoshard.report.facts import (
     CollectiveRow,
     LiveRow,

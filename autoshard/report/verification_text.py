@@ -7,7 +7,6 @@ from typing import TextIO
 
 from rich.console import Group, RenderableType
 
-from autoshard.collective_comparison import PLAIN, CollectiveRow
 from autoshard.report.layout import (
     heading,
     indented,
@@ -18,7 +17,8 @@ from autoshard.report.layout import (
     table,
 )
 from autoshard.report.quantities import format_bytes, format_count, format_seconds
-from autoshard.verification import FailedCompile, Verification
+from autoshard.verification.collective_comparison import PLAIN, CollectiveRow
+from autoshard.verification.verification import FailedCompile, Verification
 
 _MAX_ROWS = 30
 _MAX_NAMES = 12

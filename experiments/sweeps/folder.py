@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoshard.whole_file import write_whole
+from autoshard.plans.whole_file import write_whole
 from experiments.sweeps.table import table_text
 
 

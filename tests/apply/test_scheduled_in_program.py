@@ -12,9 +12,9 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 
 from autoshard.apply.constrain import constrain_jaxpr
-from autoshard.dot_schedule import DotSchedule
 from autoshard.errors import PlanError
 from autoshard.frontend.scheduled_products import rewritable_products
+from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.sharding import parse_sharding
 
 AUTO = (jax.sharding.AxisType.Auto,)

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from autoshard import Plan, api
 from autoshard.cli import main
 from autoshard.errors import ConstraintError, InputError
-from autoshard.plan_json import load_plan_data, save_plan
+from autoshard.plans.plan_json import load_plan_data, save_plan
 from autoshard.report import format_program, format_report
 from autoshard.sharding import parse_mesh_sizes
 from cost_models import CATALOG

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from autoshard.cli import main
-from autoshard.plan_json import load_plan_data
+from autoshard.plans.plan_json import load_plan_data
 from autoshard.report import format_report
 
 TRAIN = """

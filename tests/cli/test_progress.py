@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from autoshard.progress import ProgressLine, format_progress
+from autoshard.commands.progress import ProgressLine, format_progress
 from solvers import Progress
 
 

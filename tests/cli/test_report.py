@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from autoshard.cli import main
-from autoshard.plan_json import load_plan_data, save_plan
+from autoshard.plans.plan_json import load_plan_data, save_plan
 from autoshard.report import Against, format_page, format_report, format_report_json
 from tests.plan.plans import gpt_plan, plan_in_rounds, plan_that_does_not_fit
 

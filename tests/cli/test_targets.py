@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
+from autoshard.commands.targets import load_target
 from autoshard.errors import InputError
-from autoshard.targets import load_target
 
 
 def write(folder: Path, text: str, name: str = "train.py") -> None:

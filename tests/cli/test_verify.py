@@ -106,10 +106,11 @@ def test_bad_options_are_told_before_the_plan_is_read(
 @pytest.mark.usefixtures("plan")
 def test_a_difference_beyond_the_limit_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "autoshard.verification.Verification.bytes_difference", property(lambda _: 0.5)
+        "autoshard.verification.verification.Verification.bytes_difference", property(lambda _: 0.5)
     )
     monkeypatch.setattr(
-        "autoshard.verification.Verification.memory_difference", property(lambda _: -0.25)
+        "autoshard.verification.verification.Verification.memory_difference",
+        property(lambda _: -0.25),
     )
     done = run("verify", "plan.json", "--fail-above", "20%")
     assert done.exit_code == 1

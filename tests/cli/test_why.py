@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from autoshard.cli import main
-from autoshard.plan_json import load_plan_data, save_plan
+from autoshard.plans.plan_json import load_plan_data, save_plan
 
 TRAIN = """
 import jax

@@ -26,7 +26,7 @@ from autoshard.explain.explanation import (
 )
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
-from autoshard.plan import (
+from autoshard.plans.plan import (
     AskedSharding,
     AskedTerm,
     Baseline,

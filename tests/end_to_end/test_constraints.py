@@ -26,7 +26,7 @@ import autoshard
 from autoshard import Group, Pin, Plan, Uses
 from autoshard.apply.compiled import compare_collectives, read_compiled
 from autoshard.cli import main
-from autoshard.plan_json import load_plan_data
+from autoshard.plans.plan_json import load_plan_data
 
 MESH = "x=2,y=4"
 HERE = Path(__file__).name

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 import autoshard
-from autoshard.plan import PlanData
-from autoshard.plan_json import dump_plan, parse_plan
+from autoshard.plans.plan import PlanData
+from autoshard.plans.plan_json import dump_plan, parse_plan
 from autoshard.report import format_report
 
 SIZE = 4096

@@ -17,7 +17,7 @@ import autoshard
 from autoshard.apply.planned import Plan
 from autoshard.errors import AutoshardError, InputError
 from autoshard.mesh_search.shapes import axes_text
-from autoshard.plan_json import load_plan_data
+from autoshard.plans.plan_json import load_plan_data
 from autoshard.sharding import format_sharding, parse_sharding
 
 KEYS = jax.random.split(jax.random.key(0), 3)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import autoshard
+from autoshard.apply.logical_rules import LogicalRules, NamedDims, find_logical_rules
 from autoshard.errors import InputError, PlanError
-from autoshard.logical_rules import LogicalRules, NamedDims, find_logical_rules
 from tests.plan.plans import gpt_plan
 
 AXES = ("embed", "mlp", "heads", "batch")

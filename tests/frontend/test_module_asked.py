@@ -18,7 +18,7 @@ from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import trace
 from autoshard.graph.printing import format_graph
 from autoshard.graph.program import Graph, OpKind
-from autoshard.wishes import Wishes
+from autoshard.wishes.wishes import Wishes
 from tests.frontend.exporting import MESH, array, named
 from tests.planner.graphs import plan
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from autoshard.dot_schedule import DotSchedule
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
-from autoshard.plan import (
+from autoshard.loops.dot_schedule import DotSchedule
+from autoshard.plans.plan import (
     AskedSharding,
     AskedTerm,
     Baseline,
@@ -26,7 +26,7 @@ from autoshard.plan import (
     ProgramLine,
     SolverFacts,
 )
-from autoshard.plan_json import STATUSES
+from autoshard.plans.plan_json import STATUSES
 from autoshard.sharding import (
     AxisRef,
     DimSharding,

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from autoshard.plan import PlanData
-from autoshard.plan_diff import Change, PlanDiff, diff_plans
+from autoshard.plans.plan import PlanData
+from autoshard.plans.plan_diff import Change, PlanDiff, diff_plans
 from autoshard.sharding import parse_sharding
 from tests.plan.plans import gpt_plan, patient, plan_that_does_not_fit, plans
 

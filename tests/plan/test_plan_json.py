@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 
 from autoshard.errors import PlanError
-from autoshard.plan import PlanData
-from autoshard.plan_json import dump_plan, load_plan_data, parse_plan, save_plan, verify_plan
+from autoshard.plans.plan import PlanData
+from autoshard.plans.plan_json import dump_plan, load_plan_data, parse_plan, save_plan, verify_plan
 from autoshard.sharding import parse_sharding
 from tests.plan.plans import gpt_plan, patient, plan_in_rounds, plan_that_does_not_fit, plans
 

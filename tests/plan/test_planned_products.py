@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.dot_schedule import DotSchedule
-from autoshard.plan import PlannedProduct
-from autoshard.plan_json import verify_plan
+from autoshard.loops.dot_schedule import DotSchedule
+from autoshard.plans.plan import PlannedProduct
+from autoshard.plans.plan_json import verify_plan
 from autoshard.sharding import Mesh, MeshAxis
 from tests.plan.plans import dot_schedules, gpt_plan, patient
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoshard.plan_diff import diff_plans
+from autoshard.plans.plan_diff import diff_plans
+from autoshard.plans.source_names import SourceNames, with_short_sources
 from autoshard.report import format_report
-from autoshard.source_names import SourceNames, with_short_sources
 from tests.plan.plans import gpt_plan
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoshard.costing import Costing, cost_model_for
-from autoshard.encode import Encoder, Wishes
+from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.encoding.encode import Encoder, Wishes
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
 from autoshard.graph.rule import Dims, Rule, identity_rule
 from autoshard.layouts import Layout, MeshParts
-from autoshard.planner import Solution, SolveOptions, plan_graph
+from autoshard.planning.planner import Solution, SolveOptions, plan_graph
 from autoshard.sharding import DimSharding, Sharding, parse_mesh_sizes
 from cost_models import Hardware, get_hardware
 

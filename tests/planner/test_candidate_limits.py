@@ -53,5 +53,5 @@ def test_orders_and_endings_left_out_cost_nothing(
 ) -> None:
     assert callable(make)
     offered = best(make(), 400, hardware)
-    monkeypatch.setattr("autoshard.candidates.part_orders", all_orders)
+    monkeypatch.setattr("autoshard.candidates.candidate.part_orders", all_orders)
     assert best(make(), 10**6, hardware) == offered

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.candidates import Candidate, CandidateMaker
+from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.graph.rule import Dims, Rule, identity_rule
 from autoshard.layouts import Layout, MeshParts
 from tests.planner.graphs import matmul_rule, parts_of

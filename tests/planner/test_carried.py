@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoshard.carried import carried_pairs
+from autoshard.wishes.carried import carried_pairs
 
 MATRIX = ((8, 8), "float32")
 VECTOR = ((8,), "float32")

@@ -7,8 +7,8 @@ import pytest
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule
-from autoshard.mesh_parts import choose_splits, parts_for
 from autoshard.sharding import AxisRef, parse_mesh_sizes
+from autoshard.wishes.mesh_parts import choose_splits, parts_for
 from tests.planner.graphs import Program, wishes_for
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoshard.candidates import Candidate, CandidateMaker
-from autoshard.costing import Costing, cost_model_for, model_dtype
-from autoshard.encode import Encoder
+from autoshard.candidates.candidate import Candidate, CandidateMaker
+from autoshard.costing.costing import Costing, cost_model_for, model_dtype
+from autoshard.encoding.encode import Encoder
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.graph.rule import Rule
 from cost_models import AxisPart, get_hardware

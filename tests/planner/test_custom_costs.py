@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.candidates import CandidateMaker
-from autoshard.costing import Costing, cost_model_for
-from autoshard.custom_costs import with_custom_costs
+from autoshard.candidates.candidate import CandidateMaker
+from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.costing.custom_costs import with_custom_costs
 from autoshard.errors import InputError
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.custom_cost import CustomCost

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.accounting import account_for
-from autoshard.encode import PICOSECONDS, Encoded, Encoder, decode
+from autoshard.encoding.accounting import account_for
+from autoshard.encoding.encode import PICOSECONDS, Encoded, Encoder, decode
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout

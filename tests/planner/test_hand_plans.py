@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autoshard.encode import Wishes
+from autoshard.encoding.encode import Wishes
 from autoshard.graph.program import Graph
-from autoshard.hand_plans import hand_baselines, hand_plans, impossible_note
-from autoshard.plan import Baseline
-from autoshard.planner import SolveOptions
+from autoshard.planning.hand_plans import hand_baselines, hand_plans, impossible_note
+from autoshard.planning.planner import SolveOptions
+from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding, parse_sharding
-from autoshard.wishes import AlikeWish
+from autoshard.wishes.wishes import AlikeWish
 from tests.planner.graphs import Program, free_wishes, parts_of, plan
 
 CARRIED = [(0, 0)]

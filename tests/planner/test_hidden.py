@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.accounting import account_for
-from autoshard.encode import Encoded, Encoder, decode
+from autoshard.encoding.accounting import account_for
+from autoshard.encoding.encode import Encoded, Encoder, decode
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule
 from autoshard.overlap.hidden import LEAST_EXPOSED_SHARE, exposed_seconds, hidden_behind_computing
 from autoshard.overlap.slack import SharedSlack, Wanted, Window, Windows
 from autoshard.overlap.timeline import overlapped_seconds
-from autoshard.wishes import Wishes
+from autoshard.wishes.wishes import Wishes
 from solvers import evaluate, solve
 from tests.planner.graphs import Program, encoder_for, parts_of, wishes_for
 

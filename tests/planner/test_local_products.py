@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.candidates import Candidate, CandidateMaker, Streamed
-from autoshard.costing import Costing, cost_model_for
+from autoshard.candidates.candidate import Candidate, CandidateMaker, Streamed
+from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.costing.local_products import local_products, product_factors
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout
-from autoshard.local_products import local_products, product_factors
 from cost_models import get_hardware
 from tests.planner.graphs import Program, matmul_rule, parts_of
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from autoshard.candidates import CandidateMaker
+from autoshard.candidates.candidate import CandidateMaker
+from autoshard.candidates.manual_borders import border_candidates, with_borders_on
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph, OpKind
 from autoshard.graph.rule import identity_rule
 from autoshard.layouts import Layout
-from autoshard.manual_borders import border_candidates, with_borders_on
 from autoshard.sharding import parse_mesh_sizes
 from tests.planner.graphs import Program, parts_of
 

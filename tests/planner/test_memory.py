@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from autoshard.accounting import account_for
 from autoshard.backend_habits import temporary_overhead
-from autoshard.candidates import Candidate
-from autoshard.encode import Wishes, decode
+from autoshard.candidates.candidate import Candidate
+from autoshard.encoding.accounting import account_for
+from autoshard.encoding.encode import Wishes, decode
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
-from autoshard.planner import Solution
+from autoshard.planning.planner import Solution
 from autoshard.sharding import Sharding
 from solvers import Status, evaluate
 from tests.planner.graphs import Program, encoder_for, parts_of, plan

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.errors import InputError
-from autoshard.memory_budget import parse_memory_budget
+from autoshard.planning.memory_budget import parse_memory_budget
 
 DEVICE = 80 * 2**30
 

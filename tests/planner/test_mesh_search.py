@@ -11,19 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoshard import planner
-from autoshard.costing import cost_model_for
-from autoshard.encode import PICOSECONDS, Wishes
+from autoshard.costing.costing import cost_model_for
+from autoshard.encoding.encode import PICOSECONDS, Wishes
 from autoshard.errors import ConstraintError, ExportError
 from autoshard.graph.program import Graph
-from autoshard.mesh_parts import parts_for
 from autoshard.mesh_search import search as mesh_search
 from autoshard.mesh_search.floor import floor_seconds
 from autoshard.mesh_search.search import Searched, SearchOptions, search_meshes
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES, axes_text, possible_meshes
-from autoshard.plan import TriedMesh
-from autoshard.planner import NoPlanInTimeError, Solution, SolveOptions, plan_graph
+from autoshard.planning import planner
+from autoshard.planning.planner import NoPlanInTimeError, Solution, SolveOptions, plan_graph
+from autoshard.plans.plan import TriedMesh
 from autoshard.sharding import Mesh, parse_sharding
+from autoshard.wishes.mesh_parts import parts_for
 from cost_models import get_hardware
 from solvers import Problem, Progress, Result, Status, solve
 from tests.planner.graphs import Program, free_wishes, wishes_for

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.costing import cost_model_for
+from autoshard.costing.costing import cost_model_for
 from autoshard.errors import InputError
 from autoshard.layouts import MeshParts
 from autoshard.mesh_search.shapes import (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from autoshard.candidates.op_candidates import OpCandidates
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import identity_rule
 from autoshard.layouts import Layout
-from autoshard.op_candidates import OpCandidates
 from autoshard.sharding import parse_sharding
-from autoshard.wishes import Wishes
+from autoshard.wishes.wishes import Wishes
 from tests.planner.graphs import Program, free_wishes, parts_of, wishes_for
 
 MESH = "x=2,y=4"

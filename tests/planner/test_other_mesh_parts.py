@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.costing import Costing, cost_model_for
+from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.errors import ShardingError
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.reshard import Resharder, StepKind

@@ -6,10 +6,10 @@ import pytest
 
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
-from autoshard.mesh_parts import parts_for
-from autoshard.other_meshes import on_mesh
-from autoshard.planner import Solution
+from autoshard.planning.planner import Solution
 from autoshard.sharding import format_sharding, parse_mesh_sizes, parse_sharding
+from autoshard.wishes.mesh_parts import parts_for
+from autoshard.wishes.other_meshes import on_mesh
 from tests.planner.graphs import Program, plan, wishes_for
 
 SWAPPED = '<["p"=4, "q"=2], device_ids=[0, 1, 2, 3, 4, 5, 7, 6]>'

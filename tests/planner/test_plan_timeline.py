@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.accounting import Account, account_for
-from autoshard.encode import Decoded, Encoded, Encoder, decode
+from autoshard.encoding.accounting import Account, account_for
+from autoshard.encoding.encode import Decoded, Encoded, Encoder, decode
 from autoshard.graph.program import Graph
 from autoshard.overlap.timeline import PlanTimeline, overlapped_seconds, plan_timeline
 from solvers import solve

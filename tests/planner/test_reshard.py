@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.candidates import CandidateMaker
-from autoshard.costing import Costing, cost_model_for
+from autoshard.candidates.candidate import CandidateMaker
+from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.graph.rule import identity_rule
 from autoshard.layouts import Layout, MeshParts, refines
 from autoshard.reshard import Resharder, ReshardTable, Step, StepKind, steps_among

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from autoshard import planner
-from autoshard.candidates import Candidate
+from autoshard.candidates.candidate import Candidate
+from autoshard.candidates.op_candidates import read_pins
+from autoshard.candidates.rounds import ONLY_ROUND, extends, parts_in_use, priorities_of, rounds_of
 from autoshard.errors import ConstraintError
 from autoshard.frontend.module import ModuleNames, module_to_graph
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import refines
-from autoshard.op_candidates import read_pins
-from autoshard.pinned import Pin, read_pin
-from autoshard.planner import DecidedRound, Solution
-from autoshard.rounds import ONLY_ROUND, extends, parts_in_use, priorities_of, rounds_of
+from autoshard.planning import planner
+from autoshard.planning.planner import DecidedRound, Solution
 from autoshard.sharding import AxisRef, DimSharding, Sharding, parse_sharding
-from autoshard.wishes import Wishes
+from autoshard.wishes.pinned import Pin, read_pin
+from autoshard.wishes.wishes import Wishes
 from solvers import Problem, Result, Status, solve
 from tests.planner.graphs import Program, parts_of, plan, wishes_for
 from tests.planner.traced import planned

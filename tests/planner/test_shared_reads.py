@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard import encode
-from autoshard.accounting import Account, account_for
-from autoshard.encode import PICOSECONDS, Encoded, Encoder, decode
+from autoshard.encoding import encode
+from autoshard.encoding.accounting import Account, account_for
+from autoshard.encoding.encode import PICOSECONDS, Encoded, Encoder, decode
+from autoshard.encoding.shared_reads import SharedRead, shared_reads
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph
 from autoshard.sharding import parse_sharding
-from autoshard.shared_reads import SharedRead, shared_reads
 from solvers import FORBIDDEN, evaluate, solve
 from tests.planner.graphs import Program, encoder_for, plan, wishes_for
 

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.candidates import Candidate
-from autoshard.dot_schedule import DotSchedule, with_plain_names
-from autoshard.graph.program import Graph, Op, OpKind
-from autoshard.layouts import MeshParts, refines
-from autoshard.loops import dot_general_statement, parse_statement, simulate
-from autoshard.op_candidates import OpCandidates
-from autoshard.sharding import parse_sharding
-from autoshard.streamed import (
+from autoshard.candidates.candidate import Candidate
+from autoshard.candidates.op_candidates import OpCandidates
+from autoshard.candidates.streamed import (
     StreamOffers,
     dot_schedule_of,
     extents_of,
     messages_of,
     stream_offers,
 )
-from autoshard.wishes import Wishes
+from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.layouts import MeshParts, refines
+from autoshard.loops import dot_general_statement, parse_statement, simulate
+from autoshard.loops.dot_schedule import DotSchedule, with_plain_names
+from autoshard.sharding import parse_sharding
+from autoshard.wishes.wishes import Wishes
 from tests.planner.graphs import encoder_for, parts_of
 from tests.planner.traced import exported
 

@@ -11,8 +11,8 @@ from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule, identity_rule
 from autoshard.sharding import parse_sharding
-from autoshard.ties import constrained_arguments, unequal
-from autoshard.wishes import AlikeWish
+from autoshard.wishes.ties import constrained_arguments, unequal
+from autoshard.wishes.wishes import AlikeWish
 from tests.planner.graphs import Program, plan, wishes_for
 
 ROWS = parse_sharding('<@mesh, [{"x"}, {}]>')

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from autoshard.candidates.op_candidates import read_pins
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule
-from autoshard.op_candidates import read_pins
 from autoshard.sharding import parse_sharding
-from autoshard.waiting import Waiting, waiting_dims
-from autoshard.wishes import Wishes
+from autoshard.wishes.waiting import Waiting, waiting_dims
+from autoshard.wishes.wishes import Wishes
 from tests.planner.graphs import Program, free_wishes, parts_of, plan, wishes_for
 
 MESH = "data=4,model=2"

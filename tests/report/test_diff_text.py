@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from autoshard.plan_diff import PlanDiff, diff_plans
+from autoshard.plans.plan_diff import PlanDiff, diff_plans
 from autoshard.report import format_diff
 from autoshard.sharding import parse_sharding
 from tests.plan.plans import gpt_plan, plan_that_does_not_fit

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 
 from autoshard.errors import InputError
-from autoshard.plan import PlanData
-from autoshard.plan_diff import PlanDiff, diff_plans
+from autoshard.plans.plan import PlanData
+from autoshard.plans.plan_diff import PlanDiff, diff_plans
 from autoshard.report import Against, format_page, format_summary, gather_facts, write_page
 from autoshard.report.page_data import SUBJECTS
 from autoshard.report.page_facts import gather_page_facts, line_place

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from autoshard.plan import PlanData
+from autoshard.plans.plan import PlanData
 from autoshard.report import Against, format_page
 from autoshard.report.page_facts import gather_page_facts
 from autoshard.report.quantities import format_seconds

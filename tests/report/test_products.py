@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from autoshard.dot_schedule import DotSchedule
-from autoshard.plan import PlannedProduct
+from autoshard.loops.dot_schedule import DotSchedule
+from autoshard.plans.plan import PlannedProduct
 from autoshard.report import format_report
 from autoshard.sharding import parse_sharding
 from tests.plan.plans import gpt_plan

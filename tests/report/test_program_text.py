@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from autoshard.errors import InputError
-from autoshard.plan import PlanData
+from autoshard.plans.plan import PlanData
 from autoshard.report import format_program, format_report
 from tests.plan.plans import gpt_plan, patient, plan_in_rounds, plan_that_does_not_fit, plans
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import given, settings
 
-from autoshard.plan import PlanData
+from autoshard.plans.plan import PlanData
 from autoshard.report import ReportFacts, format_report_json, gather_facts
 from tests.plan.plans import gpt_plan, patient, plan_that_does_not_fit, plans
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from autoshard.plan import PlanData
+from autoshard.plans.plan import PlanData
 from autoshard.report import format_report, gather_facts, print_report
 from tests.plan.plans import gpt_plan, patient, plan_that_does_not_fit, plans
 

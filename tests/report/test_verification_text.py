@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from autoshard.collective_comparison import CollectiveRow
 from autoshard.report.verification_text import format_verification, signed_percent
-from autoshard.verification import FailedCompile, MemoryCheck, TimeCheck, Verification
+from autoshard.verification.collective_comparison import CollectiveRow
+from autoshard.verification.verification import FailedCompile, MemoryCheck, TimeCheck, Verification
 
 
 def row(kind: str, predicted: float, compiled: float, *forms: str) -> CollectiveRow:

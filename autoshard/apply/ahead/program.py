@@ -25,7 +25,7 @@ from autoshard.apply.stablehlo.runnable import runnable_module
 from autoshard.errors import ExportError
 from autoshard.frontend.meshes import abstract_mesh, mesh_context
 from autoshard.frontend.trace import Traced
-from autoshard.plan import PlanData
+from autoshard.plans.plan import PlanData
 from autoshard.sharding import Sharding
 
 

@@ -21,8 +21,8 @@ from autoshard.apply.compiled import (
     own_collective,
 )
 from autoshard.apply.hlo_text import HloModule, Instruction
-from autoshard.collective_comparison import CompiledCollective
 from autoshard.sharding import Mesh
+from autoshard.verification.collective_comparison import CompiledCollective
 
 _CYCLES = re.compile(r'"estimated_cycles":\s*"?(\d+)')
 

@@ -21,19 +21,19 @@ from autoshard.apply.ahead.targets import LOCAL, Target, check_num_devices, pars
 from autoshard.apply.ahead.time_estimate import estimate_seconds
 from autoshard.apply.compiled import read_module_collectives
 from autoshard.apply.hlo_text import HloModule, parse_hlo
-from autoshard.collective_comparison import (
+from autoshard.errors import InputError
+from autoshard.frontend.trace import Traced
+from autoshard.plans.plan import PlanData
+from autoshard.report.quantities import format_bytes
+from autoshard.sharding import Mesh, Sharding, format_mesh
+from autoshard.verification.collective_comparison import (
     WINDOWED,
     CollectiveComparison,
     CompiledCollective,
     compare_collectives,
 )
-from autoshard.compiled_prices import CompiledPrices, known_slices
-from autoshard.errors import InputError
-from autoshard.frontend.trace import Traced
-from autoshard.plan import PlanData
-from autoshard.report.quantities import format_bytes
-from autoshard.sharding import Mesh, Sharding, format_mesh
-from autoshard.verification import (
+from autoshard.verification.compiled_prices import CompiledPrices, known_slices
+from autoshard.verification.verification import (
     COMPILED,
     CRASHED,
     PARTLY,

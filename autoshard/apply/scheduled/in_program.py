@@ -9,10 +9,10 @@ from jax.extend.core import JaxprEqn
 
 from autoshard.apply.named_shardings import JaxMesh
 from autoshard.apply.scheduled.lower import lower
-from autoshard.dot_schedule import DotSchedule, with_plain_names
 from autoshard.errors import PlanError
 from autoshard.frontend.meshes import mesh_context
 from autoshard.loops import dot_general_statement
+from autoshard.loops.dot_schedule import DotSchedule, with_plain_names
 
 
 def scheduled_equation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoshard.errors import InputError
-from autoshard.whole_file import write_whole
+from autoshard.plans.whole_file import write_whole
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
 

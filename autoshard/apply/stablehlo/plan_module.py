@@ -28,7 +28,7 @@ from autoshard.apply.stablehlo.modules import (
 )
 from autoshard.apply.stablehlo.value_shardings import ValueShardings, blocks_of_work
 from autoshard.frontend.key_arrays import with_word_dims
-from autoshard.plan import PlanData
+from autoshard.plans.plan import PlanData
 from autoshard.sharding import Sharding
 
 _OF_THE_PLANNER = ("autoshard_equation", "autoshard_mark")

@@ -10,11 +10,11 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from autoshard.apply.constrain import constrain_jaxpr
 from autoshard.apply.stablehlo.modules import module_bytecode
-from autoshard.dot_schedule import DotSchedule
 from autoshard.errors import ExportError
 from autoshard.frontend.meshes import abstract_mesh, mesh_context
 from autoshard.frontend.tagging import tag_jaxpr
 from autoshard.frontend.trace import Traced
+from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.sharding import Mesh
 
 AS_WRITTEN = "as written"

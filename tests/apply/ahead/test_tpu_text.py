@@ -13,8 +13,8 @@ from autoshard.apply.ahead.time_estimate import EstimatedSeconds, estimate_secon
 from autoshard.apply.compiled import CompiledCollective, read_module_collectives
 from autoshard.apply.hlo_text import HloModule, parse_hlo
 from autoshard.apply.replica_groups import is_ring_shift
-from autoshard.collective_comparison import ASYNC, FUSED, PLAIN, WINDOWED
 from autoshard.sharding import parse_mesh_sizes
+from autoshard.verification.collective_comparison import ASYNC, FUSED, PLAIN, WINDOWED
 
 MESH = parse_mesh_sizes("data=2,model=4")
 RING = parse_mesh_sizes("data=8")

@@ -1,0 +1,263 @@
+"""Ways to run one matrix product in steps: a candidate whose operands are gathered in panels.
+
+Such a candidate is a plain one whose operands live further cut than the product needs them. What it
+lacks is gathered in panels over a dimension that is summed, so that no operand is ever whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import lcm, prod
+
+from autoshard.candidates.candidate import Candidate, Streamed
+from autoshard.errors import AutoshardError
+from autoshard.graph.program import Graph, Op
+from autoshard.graph.rule import Rule
+from autoshard.layouts import Layout, MeshParts, Parts
+from autoshard.loops import Message, messages
+from autoshard.loops.dot_schedule import DotSchedule, plain_statement, with_plain_names
+
+HEAVY_SHARE = 1 / 16  # of the memory budget: a gathered operand below it is not worth steps
+LIGHT_SHARE = HEAVY_SHARE / 4  # a panel below it is not worth more steps
+NUM_STEPS = (4, 16, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffers:
+    """The candidates in steps that an op is offered beside its plain ones.
+
+    Args:
+        graph: The program.
+        parts: The mesh parts of this plan.
+        equations: Paths of the `dot_general` equations that may be rewritten.
+        heavy_bytes: An operand of which a device would gather less is left alone.
+    """
+
+    graph: Graph
+    parts: MeshParts
+    equations: frozenset[str]
+    heavy_bytes: float
+
+    def of(self, op: Op, plain: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        """The candidates of one op in steps, none for most."""
+        if not self._can_stream(op):
+            return ()
+        assert op.rule is not None
+        found = dict.fromkeys(
+            streamed
+            for candidate in plain
+            if _is_on_whole_axes(self.parts, candidate)
+            for streamed in self._of_plain(op, op.rule, candidate)
+        )
+        return tuple(c for c in found if self._has_form(op.rule, c))
+
+    def _can_stream(self, op: Op) -> bool:
+        rule = op.rule
+        if op.equation not in self.equations or op.name != "dot_general" or rule is None:
+            return False
+        is_plain = all(len(dim) == 1 for dims in (*rule.operands, *rule.results) for dim in dims)
+        is_asked = any("<" in self.graph.values[value].path for value in op.operands)
+        return (
+            is_plain
+            and len(op.operands) == 2
+            and len(op.results) == 1
+            and not is_asked
+            and not self.graph.manual_axes(op.region)
+            and len(rule.factor_sizes) <= 26
+        )
+
+    def _of_plain(self, op: Op, rule: Rule, plain: Candidate) -> Iterator[Candidate]:
+        """A plain candidate with one operand, or both, cut further at home."""
+        cuts = cuts_by_factor(rule, plain)
+        summed = [factor for factor in rule.reduction if factor in _factors(rule.operands[1])]
+        if not summed:
+            return
+        over = max(summed, key=lambda f: (rule.factor_sizes[f] // self._num(cuts, f), -f))
+        extent = rule.factor_sizes[over] // self._num(cuts, over)
+        homes = [list(self._homes(op, rule, plain, position)) for position in (0, 1)]
+        choices = [[plain.operands[position], *homes[position]] for position in (0, 1)]
+        for operands in product(*choices):
+            if operands == plain.operands:
+                continue
+            segments = self._num_segments(rule, plain, operands, over)
+            largest = max(
+                self._local_bytes(op, place, needed)
+                for place, (home, needed) in enumerate(zip(operands, plain.operands, strict=True))
+                if home != needed
+            )
+            for num_steps in _step_counts(extent, segments):
+                yield replace(
+                    plain,
+                    operands=operands,
+                    streamed=Streamed(plain.operands, over, extent // num_steps, num_steps),
+                )
+                if largest // num_steps < self.heavy_bytes * LIGHT_SHARE / HEAVY_SHARE:
+                    break
+
+    def _homes(self, op: Op, rule: Rule, plain: Candidate, position: int) -> Iterator[Layout]:
+        """Layouts of an operand that is cut further than the product needs it."""
+        needed = plain.operands[position]
+        lacking = [p for p in range(len(self.parts.axes)) if not any(p in dim for dim in needed)]
+        if not lacking or self._local_bytes(op, position, needed) < self.heavy_bytes:
+            return
+        singles: list[Parts] = [(part,) for part in lacking]
+        sets = dict.fromkeys([*singles, tuple(lacking)])
+        for added, (dim, (factor,)) in product(sets, enumerate(rule.operands[position])):
+            longer = (*needed[dim], *added)
+            if rule.factor_sizes[factor] % self.parts.num_shards(longer) == 0:
+                yield (*needed[:dim], longer, *needed[dim + 1 :])
+
+    def _num_segments(
+        self, rule: Rule, plain: Candidate, homes: Sequence[Layout], over: int
+    ) -> int:
+        """The pieces of `over` on a device of which none is shared at any home."""
+        segments = 1
+        for dims, needed, home in zip(rule.operands, plain.operands, homes, strict=True):
+            dim = dims.index((over,))
+            segments = lcm(segments, self.parts.num_shards(home[dim][len(needed[dim]) :]))
+        return segments
+
+    def _has_form(self, rule: Rule, candidate: Candidate) -> bool:
+        try:
+            messages_of(self.parts, rule, candidate)
+        except AutoshardError:
+            return False
+        return True
+
+    def _num(self, cuts: dict[int, Parts], factor: int) -> int:
+        return self.parts.num_shards(cuts.get(factor, ()))
+
+    def _local_bytes(self, op: Op, position: int, layout: Layout) -> int:
+        whole = self.graph.values[op.operands[position]].num_bytes
+        return whole // self.parts.num_shards(part for dim in layout for part in dim)
+
+
+def stream_offers(
+    graph: Graph, parts: MeshParts, equations: frozenset[str], memory_limit: int | None
+) -> StreamOffers | None:
+    """What is offered under a memory limit; None where there is none, or nothing to rewrite."""
+    if memory_limit is None or not equations or parts.others:
+        return None
+    made = Counter(op.equation for op in graph.ops if op.name == "dot_general")
+    once = frozenset(path for path in equations if made[path] == 1)
+    return StreamOffers(graph, parts, once, memory_limit * HEAVY_SHARE)
+
+
+def cuts_by_factor(rule: Rule, candidate: Candidate) -> dict[int, Parts]:
+    """The parts that cut each factor of a product, as the product is computed."""
+    needed = candidate.streamed.needs if candidate.streamed else candidate.operands
+    return {
+        factor: parts
+        for dims, layout in zip(rule.operands, needed, strict=True)
+        for (factor,), parts in zip(dims, layout, strict=True)
+        if parts
+    }
+
+
+def dot_schedule_of(parts: MeshParts, rule: Rule, candidate: Candidate) -> DotSchedule:
+    """A candidate in steps as a schedule in names of mesh axes."""
+    streamed = candidate.streamed
+    assert streamed is not None
+    names = {factor: f"v{factor}" for factor in range(len(rule.factor_sizes))}
+    written = plain_statement(
+        [[names[f] for (f,) in dims] for dims in (*rule.results, *rule.operands)]
+    )
+    statement = with_plain_names(written)
+    letters = dict(zip(written.variables, statement.variables, strict=True))
+    cuts = [
+        (parts.axes[part], letters[names[factor]])
+        for factor, used in cuts_by_factor(rule, candidate).items()
+        for part in used
+    ]
+    layouts = (*candidate.results, *candidate.operands)
+    return DotSchedule(
+        statement=str(statement),
+        homes=tuple(map(parts.to_sharding, layouts)),
+        grid=tuple(axis for axis, _ in cuts),
+        cut=tuple(variable for _, variable in cuts),
+        over=letters[names[streamed.over]],
+        panel=streamed.panel,
+        num_steps=streamed.num_steps,
+    )
+
+
+def extents_of(rule: Rule) -> dict[str, int]:
+    """The range of each variable of the statement that `dot_schedule_of` writes."""
+    order = dict.fromkeys(factor for dims in (*rule.results, *rule.operands) for (factor,) in dims)
+    return {
+        letter: rule.factor_sizes[factor]
+        for letter, factor in zip("abcdefghijklmnopqrstuvwxyz", order, strict=False)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """A collective of a product in steps.
+
+    Args:
+        message: What `autoshard.loops` says of it.
+        place: Of the tensor it moves: 0 for the result, 1 and 2 for the operands.
+        parts: The mesh parts it works over.
+    """
+
+    message: Message
+    place: int
+    parts: Parts
+
+    def num_elements(self, parts: MeshParts) -> int:
+        """Of the larger side, on one device."""
+        grown = parts.num_shards(self.parts) if self.message.kind == "all-gather" else 1
+        return self.message.words * grown
+
+
+@lru_cache(maxsize=4096)
+def messages_of(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[StreamMessage, ...]:
+    """Every collective of a candidate in steps, those of its sums included.
+
+    Raises:
+        ScheduleError: There is no such schedule.
+    """
+    schedule = dot_schedule_of(parts, rule, candidate)
+    placed = schedule.placed(extents_of(rule), parts.mesh)
+    part_of = {axis: part for part, axis in enumerate(parts.axes)}
+    return tuple(
+        StreamMessage(
+            message,
+            "ABC".index(message.tensor),
+            tuple(sorted(part_of[schedule.grid[dim]] for dim in message.grid_dims)),
+        )
+        for message in messages(placed)
+    )
+
+
+def panel_elements(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[int, ...]:
+    """Elements of what a device works on in one step, of each operand."""
+    streamed = candidate.streamed
+    assert streamed is not None
+    return tuple(
+        prod(rule.factor_sizes[factor] for (factor,) in dims)
+        // parts.num_shards(part for dim in layout for part in dim)
+        // streamed.num_steps
+        for dims, layout in zip(rule.operands, streamed.needs, strict=True)
+    )
+
+
+def _factors(dims: Sequence[tuple[int, ...]]) -> set[int]:
+    return {factor for dim in dims for factor in dim}
+
+
+def _is_on_whole_axes(parts: MeshParts, candidate: Candidate) -> bool:
+    """Whether every axis of the mesh cuts the product, and none in parts."""
+    is_split = len(parts.axes) > len(parts.parts_by_axis)
+    return not is_split and candidate.cut == parts.mesh.num_devices and candidate.cut > 1
+
+
+def _step_counts(extent: int, segments: int) -> list[int]:
+    """Numbers of steps near those wanted, each of a panel that all pieces give to evenly."""
+    most = extent // segments
+    divisors = [n for n in range(2, min(most, max(NUM_STEPS)) + 1) if most % n == 0]
+    return sorted({max((n for n in divisors if n <= want), default=0) for want in NUM_STEPS} - {0})

@@ -1,0 +1,411 @@
+"""The only door to `cost_models`: seconds of candidates and of reshard steps.
+
+The planner speaks of mesh parts and layouts, cost models of axes and bytes; this file translates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.backend_habits import sums_by_dimension, widened_bits
+from autoshard.candidates.candidate import Candidate
+from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
+from autoshard.costing.local_products import local_products
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.collective import WrittenCollective
+from autoshard.graph.custom_cost import CustomCost
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
+from autoshard.layouts import Layout, MeshParts, Parts
+from autoshard.reshard import StepKind
+from autoshard.sharding import AxisRef, axes_crossed, spanned_axes
+from cost_models import AlphaBetaModel, AxisPart, Hardware, matmul_tile_efficiency
+
+if TYPE_CHECKING:
+    from cost_models import CostModel
+
+FloatArray = npt.NDArray[np.float64]
+
+_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
+_DTYPE_NAMES = {
+    "f64": "float64",
+    "f32": "float32",
+    "tf32": "float32",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "i8": "int8",
+    "ui8": "int8",
+    "i4": "int8",
+    "ui4": "int8",
+    "complex<f32>": "float32",
+    "complex<f64>": "float64",
+}
+
+
+def model_dtype(dtype: str) -> str:
+    """StableHLO's name of an element type as cost models name its family."""
+    if dtype.startswith(("f8", "f4")):
+        return "float8"
+    return _DTYPE_NAMES.get(dtype, "float32")
+
+
+def cost_model_for(hardware: Hardware, parts: MeshParts) -> CostModel:
+    """The standard cost model of a machine under a mesh."""
+    return AlphaBetaModel(hardware, [(axis.name, axis.size) for axis in parts.mesh.axes])
+
+
+@dataclass(slots=True)
+class Costing:
+    """Seconds of everything a plan may do on one machine.
+
+    Args:
+        model: Prices single kernels and collectives.
+        parts: The mesh parts of this plan.
+        overlaps: Whether the objective takes off what of collectives runs beside computing.
+    """
+
+    model: CostModel
+    parts: MeshParts
+    overlaps: bool = False
+    _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
+    _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
+    _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
+
+    def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
+        """Mesh parts as the cost model names them, in mesh order.
+
+        Parts of another mesh are priced as all those of this one that their devices differ in.
+        """
+        found = self._axes.get(chosen)
+        if found is None:
+            sizes = self.parts.mesh.sizes
+            found = tuple(
+                AxisPart(ref.name, ref.pre_size, ref.size or sizes[ref.name])
+                for ref in self.parts.refs(self.parts.spanned(chosen))
+            )
+            self._axes[chosen] = found
+        return found
+
+    def step_seconds(self, kind: StepKind, parts: Parts, num_bytes: FloatArray) -> FloatArray:
+        """Seconds of reshard steps of one kind over one set of parts.
+
+        Args:
+            kind: What the step does.
+            parts: The parts it works over.
+            num_bytes: float64[n]: bytes per device of the larger side.
+        """
+        axes = self.axis_parts(parts)
+        if kind is StepKind.SLICE:
+            return np.asarray(
+                self.model.compute_seconds(
+                    np.zeros_like(num_bytes), 2.0 * num_bytes, "float32", OpClass.COPY.value
+                )
+            )
+        if kind is StepKind.ALL_GATHER:
+            return np.asarray(self.model.all_gather_seconds(num_bytes, axes))
+        if kind is StepKind.ALL_TO_ALL:
+            return np.asarray(self.model.all_to_all_seconds(num_bytes, axes))
+        return np.asarray(self.model.permute_seconds(num_bytes, axes))
+
+    def candidate_seconds(
+        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds one run of the op takes, its reductions included."""
+        arrays = self._arrays(candidates)
+        if op.kind is OpKind.ARGUMENT and op.index not in graph.donated:
+            return self._arrival_seconds(graph, op, arrays)
+        if op.kind is not OpKind.COMPUTE:
+            return np.zeros(len(candidates))
+        spent = self.reduction_seconds(graph, op, candidates)
+        if op.collective is not None:
+            return spent + self.written_seconds(graph, op, candidates)
+        spent += self._work_seconds(graph, buffers, op, candidates)
+        for index, candidate in enumerate(candidates):
+            if candidate.streamed is not None:
+                spent[index] = sum(self.streamed_seconds(graph, op, candidate))
+        return spent
+
+    def streamed_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[float, float]:
+        """Seconds that one run of a product in steps computes and communicates.
+
+        A step gathers and then computes, which XLA does not do side by side by itself; every step
+        reads and writes the sums.
+        """
+        assert op.rule is not None
+        assert candidate.streamed is not None
+        values = [graph.values[value] for value in (*op.results, *op.operands)]
+        steps = candidate.streamed.num_steps
+        panels = panel_elements(self.parts, op.rule, candidate)
+        num_bytes = sum(
+            elements * self.sent_bits(value) / 8
+            for elements, value in zip(panels, values[1:], strict=True)
+        )
+        num_bytes += 2.0 * self.summed_bytes(graph, op, candidate)
+        one = self.model.compute_seconds(
+            self._padded_flops(op, (candidate,)) / steps,
+            np.asarray(num_bytes),
+            self._operand_dtype(graph, op),
+            op.op_class.value,
+        )
+        sent = sum(
+            self.message_seconds(found, self.sent_bits(values[found.place])) * found.message.count
+            for found in messages_of(self.parts, op.rule, candidate)
+        )
+        return float(one[0]) * steps, sent
+
+    def sent_bits(self, value: Value) -> int:
+        """Bits of an element that a product in steps gathers: as wide as it is multiplied."""
+        return widened_bits(self.model.hardware.backend, value.dtype, value.bits)
+
+    def message_seconds(self, found: StreamMessage, bits: int) -> float:
+        """Seconds of one run of a collective of a product in steps."""
+        seconds = {
+            "all-gather": self.model.all_gather_seconds,
+            "all-reduce": self.model.all_reduce_seconds,
+            "reduce-scatter": self.model.reduce_scatter_seconds,
+        }.get(found.message.kind, self.model.permute_seconds)
+        num_bytes = np.asarray(found.num_elements(self.parts) * bits / 8)
+        return float(seconds(num_bytes, self.axis_parts(found.parts)))
+
+    def summed_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
+        """Bytes of the sums that a device keeps for a product in steps, 32 bits wide at least."""
+        made = graph.values[op.results[0]]
+        elements = prod(made.shape) // self._num_pieces(candidate.partial or candidate.results[0])
+        return elements * max(32, made.bits) // 8
+
+    def streamed_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
+        """Bytes that a product in steps holds beside its operands and its result.
+
+        The product of one step before it is added, sums wider than the result, and of each operand
+        a panel; of one that is gathered a second, in the order that the product wants it in. Where
+        the backend multiplies wider elements than lie at home, it widens what is there first.
+        """
+        if candidate.streamed is None or op.rule is None:
+            return 0
+        made = graph.values[op.results[0]]
+        sums = self.summed_bytes(graph, op, candidate)
+        wider = max(0, 32 - made.bits) * sums // max(32, made.bits)
+        panels = panel_elements(self.parts, op.rule, candidate)
+        held = sums + wider
+        for position, elements in enumerate(panels):
+            is_home = candidate.operands[position] == candidate.streamed.needs[position]
+            value = graph.values[op.operands[position]]
+            wide = self.sent_bits(value)
+            held += (1 if is_home else 2) * elements * wide // 8
+            if wide > value.bits:
+                whole = prod(value.shape) * wide // 8
+                held += whole // self._num_pieces(candidate.operands[position])
+        return held
+
+    def written_seconds(
+        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds one run of a collective that the user wrote takes.
+
+        A broadcast passes every link once, as a permutation does.
+        """
+        if op.collective is None:
+            return np.zeros(len(candidates))
+        kind = op.collective.kind
+        num_bytes = np.array([self.written_bytes(graph, op, c) for c in candidates], dtype=float)
+        seconds = {
+            "all-gather": self.model.all_gather_seconds,
+            "all-reduce": self.model.all_reduce_seconds,
+            "all-to-all": self.model.all_to_all_seconds,
+            "reduce-scatter": self.model.reduce_scatter_seconds,
+        }.get(kind, self.model.permute_seconds)
+        refs, _ = self.written_axes(op.collective)
+        axes = tuple(AxisPart(ref.name, ref.pre_size, ref.size_on(self.parts.mesh)) for ref in refs)
+        return np.asarray(seconds(num_bytes, axes))
+
+    def written_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
+        """Bytes per device of the larger side of a collective that the user wrote."""
+        is_gather = op.collective is not None and op.collective.kind == "all-gather"
+        values, layouts = (
+            (op.results, candidate.results) if is_gather else (op.operands, candidate.operands)
+        )
+        return sum(
+            graph.values[value].num_bytes // self._num_pieces(layout)
+            for value, layout in zip(values, layouts, strict=True)
+        )
+
+    def written_axes(self, collective: WrittenCollective) -> tuple[tuple[AxisRef, ...], int]:
+        """The mesh axes a collective works over, and the devices in one of its groups.
+
+        Groups that follow no axes are taken to work over all axes that they cross.
+        """
+        found = self._written.get(collective)
+        if found is None:
+            mesh, groups = self.parts.mesh, collective.groups
+            spanned = None
+            if collective.kind != "collective-permute":
+                spanned = spanned_axes(groups, mesh)
+            if spanned is None:
+                pairs = [(group[0], place) for group in groups for place in group]
+                spanned = axes_crossed(pairs, mesh)
+            size = max(map(len, groups))
+            if collective.kind == "collective-permute":
+                size = prod(ref.size_on(mesh) for ref in spanned)
+            found = self._written[collective] = (spanned, size)
+        return found
+
+    def _arrival_seconds(self, graph: Graph, op: Op, arrays: _CandidateArrays) -> FloatArray:
+        """Seconds to put an argument that is new in every step (a batch) into device memory.
+
+        Small, but without it nothing would speak against giving every device the whole batch.
+        """
+        num_bytes = graph.values[op.results[0]].num_bytes / arrays.result_shards[0]
+        return np.asarray(num_bytes / self.model.hardware.memory.bytes_per_second)
+
+    def _work_seconds(
+        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        arrays = self._arrays(candidates)
+        num_bytes = np.zeros(len(arrays.cut))
+        for position, value in enumerate(op.operands):
+            if buffers.is_stored[value] and not _reads_a_piece(op, position):
+                num_bytes += graph.values[value].num_bytes / arrays.operand_shards[position]
+        writes = False
+        for position, value in enumerate(op.results):
+            if buffers.is_stored[value] and buffers.owner[value] == value:
+                writes = True
+                num_bytes += graph.values[value].num_bytes / arrays.result_shards[position]
+        flops = self._padded_flops(op, candidates)
+        if op.name == "dynamic_update_slice":
+            update = graph.values[op.operands[1]].num_bytes / arrays.operand_shards[1]
+            num_bytes = 2.0 * update
+        elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
+            return flops / self._vector_flops(graph, op)
+        dtype = self._operand_dtype(graph, op)
+        if op.declared is not None:
+            return self._declared_seconds(graph, op, op.declared, arrays, dtype)
+        return np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op.op_class.value))
+
+    def _declared_seconds(
+        self, graph: Graph, op: Op, declared: CustomCost, arrays: _CandidateArrays, dtype: str
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds of a custom call whose cost is declared.
+
+        Its arithmetic is cut as its rule says, its bytes as its operands and results are.
+        """
+        sides = ((op.operands, arrays.operand_shards), (op.results, arrays.result_shards))
+        whole = float(sum(graph.values[v].num_bytes for values, _ in sides for v in values))
+        local = np.zeros(len(arrays.cut))
+        for values, shards in sides:
+            for value, pieces in zip(values, shards, strict=True):
+                local += graph.values[value].num_bytes / pieces
+        if declared.num_bytes is not None and whole:
+            local *= declared.num_bytes / whole
+        on_matrices, on_vectors = (
+            self.model.compute_seconds(work / arrays.cut, local, dtype, op_class)
+            for work, op_class in (
+                (declared.flops, OpClass.MATMUL.value),
+                (declared.vector_flops, OpClass.CUSTOM.value),
+            )
+        )
+        return np.maximum(on_matrices, on_vectors)
+
+    def _padded_flops(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+        """float64[num_candidates]: FLOP on one device; of a product, padding to tiles included.
+
+        A convolution is taken as a product of images and features.
+        """
+        flops = op.flops / self._arrays(candidates).cut
+        tile = self.model.hardware.compute.matmul_tile
+        if op.op_class not in _PRODUCTS or op.rule is None or tile == (1, 1, 1):
+            return flops
+        dims = local_products(self.parts, op.rule, candidates, op.name)
+        may_turn = op.op_class is OpClass.MATMUL
+        return np.asarray(flops / matmul_tile_efficiency(dims, tile, may_turn=may_turn))
+
+    def _operand_dtype(self, graph: Graph, op: Op) -> str:
+        """What an op computes in: of a product of two types the slower one."""
+        if op.op_class not in _PRODUCTS:
+            return model_dtype(graph.values[(op.operands or op.results)[0]].dtype)
+        peaks = self.model.hardware.compute.matmul
+        families = [model_dtype(graph.values[value].dtype) for value in op.operands[:2]]
+        return min(families, key=peaks.of)
+
+    def _vector_flops(self, graph: Graph, op: Op) -> float:
+        dtype = model_dtype(graph.values[op.results[0]].dtype)
+        return float(self.model.hardware.compute.vector.of(dtype))
+
+    def reduction_seconds(
+        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds one run of the op's reductions takes."""
+        seconds = np.zeros(len(candidates))
+        total = float(sum(graph.values[v].num_bytes for v in op.results))
+        groups: dict[tuple[tuple[Parts, ...], Parts], list[int]] = {}
+        for index, candidate in enumerate(candidates):
+            if candidate.streamed is None and (candidate.reduced or candidate.scattered):
+                key = (self.all_reduces(candidate), candidate.scattered)
+                groups.setdefault(key, []).append(index)
+        for (all_reduces, scattered), members in groups.items():
+            num_bytes = np.array([total / self._num_pieces(candidates[i].partial) for i in members])
+            spent = np.zeros(len(members))
+            if scattered:
+                spent += self.model.reduce_scatter_seconds(num_bytes, self.axis_parts(scattered))
+                num_bytes = num_bytes / self.parts.num_shards(scattered)
+            for parts in all_reduces:
+                spent += self.model.all_reduce_seconds(num_bytes, self.axis_parts(parts))
+            seconds[members] = spent
+        return seconds
+
+    def all_reduces(self, candidate: Candidate) -> tuple[Parts, ...]:
+        """Parts of each all-reduce that a candidate takes after what it scatters."""
+        if not candidate.reduced or not sums_by_dimension(self.model.hardware.backend):
+            return (candidate.reduced,) if candidate.reduced else ()
+        left = (
+            tuple(sorted(part for part in parts if part in candidate.reduced))
+            for parts in candidate.summed
+        )
+        return tuple(parts for parts in left if parts)
+
+    def _num_pieces(self, layout: Layout) -> int:
+        return self.parts.num_shards(part for dim in layout for part in dim)
+
+    def _arrays(self, candidates: tuple[Candidate, ...]) -> _CandidateArrays:
+        found = self._shards.get(id(candidates))
+        if found is None or found[0] is not candidates:
+            found = (candidates, _candidate_arrays(self.parts, candidates))
+            self._shards[id(candidates)] = found
+        return found[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CandidateArrays:
+    cut: FloatArray
+    operand_shards: tuple[FloatArray, ...]
+    result_shards: tuple[FloatArray, ...]
+
+
+def _candidate_arrays(parts: MeshParts, candidates: tuple[Candidate, ...]) -> _CandidateArrays:
+    def shards(layouts: Sequence[Layout]) -> FloatArray:
+        return np.array(
+            [prod(parts.sizes[p] for dim in layout for p in dim) for layout in layouts],
+            dtype=np.float64,
+        )
+
+    first = candidates[0]
+    return _CandidateArrays(
+        np.array([c.cut for c in candidates], dtype=np.float64),
+        tuple(shards([c.operands[i] for c in candidates]) for i in range(len(first.operands))),
+        tuple(shards([_written(c, i) for c in candidates]) for i in range(len(first.results))),
+    )
+
+
+def _written(candidate: Candidate, position: int) -> Layout:
+    """Layout of a result as the op itself writes it: partial sums, before any is scattered."""
+    is_partial = position == 0 and candidate.scattered
+    return candidate.partial if is_partial else candidate.results[position]
+
+
+def _reads_a_piece(op: Op, position: int) -> bool:
+    """Whether the op reads only a small part of this operand."""
+    return position == 0 and op.name in ("dynamic_slice", "gather", "dynamic_update_slice")

@@ -1,0 +1,150 @@
+"""The matrix product that one device computes under each candidate: rows, columns, summed length.
+
+A matrix unit works on tiles, and pads what does not fill them. What counts is one product: the
+tiles of a batched one do not span its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.candidates.candidate import Candidate
+from autoshard.graph.rule import Dims, Rule
+from autoshard.layouts import MeshParts, Parts
+
+FloatArray = npt.NDArray[np.float64]
+
+FEW_FEATURES = 8
+"""Of fewer input features than this, a convolution takes the taps of its kernel as features too.
+
+Source: house default. One of 3 features that libtpu 0.0.52 compiles for a v5e fills far more of the
+matrix unit than 3 lanes of 128.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductFactors:
+    """Which factors of a rule make up each dimension of a matrix product.
+
+    Args:
+        rows: Those of the first operand that the result keeps.
+        columns: Those of the second operand that the result keeps.
+        summed: Those of both operands that are summed.
+        groups: Those that tell which rows meet which matrix: of the second operand alone, as the
+            groups of a ragged product and the taps of a convolution's kernel are.
+
+    What is in both operands and in the result is the batch.
+    """
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    summed: tuple[int, ...]
+    groups: tuple[int, ...]
+
+
+def product_factors(rule: Rule) -> ProductFactors:
+    """Sort the factors of a product or convolution of two operands."""
+    left, right = (_factors(dims) for dims in rule.operands[:2])
+    made = _factors(rule.results[0])
+
+    def of(chosen: set[int]) -> tuple[int, ...]:
+        return tuple(sorted(chosen))
+
+    return ProductFactors(
+        rows=of((left & made) - right),
+        columns=of((right & made) - left),
+        summed=of((left & right) - made),
+        groups=of(right - left - made),
+    )
+
+
+def local_products(
+    parts: MeshParts, rule: Rule, candidates: Sequence[Candidate], name: str = "dot_general"
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """float64[num_candidates] each: rows, columns and summed length on one device.
+
+    Dimensions that their cut does not divide count as padded up. Of a product in steps it is the
+    product of one step. The rows of a ragged product are those of one group, on the average. Where
+    a convolution has few input features, the taps of its kernel count as features too.
+
+    Args:
+        parts: The mesh parts of this plan.
+        rule: Of the op.
+        candidates: Of the op.
+        name: Of the op.
+    """
+    found = product_factors(rule)
+    cuts = _FactorCuts(parts, rule, candidates)
+    rows, columns, summed = (
+        cuts.local_size(factors) for factors in (found.rows, found.columns, found.summed)
+    )
+    groups = prod(rule.factor_sizes[factor] for factor in found.groups)
+    if name == "ragged_dot":
+        rows = np.ceil(rows / groups)
+    if name == "convolution":
+        summed = np.where(summed < FEW_FEATURES, summed * groups, summed)
+    steps = [c.streamed.num_steps if c.streamed is not None else 1 for c in candidates]
+    return rows, columns, np.ceil(summed / np.array(steps))
+
+
+@dataclass(slots=True)
+class _FactorCuts:
+    """How many pieces each factor of the operands falls into, for all candidates at once."""
+
+    parts: MeshParts
+    rule: Rule
+    candidates: Sequence[Candidate]
+
+    def local_size(self, factors: Sequence[int]) -> FloatArray:
+        """Product of the local sizes of some factors, each padded up."""
+        size = np.ones(len(self.candidates))
+        for factor in factors:
+            size *= np.ceil(self.rule.factor_sizes[factor] / self.pieces(factor))
+        return np.maximum(size, 1.0)
+
+    def pieces(self, factor: int) -> FloatArray:
+        """A dimension of several factors is cut from its major factor on."""
+        operand, dim, before = _place(self.rule, factor)
+        sizes: dict[Parts, int] = {}
+        found = []
+        for candidate in self.candidates:
+            has = candidate.streamed.needs if candidate.streamed else candidate.operands
+            cut = has[operand][dim]
+            if cut not in sizes:
+                sizes[cut] = self.parts.num_shards(cut)
+            found.append(sizes[cut])
+        left = np.maximum(np.array(found, dtype=np.float64) / before, 1.0)
+        return np.minimum(left, self.rule.factor_sizes[factor])
+
+
+def _place(rule: Rule, factor: int) -> tuple[int, int, int]:
+    """An operand and a dimension of it that has the factor; the size of what is more major there.
+
+    A dimension of that factor alone, if there is one.
+    """
+    places = [
+        (
+            len(factors) > 1,
+            operand,
+            dim,
+            prod(rule.factor_sizes[f] for f in _before(factors, factor)),
+        )
+        for operand, dims in enumerate(rule.operands[:2])
+        for dim, factors in enumerate(dims)
+        if factor in factors
+    ]
+    _, operand, dim, before = min(places)
+    return operand, dim, before
+
+
+def _before(factors: tuple[int, ...], factor: int) -> tuple[int, ...]:
+    return factors[: factors.index(factor)]
+
+
+def _factors(dims: Dims) -> set[int]:
+    return {factor for factors in dims for factor in factors}

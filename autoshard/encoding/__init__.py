@@ -1,0 +1,1 @@
+"""A problem for `solvers` from candidates and costs, and the way back from its answer."""

@@ -1,0 +1,248 @@
+"""What a decided plan does and takes: time by op, collectives, memory over the program.
+
+Every figure is computed once, here, from the layouts of the plan, and not taken from the solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from autoshard.candidates.streamed import messages_of
+from autoshard.costing.costing import Costing
+from autoshard.encoding.encode import Decoded, Encoded, Encoder
+from autoshard.encoding.held_tensors import Holdings
+from autoshard.encoding.shared_reads import reads_of
+from autoshard.encoding.way_to_reader import way_to_reader
+from autoshard.graph.collective import PredictedCollective
+from autoshard.graph.program import Op, OpKind
+from autoshard.plans.plan import HeldTensor, LiveTensor, MemoryUse, PlannedOp
+from autoshard.reshard import Step, StepKind
+from solvers import evaluate
+
+_NUM_LIVE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Time, collectives and memory of one plan."""
+
+    ops: tuple[PlannedOp, ...]
+    collectives: tuple[PredictedCollective, ...]
+    compute_seconds: float
+    communication_seconds: float
+    memory: MemoryUse
+
+
+def account_for(
+    encoder: Encoder, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]
+) -> Account:
+    """Add up a plan."""
+    ops = []
+    collectives: list[PredictedCollective] = []
+    seen: set[_SharedStep] = set()
+    compute = communication = 0.0
+    for op in encoded.graph.ops:
+        if op.index not in decoded.candidates:
+            continue
+        own, spent, made = _op_account(encoder.costing, encoded, decoded, op, encoder, seen)
+        compute += own
+        communication += spent
+        collectives += made
+        if own + spent > 0:
+            ops.append(_planned_op(encoded, decoded, op, own, spent))
+    memory = memory_use(encoded, decoded, choices)
+    return Account(tuple(ops), tuple(collectives), compute, communication, memory)
+
+
+_SharedStep: TypeAlias = tuple[int, Step, int]
+"""A step of the way of a value to its readers in one body, which they share."""
+
+
+def _planned_op(
+    encoded: Encoded, decoded: Decoded, op: Op, compute: float, communication: float
+) -> PlannedOp:
+    candidate = decoded.candidates[op.index]
+    value = encoded.graph.values[(op.results or op.operands)[0]]
+    layout = decoded.layouts[value.index] if op.results else candidate.operands[0]
+    return PlannedOp(
+        index=op.index,
+        name=op.name,
+        source=op.source,
+        result=value.type_text,
+        sharding=encoded.parts.to_sharding(layout),
+        cut=candidate.cut,
+        repeat=op.repeat,
+        compute_seconds=compute,
+        communication_seconds=communication,
+    )
+
+
+def _op_account(
+    costing: Costing,
+    encoded: Encoded,
+    decoded: Decoded,
+    op: Op,
+    encoder: Encoder,
+    seen: set[_SharedStep],
+) -> tuple[float, float, list[PredictedCollective]]:
+    candidate = decoded.candidates[op.index]
+    graph, buffers = encoded.graph, encoder.buffers
+    total = float(costing.candidate_seconds(graph, buffers, op, (candidate,))[0])
+    sent = float(costing.reduction_seconds(graph, op, (candidate,))[0])
+    if candidate.streamed is not None:
+        sent += costing.streamed_seconds(graph, op, candidate)[1]
+    sent += float(costing.written_seconds(graph, op, (candidate,))[0])
+    collectives = [
+        *_reductions(costing, encoded, decoded, op),
+        *_in_steps(costing, encoded, decoded, op),
+        *_written(costing, encoded, decoded, op),
+    ]
+    spent = sent * op.repeat
+    for position, value in enumerate(op.operands):
+        found = graph.values[value]
+        repeat = reads_of(op, position)
+        for step in way_to_reader(encoded, decoded, op, position):
+            taken = (value, step, op.region)  # serves every reader in a body, none outside it
+            if taken in seen:
+                continue
+            seen.add(taken)
+            spent += encoded.tables[found.shape, found.bits].step_seconds(step) * repeat
+            if step.kind is not StepKind.SLICE:
+                collectives.append(_collective(costing, encoded, step, value, op, repeat))
+    return (total - sent) * op.repeat, spent, collectives
+
+
+def _collective(
+    costing: Costing, encoded: Encoded, step: Step, value: int, op: Op, repeat: float
+) -> PredictedCollective:
+    larger = step.after if step.kind is StepKind.ALL_GATHER else step.before
+    pieces = encoded.parts.num_shards(p for dim in larger for p in dim)
+    axes = costing.axis_parts(step.parts)
+    return PredictedCollective(
+        kind=step.kind.value,
+        axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
+        group_size=encoded.parts.num_shards(step.parts),
+        bytes_per_device=encoded.graph.values[value].num_bytes // pieces,
+        count=repeat,
+        op=_op_text(op),
+    )
+
+
+def _axis_text(encoded: Encoded, name: str, pre_size: int, size: int) -> str:
+    return name if size == encoded.parts.mesh.sizes[name] else f"{name}:({pre_size}){size}"
+
+
+def _op_text(op: Op) -> str:
+    return f"{op.name} at {op.source}" if op.source else op.name
+
+
+def _reductions(
+    costing: Costing, encoded: Encoded, decoded: Decoded, op: Op
+) -> Iterator[PredictedCollective]:
+    candidate = decoded.candidates[op.index]
+    if candidate.streamed is not None:
+        return
+    pieces = encoded.parts.num_shards(p for dim in candidate.partial for p in dim)
+    scatter = "reduce-scatter" if costing.model.hardware.has_reduce_scatter else "all-reduce"
+    for value in op.results:
+        before = encoded.graph.values[value].num_bytes // pieces
+        after = before // encoded.parts.num_shards(candidate.scattered)
+        sums = [(scatter, candidate.scattered, before)] if candidate.scattered else []
+        sums += [("all-reduce", parts, after) for parts in costing.all_reduces(candidate)]
+        for kind, parts, num_bytes in sums:
+            axes = costing.axis_parts(parts)
+            yield PredictedCollective(
+                kind=kind,
+                axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
+                group_size=encoded.parts.num_shards(parts),
+                bytes_per_device=num_bytes,
+                count=op.repeat,
+                op=_op_text(op),
+            )
+
+
+def _in_steps(
+    costing: Costing, encoded: Encoded, decoded: Decoded, op: Op
+) -> Iterator[PredictedCollective]:
+    """What a product in steps gathers and sums."""
+    candidate = decoded.candidates[op.index]
+    if candidate.streamed is None or op.rule is None:
+        return
+    values = [encoded.graph.values[value] for value in (*op.results, *op.operands)]
+    for found in messages_of(encoded.parts, op.rule, candidate):
+        axes = costing.axis_parts(found.parts)
+        yield PredictedCollective(
+            kind=found.message.kind,
+            axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
+            group_size=encoded.parts.num_shards(found.parts),
+            bytes_per_device=found.num_elements(encoded.parts)
+            * costing.sent_bits(values[found.place])
+            // 8,
+            count=op.repeat * found.message.count,
+            op=_op_text(op),
+        )
+
+
+def _written(
+    costing: Costing, encoded: Encoded, decoded: Decoded, op: Op
+) -> Iterator[PredictedCollective]:
+    """What the user wrote in a `shard_map` body."""
+    if op.collective is None:
+        return
+    axes, size = costing.written_axes(op.collective)
+    candidate = decoded.candidates[op.index]
+    mesh = encoded.parts.mesh
+    yield PredictedCollective(
+        kind=op.collective.kind,
+        axes=tuple(_axis_text(encoded, a.name, a.pre_size, a.size_on(mesh)) for a in axes),
+        group_size=size,
+        bytes_per_device=costing.written_bytes(encoded.graph, op, candidate),
+        count=op.repeat,
+        op=_op_text(op),
+    )
+
+
+def memory_use(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> MemoryUse:
+    """Bytes held over the program, from the memory terms under the given choices."""
+    problem, graph = encoded.problem, encoded.graph
+    steps = np.zeros(len(graph.ops) + 2, dtype=np.int64)
+    argument_bytes = 0
+    for term in problem.node_memory:
+        amount = int(term.usage[choices[term.node]])
+        steps[term.start] += amount
+        steps[term.stop] -= amount
+        if encoded.maker(term.node).kind is OpKind.ARGUMENT:
+            argument_bytes += amount
+    for copy in problem.edge_memory:
+        edge = problem.edges[copy.edge]
+        amount = int(copy.usage[choices[edge.u], choices[edge.v]])
+        steps[copy.start] += amount
+        steps[copy.stop] -= amount
+    held = np.cumsum(steps)
+    evaluation = evaluate(problem, choices)
+    peak_op = min(int(np.argmax(held)), len(graph.ops) - 1)
+    changes = np.flatnonzero(np.diff(held, prepend=0))
+    holdings = Holdings.of(encoded, decoded, choices)
+    return MemoryUse(
+        argument_bytes=argument_bytes,
+        peak_bytes=evaluation.peak,
+        peak_op=peak_op,
+        peak_where=_op_text(graph.ops[peak_op]),
+        live_at_peak=tuple(map(_live, holdings.at(peak_op, _NUM_LIVE))),
+        timeline=tuple((int(i), int(held[i])) for i in changes if i < len(graph.ops)),
+        held=holdings.largest(evaluation.peak),
+    )
+
+
+def _live(held: HeldTensor) -> LiveTensor:
+    return LiveTensor(
+        name=held.name,
+        source=held.source,
+        type_text=held.type_text,
+        sharding=held.sharding,
+        local_bytes=held.local_bytes,
+    )

@@ -1,0 +1,126 @@
+"""Which tensors a device holds, and for which part of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from autoshard.encoding.encode import Decoded, Encoded
+from autoshard.graph.program import OpKind
+from autoshard.plans.plan import HeldTensor
+
+_PER_OP = 12
+_MOST = 1000
+_SMALLEST = 1e-3  # of what is held at the peak; smaller tensors explain nothing
+
+
+class _Span(NamedTuple):
+    """Bytes held for a part of the program; `term` counts node terms first, then edge terms."""
+
+    minus_bytes: int
+    start: int
+    stop: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a device holds under a plan.
+
+    Args:
+        encoded: The problem.
+        decoded: The plan.
+        choices: The plan as the solver says it.
+        spans: Everything held, the largest first.
+    """
+
+    encoded: Encoded
+    decoded: Decoded
+    choices: tuple[int, ...]
+    spans: tuple[_Span, ...]
+
+    @classmethod
+    def of(cls, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> Holdings:
+        return cls(encoded, decoded, choices, tuple(sorted(_spans(encoded, choices))))
+
+    def at(self, op: int, most: int) -> tuple[HeldTensor, ...]:
+        """The largest tensors held at an op, largest first."""
+        held = [span for span in self.spans if span.start <= op < span.stop]
+        return tuple(map(self._tensor, held[:most]))
+
+    def largest(self, peak_bytes: int) -> tuple[HeldTensor, ...]:
+        """The tensors that say where memory goes: at every op, the largest ones held there.
+
+        Args:
+            peak_bytes: Most held at one time; tensors below a thousandth of it are left out.
+
+        Returns:
+            In the order in which they are first held.
+        """
+        num_held = np.zeros(len(self.encoded.graph.ops), dtype=np.int64)
+        kept: list[_Span] = []
+        for span in self.spans:
+            if len(kept) == _MOST or -span.minus_bytes < _SMALLEST * peak_bytes:
+                break
+            part = num_held[span.start : span.stop]
+            if part.size and part.min() < _PER_OP:
+                part += 1
+                kept.append(span)
+        kept.sort(key=lambda span: (span.start, span.minus_bytes, span.stop, span.term))
+        return tuple(map(self._tensor, kept))
+
+    def _tensor(self, span: _Span) -> HeldTensor:
+        num_nodes = len(self.encoded.problem.node_memory)
+        if span.term < num_nodes:
+            return self._value(span)
+        return self._copy(span, span.term - num_nodes)
+
+    def _value(self, span: _Span) -> HeldTensor:
+        encoded, decoded = self.encoded, self.decoded
+        op = encoded.maker(encoded.problem.node_memory[span.term].node)
+        value = encoded.graph.values[(op.results or op.operands)[0]]
+        has_steps = decoded.candidates[op.index].streamed is not None
+        is_panel = has_steps and span.stop == span.start + 1  # a result is read later than that
+        return HeldTensor(
+            name=f"panels and sums of {op.name}" if is_panel else value.name or op.name,
+            kind="argument" if op.kind is OpKind.ARGUMENT else "panels" if is_panel else "value",
+            source=op.source,
+            type_text=value.type_text,
+            sharding=encoded.parts.to_sharding(decoded.layouts[value.index]),
+            local_bytes=-span.minus_bytes,
+            start=span.start,
+            stop=span.stop,
+        )
+
+    def _copy(self, span: _Span, place: int) -> HeldTensor:
+        encoded, graph = self.encoded, self.encoded.graph
+        edge = encoded.problem.edges[encoded.problem.edge_memory[place].edge]
+        made = graph.values[encoded.maker(edge.u).results[0]]
+        is_shared = edge.v >= len(encoded.ops)
+        reader = graph.ops[span.start] if is_shared else encoded.maker(edge.v)
+        return HeldTensor(
+            name=f"copy of {made.name or made.type_text} for {reader.name}",
+            kind="copy",
+            source=reader.source,
+            type_text=made.type_text,
+            sharding=encoded.parts.to_sharding(self.decoded.layouts[made.index]),
+            local_bytes=-span.minus_bytes,
+            start=span.start,
+            stop=span.stop,
+        )
+
+
+def _spans(encoded: Encoded, choices: tuple[int, ...]) -> Iterator[_Span]:
+    problem = encoded.problem
+    for number, term in enumerate(problem.node_memory):
+        num_bytes = int(term.usage[choices[term.node]])
+        if num_bytes:
+            yield _Span(-num_bytes, term.start, term.stop, number)
+    for number, copy in enumerate(problem.edge_memory, start=len(problem.node_memory)):
+        edge = problem.edges[copy.edge]
+        num_bytes = int(copy.usage[choices[edge.u], choices[edge.v]])
+        if num_bytes:
+            yield _Span(-num_bytes, copy.start, copy.stop, number)

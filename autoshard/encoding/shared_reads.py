@@ -1,0 +1,94 @@
+"""Values that several ops of one body read: moved to another sharding once, for all of them.
+
+The compiler makes one reshard of equal ones in a body, and keeps its result from the first reader
+to the last. So such a value is offered a second sharding, the one that it is *read* in: getting
+there is paid once, and a reader that needs it so pays nothing more. A reader that needs yet another
+sharding pays the way from there; back to how the value was made is mostly a slice, or nothing is
+shared and both are the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoshard.candidates.candidate import Candidate
+from autoshard.graph.buffers import Buffers, read_stop
+from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.layouts import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRead:
+    """A value as several ops of one body read it.
+
+    Args:
+        value: What they read.
+        reads: Its readers in program order: `(op index, operand position)`.
+        repeat: How often each reads it.
+        layouts: What it may be moved to; all that its op may make are among them.
+        start: When the moved copy is made: the first reader.
+        stop: When it is read no more.
+    """
+
+    value: int
+    reads: tuple[tuple[int, int], ...]
+    repeat: float
+    layouts: tuple[Layout, ...]
+    start: int
+    stop: int
+
+
+def shared_reads(
+    graph: Graph, buffers: Buffers, candidates: Mapping[int, Sequence[Candidate]]
+) -> Iterator[SharedRead]:
+    """Find the values that two or more ops of one body read equally often.
+
+    Args:
+        graph: The program.
+        buffers: Its storage.
+        candidates: Of every op with a choice, by op index.
+
+    Returns:
+        In the order of first readers.
+    """
+    readers: dict[tuple[int, int, float], list[tuple[int, int]]] = {}
+    for index in candidates:
+        op = graph.ops[index]
+        if op.kind is not OpKind.COMPUTE:  # loops and results keep copies of their own
+            continue
+        for position, value in enumerate(op.operands):
+            maker = graph.values[value].op
+            if maker in candidates and maker != index and graph.values[value].shape:
+                key = (value, op.region, reads_of(op, position))
+                readers.setdefault(key, []).append((index, position))
+    for (value, _, repeat), reads in readers.items():
+        indices = dict.fromkeys(index for index, _ in reads)
+        if len(indices) < 2:
+            continue
+        layouts = _layouts(graph, candidates, value, reads)
+        stop = max(read_stop(graph, buffers, graph.ops[index]) for index in indices)
+        yield SharedRead(value, tuple(reads), repeat, layouts, min(indices), stop)
+
+
+def reads_of(op: Op, position: int) -> float:
+    """How often an op reads an operand."""
+    return op.operand_repeats[position] if op.operand_repeats else op.repeat
+
+
+def _layouts(
+    graph: Graph,
+    candidates: Mapping[int, Sequence[Candidate]],
+    value: int,
+    reads: Sequence[tuple[int, int]],
+) -> tuple[Layout, ...]:
+    """What the value may be made as, and what two readers or more may need."""
+    maker = graph.ops[graph.values[value].op]
+    place = maker.results.index(value)
+    made = dict.fromkeys(candidate.results[place] for candidate in candidates[maker.index])
+    needed: Counter[Layout] = Counter()
+    for index in dict.fromkeys(index for index, _ in reads):
+        positions = [position for reader, position in reads if reader == index]
+        needed.update({c.operands[place] for c in candidates[index] for place in positions})
+    return tuple(sorted({*made, *(layout for layout, count in needed.items() if count > 1)}))

@@ -1,0 +1,66 @@
+"""Candidates of an op with those in steps beside them, as far as any of these is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from autoshard.candidates.candidate import Candidate
+from autoshard.candidates.streamed import StreamOffers
+from autoshard.costing.costing import Costing
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.program import Op
+
+
+@dataclass(slots=True, eq=False)
+class WithSteps:
+    """Adds candidates in steps to plain ones; equal ops share one tuple.
+
+    Args:
+        offers: What there is; None for nothing.
+        costing: Prices them.
+        buffers: Of the program.
+    """
+
+    offers: StreamOffers | None
+    costing: Costing
+    buffers: Buffers
+    _known: dict[Hashable, tuple[object, tuple[Candidate, ...]]] = field(default_factory=dict)
+
+    def of(self, op: Op, plain: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """The plain candidates, then those in steps that no other one beats."""
+        if self.offers is None or op.equation not in self.offers.equations:
+            return plain
+        graph = self.offers.graph
+        types = tuple(
+            (graph.values[value].dtype, graph.values[value].bits)
+            for value in (*op.operands, *op.results)
+        )
+        key = (id(plain), op.rule, op.name, types)
+        found = self._known.get(key)
+        if found is None:
+            in_steps = self.offers.of(op, plain)
+            kept = self._unbeaten(op, in_steps, self.offers) if in_steps else ()
+            found = self._known[key] = (plain, (*plain, *kept))
+        return found[1]
+
+    def _unbeaten(
+        self, op: Op, in_steps: tuple[Candidate, ...], offers: StreamOffers
+    ) -> Iterator[Candidate]:
+        """Those of which no other with the same layouts is as fast and as small."""
+        graph, parts = offers.graph, offers.parts
+        seconds = self.costing.candidate_seconds(graph, self.buffers, op, in_steps)
+        made = graph.values[op.results[0]].num_bytes
+        groups: dict[object, list[tuple[float, int, int]]] = {}
+        for place, candidate in enumerate(in_steps):
+            held = self.costing.streamed_bytes(graph, op, candidate)
+            if candidate.scattered:
+                held += made // parts.num_shards(p for dim in candidate.partial for p in dim)
+            group = groups.setdefault((candidate.operands, candidate.results), [])
+            group.append((float(seconds[place]), held, place))
+        for group in groups.values():
+            least: float = float("inf")
+            for _, held, place in sorted(group):
+                if held < least:
+                    least = held
+                    yield in_steps[place]

@@ -1,0 +1,1 @@
+"""From a traced program to a plan: rounds by priority, plans by hand, records."""

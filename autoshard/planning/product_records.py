@@ -1,0 +1,114 @@
+"""How each heavy matrix product runs under a plan, and the best other way, for the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoshard.backend_habits import temporary_overhead
+from autoshard.candidates.candidate import Candidate
+from autoshard.candidates.streamed import dot_schedule_of
+from autoshard.encoding.encode import PICOSECONDS
+from autoshard.graph.program import Op
+from autoshard.planning.planner import Solution
+from autoshard.plans.plan import PlannedProduct
+
+
+def planned_products(solution: Solution) -> tuple[PlannedProduct, ...]:
+    """Every product that was offered candidates in steps, in program order."""
+    encoded = solution.encoded
+    found = []
+    for node, candidates in enumerate(encoded.candidates):
+        if candidates[-1].streamed is not None:
+            found.append(_planned_product(solution, node))
+    return tuple(found)
+
+
+def _planned_product(solution: Solution, node: int) -> PlannedProduct:
+    encoded, graph = solution.encoded, solution.graph
+    op = graph.ops[encoded.ops[node]]
+    ways = _Ways(solution, node, op)
+    chosen = encoded.candidates[node][solution.choices[node]]
+    other = ways.best_other()
+    room = ways.room()
+    assert op.rule is not None
+    return PlannedProduct(
+        equation=op.equation,
+        name=op.name,
+        source=op.source,
+        result=graph.values[op.results[0]].type_text,
+        schedule=None
+        if chosen.streamed is None
+        else dot_schedule_of(encoded.parts, op.rule, chosen),
+        seconds=ways.seconds(solution.choices[node]),
+        extra_bytes=ways.extra_bytes(solution.choices[node]),
+        other_seconds=None if other is None else ways.seconds(other),
+        other_bytes=None if other is None else ways.extra_bytes(other),
+        other_fits=other is not None and (room is None or ways.extra_bytes(other) <= room),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """The ways to run one product where all other ops run as planned."""
+
+    solution: Solution
+    node: int
+    op: Op
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        return self.solution.encoded.candidates[self.node]
+
+    def seconds(self, choice: int) -> float:
+        """Of all runs, with what its operands cost to bring where it wants them."""
+        problem, choices = self.solution.encoded.problem, self.solution.choices
+        spent = int(problem.node_costs[self.node][choice])
+        for edge in problem.edges:
+            if edge.v == self.node:
+                spent += int(edge.costs[choices[edge.u], choice])
+        return spent / PICOSECONDS
+
+    def extra_bytes(self, choice: int) -> int:
+        """What it holds beside its operands and its result: copies of operands, panels, sums."""
+        encoder, graph = self.solution.encoder, self.solution.graph
+        parts, candidate = self.solution.encoded.parts, self.candidates[choice]
+        overhead = temporary_overhead(encoder.costing.model.hardware.backend)
+        held = encoder.costing.streamed_bytes(graph, self.op, candidate)
+        for position, value in enumerate(self.op.operands):
+            have, want = self.solution.decoded.layouts[value], candidate.operands[position]
+            if have != want:
+                pieces = parts.num_shards(part for dim in want for part in dim)
+                held += graph.values[value].num_bytes // pieces
+        if candidate.scattered:
+            made = graph.values[self.op.results[0]].num_bytes
+            for layout, sign in ((candidate.partial, 1), (candidate.results[0], -1)):
+                held += sign * (made // parts.num_shards(p for dim in layout for p in dim))
+        return int(held * overhead)
+
+    def room(self) -> int | None:
+        """Bytes that are free for extra ones when the product runs; None: no limit."""
+        limit = self.solution.encoder.memory_limit
+        if limit is None:
+            return None
+        starts, held = zip(*self.solution.account.memory.timeline, strict=True)
+        place = int(np.searchsorted(starts, self.op.index, side="right")) - 1
+        own = self.extra_bytes(self.solution.choices[self.node])
+        return limit - int(held[place]) + own
+
+    def best_other(self) -> int | None:
+        """The fastest candidate of the other kind that makes the same; one that fits, if any."""
+        chosen = self.candidates[self.solution.choices[self.node]]
+        others = [
+            index
+            for index, candidate in enumerate(self.candidates)
+            if (candidate.streamed is None) != (chosen.streamed is None)
+            and candidate.results == chosen.results
+        ]
+        if not others:
+            return None
+        room = self.room()
+        fitting = [i for i in others if room is None or self.extra_bytes(i) <= room]
+        return min(fitting or others, key=self.seconds)

@@ -1,0 +1,110 @@
+"""A traced program as it is planned: its graph, and what is asked of it in the terms of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoshard.constraints import Resolved, Term
+from autoshard.costing.custom_costs import with_custom_costs
+from autoshard.frontend.key_arrays import with_word_dims
+from autoshard.frontend.module import ModuleNames, module_to_graph
+from autoshard.frontend.trace import Traced
+from autoshard.frontend.user_constraints import asked_inside, resolve_constraints
+from autoshard.graph.custom_cost import CustomCost
+from autoshard.graph.program import Graph
+from autoshard.sharding import Mesh, Sharding
+from autoshard.wishes.carried import carried_pairs
+from autoshard.wishes.wishes import AlikeWish, Wishes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedProgram:
+    """A program on one mesh, ready to be planned.
+
+    Args:
+        mesh: It was traced under.
+        traced: As JAX has it.
+        asked: The user's constraints, by tensor.
+        graph: As the planner has it.
+        wishes: What is asked, in the graph's terms.
+        streamable: Paths of the products that may run in steps.
+    """
+
+    mesh: Mesh
+    traced: Traced
+    asked: Resolved
+    graph: Graph
+    wishes: Wishes
+    streamable: frozenset[str]
+
+
+def read_traced(
+    traced: Traced,
+    mesh: Mesh,
+    terms: Sequence[Term],
+    trip_counts: Mapping[str, float] | None,
+    default_trip_count: float,
+    streamable: frozenset[str] = frozenset(),
+    custom_costs: Mapping[str, CustomCost] | None = None,
+) -> TracedProgram:
+    """Build the graph of a traced program.
+
+    Raises:
+        ExportError: It cannot be planned.
+        ConstraintError: What is asked of it fits no tensor, or contradicts itself.
+        InputError: A cost is declared for a custom call that it has not.
+    """
+    asked = resolve_constraints(terms, traced, mesh)
+    graph = module_to_graph(
+        traced.module,
+        ModuleNames(
+            arguments=traced.in_names,
+            captured=traced.captured_names,
+            results=traced.out_names,
+            donated=traced.donated,
+            source_by_equation=traced.source_by_equation,
+        ),
+        trip_counts=trip_counts,
+        default_trip_count=default_trip_count,
+        asked=asked_inside(asked, traced, mesh),
+    )
+    graph = with_custom_costs(graph, custom_costs)
+    return TracedProgram(mesh, traced, asked, graph, _wishes(traced, graph, asked), streamable)
+
+
+def _wishes(traced: Traced, graph: Graph, asked: Resolved) -> Wishes:
+    def types(avals: Sequence[Any]) -> list[tuple[tuple[int, ...], str]]:
+        return [(tuple(aval.shape), str(aval.dtype)) for aval in avals]
+
+    # Arrays that the function closes over come first; JAX gives every device a copy of them.
+    captured = [
+        Sharding.replicated_everywhere(len(graph.values[op.results[0]].shape))
+        for op in graph.arguments[: graph.num_captured]
+    ]
+    carried = carried_pairs(
+        traced.in_names,
+        types(traced.in_avals),
+        traced.donated,
+        traced.out_names,
+        types(traced.out_avals),
+    )
+    return Wishes(
+        arguments=(*captured, *map(with_word_dims, asked.arguments, traced.in_avals)),
+        results=tuple(map(with_word_dims, asked.results, traced.out_avals)),
+        alike=[(len(captured) + argument, result) for argument, result in carried],
+        groups=[
+            AlikeWish(tuple(_member(graph, path) for path in group.paths), group.said)
+            for group in asked.groups
+        ],
+    )
+
+
+def _member(graph: Graph, path: str) -> tuple[int, int]:
+    """The op that decides a tensor of a group, and its value."""
+    if path.startswith("out<"):
+        result = graph.results[int(path.removeprefix("out<"))]
+        return result.index, result.operands[0]
+    value = graph.value_by_path[path]
+    return graph.values[value].op, value

@@ -1,0 +1,1 @@
+"""What is asked of a plan, in the terms of its graph and its mesh."""
