@@ -71,6 +71,17 @@ def sums_by_dimension(backend: str) -> bool:
     return backend == "cpu"
 
 
+def sums_after_loops(backend: str) -> bool:
+    """Whether partial sums that a loop adds up are summed over devices once, after the loop.
+
+    XLA moves the all-reduce out of the loop (seen with libtpu 0.0.42 for a v5e and with jaxlib
+    0.10.2 for an H100: of 8 microbatches one all-reduce is left, also where the product is
+    converted before it is added, not where it is scaled); on host CPUs it stays. A reduce-scatter
+    stays everywhere.
+    """
+    return backend in ("tpu", "gpu")
+
+
 # Collectives that a machine's compiler starts, computes beside, and waits for later: by machine
 # where one differs from its backend. Seen in training steps compiled by libtpu 0.0.52 with its
 # default flags, on slices of 8 and 16 chips: a v5e gathers beside matrix products; on v5p and v6e

@@ -48,6 +48,7 @@ class Candidate:
         partial: Layout of the (first) result before the reduction.
         summed: The parts of `reduced` and `scattered`, by the dimension that they cut.
         streamed: For a product that gathers its operands in steps, how.
+        runs_per_sum: Runs of the op, in a loop, that one all-reduce of `reduced` serves.
     """
 
     operands: tuple[Layout, ...]
@@ -58,6 +59,7 @@ class Candidate:
     partial: Layout = ()
     summed: tuple[Parts, ...] = field(default=(), compare=False)  # follows from the operands
     streamed: Streamed | None = None
+    runs_per_sum: float = field(default=1.0, compare=False)
 
     def side(self, *, is_result: bool) -> tuple[Layout, ...]:
         """Layouts of the results, or of the operands."""

@@ -338,7 +338,7 @@ class Costing:
     def reduction_seconds(
         self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
     ) -> FloatArray:
-        """float64[num_candidates]: seconds one run of the op's reductions takes."""
+        """float64[num_candidates]: seconds of the op's reductions for each of its runs."""
         seconds = np.zeros(len(candidates))
         total = float(sum(graph.values[v].num_bytes for v in op.results))
         groups: dict[tuple[tuple[Parts, ...], Parts], list[int]] = {}
@@ -354,7 +354,7 @@ class Costing:
                 num_bytes = num_bytes / self.parts.num_shards(scattered)
             for parts in all_reduces:
                 spent += self.model.all_reduce_seconds(num_bytes, self.axis_parts(parts))
-            seconds[members] = spent
+            seconds[members] = spent / [candidates[i].runs_per_sum for i in members]
         return seconds
 
     def all_reduces(self, candidate: Candidate) -> tuple[Parts, ...]:

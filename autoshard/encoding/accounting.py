@@ -160,7 +160,7 @@ def _reductions(
                 axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
                 group_size=encoded.parts.num_shards(parts),
                 bytes_per_device=num_bytes,
-                count=op.repeat,
+                count=op.repeat / candidate.runs_per_sum,
                 op=_op_text(op),
             )
 

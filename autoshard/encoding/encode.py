@@ -26,6 +26,7 @@ from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
 from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads
+from autoshard.encoding.sums_after_loops import SumsAfterLoops
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
@@ -63,6 +64,7 @@ class Encoded:
     tables: Mapping[tuple[tuple[int, ...], int], ReshardTable]
     node_by_op: Mapping[int, int]
     reads: tuple[SharedRead, ...] = ()  # per node after those of ops
+    sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
 
     def maker(self, node: int) -> Op:
         """The op of a node; of a shared read, the one that makes the value."""
@@ -130,8 +132,9 @@ class Encoder:
         )
         nodes = [op for op in self.graph.ops if offers.has_choice(op)]
         with_steps = self._with_steps()
+        sums = SumsAfterLoops.of(self.graph, self._backend)
         for op in nodes:
-            self._candidates[op.index] = with_steps.of(op, offers.of(op))
+            self._candidates[op.index] = sums.offered(op, with_steps.of(op, offers.of(op)))
         self._make_tables(nodes, offers)
         node_by_op = {op.index: node for node, op in enumerate(nodes)}
         own_costs = {op.index: self._node_costs(op) for op in nodes}
@@ -139,6 +142,7 @@ class Encoder:
         reads = tuple(shared_reads(self.graph, self.buffers, self._candidates))
         edges, copies = self._edges(nodes, node_by_op, reads, hidden)
         edges += self._ties(node_by_op, offers.pins)
+        edges += self._sums_in_loops(sums, node_by_op)
         exposed = (self._exposed(op, own_costs[op.index], hidden) for op in nodes)
         free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
         problem = Problem(
@@ -157,7 +161,21 @@ class Encoder:
             self._tables,
             node_by_op,
             reads,
+            sums,
         )
+
+    def _sums_in_loops(self, sums: SumsAfterLoops, node_by_op: Mapping[int, int]) -> Iterator[Edge]:
+        """What sums cost more that stay in their loop, as they are added up in another layout."""
+        for one in sums:
+            if one.op not in node_by_op or one.add not in node_by_op:
+                continue
+            op = self.graph.ops[one.op]
+            made, added = self._candidates[one.op], self._candidates[one.add]
+            after = self.costing.reduction_seconds(self.graph, op, made)
+            inside = self.costing.reduction_seconds(self.graph, op, sums.in_loop(made))
+            more = _picoseconds((inside - after) * op.repeat)
+            stays = ~sums.leaves(one, made, added)
+            yield Edge(node_by_op[one.op], node_by_op[one.add], np.where(stays, more[:, None], 0))
 
     def _with_steps(self) -> WithSteps:
         is_only_round = self.round is ONLY_ROUND
@@ -663,10 +681,12 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
     reader wants cut further it cuts for itself.
     """
     graph = encoded.graph
-    chosen = {
-        op: encoded.candidates[node][choice]
-        for node, (op, choice) in enumerate(zip(encoded.ops, choices, strict=False))
-    }
+    chosen = encoded.sums.as_run(
+        {
+            op: encoded.candidates[node][choice]
+            for node, (op, choice) in enumerate(zip(encoded.ops, choices, strict=False))
+        }
+    )
     layouts: list[Layout | None] = [None] * len(graph.values)
     for op in graph.ops:
         if op.index in chosen:

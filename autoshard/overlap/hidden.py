@@ -165,7 +165,10 @@ def _run_beside(costing: Costing, candidates: Sequence[Candidate]) -> npt.NDArra
     machine = costing.model.hardware
     scatters, reduces = (runs_beside(machine, k) for k in ("reduce-scatter", "all-reduce"))
     return np.array(
-        [(scatters or not c.scattered) and (reduces or not c.reduced) for c in candidates]
+        [
+            (scatters or not c.scattered) and (reduces or not c.reduced) and c.runs_per_sum == 1
+            for c in candidates
+        ]
     )
 
 

@@ -184,9 +184,8 @@ class _Builder:
         made = self._task(body, compute, Lane.COMPUTE, needs)
         if sums > 0:
             kinds = self._sum_kinds(op)
-            beside = candidate.streamed is None and all(
-                runs_beside(self._machine, kind) for kind in kinds
-            )
+            is_at_once = candidate.streamed is None and candidate.runs_per_sum == 1
+            beside = is_at_once and all(runs_beside(self._machine, kind) for kind in kinds)
             lane = Lane.NETWORK if beside else Lane.BOTH
             made = self._task(body, sums, lane, {made}, (kinds[0], op.index))
         self._made.update((value, (body, made)) for value in op.results)

@@ -106,3 +106,29 @@ def test_the_flag_that_switches_windowed_einsums_off_is_one_the_compiler_knows()
 @needs_gpu
 def test_the_flag_is_known_to_the_gpu_compiler_too() -> None:
     assert planned(8, "h100").verify("8xH100", windowed_einsum=False).status == "compiled"
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [pytest.param("v5e:2x4", marks=needs_tpu), pytest.param("8xH100", marks=needs_gpu)],
+)
+def test_gradients_added_up_over_microbatches_are_summed_once(topology: str) -> None:
+    def step(weights: jax.Array, batches: jax.Array) -> Any:
+        def body(total: jax.Array, batch: jax.Array) -> tuple[jax.Array, None]:
+            return total + jax.grad(lambda w: jnp.tanh(batch @ w).sum())(weights), None
+
+        return jax.lax.scan(body, jnp.zeros_like(weights), batches)[0]
+
+    plan = autoshard.optimize(
+        step,
+        jax.ShapeDtypeStruct((256, 1024), BF16),
+        jax.ShapeDtypeStruct((8, 65536, 256), BF16),
+        mesh="data=8",
+        hardware=parse_target(topology).hardware,
+        in_shardings=(P(), P(None, "data")),
+        out_shardings=P(),
+        baselines=False,
+    )
+    found = plan.verify(topology)
+    assert found.compiled_bytes == found.predicted_bytes == 256 * 1024 * 2
+    assert [row.compiled_count for row in found.collectives] == [1]

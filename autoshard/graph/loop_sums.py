@@ -1,0 +1,85 @@
+"""Products that a loop adds up: `acc = acc + a @ b` in every run of its body, and no more with acc.
+
+Gradients over microbatches are such, and those of a weight that a recurrence reads in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region
+
+_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})  # other ops may take a maximum
+_PASSES_ON = frozenset({"convert", "transpose"})  # between the product and the addition
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSum:
+    """One product that a loop adds up.
+
+    Args:
+        op: The product.
+        add: The op that adds it to what the loop carries.
+        position: Of the product among the operands of `add`.
+        order: By dimension of that operand, the dimension of the product that it is.
+        runs: Of the body in one run of the loop.
+    """
+
+    op: int
+    add: int
+    position: int
+    order: tuple[int, ...]
+    runs: float
+
+
+def loop_sums(graph: Graph) -> tuple[LoopSum, ...]:
+    """Every product of the program that a loop does no more with than to add it up.
+
+    Only the addition reads what the loop has so far, and only the carry reads the addition. On the
+    way to it, the product may be converted to another type and its dimensions reordered.
+    """
+    readers: list[list[int]] = [[] for _ in graph.values]
+    for op in graph.ops:
+        for value in op.operands:
+            readers[value].append(op.index)
+    found = (_loop_sum(graph, join, readers) for join in graph.ops if _carries(join))
+    return tuple(one for sums in found for one in sums)
+
+
+def _carries(op: Op) -> bool:
+    return op.kind is OpKind.JOIN and op.name == "while" and len(op.operands) == 2
+
+
+def _loop_sum(graph: Graph, join: Op, readers: list[list[int]]) -> Iterator[LoopSum]:
+    carried, returned = join.results[0], join.operands[1]
+    add = graph.ops[graph.values[returned].op]
+    body = graph.regions[add.region]
+    if add.name != "add" or body.kind != "loop" or readers[returned] != [join.index]:
+        return
+    reads_inside = [index for index in readers[carried] if body.start <= index < body.stop]
+    if reads_inside != [add.index] or add.operands.count(carried) != 1 or body.trip_count <= 1:
+        return
+    position = 1 - add.operands.index(carried)
+    product = _product(graph, add.operands[position], body, readers)
+    if product is not None:
+        yield LoopSum(product[0].index, add.index, position, product[1], body.trip_count)
+
+
+def _product(
+    graph: Graph, value: int, body: Region, readers: list[list[int]]
+) -> tuple[Op, tuple[int, ...]] | None:
+    """The product of the same body that arrives as a value, and the order of its dimensions."""
+    order = tuple(range(len(graph.values[value].shape)))
+    while len(readers[value]) == 1:
+        op = graph.ops[graph.values[value].op]
+        if op.region != body.index or op.kind is not OpKind.COMPUTE or op.rule is None:
+            return None
+        if op.op_class in _PRODUCTS:
+            return op, order
+        if op.name not in _PASSES_ON:
+            return None
+        (source,), (target,) = op.rule.operands, op.rule.results
+        order = tuple(source.index(target[dim]) for dim in order)
+        value = op.operands[0]
+    return None

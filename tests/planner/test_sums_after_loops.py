@@ -1,0 +1,160 @@
+"""Partial sums that a loop adds up: summed over devices once, after it, where a backend does so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoshard.encoding.accounting import account_for
+from autoshard.encoding.encode import PICOSECONDS, decode
+from autoshard.graph.loop_sums import loop_sums
+from autoshard.graph.program import Graph, OpClass
+from autoshard.graph.rule import Dims, Rule
+from solvers import FORBIDDEN, evaluate
+from tests.planner.graphs import Program, encoder_for, plan
+
+TRIPS = 8.0
+ROWS = 2**16  # of a microbatch: cutting them is what pays, and leaves partial sums
+WIDTH = 256
+
+
+def transposed(program: Program, value: int) -> int:
+    rows, columns = program.shape(value)
+    before: Dims = ((0,), (1,))
+    rule = Rule((rows, columns), (before,), (before[::-1],))
+    made = program.compute("transpose", (value,), [(columns, rows)], rule, OpClass.COPY)
+    return made[0]
+
+
+def converted(program: Program, value: int) -> int:
+    return program.elementwise(value, name="convert")
+
+
+def scaled(program: Program, value: int) -> int:
+    return program.elementwise(value, name="negate")
+
+
+def accumulated(
+    *passes: Callable[[Program, int], int],
+    trips: float = TRIPS,
+    shows: str = "",
+    summed: str = "matmul",
+) -> Graph:
+    """`acc = acc + passes(a @ b)` in a loop; what else reads `acc` or the addition is shown."""
+    program = Program()
+    left, right = program.argument(WIDTH, ROWS), program.argument(ROWS, 2 * WIDTH)
+    turns = passes.count(transposed) % 2
+    shape = (2 * WIDTH, WIDTH) if turns else (WIDTH, 2 * WIDTH)
+    carried = program.carry(program.argument(*shape))
+    other = program.carry(program.argument(*shape))
+    program.open_loop(trips)
+    made = program.matmul(left, right)
+    if summed == "reduce":
+        cube = program.compute(
+            "broadcast_in_dim",
+            (made,),
+            [(*program.shape(made), 8)],
+            Rule((WIDTH, 2 * WIDTH, 8), (((0,), (1,)),), (((0,), (1,), (2,)),)),
+            OpClass.COPY,
+        )[0]
+        made = program.sum(cube)
+    for one in passes:
+        made = one(program, made)
+    added = program.elementwise(carried, made)
+    program.loop_back(carried, added)
+    seen = {"carry": carried, "addition": added}.get(shows)
+    program.loop_back(other, other if seen is None else program.elementwise(other, seen))
+    program.close_loop()
+    return program.graph(carried, other)
+
+
+def all_reduces(graph: Graph, hardware: str) -> dict[int, float]:
+    """Counts of all-reduces by bytes."""
+    made = plan(graph, "data=8", hardware=hardware).account.collectives
+    return {c.bytes_per_device: c.count for c in made if c.kind == "all-reduce"}
+
+
+@pytest.mark.parametrize(
+    ("passes", "order"),
+    [
+        ((), (0, 1)),
+        ((converted,), (0, 1)),
+        ((transposed,), (1, 0)),
+        ((converted, transposed), (1, 0)),
+        ((transposed, transposed), (0, 1)),
+    ],
+)
+def test_a_product_that_is_only_added_up_is_found(
+    passes: tuple[Callable[[Program, int], int], ...], order: tuple[int, ...]
+) -> None:
+    graph = accumulated(*passes)
+    (found,) = loop_sums(graph)
+    assert graph.ops[found.op].name == "dot_general"
+    assert graph.ops[found.add].name == "add"
+    assert (found.order, found.runs) == (order, TRIPS)
+    value = graph.ops[found.add].operands[found.position]
+    made = graph.values[graph.ops[found.op].results[0]].shape
+    assert tuple(made[dim] for dim in order) == graph.values[value].shape
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        accumulated(scaled),
+        accumulated(converted, scaled),
+        accumulated(trips=1.0),
+        accumulated(shows="carry"),
+        accumulated(shows="addition"),
+        accumulated(summed="reduce"),
+    ],
+    ids=["scaled", "scaled after all", "one run", "shows carry", "shows addition", "no product"],
+)
+def test_what_a_loop_does_more_with_stays_in_it(graph: Graph) -> None:
+    assert not loop_sums(graph)
+    assert set(all_reduces(graph, "h100").values()) <= {0.0, graph.regions[1].trip_count}
+
+
+@pytest.mark.parametrize("hardware", ["h100", "tpu-v5e"])
+def test_the_sum_is_planned_once_after_the_loop(hardware: str) -> None:
+    assert all_reduces(accumulated(transposed), hardware) == {WIDTH * 2 * WIDTH * 4: 1.0}
+
+
+def test_on_host_cpus_it_is_summed_in_every_run() -> None:
+    assert all_reduces(accumulated(), "cpu-host") == {WIDTH * 2 * WIDTH * 4: TRIPS}
+
+
+@given(data=st.data())
+def test_the_objective_is_what_the_account_says(data: st.DataObject) -> None:
+    graph = accumulated(*data.draw(st.sampled_from([(), (transposed,), (converted, transposed)])))
+    encoder = encoder_for(graph, "data=2,model=4", hardware="h100")
+    encoded = encoder.encode()
+    problem = encoded.problem
+    allowed = [np.flatnonzero(costs < FORBIDDEN).tolist() for costs in problem.node_costs]
+    choices = tuple(data.draw(st.sampled_from(options)) for options in allowed)
+    cost = evaluate(problem, choices).cost
+    if cost >= FORBIDDEN:
+        return
+    account = account_for(encoder, encoded, decode(encoded, choices), choices)
+    seconds = account.compute_seconds + account.communication_seconds
+    assert cost / PICOSECONDS == pytest.approx(seconds, rel=1e-6, abs=1e-9)
+
+
+def test_a_sum_added_up_in_another_layout_stays_in_the_loop() -> None:
+    graph = accumulated()
+    encoder = encoder_for(graph, "data=8", hardware="h100")
+    encoded = encoder.encode()
+    (one,) = encoded.sums
+    made = encoded.candidates[encoded.node_by_op[one.op]]
+    added = encoded.candidates[encoded.node_by_op[one.add]]
+    choices = [0] * len(encoded.problem.node_costs)
+    late = next(i for i, c in enumerate(made) if c.runs_per_sum == TRIPS)
+    for layout, runs in ((made[late].results[0], TRIPS), (((0,), ()), 1.0)):
+        choices[encoded.node_by_op[one.op]] = late
+        choices[encoded.node_by_op[one.add]] = next(
+            i for i, c in enumerate(added) if c.operands[one.position] == layout
+        )
+        assert decode(encoded, choices).candidates[one.op].runs_per_sum == runs
