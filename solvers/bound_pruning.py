@@ -9,20 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from solvers.backends.protocol import Backend, Request
 from solvers.dual_ascent import DualAscent
 from solvers.elimination import eliminate, order_elimination
 from solvers.evaluate import evaluate
 from solvers.exchange import Exchange
-from solvers.presolve import Reduced, reduce_fully
-from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
-from solvers.restricted import Restricted, restrict
+from solvers.presolve import STRUCTURAL_RULES, Reduced, reduce_fully
+from solvers.problem import IntArray, Problem
+from solvers.pruning import forbid_pairs, prune_choices, prune_choices_and_pairs
+from solvers.restricted import Restricted
 from solvers.result import relative_gap as gap_between
 from solvers.saturating import FORBIDDEN_FROM
-
-BoolArray = npt.NDArray[np.bool_]
 
 FIRST_SWEEPS = 4
 """Sweeps before the first decoding; each later round makes half as many again."""
@@ -51,6 +49,13 @@ LARGEST_FINISH = 2_000_000
 STEPS_UP = (1 / 64, 1 / 16, 1 / 4)
 """Once bounds have stalled: how far up from the bound to the best answer to look for one first."""
 
+SHARES_KEPT = (1 / 8, 1 / 4, 1 / 2)
+"""Before that: answers are looked for among the cheapest choices, by their bounds."""
+
+_MORE_SWEEPS = 16
+_MOST_MORE_SWEEPS = 128
+_HARDLY_RISING = 1e-5  # of the bound, in so many sweeps
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedAnswer:
@@ -76,44 +81,11 @@ class BoundedAnswer:
         return gap_between(self.cost, self.lower_bound)
 
 
-def prune_choices(problem: Problem, ascent: DualAscent, most: int) -> Restricted | None:
-    """Takes out every choice of which `ascent` proves that no answer with it costs `most` or less.
-
-    Every answer that costs `most` or less survives, so that an optimum does where `most` is the
-    cost of an answer.
-
-    Args:
-        problem: What `ascent` was made from; may have memory terms.
-        ascent: With extra costs, `most` counts them too.
-        most: The cost of the best answer known.
-
-    Returns:
-        None where some node keeps no choice: nothing costs `most` or less.
-    """
-    keep = [reach <= most for reach in ascent.reach_by_node()]
-    if not all(kept.any() for kept in keep):
-        return None
-    return restrict(problem, keep)
-
-
-def forbid_pairs(problem: Problem, ascent: DualAscent, most: int) -> Problem:
-    """Forbids every pair of which `ascent` proves that no answer with it costs `most` or less.
-
-    Tables stop being shared between edges, so this pays only where columns count: before a model
-    with a column for every allowed pair is built.
-    """
-    edges = []
-    for e, edge in enumerate(problem.edges):
-        is_out = ascent.pair_reach(e) > most
-        costs = np.where(is_out, FORBIDDEN, edge.costs) if is_out.any() else edge.costs
-        edges.append(Edge(edge.u, edge.v, costs))
-    return replace(problem, edges=tuple(edges))
-
-
 def solve_by_bounds(
     problem: Problem,
     *,
     relative_gap: float = 0.0,
+    constant: int = 0,
     deadline: float | None = None,
     seed: int = 0,
     hints: Sequence[Sequence[int]] = (),
@@ -129,6 +101,7 @@ def solve_by_bounds(
         problem: A problem `verify_problem` finds no fault with; best one without further reductions
             (`reduce_fully`), since eliminated nodes make bounds tighter.
         relative_gap: Stop once ``(cost - bound) / cost`` is at most this.
+        constant: Paid beyond the problem; counts for the relative gap only.
         deadline: `time.monotonic` value to stop at; None for no limit.
         seed: The answer depends on it, and, deadline aside, on nothing else that varies.
         hints: Choices to start from; they need not be allowed.
@@ -137,7 +110,7 @@ def solve_by_bounds(
     """
     costs_only = replace(problem, node_memory=(), edge_memory=(), memory_limit=None)
     starts = [tuple(int(choice) for choice in hint) for hint in hints]
-    search = _Search(costs_only, relative_gap, deadline, seed, starts, finisher, STEPS_UP)
+    search = _Search(costs_only, relative_gap, constant, deadline, seed, starts, finisher)
     if problem.memory_limit is None:
         search.exchange = exchange
     for start in starts:
@@ -187,20 +160,23 @@ class _Search:
         self,
         problem: Problem,
         relative_gap: float,
+        constant: int,
         deadline: float | None,
         seed: int,
         hints: Sequence[tuple[int, ...]],
         finisher: Backend | None,
-        steps_up: Sequence[float] = (),
+        *,
+        looks_up: bool = True,
     ) -> None:
         self.problem = problem
         self.hints = hints
         self.relative_gap = relative_gap
+        self.constant = constant
         self.deadline = deadline
         self.generator = np.random.default_rng(seed)
         self.seed = seed
         self.finisher = finisher
-        self.steps_up = steps_up
+        self.looks_up = looks_up
         self.is_stopped: Callable[[], bool] = lambda: False
         self.exchange: Exchange | None = None
         self.choices: tuple[int, ...] | None = None
@@ -237,7 +213,14 @@ class _Search:
             self.lower_bound = max(self.lower_bound, self.exchange.bound())
 
     def is_done(self) -> bool:
-        return gap_between(self.cost, self.lower_bound) <= self.relative_gap
+        return self.gap() <= self.relative_gap
+
+    def gap(self) -> float:
+        cost = None if self.cost is None else self.cost + self.constant
+        return gap_between(cost, self.lower_bound + self.constant)
+
+    def is_at_end(self) -> bool:
+        return self.is_done() or self.is_infeasible or self.is_over()
 
     def is_over(self) -> bool:
         if self.is_stopped() or (self.exchange is not None and self.exchange.is_stopped()):
@@ -247,12 +230,13 @@ class _Search:
     def note(self, line: str) -> None:
         if self.exchange is not None:
             self.exchange.offer_bound(self.lower_bound, source="bounds")
-        gap = gap_between(self.cost, self.lower_bound)
-        self.log.append(f"{time.monotonic() - self.began:.2f} s, gap {gap:.2e}: {line}")
+        self.log.append(f"{time.monotonic() - self.began:.2f} s, gap {self.gap():.2e}: {line}")
 
     def run(self) -> None:
         """Goes down level by level until the gap is closed, nothing shrinks, or time is up."""
         level: _Level | None = _Level(self.problem, 0, ())
+        if not self.looks_up and self.eliminate_all(_Level(self.problem, 0, ()), QUICK_WORK):
+            return
         while level is not None:
             level = self.go_down(level)
 
@@ -262,8 +246,12 @@ class _Search:
         smaller = level
         for stalled_below in STALLED_BELOW:
             self.raise_bound(level, ascent, stalled_below)
-            if self.is_done() or self.is_infeasible or self.is_over():
+            if self.is_at_end():
                 return None
+            if stalled_below == STALLED_BELOW[0] and self.looks_up:
+                self.look_at_cheapest(level, ascent)
+                if self.is_at_end():
+                    return None
             below = self.shrink(level, ascent)
             if below is None:
                 return None
@@ -272,9 +260,12 @@ class _Search:
                 return smaller
         if self.eliminate_all(smaller, PATIENT_WORK):
             return None
-        for share in self.steps_up:
-            self.look_below(level, ascent, share)
-            if self.is_done() or self.is_over():
+        for share in STEPS_UP if self.looks_up else ():
+            least = max(0, self.lower_bound - level.constant)
+            self.look_below(
+                level, ascent, least + math.ceil(share * (self.most(level, ascent) - least))
+            )
+            if self.is_at_end():
                 return None
         self.finish(level, ascent)
         return None
@@ -380,22 +371,39 @@ class _Search:
         self.note("eliminated the rest")
         return True
 
-    def look_below(self, level: _Level, ascent: DualAscent, share: float) -> None:
-        """Looks for answers that cost at most a share of the way from the bound to the best one.
+    def look_at_cheapest(self, level: _Level, ascent: DualAscent) -> None:
+        """Raises the bound as far as it rises, and looks for answers a little above it."""
+        before = ascent.bound
+        for _ in range(0, _MOST_MORE_SWEEPS, _MORE_SWEEPS):
+            bound = ascent.sweep(_MORE_SWEEPS)
+            if bound - before <= _HARDLY_RISING * (bound + self.constant) or self.is_over():
+                break
+            before = bound
+        self.lower_bound = max(self.lower_bound, level.constant + ascent.bound)
+        for share in SHARES_KEPT:
+            reach = np.sort(ascent.reach)
+            most = int(reach[math.ceil(share * len(reach)) - 1])
+            if self.is_over() or most >= self.most(level, ascent):
+                return
+            if most <= ascent.bound:
+                continue
+            if self.look_below(level, ascent, most):
+                return
+
+    def look_below(self, level: _Level, ascent: DualAscent, most: int) -> bool:
+        """Looks for answers that cost at most so much; returns whether there may be one.
 
         Choices and pairs that no such answer can have are left out and all others kept. So what is
         found within the step is the best there is, and where nothing is the bound goes up to it.
         """
-        least = max(0, self.lower_bound - level.constant)
-        most = least + math.ceil(share * (self.most(level, ascent) - least))
-        narrow = forbid_pairs(level.problem, ascent, most)
-        restricted = prune_choices(narrow, ascent, most)
-        reduced = None if restricted is None else reduce_fully(restricted.problem)
+        restricted = prune_choices_and_pairs(level.problem, ascent, most)
+        reduced = None
+        if restricted is not None:
+            reduced = reduce_fully(restricted.problem, rules=STRUCTURAL_RULES, is_over=self.is_over)
         bound = most + 1
         if restricted is not None and reduced is not None and not reduced.is_infeasible:
             below = level.below(restricted, reduced)
-            inner = _Search(below.problem, self.relative_gap, self.deadline, self.seed, (), None)
-            inner.is_stopped = self.is_over
+            inner = self.inner(below)
             inner.run()
             self.log += inner.log
             if inner.choices is not None:
@@ -405,7 +413,24 @@ class _Search:
         self.lower_bound = max(self.lower_bound, level.constant + bound)
         if self.cost is not None:
             self.lower_bound = min(self.lower_bound, self.cost)
-        self.note(f"looked {share:.0%} of the way up from the bound")
+        self.note(f"looked for answers up to {self.constant + level.constant + most}")
+        return bound <= most
+
+    def inner(self, below: _Level) -> _Search:
+        """A search of what is left within a step."""
+        constant = self.constant + below.constant
+        inner = _Search(
+            below.problem,
+            self.relative_gap,
+            constant,
+            self.deadline,
+            self.seed,
+            (),
+            None,
+            looks_up=False,
+        )
+        inner.is_stopped = self.is_over
+        return inner
 
     def finish(self, level: _Level, ascent: DualAscent) -> None:
         """Hands a level that bounds do not shrink to the backend."""
@@ -422,6 +447,7 @@ class _Search:
                 deadline=self.deadline,
                 seed=self.seed,
                 relative_gap=self.relative_gap,
+                constant=self.constant + level.constant,
                 hints=hints,
                 lower_bound=max(0, self.lower_bound - level.constant),
             ),

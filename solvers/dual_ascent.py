@@ -286,18 +286,33 @@ class DualAscent:
         """What choices cost, extra costs included, to compare by; above `CAP` if forbidden."""
         return total_cost(self._graph, choices)
 
-    def pair_reach(self, e: int) -> IntArray:
-        """Returns int64[num_choices_u, num_choices_v]: no answer with that pair costs less."""
-        if not self._is_settled:
-            return np.full(self._problem.edges[e].costs.shape, -_UNREACHED, dtype=np.int64)
+    def pair_reach(
+        self, e: int, of_u: IntArray | None = None, of_v: IntArray | None = None
+    ) -> IntArray:
+        """A bound on answers with a pair.
+
+        Args:
+            e: The edge.
+            of_u: int64[rows]: choices of its first end to look at; None for all.
+            of_v: int64[columns]: likewise of its second end.
+
+        Returns:
+            int64[rows, columns]: no answer with that pair costs less.
+        """
         edge = self._problem.edges[e]
-        half = self._at_edge[e, False]
-        first = self._graph.half_table[half]
-        table = self._graph.tables[first : first + edge.costs.size].reshape(edge.costs.shape)
+        u = slice(None) if of_u is None else of_u
+        v = slice(None) if of_v is None else of_v
+        first = self._graph.half_table[self._at_edge[e, False]]
+        table = self._graph.tables[first : first + edge.costs.size].reshape(edge.costs.shape)[u][
+            :, v
+        ]
+        if not self._is_settled:
+            return np.full(table.shape, -_UNREACHED, dtype=np.int64)
         given_u, given_v = self._given(e)
         slack_u = self._slack[self._node_start[edge.u] : self._node_start[edge.u + 1]]
         slack_v = self._slack[self._node_start[edge.v] : self._node_start[edge.v + 1]]
-        total = self._constant + (table - given_u[:, None] - given_v) + slack_u[:, None] + slack_v
+        own_u, own_v = (slack_u - given_u)[u], (slack_v - given_v)[v]
+        total = self._constant + table + own_u[:, None] + own_v
         result: IntArray = total.astype(np.int64) << self._shift
         return result
 

@@ -100,6 +100,7 @@ def offer_tied(problem: Problem, exchange: Exchange) -> None:
         deadline=until,
         seed=exchange.seed,
         relative_gap=max(exchange.relative_gap, GOOD_HINT),
+        constant=reduced.constant,
         stop=exchange.is_over,
     )
     answer = Bounds(has_finish=False, is_limit_tight=True).solve(reduced.problem, request)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from solvers.backends.protocol import Backend, Request
-from solvers.bound_pruning import forbid_pairs, prune_choices
 from solvers.elimination import order_elimination
 from solvers.evaluate import evaluate
 from solvers.memory_pricing import (
@@ -22,8 +21,8 @@ from solvers.memory_pricing import (
 )
 from solvers.presolve import STRUCTURAL_RULES, Reduced, reduce_fully
 from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
+from solvers.pruning import forbid_pairs, prune_choices
 from solvers.restricted import Restricted
-from solvers.result import relative_gap as gap_between
 from solvers.saturating import FORBIDDEN_FROM
 
 QUICK_WORK = 3e7
@@ -157,13 +156,13 @@ class WithinMemory:
             self.raise_bound(self.request.exchange.bound())
 
     def note(self, line: str) -> None:
-        gap = gap_between(self.answer.cost, self.answer.lower_bound)
+        gap = self.request.gap(self.answer.cost, self.answer.lower_bound)
         self.answer.log.append(f"within memory, gap {gap:.2e}: {line}")
         answer = self.answer
         self.request.tell("within memory", answer.choices, answer.cost, answer.lower_bound)
 
     def is_done(self) -> bool:
-        gap = gap_between(self.answer.cost, self.answer.lower_bound)
+        gap = self.request.gap(self.answer.cost, self.answer.lower_bound)
         return gap <= self.request.relative_gap
 
     def offer(self, choices: tuple[int, ...]) -> None:
@@ -228,7 +227,7 @@ class WithinMemory:
             prices={
                 index[row]: price * factor for row, price in self.prices.items() if row in index
             },
-            constant=level.constant * factor,
+            constant=(self.request.constant + level.constant) * factor,
         )
         for known in (self.answer.choices, self.answer.least_peak_choices):
             if known is not None:
@@ -307,6 +306,7 @@ class WithinMemory:
         found = backend.solve(
             problem,
             self.request.for_part(
+                level.constant,
                 hints=hints,
                 lower_bound=max(0, self.answer.lower_bound - level.constant),
             ),

@@ -41,6 +41,7 @@ class Bounds:
         relaxed = solve_by_bounds(
             problem,
             relative_gap=request.relative_gap,
+            constant=request.constant,
             deadline=request.deadline,
             seed=request.seed,
             hints=request.hints,

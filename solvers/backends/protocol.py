@@ -9,6 +9,7 @@ from typing import Protocol
 
 from solvers.exchange import Exchange
 from solvers.problem import Problem
+from solvers.result import relative_gap
 
 Report = Callable[[str, int | None, int], None]
 """Called with (stage, cost of the best choices or None, lower bound)."""
@@ -26,6 +27,8 @@ class Request:
         deadline: `time.monotonic` value to stop at; None for no limit.
         seed: For whatever is random.
         relative_gap: Stop once this gap is proven.
+        constant: Paid beyond the problem; counts for the relative gap only. A backend that leaves
+            it out does more than it was asked for.
         hints: Choices to start from, best first; they need not be allowed.
         lower_bound: Already proven elsewhere.
         report: Called now and then with signs of life.
@@ -36,6 +39,7 @@ class Request:
     deadline: float | None = None
     seed: int = 0
     relative_gap: float = 0.0
+    constant: int = 0
     hints: tuple[Sequence[int], ...] = ()
     lower_bound: int = 0
     report: Report = _no_report
@@ -56,9 +60,29 @@ class Request:
             stop=exchange.is_over,
         )
 
-    def for_part(self, *, hints: tuple[Sequence[int], ...] = (), lower_bound: int = 0) -> Request:
-        """The request for another problem made from this one: nothing is told of it."""
-        return replace(self, hints=hints, lower_bound=lower_bound, report=_no_report, exchange=None)
+    def for_part(
+        self, constant: int, *, hints: tuple[Sequence[int], ...] = (), lower_bound: int = 0
+    ) -> Request:
+        """The request for another problem made from this one: nothing is told of it.
+
+        Args:
+            constant: What this problem costs beyond the other one.
+            hints: Of the other one.
+            lower_bound: Of the other one.
+        """
+        return replace(
+            self,
+            constant=self.constant + constant,
+            hints=hints,
+            lower_bound=lower_bound,
+            report=_no_report,
+            exchange=None,
+        )
+
+    def gap(self, cost: int | None, lower_bound: int) -> float:
+        """How far a cost may be above the best, as a fraction of it, the constant included."""
+        whole = None if cost is None else cost + self.constant
+        return relative_gap(whole, lower_bound + self.constant)
 
     def seconds_left(self) -> float | None:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())

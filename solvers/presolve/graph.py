@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers.problem import FORBIDDEN, IntArray, Problem
+from solvers.problem import FORBIDDEN, EdgeMemory, IntArray, NodeMemory, Problem
 from solvers.saturating import FORBIDDEN_FROM, add, saturate
 
 Pair = tuple[int, int]
@@ -20,7 +20,10 @@ _MANY_TERMS = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """Bytes held while ``start <= t < stop``; the owner says what indexes `usage`."""
+    """Bytes held while ``start <= t < stop``; the owner says what indexes `usage`.
+
+    In a `ChoiceGraph` usages are interned, as tables are.
+    """
 
     start: int
     stop: int
@@ -92,6 +95,20 @@ class TableCache:
             found = self._results[key] = self.intern(operation(*tables, *extra))
         return found
 
+    def recall(
+        self, key: tuple[object, ...], make: Callable[[], npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        """Returns ``make()``, called once for each key; the key says all it depends on.
+
+        Args:
+            key: With the identities of interned tables only.
+            make: Called where the key is new.
+        """
+        found = self._results.get(key)
+        if found is None:
+            found = self._results[key] = make()
+        return found
+
 
 def _kept(table: IntArray, axis: int, mask: bytes) -> IntArray:
     return np.compress(np.frombuffer(mask, dtype=bool), table, axis=axis)
@@ -100,6 +117,15 @@ def _kept(table: IntArray, axis: int, mask: bytes) -> IntArray:
 def _followed(table: IntArray, is_turned: bool, is_result_turned: bool, partner: bytes) -> IntArray:
     rows = (table.T if is_turned else table)[np.frombuffer(partner, dtype=np.int64)]
     return rows.T if is_result_turned else rows
+
+
+def _described(terms: list[Term]) -> tuple[tuple[int, int, int], ...]:
+    """Returns (rank of start, rank of stop, identity of usage) of each term, in some order."""
+    if len(terms) <= 1:
+        return tuple((0, 1, id(term.usage)) for term in terms)
+    moments = sorted({moment for term in terms for moment in (term.start, term.stop)})
+    rank = {moment: i for i, moment in enumerate(moments)}
+    return tuple(sorted((rank[term.start], rank[term.stop], id(term.usage)) for term in terms))
 
 
 @dataclass(slots=True)
@@ -158,13 +184,22 @@ class ChoiceGraph:
                 table = saturate(edge.costs.T if is_turned else edge.costs)
                 interned[key] = cache.intern(table)
             graph.add_table(min(edge.u, edge.v), max(edge.u, edge.v), interned[key])
+        usages: dict[tuple[int, bool], IntArray] = {}
+
+        def usage_of(term: NodeMemory | EdgeMemory, is_turned: bool) -> IntArray:
+            key = (id(term.usage), is_turned)
+            if key not in usages:
+                usages[key] = cache.intern(term.usage.T if is_turned else term.usage)
+            return usages[key]
+
         for term in problem.node_memory:
             if term.start < term.stop and term.usage.any():
-                graph.node_terms[term.node].append(Term(term.start, term.stop, term.usage))
+                usage = usage_of(term, False)
+                graph.node_terms[term.node].append(Term(term.start, term.stop, usage))
         for pair_term in problem.edge_memory:
             edge = problem.edges[pair_term.edge]
             if pair_term.start < pair_term.stop and pair_term.usage.any():
-                usage = pair_term.usage if edge.u < edge.v else pair_term.usage.T
+                usage = usage_of(pair_term, edge.u > edge.v)
                 graph.pair_terms.setdefault((min(edge.u, edge.v), max(edge.u, edge.v)), []).append(
                     Term(pair_term.start, pair_term.stop, usage)
                 )
@@ -223,7 +258,9 @@ class ChoiceGraph:
     def add_pair_terms(self, node: int, other: int, terms: list[Term]) -> None:
         """Adds memory terms to a pair, given with `node` in the rows."""
         if node > other:
-            terms = [Term(term.start, term.stop, term.usage.T) for term in terms]
+            terms = [Term(t.start, t.stop, self.cache.intern(t.usage.T)) for t in terms]
+        else:
+            terms = [Term(t.start, t.stop, self.cache.intern(t.usage)) for t in terms]
         if terms:
             self.pair_terms.setdefault((min(node, other), max(node, other)), []).extend(terms)
 
@@ -236,7 +273,8 @@ class ChoiceGraph:
         self.node_costs[node] = self.cache.intern(self.costs_of(node)[keep])
         self.surviving[node] = self.surviving[node][keep]
         self.node_terms[node] = [
-            Term(term.start, term.stop, term.usage[keep]) for term in self.node_terms[node]
+            Term(t.start, t.stop, self.cache.compute(_kept, t.usage, extra=(0, mask)))
+            for t in self.node_terms[node]
         ]
         for other in self.neighbours[node]:
             pair = (min(node, other), max(node, other))
@@ -244,8 +282,8 @@ class ChoiceGraph:
             self.tables[pair] = self.cache.compute(_kept, self.tables[pair], extra=(axis, mask))
             if pair in self.pair_terms:
                 self.pair_terms[pair] = [
-                    Term(term.start, term.stop, np.compress(keep, term.usage, axis=axis))
-                    for term in self.pair_terms[pair]
+                    Term(t.start, t.stop, self.cache.compute(_kept, t.usage, extra=(axis, mask)))
+                    for t in self.pair_terms[pair]
                 ]
             self.dirty.add(other)
         self.dirty.add(node)
@@ -261,7 +299,7 @@ class ChoiceGraph:
         for other in sorted(self.neighbours[node]):
             self.add_node_costs(other, self.table(node, other)[0])
             self.node_terms[other] += [
-                Term(term.start, term.stop, term.usage[0])
+                Term(term.start, term.stop, self.cache.intern(term.usage[0]))
                 for term in self.terms_between(node, other)
             ]
             self.drop_pair(node, other)
@@ -275,10 +313,11 @@ class ChoiceGraph:
         between = self.table(leader, node)[rows, partner]
         self.add_node_costs(leader, add(between, self.costs_of(node)[partner]))
         self.node_terms[leader] += [
-            Term(term.start, term.stop, term.usage[partner]) for term in self.node_terms[node]
+            Term(term.start, term.stop, self.cache.intern(term.usage[partner]))
+            for term in self.node_terms[node]
         ]
         self.node_terms[leader] += [
-            Term(term.start, term.stop, term.usage[rows, partner])
+            Term(term.start, term.stop, self.cache.intern(term.usage[rows, partner]))
             for term in self.terms_between(leader, node)
         ]
         self.drop_pair(leader, node)
@@ -319,8 +358,25 @@ class ChoiceGraph:
     def _sum_many_terms(self, node: int) -> None:
         """Keeps the number of terms at the number of times something changes, within a factor."""
         if len(self.node_terms[node]) >= self.sum_terms_from.get(node, _MANY_TERMS):
-            self.node_terms[node] = summed_terms(self.node_terms[node])
+            self.node_terms[node] = [
+                Term(term.start, term.stop, self.cache.intern(term.usage))
+                for term in summed_terms(self.node_terms[node])
+            ]
             self.sum_terms_from[node] = max(_MANY_TERMS, 2 * len(self.node_terms[node]))
+
+    def surroundings(self, node: int) -> tuple[object, ...]:
+        """Describes a node's costs, usages, tables and its pairs' usages, but not who is around.
+
+        Two nodes of one description, in a repeated layer for example, look alike to a rule that
+        does not ask further.
+        """
+        around = []
+        for other in self.neighbours[node]:
+            pair = (min(node, other), max(node, other))
+            terms = _described(self.pair_terms.get(pair, []))
+            around.append((id(self.tables[pair]), node > other, terms))
+        around.sort()
+        return (id(self.costs_of(node)), _described(self.node_terms[node]), *around)
 
     def _forget(self, node: int) -> None:
         self.node_costs[node] = None

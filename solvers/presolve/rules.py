@@ -127,6 +127,15 @@ def drop_dominated(graph: ChoiceGraph, node: int) -> None:
     costs = graph.costs_of(node)
     if len(costs) == 1 or costs.max() >= FORBIDDEN_FROM:
         return
+    key = (drop_dominated, *graph.surroundings(node))
+    keep = graph.cache.recall(key, lambda: _undominated(graph, node))
+    if not keep.all():
+        graph.keep_choices(node, keep)
+
+
+def _undominated(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
+    costs = graph.costs_of(node)
+    all_kept = np.ones(len(costs), dtype=bool)
     others = sorted(graph.neighbours[node])
     at_least = {other: _cached_least_excess(graph, node, other) for other in others}
     total = costs[:, None] - costs[None, :]  # [p, s]: what p costs more than s, at least
@@ -135,23 +144,21 @@ def drop_dominated(graph: ChoiceGraph, node: int) -> None:
         total[total >= FORBIDDEN_FROM] = _BLOCKED
     np.fill_diagonal(total, _BLOCKED)
     if total.min() > 0:
-        return
+        return all_kept
     for usage in usage_by_time(graph.node_terms[node]):
         total[usage[:, None] > usage[None, :]] = _BLOCKED
     p, s = np.nonzero(total <= 0)
     excess = total[p, s]
     for other in others:  # One by one, the least each may add is replaced by what it adds.
         if not p.size:
-            return
+            return all_kept
         excess = excess - at_least[other][p, s] + _excess(graph.table(node, other), p, s)
         may_beat = excess <= 0
         p, s, excess = p[may_beat], s[may_beat], excess[may_beat]
     beats = _those_holding_no_more(graph, node, p, s)
     ties = beats & beats.T
     beats &= ~(ties & np.tri(len(costs), dtype=bool))  # of equal choices the first stays
-    keep = np.asarray(~beats.any(axis=0))
-    if not keep.all():
-        graph.keep_choices(node, keep)
+    return np.asarray(~beats.any(axis=0))
 
 
 def _cached_least_excess(graph: ChoiceGraph, node: int, other: int) -> IntArray:

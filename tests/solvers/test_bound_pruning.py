@@ -20,14 +20,10 @@ from solvers import (
 )
 from solvers.backends.brute_force import BruteForce
 from solvers.backends.protocol import Request
-from solvers.bound_pruning import (
-    BoundedAnswer,
-    forbid_pairs,
-    prune_choices,
-    solve_by_bounds,
-)
+from solvers.bound_pruning import BoundedAnswer, solve_by_bounds
 from solvers.dual_ascent import DualAscent
 from solvers.problem import IntArray
+from solvers.pruning import forbid_pairs, prune_choices, prune_choices_and_pairs
 from solvers.restricted import restrict
 from tests.solvers.instances import LayeredShape, layered_problem, small_problems
 
@@ -101,6 +97,33 @@ def test_an_optimum_survives_forbidding_pairs(problem: Problem) -> None:
     ascent = DualAscent(problem)
     ascent.sweep(3)
     assert best_cost(forbid_pairs(problem, ascent, best)) == best
+
+
+@given(problem=small_problems(has_memory=False), slack=st.integers(0, 3))
+def test_an_optimum_survives_pruning_choices_and_pairs(problem: Problem, slack: int) -> None:
+    best = best_cost(problem)
+    if best is None:
+        return
+    ascent = DualAscent(problem)
+    ascent.sweep(3)
+    pruned = prune_choices_and_pairs(problem, ascent, best + slack)
+    assert pruned is not None
+    assert best_cost(pruned.problem) == best
+
+
+@given(problem=small_problems(has_memory=False), data=st.data())
+def test_the_bounds_of_some_pairs_are_those_of_all_pairs_there(
+    problem: Problem, data: st.DataObject
+) -> None:
+    ascent = DualAscent(problem)
+    ascent.sweep(2)
+    for e, edge in enumerate(problem.edges):
+        rows, columns = (
+            array(*data.draw(st.sets(st.integers(0, size - 1), min_size=1)))
+            for size in edge.costs.shape
+        )
+        whole = ascent.pair_reach(e)
+        assert (ascent.pair_reach(e, rows, columns) == whole[np.ix_(rows, columns)]).all()
 
 
 def test_pruning_below_the_best_cost_leaves_nothing_on_a_tree() -> None:
@@ -249,11 +272,23 @@ def test_looking_from_the_bound_up_finds_the_best_or_raises_the_bound(
     assert answer.lower_bound <= best <= answer.cost
 
 
-def test_steps_up_from_the_bound_close_gaps_that_bounds_alone_leave(
+def test_looking_among_the_cheapest_choices_proves_what_bounds_alone_leave_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    problem = grid(7, 4, 3)
-    with_steps = solve_by_bounds(problem)
+    problem = grid(12, 5, 0)
+    monkeypatch.setattr(bound_pruning, "PATIENT_WORK", 0)
     monkeypatch.setattr(bound_pruning, "STEPS_UP", ())
+    looking = solve_by_bounds(problem)
+    monkeypatch.setattr(bound_pruning, "SHARES_KEPT", ())
     without = solve_by_bounds(problem)
-    assert with_steps.gap <= without.gap
+    assert looking.gap < without.gap
+
+
+def test_the_gap_counts_what_is_paid_beyond_the_problem() -> None:
+    problem = grid(12, 5, seed=0)
+    alone = solve_by_bounds(problem, relative_gap=0.003)
+    assert alone.cost is not None
+    answer = solve_by_bounds(problem, relative_gap=0.003, constant=9 * alone.cost)
+    assert answer.cost is not None
+    assert answer.gap > 0.003
+    assert answer.cost - answer.lower_bound <= 0.003 * (answer.cost + 9 * alone.cost)

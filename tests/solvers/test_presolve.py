@@ -227,3 +227,39 @@ def test_a_choice_that_cannot_fit_makes_another_the_only_one() -> None:
     kept = reduce_fully(problem, rules=STRUCTURAL_RULES, drops_unfitting=False)
     assert not kept.has_dropped_unfitting
     assert len(kept.problem.node_costs) == 2
+
+
+@given(problem=small_problems())
+def test_rules_treat_a_repeated_layer_as_they_treat_one(problem: Problem) -> None:
+    """What was decided for the first copy is recalled for the second, which shares its tables."""
+    count, later = problem.num_nodes, 20
+    twice = replace(
+        problem,
+        node_costs=problem.node_costs * 2,
+        edges=(*problem.edges, *(Edge(e.u + count, e.v + count, e.costs) for e in problem.edges)),
+        node_memory=(
+            *problem.node_memory,
+            *(
+                NodeMemory(t.node + count, t.start + later, t.stop + later, t.usage)
+                for t in problem.node_memory
+            ),
+        ),
+        edge_memory=(
+            *problem.edge_memory,
+            *(
+                EdgeMemory(t.edge + len(problem.edges), t.start + later, t.stop + later, t.usage)
+                for t in problem.edge_memory
+            ),
+        ),
+    )
+    one, two = presolve(problem), presolve(twice)
+    assert two.is_infeasible == one.is_infeasible
+    if one.is_infeasible:
+        return
+
+    def left(smaller: Presolved) -> list[list[int]]:
+        kept = zip(smaller.nodes, smaller.surviving, strict=True)
+        return [choices.tolist() for node, choices in kept if node >= 0]
+
+    assert left(two) == left(one) * 2
+    assert two.constant == 2 * one.constant
