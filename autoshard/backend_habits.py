@@ -29,6 +29,25 @@ def widened_bits(backend: str, dtype: str, bits: int) -> int:
     return _WIDENED_BITS.get((backend, dtype), bits)
 
 
+# Bits of which a product at default precision makes use, where fewer than its operands have.
+_MULTIPLIED_BITS = {("tpu", "f32"): 16}
+
+
+def multiplied_bits(backend: str, dtype: str, bits: int) -> int:
+    """Bits of an operand that a product at default precision takes: TPUs multiply bfloat16."""
+    return _MULTIPLIED_BITS.get((backend, dtype), bits)
+
+
+def converts_before_moving(backend: str) -> bool:
+    """Whether an operand that its readers take in narrower elements is narrowed where it lies.
+
+    libtpu 0.0.42 does so on v5e before gathers, all-to-alls and permutations of values that only
+    products and conversions read, also through transposes, reshapes, slices and concatenations. A
+    moved copy that anything else reads too travels as it is, once.
+    """
+    return backend == "tpu"
+
+
 def keeps_whole(backend: str, op_name: str) -> bool:
     """Whether a backend replicates an op instead of cutting it."""
     return op_name in _KEPT_WHOLE.get(backend, frozenset())

@@ -95,8 +95,9 @@ def _stops(encoded: Encoded, value: int, start: Layout, end: Layout) -> list[Lay
     """Layouts between the steps of a reshard that is more than cutting further."""
     if refines(end, start):
         return []
-    found = encoded.graph.values[value]
-    chain = encoded.tables[found.shape, found.bits].chain(start, end)
+    maker = encoded.graph.ops[encoded.graph.values[value].op]
+    (read,) = maker.operands
+    chain = encoded.table(read, encoded.read_bits.to(maker, 0)).chain(start, end)
     return [step.after for step in chain[:-1]]
 
 

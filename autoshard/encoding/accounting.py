@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from autoshard.costing.costing import Costing
 from autoshard.encoding.encode import Decoded, Encoded, Encoder
 from autoshard.encoding.held_tensors import Holdings
 from autoshard.encoding.shared_reads import reads_of
-from autoshard.encoding.way_to_reader import way_to_reader
+from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.collective import PredictedCollective
 from autoshard.graph.program import Op, OpKind
 from autoshard.plans.plan import HeldTensor, LiveTensor, MemoryUse, PlannedOp
@@ -43,12 +42,12 @@ def account_for(
     """Add up a plan."""
     ops = []
     collectives: list[PredictedCollective] = []
-    seen: set[_SharedStep] = set()
+    unseen = dict(sent_bits(encoded, decoded))
     compute = communication = 0.0
     for op in encoded.graph.ops:
         if op.index not in decoded.candidates:
             continue
-        own, spent, made = _op_account(encoder.costing, encoded, decoded, op, encoder, seen)
+        own, spent, made = _op_account(encoder.costing, encoded, decoded, op, encoder, unseen)
         compute += own
         communication += spent
         collectives += made
@@ -56,10 +55,6 @@ def account_for(
             ops.append(_planned_op(encoded, decoded, op, own, spent))
     memory = memory_use(encoded, decoded, choices)
     return Account(tuple(ops), tuple(collectives), compute, communication, memory)
-
-
-_SharedStep: TypeAlias = tuple[int, Step, int]
-"""A step of the way of a value to its readers in one body, which they share."""
 
 
 def _planned_op(
@@ -87,7 +82,7 @@ def _op_account(
     decoded: Decoded,
     op: Op,
     encoder: Encoder,
-    seen: set[_SharedStep],
+    unseen: dict[SharedStep, int],
 ) -> tuple[float, float, list[PredictedCollective]]:
     candidate = decoded.candidates[op.index]
     graph, buffers = encoded.graph, encoder.buffers
@@ -103,21 +98,21 @@ def _op_account(
     ]
     spent = sent * op.repeat
     for position, value in enumerate(op.operands):
-        found = graph.values[value]
         repeat = reads_of(op, position)
         for step in way_to_reader(encoded, decoded, op, position):
             taken = (value, step, op.region)  # serves every reader in a body, none outside it
-            if taken in seen:
+            bits = unseen.pop(taken, None)
+            if bits is None:
                 continue
-            seen.add(taken)
-            spent += encoded.tables[found.shape, found.bits].step_seconds(step) * repeat
+            spent += encoded.table(value, bits).step_seconds(step) * repeat
             if step.kind is not StepKind.SLICE:
-                collectives.append(_collective(costing, encoded, step, value, op, repeat))
+                num_bytes = graph.values[value].num_bytes * bits // graph.values[value].bits
+                collectives.append(_collective(costing, encoded, step, num_bytes, op, repeat))
     return (total - sent) * op.repeat, spent, collectives
 
 
 def _collective(
-    costing: Costing, encoded: Encoded, step: Step, value: int, op: Op, repeat: float
+    costing: Costing, encoded: Encoded, step: Step, num_bytes: int, op: Op, repeat: float
 ) -> PredictedCollective:
     larger = step.after if step.kind is StepKind.ALL_GATHER else step.before
     pieces = encoded.parts.num_shards(p for dim in larger for p in dim)
@@ -126,7 +121,7 @@ def _collective(
         kind=step.kind.value,
         axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
         group_size=encoded.parts.num_shards(step.parts),
-        bytes_per_device=encoded.graph.values[value].num_bytes // pieces,
+        bytes_per_device=num_bytes // pieces,
         count=repeat,
         op=_op_text(op),
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product, takewhile
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from autoshard.candidates.op_candidates import OpCandidates, place_of
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
+from autoshard.encoding.read_bits import ReadBits
 from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
 from autoshard.encoding.with_steps import WithSteps
@@ -51,6 +53,9 @@ PICOSECONDS = 1e12
 NEGLIGIBLE_SHARE = 1e-4  # buffers below this share of the budget are not worth a memory term
 NEGLIGIBLE_SHARE_HELD = 1e-2  # nor below this one of the arguments, all of them cut evenly
 
+TableKey: TypeAlias = tuple[tuple[int, ...], int, int]
+"""Of a table of reshards: shape, bits of an element as it lies, bits as it is sent."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
@@ -61,10 +66,16 @@ class Encoded:
     parts: MeshParts
     ops: tuple[int, ...]  # per node, its op; nodes of shared reads come after these
     candidates: tuple[tuple[Candidate, ...], ...]  # per node of an op
-    tables: Mapping[tuple[tuple[int, ...], int], ReshardTable]
+    tables: Mapping[TableKey, ReshardTable]
     node_by_op: Mapping[int, int]
+    read_bits: ReadBits
     reads: tuple[SharedRead, ...] = ()  # per node after those of ops
     sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
+
+    def table(self, value: int, bits: int) -> ReshardTable:
+        """Reshards of a value, with so many bits of an element sent."""
+        found = self.graph.values[value]
+        return self.tables[found.shape, found.bits, bits]
 
     def maker(self, node: int) -> Op:
         """The op of a node; of a shared read, the one that makes the value."""
@@ -99,7 +110,8 @@ class Encoder:
     streamable: frozenset[str] = frozenset()
     _resharder: Resharder = field(init=False)
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
-    _tables: dict[tuple[tuple[int, ...], int], ReshardTable] = field(default_factory=dict)
+    _tables: dict[TableKey, ReshardTable] = field(default_factory=dict)
+    _read_bits: ReadBits = field(init=False)
     _indices: dict[tuple[int, bool, int, int], tuple[object, IntArray]] = field(
         default_factory=dict
     )
@@ -113,6 +125,7 @@ class Encoder:
 
     def __post_init__(self) -> None:
         self._resharder = Resharder(self.costing.parts, self.costing)
+        self._read_bits = ReadBits.of(self.graph, self._backend)
         self._reused = self._reused_results()
         self._negligible_bytes = self._find_negligible_bytes()
 
@@ -139,7 +152,7 @@ class Encoder:
         node_by_op = {op.index: node for node, op in enumerate(nodes)}
         own_costs = {op.index: self._node_costs(op) for op in nodes}
         hidden = self._hidden(own_costs)
-        reads = tuple(shared_reads(self.graph, self.buffers, self._candidates))
+        reads = tuple(shared_reads(self.graph, self.buffers, self._candidates, self._read_bits))
         edges, copies = self._edges(nodes, node_by_op, reads, hidden)
         edges += self._ties(node_by_op, offers.pins)
         edges += self._sums_in_loops(sums, node_by_op)
@@ -160,6 +173,7 @@ class Encoder:
             tuple(self._candidates[op.index] for op in nodes),
             self._tables,
             node_by_op,
+            self._read_bits,
             reads,
             sums,
         )
@@ -189,7 +203,10 @@ class Encoder:
     # -- reshards -------------------------------------------------------------------------------
 
     def _make_tables(self, nodes: list[Op], offers: OpCandidates) -> None:
-        """One all-pairs table per tensor type, over every layout some op may give or want."""
+        """All-pairs tables by tensor type, over every layout some op may give or want.
+
+        There is one more for every narrower type that the elements are sent in.
+        """
         universe: dict[tuple[tuple[int, ...], int], dict[Layout, None]] = {}
         seen: set[tuple[int, bool, int, tuple[int, ...], int]] = set()
         for op in nodes:
@@ -206,11 +223,25 @@ class Encoder:
                     layouts = universe.setdefault(key, {})
                     for candidate in candidates:
                         layouts.setdefault(candidate.side(is_result=is_result)[position])
+        narrower = self._narrower()
         for (shape, bits), layouts in universe.items():
             for candidate in offers.of_shape(shape):
                 layouts.setdefault(candidate.results[0])
-            table = self._resharder.table(tuple(sorted(layouts)), shape, bits)
-            self._tables[shape, bits] = table
+            known = tuple(sorted(layouts))
+            for sent in {bits, *narrower.get((shape, bits), ())}:
+                self._tables[shape, bits, sent] = self._resharder.table(known, shape, sent)
+
+    def _narrower(self) -> dict[tuple[tuple[int, ...], int], set[int]]:
+        """By tensor type, the narrower widths that some of its elements are sent in."""
+        found: dict[tuple[tuple[int, ...], int], set[int]] = {}
+        for (op, position), bits in self._read_bits.narrowed.items():
+            found.setdefault(self._type(self.graph.ops[op].operands[position]), set()).add(bits)
+        return found
+
+    def _table(self, value: int, bits: int | None = None) -> ReshardTable:
+        """Reshards of a value; of elements as they lie, if not said otherwise."""
+        shape, own = self._type(value)
+        return self._tables[shape, own, own if bits is None else bits]
 
     def _type(self, value: int) -> tuple[tuple[int, ...], int]:
         found = self.graph.values[value]
@@ -219,7 +250,7 @@ class Encoder:
     def _layout_indices(
         self, candidates: tuple[Candidate, ...], is_result: bool, position: int, value: int
     ) -> IntArray:
-        table = self._tables[self._type(value)]
+        table = self._table(value)
         key = (id(candidates), is_result, position, id(table))
         found = self._indices.get(key)
         if found is None:
@@ -243,12 +274,12 @@ class Encoder:
         sources: dict[tuple[int, int], tuple[int, IntArray]] = {}  # of a read: node, its layouts
         for node, read in enumerate(reads, start=len(nodes)):
             maker, rows = self._making(read.value, node_by_op)
-            table = self._tables[self._type(read.value)]
+            table = self._table(read.value, read.bits)
             columns = self._read_indices(read)
             slack = hidden.reads.get(read.reads[0], 0.0)
             costs = self._edge_costs(table, rows, columns, read.repeat, slack)
             edges.append(Edge(maker, node, costs))
-            usage = self._copy_bytes(table, rows, columns, read.value)
+            usage = self._copy_bytes(table, rows, columns, read.value, read.bits)
             if usage is not None:
                 copies.append(EdgeMemory(len(edges) - 1, read.start, read.stop, usage))
             copies += self._turned(len(edges) - 1, read.start, table, rows, columns, read.value)
@@ -264,7 +295,8 @@ class Encoder:
                 source = sources.get((op.index, position))
                 node, rows = source or self._making(value, node_by_op)
                 columns = self._layout_indices(self._candidates[op.index], False, position, value)
-                table = self._tables[self._type(value)]
+                bits = self._read_bits.to(op, position)
+                table = self._table(value, bits)
                 is_given = (op.index, position) in firsts  # to the move for all readers
                 slack = 0.0 if is_given else hidden.reads.get((op.index, position), 0.0)
                 costs = self._edge_costs(table, rows, columns, reads_of(op, position), slack)
@@ -275,7 +307,7 @@ class Encoder:
                         continue
                     costs = np.where(shared, 0, costs)
                 edges.append(Edge(node, node_by_op[op.index], costs))
-                copy = self._copy(op, table, rows, columns, value)
+                copy = self._copy(op, table, rows, columns, value, bits)
                 if copy is not None:
                     copies.append(replace(copy, edge=len(edges) - 1))
                 copies += self._turned(len(edges) - 1, op.index, table, rows, columns, value)
@@ -289,7 +321,7 @@ class Encoder:
         return node_by_op[maker.index], indices
 
     def _read_indices(self, read: SharedRead) -> IntArray:
-        table = self._tables[self._type(read.value)]
+        table = self._table(read.value)
         key = (read.layouts, id(table))
         found = self._read_columns.get(key)
         if found is None:
@@ -318,14 +350,14 @@ class Encoder:
         return found[1]
 
     def _copy(
-        self, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
+        self, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray, value: int, bits: int
     ) -> EdgeMemory | None:
         """Memory that a reshard of an operand takes, for an edge still to be numbered."""
         owner = self.buffers.owner[value]
         if op.kind is OpKind.RESULT and owner in self._reused:
             usage = self._outgrown_bytes(table, rows, columns, value)
             return None if usage is None else EdgeMemory(-1, *self.buffers.intervals[owner], usage)
-        usage = self._copy_bytes(table, rows, columns, value)
+        usage = self._copy_bytes(table, rows, columns, value, bits)
         if usage is None:
             return None
         stop = (
@@ -336,18 +368,19 @@ class Encoder:
         return EdgeMemory(-1, op.index, stop, usage)
 
     def _copy_bytes(
-        self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
+        self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int, bits: int
     ) -> IntArray | None:
         """int64[num_rows, num_columns]: bytes of the copy a reshard makes; None: negligible."""
-        total = self.graph.values[value].num_bytes
-        if total < self._negligible_bytes:
+        tensor = self.graph.values[value]
+        if tensor.num_bytes * bits < self._negligible_bytes * tensor.bits:
             return None
         key = (id(table), id(rows), id(columns), -1)
         found = self._costs.get(key)
         if found is None:
             pieces = self._pieces(table)[columns]
             local = np.broadcast_to(
-                self._temporary(self.graph.values[value]) // pieces, (len(rows), len(columns))
+                self._temporary(tensor) * bits // (tensor.bits * pieces),
+                (len(rows), len(columns)),
             )
             if id(table) not in self._moves:
                 self._moves[id(table)] = _moves_data(table)
@@ -494,7 +527,9 @@ class Encoder:
             for index, costs in own_costs.items()
             if self.graph.ops[index].kind is OpKind.COMPUTE
         }
-        return hidden_behind_computing(self.graph, self.costing, self._candidates, least)
+        return hidden_behind_computing(
+            self.graph, self.costing, self._candidates, least, self._read_bits
+        )
 
     def _exposed(self, op: Op, costs: IntArray, hidden: Hidden) -> IntArray:
         """The costs of an op without what of its sums runs beside computing."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.encoding.read_bits import ReadBits
 from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.layouts import Layout
@@ -27,6 +28,7 @@ class SharedRead:
         value: What they read.
         reads: Its readers in program order: `(op index, operand position)`.
         repeat: How often each reads it.
+        bits: Of an element, as they read it.
         layouts: What it may be moved to; all that its op may make are among them.
         start: When the moved copy is made: the first reader.
         stop: When it is read no more.
@@ -35,25 +37,30 @@ class SharedRead:
     value: int
     reads: tuple[tuple[int, int], ...]
     repeat: float
+    bits: int
     layouts: tuple[Layout, ...]
     start: int
     stop: int
 
 
 def shared_reads(
-    graph: Graph, buffers: Buffers, candidates: Mapping[int, Sequence[Candidate]]
+    graph: Graph,
+    buffers: Buffers,
+    candidates: Mapping[int, Sequence[Candidate]],
+    read_bits: ReadBits,
 ) -> Iterator[SharedRead]:
-    """Find the values that two or more ops of one body read equally often.
+    """Find the values that two or more ops of one body read equally often and equally wide.
 
     Args:
         graph: The program.
         buffers: Its storage.
         candidates: Of every op with a choice, by op index.
+        read_bits: How wide they read.
 
     Returns:
         In the order of first readers.
     """
-    readers: dict[tuple[int, int, float], list[tuple[int, int]]] = {}
+    readers: dict[tuple[int, int, float, int], list[tuple[int, int]]] = {}
     for index in candidates:
         op = graph.ops[index]
         if op.kind is not OpKind.COMPUTE:  # loops and results keep copies of their own
@@ -61,15 +68,15 @@ def shared_reads(
         for position, value in enumerate(op.operands):
             maker = graph.values[value].op
             if maker in candidates and maker != index and graph.values[value].shape:
-                key = (value, op.region, reads_of(op, position))
+                key = (value, op.region, reads_of(op, position), read_bits.to(op, position))
                 readers.setdefault(key, []).append((index, position))
-    for (value, _, repeat), reads in readers.items():
+    for (value, _, repeat, bits), reads in readers.items():
         indices = dict.fromkeys(index for index, _ in reads)
         if len(indices) < 2:
             continue
         layouts = _layouts(graph, candidates, value, reads)
         stop = max(read_stop(graph, buffers, graph.ops[index]) for index in indices)
-        yield SharedRead(value, tuple(reads), repeat, layouts, min(indices), stop)
+        yield SharedRead(value, tuple(reads), repeat, bits, layouts, min(indices), stop)
 
 
 def reads_of(op: Op, position: int) -> float:

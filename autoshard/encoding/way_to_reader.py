@@ -1,10 +1,16 @@
-"""The way of a value from how it is made to how one op reads it, in a decided plan."""
+"""The way of a value from how it is made to how its readers take it, in a decided plan."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
 
 from autoshard.encoding.encode import Decoded, Encoded
 from autoshard.graph.program import Op
 from autoshard.reshard import Step
+
+SharedStep: TypeAlias = tuple[int, Step, int]
+"""A step of a value for the ops of one region: value index, step, region index."""
 
 
 def way_to_reader(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> tuple[Step, ...]:
@@ -20,10 +26,26 @@ def way_to_reader(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> 
     wanted = decoded.candidates[op.index].operands[position]
     if made == wanted:
         return ()
-    table = encoded.tables[value.shape, value.bits]
+    table = encoded.table(value.index, encoded.read_bits.to(op, position))
     copy = decoded.shared.get((op.index, position), made)
     seconds, index = table.seconds, table.index
     is_nearer = seconds[index[copy], index[wanted]] < seconds[index[made], index[wanted]]
     if copy == made or not is_nearer:
         return table.chain(made, wanted)
     return (*table.chain(made, copy), *table.chain(copy, wanted))
+
+
+def sent_bits(encoded: Encoded, decoded: Decoded) -> Mapping[SharedStep, int]:
+    """Bits of an element in every step: those of the reader that takes the most of it.
+
+    A step serves all readers of one region that have it on their way.
+    """
+    found: dict[SharedStep, int] = {}
+    for index in decoded.candidates:
+        op = encoded.graph.ops[index]
+        for position, value in enumerate(op.operands):
+            bits = encoded.read_bits.to(op, position)
+            for step in way_to_reader(encoded, decoded, op, position):
+                key = (value, step, op.region)
+                found[key] = max(found.get(key, 0), bits)
+    return found

@@ -139,7 +139,7 @@ class DecidedTensor:
                 if value == self.value.index
             }
             for want, position in positions.items():
-                table = encoded.tables[self.value.shape, self.value.bits]
+                table = encoded.table(self.value.index, encoded.read_bits.to(op, position))
                 chain = () if is_made_anywhere else table.chain(have, want)
                 once = float(table.seconds[table.index[have], table.index[want]]) if chain else 0.0
                 yield Read(

@@ -35,6 +35,7 @@ class OpDraft:
     operand_repeats: tuple[float, ...] = ()
     collective: WrittenCollective | None = None
     declared: CustomCost | None = None
+    is_exact: bool = False
 
 
 @dataclass(slots=True)
@@ -191,6 +192,7 @@ class GraphBuilder:
                 draft.operand_repeats,
                 draft.collective,
                 draft.declared,
+                draft.is_exact,
             )
             for index, draft in enumerate(self.ops)
         )

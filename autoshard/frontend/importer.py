@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.dialects import sdy, stablehlo
 
 from autoshard.constraints.program import holder_of
 from autoshard.errors import AutoshardError, ExportError
@@ -269,6 +269,7 @@ class Importer:
         made.op_class = op_kinds.op_class(target)
         made.collective = read_collective(op)
         made.declared = declared_cost(op) if name == "custom_call" else None
+        made.is_exact = _is_exact(op)
         types = [self.build.values[v].type for v in operands]
         made.flops = op_flops(op, target, made.op_class, types, results)
         if is_kept_whole and scope.free_axes:
@@ -317,6 +318,16 @@ def _file_of(location: Any) -> str:
     if isinstance(location, ir.FileLineColLoc):
         return f"{location.filename}:{location.start_line}"
     return ""
+
+
+def _is_exact(op: Any) -> bool:
+    """Whether a product asks for more than the default precision, or for an algorithm by name."""
+    if "algorithm" in op.attributes:
+        return True
+    if "precision_config" not in op.attributes:
+        return False
+    asked = op.attributes["precision_config"]
+    return any(stablehlo.PrecisionAttr(each).value != "DEFAULT" for each in asked)
 
 
 def _is_dangling(op: Any) -> bool:

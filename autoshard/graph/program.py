@@ -97,6 +97,7 @@ class Op:
         operand_repeats: How often each operand is read, where that is not `repeat` for all.
         collective: What the op sends, where it is a collective the user wrote.
         declared: Of a custom call, what it costs, where the program or the user says so.
+        is_exact: Of a product, whether it asks for more than the default precision.
     """
 
     index: int
@@ -116,6 +117,7 @@ class Op:
     operand_repeats: tuple[float, ...] = ()
     collective: WrittenCollective | None = None
     declared: CustomCost | None = None
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

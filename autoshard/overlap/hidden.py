@@ -17,6 +17,7 @@ import numpy.typing as npt
 from autoshard.backend_habits import runs_beside
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
+from autoshard.encoding.read_bits import ReadBits
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.overlap.slack import MOVABLE, SharedSlack, Wanted, Windows, prefetched_first
 from autoshard.reshard import StepKind
@@ -59,6 +60,7 @@ def hidden_behind_computing(
     costing: Costing,
     candidates: Mapping[int, tuple[Candidate, ...]],
     least_seconds: Mapping[int, float],
+    read_bits: ReadBits,
 ) -> Hidden:
     """Share out the computing of a program among what may run beside it.
 
@@ -70,6 +72,7 @@ def hidden_behind_computing(
         costing: Prices.
         candidates: By op, of the ops that have a choice.
         least_seconds: By op, what one run of it computes under every plan.
+        read_bits: How wide each op reads.
     """
     windows = Windows(graph)
     slack = SharedSlack(windows, least_seconds)
@@ -89,9 +92,9 @@ def hidden_behind_computing(
             if window.stop > window.start:
                 value = graph.values[op.operands[position]]
                 places.append((index, position))
-                wanted.append(
-                    Wanted(window, demands.of_read(value.num_bytes, is_prefetch=window.is_prefetch))
-                )
+                num_bytes = value.num_bytes * read_bits.to(op, position) // max(value.bits, 1)
+                most = demands.of_read(num_bytes, is_prefetch=window.is_prefetch)
+                wanted.append(Wanted(window, most))
         if sends:
             most = demands.of_sums(graph, op, candidates[index])
             if most > 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from autoshard.backend_habits import overlaps_on, runs_beside
 from autoshard.costing.costing import Costing
 from autoshard.encoding.accounting import Account
 from autoshard.encoding.encode import Decoded, Encoded, Encoder
-from autoshard.encoding.way_to_reader import way_to_reader
+from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Op, OpKind, Region
 from autoshard.overlap.lanes import Lane, Task, schedule
@@ -101,12 +101,14 @@ class _Builder:
     encoded: Encoded
     decoded: Decoded
     _bodies: dict[int, _Body] = field(init=False)
+    _sent_bits: Mapping[SharedStep, int] = field(init=False)
     _made: dict[int, _Ref] = field(default_factory=dict)  # by value, the task that makes it
     _moved: dict[tuple[int, Step, int], _Ref] = field(default_factory=dict)
     _loops: dict[int, _Ref] = field(default_factory=dict)  # by body that is over, its task
     _found: list[tuple[int, TimedCollective]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._sent_bits = sent_bits(self.encoded, self.decoded)
         self._bodies = {}
         for region in self.encoded.graph.regions:
             if region.kind == "manual":
@@ -197,18 +199,24 @@ class _Builder:
         for step in way_to_reader(self.encoded, self.decoded, op, position):
             taken = (value, step, body)
             if taken not in self._moved:
-                self._moved[taken] = (body, self._step(step, value, body, needs, op))
+                num_bytes = self._num_bytes(value, step, op)
+                self._moved[taken] = (body, self._step(step, num_bytes, body, needs, op))
             needs = {self._moved[taken][1]}
         return needs
 
-    def _step(self, step: Step, value: int, body: int, needs: set[int], op: Op) -> int:
+    def _num_bytes(self, value: int, step: Step, op: Op) -> float:
+        """Of a whole value, as it is sent."""
+        found = self.encoded.graph.values[value]
+        return found.num_bytes * self._sent_bits[value, step, op.region] / found.bits
+
+    def _step(self, step: Step, num_bytes: float, body: int, needs: set[int], op: Op) -> int:
         parts = self.encoded.parts
         is_grown = step.kind in (StepKind.ALL_GATHER, StepKind.SLICE)
         larger = step.after if is_grown else step.before
         pieces = parts.num_shards(part for dim in larger for part in dim)
-        num_bytes = np.array([self.encoded.graph.values[value].num_bytes / pieces])
+        local = np.array([num_bytes / pieces])
         order = tuple(sorted(step.parts))
-        seconds = float(self.costing.step_seconds(step.kind, order, num_bytes)[0])
+        seconds = float(self.costing.step_seconds(step.kind, order, local)[0])
         if step.kind is StepKind.SLICE:
             return self._task(body, seconds, Lane.COMPUTE, needs)
         beside = runs_beside(self._machine, step.kind.value)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autoshard.encoding.accounting import account_for
 from autoshard.encoding.encode import Encoded, Encoder, decode
+from autoshard.encoding.read_bits import ReadBits
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule
 from autoshard.overlap.hidden import LEAST_EXPOSED_SHARE, exposed_seconds, hidden_behind_computing
@@ -180,7 +181,7 @@ def test_no_plan_at_all_is_faster_by_a_tenth_when_collectives_overlap(
 
 
 def test_weights_that_can_be_fetched_early_are_gathered_where_sums_would_block() -> None:
-    graph = chain(3072, 4096)
+    graph = chain(4096, 8192)
     wishes = batch_and_cut_weights(graph)
     alone = timed(*planned(graph, wishes, overlaps=False))
     beside = timed(*planned(graph, wishes, overlaps=True))
@@ -196,7 +197,8 @@ def test_the_first_product_has_nothing_to_hide_its_weight_behind() -> None:
     candidates = dict(zip(encoded.ops, encoded.candidates, strict=True))
     products = [op.index for op in graph.ops if op.name == "dot_general"]
     least = dict.fromkeys(products, 1.0)
-    hidden = hidden_behind_computing(graph, encoder.costing, candidates, least)
+    read_bits = ReadBits.of(graph, encoder.costing.model.hardware.backend)
+    hidden = hidden_behind_computing(graph, encoder.costing, candidates, least, read_bits)
     assert [(op, 1) in hidden.reads for op in products] == [False, True, True]
 
 

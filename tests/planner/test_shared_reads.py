@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from autoshard.encoding import encode
 from autoshard.encoding.accounting import Account, account_for
 from autoshard.encoding.encode import PICOSECONDS, Encoded, Encoder, decode
+from autoshard.encoding.read_bits import ReadBits
 from autoshard.encoding.shared_reads import SharedRead, shared_reads
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph
@@ -182,5 +183,5 @@ def test_found_reads_are_in_the_order_of_their_first_readers() -> None:
     graph = program.graph(program.matmul(first, w), program.elementwise(x, name="tanh"))
     encoded = encoder_for(graph, "x=4").encode()
     candidates = dict(zip(encoded.ops, encoded.candidates, strict=True))
-    found = list(shared_reads(graph, find_buffers(graph), candidates))
+    found = list(shared_reads(graph, find_buffers(graph), candidates, ReadBits.of(graph, "cpu")))
     assert [graph.values[read.value].op for read in found] == [0, 1]

@@ -1,0 +1,139 @@
+"""Values that a TPU narrows before it moves them to the products that read them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoshard.encoding.read_bits import ReadBits
+from autoshard.graph.program import Graph, OpClass, Value
+from autoshard.graph.rule import Rule
+from autoshard.planning.planner import Solution
+from autoshard.sharding import parse_sharding
+from tests.planner.graphs import Program, plan, wishes_for
+
+
+def products(count: int = 1) -> Graph:
+    program = Program()
+    x = program.argument(256, 512)
+    weights = [program.argument(512, 128) for _ in range(count)]
+    return program.graph(*(program.matmul(x, w) for w in weights))
+
+
+def bits_of(graph: Graph, op_name: str, backend: str = "tpu") -> list[int]:
+    """Of the first operand of every op with a name."""
+    found = ReadBits.of(graph, backend)
+    return [found.to(op, 0) for op in graph.ops if op.name == op_name]
+
+
+def with_value(graph: Graph, index: int, **changes: object) -> Graph:
+    values = [replace(v, **changes) if v.index == index else v for v in graph.values]  # type: ignore[arg-type]
+    return replace(graph, values=tuple(values))
+
+
+def turned(program: Program, value: int) -> int:
+    rows, columns = program.shape(value)
+    rule = Rule((rows, columns), (((0,), (1,)),), (((1,), (0,)),))
+    return program.compute("transpose", (value,), [(columns, rows)], rule, OpClass.COPY)[0]
+
+
+def exactly(graph: Graph) -> Graph:
+    ops = [replace(op, is_exact=op.name == "dot_general") for op in graph.ops]
+    return replace(graph, ops=tuple(ops))
+
+
+@pytest.mark.parametrize(("backend", "bits"), [("tpu", 16), ("gpu", 32), ("cpu", 32)])
+def test_only_a_tpu_reads_half_of_a_float32_operand(backend: str, bits: int) -> None:
+    assert bits_of(products(), "dot_general", backend) == [bits]
+
+
+def test_a_product_that_asks_for_precision_reads_all_bits() -> None:
+    assert bits_of(exactly(products()), "dot_general") == [32]
+
+
+def test_what_is_bfloat16_already_is_not_narrowed() -> None:
+    graph = with_value(products(), 0, dtype="bf16", bits=16)
+    assert bits_of(graph, "dot_general") == [16]
+    assert not ReadBits.of(graph, "tpu").narrowed.keys() & {(op.index, 0) for op in graph.ops}
+
+
+def test_other_readers_read_all_bits() -> None:
+    program = Program()
+    x = program.argument(256, 512)
+    graph = program.graph(program.elementwise(x, name="tanh"), program.sum(x))
+    assert [*bits_of(graph, "tanh"), *bits_of(graph, "reduce")] == [32, 32]
+
+
+def test_a_conversion_reads_as_many_bits_as_it_makes() -> None:
+    program = Program()
+    x = program.argument(256, 512)
+    made = program.elementwise(x, name="convert")
+    graph = with_value(program.graph(made), made, dtype="bf16", bits=16)
+    assert bits_of(graph, "convert") == [16]
+
+
+def test_a_transpose_reads_what_its_readers_take() -> None:
+    program = Program()
+    x, w = program.argument(512, 256), program.argument(512, 128)
+    for_product = turned(program, x)
+    for_both = turned(program, x)
+    graph = program.graph(
+        program.matmul(for_product, w),
+        program.matmul(for_both, w),
+        program.elementwise(for_both, name="tanh"),
+    )
+    assert bits_of(graph, "transpose") == [16, 32]
+
+
+def test_a_sharding_constraint_reads_what_its_readers_take() -> None:
+    program = Program()
+    x, w = program.argument(256, 512), program.argument(512, 128)
+    graph = program.graph(program.matmul(program.constraint(x, "[{}, {}]"), w))
+    assert bits_of(graph, "sharding_constraint") == [16]
+
+
+def gathered(graph: Graph, hardware: str) -> Solution:
+    """The plan under which the first argument must be gathered by everything that reads it."""
+    cut, whole = parse_sharding('[{"x"}, {}]'), parse_sharding("[{}, {}]")
+    columns = parse_sharding('[{}, {"x"}]')
+    results = {
+        i: whole if graph.values[op.operands[0]].shape == X.shape else columns
+        for i, op in enumerate(graph.results)
+    }
+    arguments = {0: cut} | dict.fromkeys(range(1, len(graph.arguments)), columns)
+    return plan(graph, "x=4", wishes_for(graph, arguments, results), hardware=hardware)
+
+
+def gathers(solution: Solution) -> list[int]:
+    return [c.bytes_per_device for c in solution.account.collectives if c.kind == "all-gather"]
+
+
+X: Value = products().values[0]
+
+
+def test_a_gather_for_products_sends_half_the_bytes_on_a_tpu() -> None:
+    assert gathers(gathered(products(), "h100")) == [X.num_bytes]
+    assert gathers(gathered(products(), "tpu-v5e")) == [X.num_bytes // 2]
+    assert gathers(gathered(products(2), "tpu-v5e")) == [X.num_bytes // 2]
+    assert gathers(gathered(exactly(products()), "tpu-v5e")) == [X.num_bytes]
+
+
+def both_readers() -> Graph:
+    """A product and an op that runs along the rows read one value, whole."""
+    program = Program()
+    x, w = program.argument(256, 512), program.argument(512, 128)
+    dims = ((0,), (1,))
+    along = Rule((256, 512), (dims,), (dims,), need_replication=frozenset({0, 1}))
+    ordered = program.compute("cumsum", (x,), [(256, 512)], along, OpClass.SORT)[0]
+    return program.graph(program.matmul(x, w), ordered)
+
+
+def test_a_gather_that_something_else_reads_too_travels_once_and_as_it_is() -> None:
+    assert gathers(gathered(both_readers(), "tpu-v5e")) == [X.num_bytes]
+
+
+def test_the_copy_of_a_narrowed_operand_is_narrow() -> None:
+    held = gathered(products(), "tpu-v5e").account.memory.held
+    (copy,) = [tensor for tensor in held if tensor.kind == "copy"]
+    assert copy.local_bytes == X.num_bytes // 2
