@@ -35,7 +35,7 @@ from autoshard.mesh_search.request import (
 from autoshard.mesh_search.search import SearchOptions, search_meshes
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.overlap.timeline import overlapped_seconds
-from autoshard.planning.hand_plans import hand_baselines, impossible_note
+from autoshard.planning.hand_plans import hand_baselines, hand_plan_notes
 from autoshard.planning.memory_budget import parse_memory_budget
 from autoshard.planning.planner import (
     Solution,
@@ -435,7 +435,7 @@ def _plan_data(name: str, solved: _Solved) -> PlanData:
     account = solution.account
     rounds, listing = planned_rounds(solution)
     compares = setting.baselines and solution.is_feasible
-    notes = impossible_note(solved.by_hand) if compares else ()
+    notes = hand_plan_notes(solution, solved.by_hand) if compares else ()
     uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
     return with_short_sources(
         PlanData(
@@ -455,7 +455,7 @@ def _plan_data(name: str, solved: _Solved) -> PlanData:
             compute_seconds=account.compute_seconds,
             communication_seconds=account.communication_seconds,
             memory=account.memory,
-            solver=_solver_facts(solution),
+            solver=_solver_facts(solution, setting),
             baselines=solved.by_hand,
             asked=tuple(
                 AskedTerm(text=term.text, paths=term.paths) for term in solved.program.asked.asked
@@ -552,7 +552,7 @@ def _advice(solution: Solution) -> str:
     return f"{_ADVICE[status]} Gap and bound are among the plans that extend what {before} decided."
 
 
-def _solver_facts(solution: Solution) -> SolverFacts:
+def _solver_facts(solution: Solution, setting: _Setting) -> SolverFacts:
     result = solution.result
     bound = result.lower_bound / PICOSECONDS
     return SolverFacts(
@@ -567,4 +567,5 @@ def _solver_facts(solution: Solution) -> SolverFacts:
         reduced_nodes=result.reduced_nodes,
         reduced_columns=result.reduced_columns,
         log=result.log,
+        overlap="auto" if setting.options.overlap else "none",
     )

@@ -162,7 +162,7 @@ def _draw_meshes(axes: Axes, rows: Sequence[Row]) -> None:
             va="center",
             fontsize=8,
         )
-    for marker, (column, name) in zip("|d", BY_HAND, strict=True):
+    for marker, (column, name) in zip("|dx", BY_HAND, strict=True):
         at = [(_milliseconds(r, column), place) for place, r in enumerate(ordered) if r.get(column)]
         if at:
             axes.plot(*zip(*at, strict=True), marker, color=INK, markersize=6, label=name)
@@ -177,7 +177,11 @@ def _draw_meshes(axes: Axes, rows: Sequence[Row]) -> None:
 
 COST_AND_BOUND = ("cost_seconds", "bound_seconds")
 
-BY_HAND = (("data_parallel_step_seconds", "data parallel"), ("fsdp_step_seconds", "FSDP"))
+BY_HAND = (
+    ("data_parallel_step_seconds", "data parallel"),
+    ("fsdp_step_seconds", "FSDP"),
+    ("megatron_step_seconds", "Megatron"),
+)
 """Columns of plans written by hand, and what their marks are called."""
 
 

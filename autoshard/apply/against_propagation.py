@@ -100,14 +100,14 @@ def against_propagation(
         decisions=tuple(decisions),
         unexplained=tuple(told(path) for path in different if path not in explained),
         num_values=len(planned),
-        plan_seconds=data.seconds,
-        propagated_seconds=None if saved is None else data.seconds + saved,
+        plan_seconds=data.priced_seconds,
+        propagated_seconds=None if saved is None else data.priced_seconds + saved,
     )
 
 
 def _saved(price: Price | None, data: PlanData, changes: Mapping[str, Sharding]) -> float | None:
     seconds = None if price is None else price(changes)
-    return None if seconds is None else seconds - data.seconds
+    return None if seconds is None else seconds - data.priced_seconds
 
 
 def _cuts(sharding: Sharding) -> tuple[tuple[AxisRef, ...], ...]:

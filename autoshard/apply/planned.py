@@ -133,7 +133,7 @@ class Plan:
     def _extra_seconds(self, path: str, sharding: Sharding) -> float | None:
         """What one value sharded otherwise than planned costs; None where nobody can tell."""
         seconds = None if self.price is None else self.price({path: sharding})
-        return None if seconds is None else seconds - self.data.seconds
+        return None if seconds is None else seconds - self.data.priced_seconds
 
     def _reduce(self, traced: Traced) -> MinimalSet:
         inputs = tuple(

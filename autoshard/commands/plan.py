@@ -100,6 +100,14 @@ EXIT_NO_PLAN = 1
     show_default=True,
     help="Whether products of a function may gather in steps what takes much of the memory.",
 )
+@click.option(
+    "--overlap",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="Whether a collective that can run beside the computing is priced by what is left to wait"
+    " for.",
+)
 @click.option("--solver", default="auto", show_default=True, help="Name of the solver.")
 @click.option("--seed", type=int, default=0, show_default=True, help="One seed, one plan.")
 @click.option(
@@ -125,6 +133,7 @@ def plan_command(
     time_limit: float,
     gap: float,
     schedules: str,
+    overlap: str,
     solver: str,
     seed: int,
     trip_counts: tuple[str, ...],
@@ -163,6 +172,7 @@ def plan_command(
             memory_budget=None if memory == "none" else memory,
             trip_counts=counts or None,
             solver=solver,
+            overlap=overlap,
             time_limit_seconds=time_limit,
             relative_gap=gap,
             seed=seed,

@@ -116,6 +116,7 @@ def planned_again(
         "memory_budget": data.memory_budget,
         "time_limit_seconds": time_limit,
         "baselines": False,
+        "overlap": data.solver.overlap,
     }
     if is_module_file(name):
         options.pop("constraints", None)

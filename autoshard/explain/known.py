@@ -50,7 +50,7 @@ def known_explanation(plan: PlanData, name: str) -> Explanation:
         type_text=type_text,
         chosen=chosen,
         local_bytes=local,
-        seconds=plan.seconds,
+        seconds=plan.priced_seconds,
         peak_bytes=plan.memory.peak_bytes,
         memory_budget=plan.memory_budget,
         gap=plan.solver.gap,

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.encoding.accounting import Account
 from autoshard.encoding.encode import PICOSECONDS
 from autoshard.explain.account_changes import account_changes
 from autoshard.explain.decided_tensor import DecidedTensor
@@ -70,7 +69,7 @@ def explain_tensor(
         type_text=tensor.value.type_text,
         chosen=parts.to_sharding(chosen),
         local_bytes=tensor.value.num_bytes // parts.num_shards(p for dim in chosen for p in dim),
-        seconds=_seconds(account),
+        seconds=solution.step_seconds,
         peak_bytes=account.memory.peak_bytes,
         memory_budget=solution.encoder.memory_limit,
         gap=solution.result.gap,
@@ -107,6 +106,10 @@ def _remarks(
         found.append(
             "an alternative that the solver takes for no better comes out cheaper where reshards"
             " are counted one by one: to the model the two are as good as equal"
+        )
+    if solution.encoder.costing.overlaps and any(other.changes for other in alternatives):
+        found.append(
+            "a line is told with all that it sends, a step with what of that is left to wait for"
         )
     if solution.rounds:
         found.append("alternatives are among the plans that extend what earlier rounds decided")
@@ -212,7 +215,6 @@ class _Ways:
         result, again = solve_again(
             solution, replace(problem, node_costs=costs), options, self._hint(layout)
         )
-        now = _seconds(solution.account)
         bound = (result.lower_bound - evaluate(problem, solution.choices).cost) / PICOSECONDS
         sharding = solution.encoded.parts.to_sharding(layout)
         if again is None or not result.status.has_choices:
@@ -227,7 +229,7 @@ class _Ways:
         return Alternative(
             sharding=sharding,
             status=result.status.value,
-            extra_seconds=_seconds(again.account) - now,
+            extra_seconds=again.step_seconds - solution.step_seconds,
             least_extra_seconds=bound,
             peak_bytes=again.account.memory.peak_bytes,
             changes=account_changes(solution.account, again.account),
@@ -247,10 +249,6 @@ class _Ways:
 def _cut(layout: Layout) -> tuple[frozenset[int], ...]:
     """What cuts each dimension, whatever the order."""
     return tuple(map(frozenset, layout))
-
-
-def _seconds(account: Account) -> float:
-    return account.compute_seconds + account.communication_seconds
 
 
 def _with_short_sources(found: Explanation, solution: Solution) -> Explanation:

@@ -15,6 +15,7 @@ from autoshard.graph.program import Graph
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.overlap.timeline import overlapped_seconds
 from autoshard.planning.planner import Solution, SolveOptions, price_layouts
+from autoshard.planning.tensor_parallel import shared_arguments, tensor_parallel
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding
 from autoshard.wishes.ties import constrained_arguments
@@ -22,23 +23,29 @@ from autoshard.wishes.ties import constrained_arguments
 Propagate = Callable[[Sequence[Sharding | None], Sequence[Sharding | None]], Mapping[str, Sharding]]
 
 BATCH_DIM = 0
-HAND_PLANS = ("replicated", "data parallel", "fsdp")
+HAND_PLANS = ("replicated", "data parallel", "fsdp", "megatron")
+MODEL_AXES = ("model", "tensor", "tp")
+"""Names of the mesh axis that a Megatron plan cuts weights by; it is the last one where none is."""
 
 
 def hand_plans(
     graph: Graph, parts: MeshParts, carried: Sequence[tuple[int, int]]
 ) -> dict[str, tuple[Layout, ...]]:
-    """Argument layouts of replicated, data-parallel and fully sharded plans.
+    """Argument layouts of replicated, data-parallel, fully sharded and Megatron plans.
 
     The arguments that a step gives back (its state) count as parameters, all others as a batch
-    whose first dimension is cut.
+    whose first dimension is cut. Where none is given back, those are parameters that the examples
+    of the batch share.
 
     Args:
         graph: The program.
         parts: The mesh parts of the plan compared with.
         carried: Pairs of an argument and the result that replaces it.
+
+    Returns:
+        By name; without Megatron where the program has nothing to cut so.
     """
-    state = {argument for argument, _ in carried}
+    state = {argument for argument, _ in carried} or shared_arguments(graph)
     shapes = [graph.values[op.results[0]].shape for op in graph.arguments]
     everything = tuple(range(len(parts.axes)))
     whole = [((),) * len(shape) for shape in shapes]
@@ -50,8 +57,39 @@ def hand_plans(
         _cut(parts, shape, everything, _largest_divisible(parts, shape)) if i in state else layout
         for i, (layout, shape) in enumerate(zip(batch, shapes, strict=True))
     ]
-    plans = (tuple(whole), tuple(batch), tuple(sharded))
-    return dict(zip(HAND_PLANS, plans, strict=True))
+    plans: dict[str, Sequence[Layout]] = {
+        "replicated": whole,
+        "data parallel": batch,
+        "fsdp": sharded,
+    }
+    columns_then_rows = _megatron(graph, parts, state)
+    if columns_then_rows is not None:
+        plans["megatron"] = columns_then_rows
+    return {name: tuple(layouts) for name, layouts in plans.items()}
+
+
+def _megatron(graph: Graph, parts: MeshParts, state: set[int]) -> list[Layout] | None:
+    """Weights cut by columns, then rows over the model axis; the batch over all others."""
+    if not parts.axes:
+        return None
+    axis = next((name for name in MODEL_AXES if name in parts.axes), parts.axes[-1])
+    model = parts.parts_by_axis[axis]
+    found = tensor_parallel(graph, state, parts.num_shards(model))
+    if found is None:
+        return None
+    others = tuple(part for part in range(len(parts.axes)) if part not in model)
+    layouts = []
+    for op in graph.arguments:
+        value = op.results[0]
+        shape, classes = graph.values[value].shape, found.classes[value]
+        layout: Layout = ((),) * len(shape)
+        for axes, wanted in ((others, found.batch), (model, found.cut)):
+            dim = next((d for d, own in enumerate(classes) if own in wanted), None)
+            if dim is not None:
+                cut = _cut(parts, shape, axes, dim)
+                layout = tuple(a or b for a, b in zip(layout, cut, strict=True))
+        layouts.append(layout)
+    return layouts
 
 
 def hand_baselines(
@@ -73,9 +111,8 @@ def hand_baselines(
         Without the plans that contradict what was asked.
     """
     carried = solution.encoder.wishes.alike
-    plans = hand_plans(solution.graph, solution.encoded.parts, carried)
     found = []
-    for name, arguments in plans.items():
+    for name, arguments in _plans_for(solution).items():
         layouts = _spread(solution, _with_fixed(solution, arguments), carried, propagate)
         priced = price_layouts(solution, layouts, replace(options, backend="auto"))
         if priced is None:
@@ -97,13 +134,25 @@ def hand_baselines(
     return tuple(found)
 
 
-def impossible_note(baselines: Sequence[Baseline]) -> tuple[str, ...]:
-    """What to tell of the hand plans that could not be priced; nothing where all were."""
+def hand_plan_notes(solution: Solution, baselines: Sequence[Baseline]) -> tuple[str, ...]:
+    """What to tell of the hand plans that were not priced; nothing where all were."""
     priced = {baseline.name for baseline in baselines}
-    missing = [name for name in HAND_PLANS if name not in priced]
-    if not missing:
-        return ()
-    return (f"not possible under what was asked, and so not compared with: {', '.join(missing)}",)
+    named = _plans_for(solution)
+    missing = [name for name in named if name not in priced]
+    notes = []
+    if missing:
+        names = ", ".join(missing)
+        notes.append(f"not possible under what was asked, and so not compared with: {names}")
+    if "megatron" not in named:
+        notes.append(
+            "not compared with megatron: the program has no parameters that a product makes columns"
+            " of and the next one sums up, in a size that the model axis divides"
+        )
+    return tuple(notes)
+
+
+def _plans_for(solution: Solution) -> dict[str, tuple[Layout, ...]]:
+    return hand_plans(solution.graph, solution.encoded.parts, solution.encoder.wishes.alike)
 
 
 def _with_fixed(solution: Solution, arguments: Sequence[Layout]) -> list[Layout]:

@@ -132,7 +132,7 @@ class Baseline:
     """A plan someone would write by hand, priced like ours.
 
     Args:
-        name: `replicated`, `data parallel` or `fsdp`.
+        name: `replicated`, `data parallel`, `fsdp` or `megatron`.
         seconds: Predicted step time.
         collective_bytes: Bytes per device through collectives, all runs.
         peak_bytes: Predicted memory peak.
@@ -165,6 +165,8 @@ class SolverFacts:
         reduced_nodes: Nodes left after presolve.
         reduced_columns: Columns of the model that reached the exact solver.
         log: What the solver said.
+        overlap: How collectives were priced that can run beside the computing: `auto`, by what is
+            left to wait for; `none`, as if everything waited.
     """
 
     status: str
@@ -178,6 +180,7 @@ class SolverFacts:
     reduced_nodes: int
     reduced_columns: int
     log: tuple[str, ...]
+    overlap: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,6 +416,12 @@ class PlanData:
     def seconds(self) -> float:
         """Predicted time of one step."""
         return self.compute_seconds + self.communication_seconds
+
+    @property
+    def priced_seconds(self) -> float:
+        """Predicted time of one step as plans were compared: overlapped, where that was asked."""
+        beside = self.overlapped_seconds
+        return self.seconds if beside is None or self.solver.overlap == "none" else beside
 
     @property
     def collective_bytes(self) -> float:

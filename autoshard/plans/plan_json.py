@@ -38,6 +38,7 @@ from autoshard.sharding import (
 )
 
 FORMAT_NAME = "autoshard plan"
+OVERLAPS = ("auto", "none")
 STATUSES = ("optimal", "within gap", "feasible", "infeasible", "no solution")
 
 _INFINITY = "inf"
@@ -50,6 +51,7 @@ _ADDED_LATER = frozenset(
         "MemoryUse.held",
         "PlanData.mesh_search",
         "PlanData.overlapped_seconds",
+        "SolverFacts.overlap",
     }
 )
 _MAX_SHOWN = 20
@@ -165,6 +167,10 @@ def verify_plan(data: PlanData) -> list[str]:
         problems.append(
             f'`solver.status`: "{data.solver.status}" is not a status; expected one of '
             + ", ".join(STATUSES)
+        )
+    if data.solver.overlap not in OVERLAPS:
+        problems.append(
+            f'`solver.overlap`: is "{data.solver.overlap}"; expected one of {", ".join(OVERLAPS)}'
         )
     problems += [
         f"`collectives[{index}].group_size`: is 0; expected at least 1"

@@ -36,6 +36,7 @@ class PlanOptions:
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
         schedules: `auto` or `none`.
+        overlap: `auto` or `none`.
         baselines: Price plans written by hand too.
     """
 
@@ -47,6 +48,7 @@ class PlanOptions:
     relative_gap: float = 0.01
     seed: int = 0
     schedules: str = "auto"
+    overlap: str = "auto"
     baselines: bool = True
 
     def arguments(self) -> dict[str, Any]:

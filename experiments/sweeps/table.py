@@ -20,6 +20,7 @@ ASKED = (
     "relative_gap",
     "seed",
     "schedules",
+    "overlap",
     "baselines",
 )
 """What a point is; `sizes` names those that are not the workload's own."""

@@ -206,5 +206,5 @@ def test_plans_by_hand_are_priced_alike_beside_a_plan_in_rounds() -> None:
         return {found.name: found.seconds for found in plan.data.baselines}
 
     at_once = baselines('[{"data"}, {}]')
-    assert set(at_once) == {"replicated", "data parallel", "fsdp"}
+    assert set(at_once) == {"replicated", "data parallel", "fsdp", "megatron"}
     assert baselines('[{"data"}p1, {}]') == at_once

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from autoshard.encoding.encode import Wishes
 from autoshard.graph.program import Graph
-from autoshard.planning.hand_plans import hand_baselines, hand_plans, impossible_note
-from autoshard.planning.planner import SolveOptions
+from autoshard.planning.hand_plans import hand_baselines, hand_plan_notes, hand_plans
+from autoshard.planning.planner import Solution, SolveOptions
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding, parse_sharding
 from autoshard.wishes.wishes import AlikeWish
@@ -65,11 +65,16 @@ def silent(
     return {}
 
 
+OPTIONS = SolveOptions(time_limit_seconds=10.0)
+
+
+def solved(graph: Graph, wishes: Wishes | None = None) -> Solution:
+    return plan(graph, "x=2,y=4", wishes or free_wishes(graph, CARRIED))
+
+
 def baselines(budget: int | None, wishes: Wishes | None = None) -> dict[str, Baseline]:
-    graph = step()
-    solution = plan(graph, "x=2,y=4", wishes or free_wishes(graph, CARRIED))
-    options = SolveOptions(time_limit_seconds=10.0)
-    return {b.name: b for b in hand_baselines(solution, silent, budget, options)}
+    found = hand_baselines(solved(step(), wishes), silent, budget, OPTIONS)
+    return {b.name: b for b in found}
 
 
 def test_our_plan_costs_no_more_than_any_written_by_hand() -> None:
@@ -114,9 +119,78 @@ def test_a_plan_that_what_was_asked_rules_out_is_named() -> None:
     graph = step()
     w, x = ((op.index, op.results[0]) for op in graph.arguments)
     wishes = replace(free_wishes(graph, CARRIED), groups=(AlikeWish((w, x), "a group"),))
-    found = baselines(None, wishes)
-    assert list(found) == ["replicated", "fsdp"]
-    assert impossible_note(list(found.values())) == (
+    solution = solved(graph, wishes)
+    found = hand_baselines(solution, silent, None, OPTIONS)
+    assert [b.name for b in found] == ["replicated", "fsdp"]
+    assert hand_plan_notes(solution, found) == (
         "not possible under what was asked, and so not compared with: data parallel",
+        NO_MEGATRON,
     )
-    assert impossible_note(list(baselines(None).values())) == ()
+
+
+# -- Megatron ------------------------------------------------------------------------------------
+
+NO_MEGATRON = (
+    "not compared with megatron: the program has no parameters that a product makes columns of and"
+    " the next one sums up, in a size that the model axis divides"
+)
+
+
+def mlp(*, norm: bool = False) -> tuple[Graph, list[tuple[int, int]]]:
+    """Two layers, and both weights given back with their gradients' shapes: `w + w`."""
+    program = Program()
+    x = program.argument(32, 16, name="x")
+    up, down = program.argument(16, 64, name="up"), program.argument(64, 16, name="down")
+    hidden = program.elementwise(program.matmul(x, up), name="tanh")
+    if norm:
+        program.sum(hidden)
+    y = program.matmul(hidden, down)
+    graph = program.graph(program.elementwise(up, up), program.elementwise(down, down), y)
+    return graph, [(1, 0), (2, 1)]
+
+
+def test_megatron_cuts_columns_then_rows_and_the_batch_by_the_other_axes() -> None:
+    graph, carried = mlp()
+    batch, columns, rows = ((0,), ()), ((), (1,)), ((1,), ())
+    expected = (batch, columns, rows)
+    assert hand_plans(graph, parts_of("x=2,y=4"), carried)["megatron"] == expected
+
+
+def test_the_model_axis_is_known_by_its_name_else_it_is_the_last() -> None:
+    graph, carried = mlp()
+    batch, columns, rows = ((1,), ()), ((), (0,)), ((0,), ())
+    expected = (batch, columns, rows)
+    assert hand_plans(graph, parts_of("model=4,data=2"), carried)["megatron"] == expected
+
+
+def test_what_is_summed_up_between_the_products_is_not_cut() -> None:
+    graph, carried = mlp(norm=True)
+    assert "megatron" not in hand_plans(graph, parts_of("x=2,y=4"), carried)
+
+
+def test_parameters_that_no_step_gives_back_are_those_that_the_examples_share() -> None:
+    graph, carried = mlp()
+    given_back, taken_alone = (
+        hand_plans(graph, parts_of("x=2,y=4"), pairs) for pairs in (carried, [])
+    )
+    assert taken_alone == given_back
+
+
+def test_a_size_that_the_model_axis_does_not_divide_is_not_cut() -> None:
+    graph, carried = mlp()
+    assert "megatron" not in hand_plans(graph, parts_of("x=2,y=3"), carried)
+
+
+def test_a_program_without_such_products_says_so() -> None:
+    solution = solved(step())
+    found = hand_baselines(solution, silent, None, OPTIONS)
+    assert [b.name for b in found] == ["replicated", "data parallel", "fsdp"]
+    assert hand_plan_notes(solution, found) == (NO_MEGATRON,)
+
+
+def test_a_program_with_them_is_compared_and_says_nothing() -> None:
+    graph, carried = mlp()
+    solution = solved(graph, free_wishes(graph, carried))
+    found = hand_baselines(solution, silent, None, OPTIONS)
+    assert [b.name for b in found] == ["replicated", "data parallel", "fsdp", "megatron"]
+    assert hand_plan_notes(solution, found) == ()

@@ -30,6 +30,7 @@ OTHER: dict[str, Any] = {
     "relative_gap": 0.1,
     "seed": 1,
     "schedules": "none",
+    "overlap": "none",
     "baselines": True,
 }
 

@@ -1,0 +1,238 @@
+"""Tensor parallelism as one writes it by hand, read off the program: columns, then rows.
+
+Shoeybi et al. (2019), "Megatron-LM", cut the weights of two products that follow one another so
+that nothing has to be sent in between: the first by columns, the second by rows, with only work by
+element (or by attention head) in between; and the vocabulary of embedding and head.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from autoshard.graph.dimension_classes import DimClasses, dimension_classes, major_factors
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+
+_WAIST = 4
+"""How much lighter than its rival a class is that gives way, in bytes of weights."""
+
+_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
+
+
+@dataclass(slots=True)
+class _Roles:
+    """What the dimension classes of a program are to its products with parameters.
+
+    Args:
+        weights: Per class, the parameters that have it where their first product reads them; the
+            classes in the order of those products.
+        columns: Classes that such a product makes.
+        rows: Those that one sums up.
+        dealt: Those that one runs along with: experts, each with a product of its own.
+        square: Rows and columns of one and the same weight.
+        mixed: Those that something else sums up, for each example: norms, scores of attention.
+        spoiled: Rows that were mixed before.
+        looked_up: Rows of tables that parameters are.
+    """
+
+    weights: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    columns: set[int] = field(default_factory=set)
+    rows: set[int] = field(default_factory=set)
+    dealt: set[int] = field(default_factory=set)
+    square: set[int] = field(default_factory=set)
+    mixed: set[int] = field(default_factory=set)
+    spoiled: set[int] = field(default_factory=set)
+    looked_up: set[int] = field(default_factory=set)
+
+    @property
+    def inner(self) -> set[int]:
+        """Made by one product, summed up by the next, untouched in between."""
+        return (self.columns & self.rows) - self.square - self.spoiled
+
+    @property
+    def experts(self) -> set[int]:
+        """Dealt out to more than one weight: each expert's way in and out."""
+        return {c for c in self.dealt if len(self.weights[c]) > 1}
+
+    @property
+    def vocabularies(self) -> set[int]:
+        """Looked up by token, or made last and then summed up by a softmax."""
+        return (self.looked_up | (self.columns & self.mixed)) - self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParallel:
+    """Where a program is cut for tensor parallelism.
+
+    Args:
+        cut: The dimension classes to cut.
+        batch: The dimension classes of the examples.
+        classes: Per value, the class of each of its dimensions.
+    """
+
+    cut: frozenset[int]
+    batch: frozenset[int]
+    classes: DimClasses
+
+
+def shared_arguments(graph: Graph) -> set[int]:
+    """Positions of the arguments that all examples share, as far as products tell.
+
+    The examples are along the first dimension of some argument: the one whose class is in the
+    results of most products. Without products nothing is taken for shared.
+    """
+    classes = dimension_classes(graph)
+    arguments = [classes[op.results[0]] for op in graph.arguments]
+    made = [frozenset(classes[op.results[0]]) for op in graph.ops if op.op_class in _PRODUCTS]
+    firsts = [own[0] for own in arguments if own]
+    if not firsts or not made:
+        return set()
+    examples = max(firsts, key=lambda first: sum(first in dims for dims in made))
+    return {position for position, own in enumerate(arguments) if examples not in own}
+
+
+def tensor_parallel(
+    graph: Graph, parameters: Collection[int], num_devices: int
+) -> TensorParallel | None:
+    """Find what Megatron would cut over `num_devices`.
+
+    Where a weight could be cut along two of its dimensions, experts come before widths, and else
+    the first product counts; but a narrow waist (the rank of an adapter) gives way.
+
+    Args:
+        graph: The program.
+        parameters: Positions of the arguments that are parameters; the others are a batch, cut
+            along their first dimension.
+        num_devices: Along the mesh axis to cut by.
+
+    Returns:
+        None where no product makes what the next one sums up, and no experts are dealt out.
+    """
+    classes = dimension_classes(graph)
+    arguments = [op.results[0] for op in graph.arguments]
+    batch = frozenset(
+        classes[value][0]
+        for position, value in enumerate(arguments)
+        if position not in parameters and classes[value]
+    )
+    roles = _roles(graph, classes, [arguments[i] for i in sorted(parameters)], batch)
+
+    order = {found: place for place, found in enumerate(roles.weights)}
+    num_bytes = {
+        found: sum(graph.values[value].num_bytes for value in weights)
+        for found, weights in roles.weights.items()
+    }
+    middle = roles.inner | roles.experts
+
+    def rank(found: int) -> tuple[bool, bool, int]:
+        rivals = [other for other in middle if roles.weights[other] & roles.weights[found]]
+        gives_way = any(num_bytes[other] > _WAIST * num_bytes[found] for other in rivals)
+        return gives_way, found not in roles.experts, order[found]
+
+    divided = {
+        dim_class
+        for value in arguments
+        for dim_class, size in zip(classes[value], graph.values[value].shape, strict=True)
+        if size % num_devices == 0
+    }
+    cut: set[int] = set()
+    taken: set[int] = set()
+    middle &= divided - batch
+    ends = (roles.vocabularies & divided) - batch - middle
+    for found in (*sorted(middle, key=rank), *sorted(ends, key=order.__getitem__)):
+        if taken.isdisjoint(roles.weights[found]):
+            cut.add(found)
+            taken |= roles.weights[found]
+    if middle.isdisjoint(cut):
+        return None
+    return TensorParallel(frozenset(cut), batch, classes)
+
+
+def _roles(
+    graph: Graph, classes: DimClasses, parameters: list[int], batch: frozenset[int]
+) -> _Roles:
+    """Roles in the forward pass: the first product that reads a parameter tells what it is."""
+    roles = _Roles()
+    read_from = _parameters_read(graph, parameters)
+    told: set[int] = set()
+    for op in graph.ops:
+        if op.kind is not OpKind.COMPUTE or op.rule is None:
+            continue
+        of_examples = [not batch.isdisjoint(classes[value]) for value in op.operands]
+        sources = [
+            frozenset() if mine else read_from[value]
+            for value, mine in zip(op.operands, of_examples, strict=True)
+        ]
+        if op.op_class in _PRODUCTS and len(op.operands) == 2 and sum(of_examples) == 1:
+            weight = of_examples.index(False)
+            new = sources[weight] - told
+            if new:
+                told |= new
+                _note_product(roles, classes, op, weight, new)
+        elif op.op_class is OpClass.GATHER and sources[0] and any(of_examples):
+            _note_table(roles, classes, op, sources[0])
+        elif any(of_examples):
+            summed = _summed(op, classes, of_examples)
+            roles.mixed |= summed
+    return roles
+
+
+def _note_product(
+    roles: _Roles, classes: DimClasses, op: Op, weight: int, parameters: frozenset[int]
+) -> None:
+    """What a product of the batch with one weight makes of the weight's dimensions."""
+    assert op.rule is not None
+    sizes = op.rule.factor_sizes
+    with_batch = {factor for dim in op.rule.operands[1 - weight] for factor in dim}
+    own = major_factors(op.rule.operands[weight], sizes)
+    rows, columns = set(), set()
+    for found, factor in zip(classes[op.operands[weight]], own, strict=True):
+        if factor is None:
+            continue
+        roles.weights[found] |= parameters
+        if factor in op.rule.reduction:
+            rows.add(found)
+        elif factor in with_batch:
+            roles.dealt.add(found)
+        else:
+            columns.add(found)
+    roles.spoiled |= rows & roles.mixed
+    roles.rows |= rows
+    roles.columns |= columns
+    roles.square |= rows & columns
+
+
+def _note_table(roles: _Roles, classes: DimClasses, op: Op, parameters: frozenset[int]) -> None:
+    """The dimension of a table that the batch looks up: the one the result does not have."""
+    kept = {found for value in op.results for found in classes[value]}
+    for found in classes[op.operands[0]]:
+        if found not in kept:
+            roles.looked_up.add(found)
+            roles.weights[found] |= parameters
+
+
+def _summed(op: Op, classes: DimClasses, of_examples: list[bool]) -> set[int]:
+    """Classes that an op sums up within each example."""
+    assert op.rule is not None
+    found = set()
+    for value, factors, mine in zip(op.operands, op.rule.operands, of_examples, strict=True):
+        majors = major_factors(factors, op.rule.factor_sizes)
+        found |= {
+            dim_class
+            for dim_class, factor in zip(classes[value], majors, strict=True)
+            if mine and factor in op.rule.reduction
+        }
+    return found
+
+
+def _parameters_read(graph: Graph, parameters: list[int]) -> list[frozenset[int]]:
+    """Per value, the parameters it was made from, in program order (a loop's way back left out)."""
+    found: list[frozenset[int]] = [frozenset()] * len(graph.values)
+    for value in parameters:
+        found[value] = frozenset({value})
+    for op in graph.ops:
+        read = frozenset[int]().union(*(found[value] for value in op.operands))
+        for value in op.results:
+            found[value] = found[value] | read
+    return found
