@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from autoshard.apply.placed_values import placed_layout
 from autoshard.apply.planned import Plan, propagator_for
 from autoshard.apply.stablehlo.module_file import read_module_file
 from autoshard.apply.stablehlo.read_module import read_module
@@ -514,9 +515,9 @@ def _shown(
 
 
 def _values(solution: Solution) -> dict[str, Any]:
-    graph = solution.graph
+    graph, decoded = solution.graph, solution.decoded
     return {
-        path: solution.encoded.parts.to_sharding(solution.decoded.layouts[value])
+        path: solution.encoded.parts.to_sharding(placed_layout(graph, decoded, value))
         for path, value in graph.value_by_path.items()
         if graph.values[value].shape and not path.startswith("in.") and "<" not in path
     }

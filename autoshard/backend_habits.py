@@ -101,6 +101,15 @@ def sums_after_loops(backend: str) -> bool:
     return backend in ("tpu", "gpu")
 
 
+def scatters_along_one_dimension(backend: str) -> bool:
+    """Whether only a sum that ends cut along one dimension of several takes a reduce-scatter.
+
+    The compilers of TPUs take sums that are scattered onto two dimensions, and those of vectors, by
+    one all-reduce and a cut (seen with libtpu 0.0.42 for a v5e, vectors of a million included).
+    """
+    return backend == "tpu"
+
+
 # Collectives that a machine's compiler starts, computes beside, and waits for later: by machine
 # where one differs from its backend. Seen in training steps compiled by libtpu 0.0.52 with its
 # default flags, on slices of 8 and 16 chips: a v5e gathers beside matrix products; on v5p and v6e

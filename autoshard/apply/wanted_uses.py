@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from autoshard.apply.placed_values import placed_layout
 from autoshard.encoding.encode import Decoded, Encoded
 from autoshard.encoding.way_to_reader import way_to_reader
 from autoshard.graph.program import Graph, OpClass, OpKind
@@ -54,7 +55,7 @@ def wanted_uses(
             for place, layout in enumerate(wanted):
                 found[f"{op.equation}<{place}"] = parts.to_sharding(layout)
         for position, value in enumerate(op.operands):
-            have = decoded.layouts[value]
+            have = placed_layout(graph, decoded, value)
             if not graph.values[value].shape or have == wanted[position]:
                 continue
             if graph.ops[graph.values[value].op].kind is OpKind.FREE:

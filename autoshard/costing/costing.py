@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import sums_by_dimension, widened_bits
+from autoshard.backend_habits import widened_bits
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.local_products import local_products
+from autoshard.costing.sums import Sum, sums_of
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.custom_cost import CustomCost
@@ -341,31 +342,31 @@ class Costing:
         """float64[num_candidates]: seconds of the op's reductions for each of its runs."""
         seconds = np.zeros(len(candidates))
         total = float(sum(graph.values[v].num_bytes for v in op.results))
-        groups: dict[tuple[tuple[Parts, ...], Parts], list[int]] = {}
+        groups: dict[tuple[tuple[str, Parts], ...], list[tuple[int, tuple[int, ...]]]] = {}
         for index, candidate in enumerate(candidates):
             if candidate.streamed is None and (candidate.reduced or candidate.scattered):
-                key = (self.all_reduces(candidate), candidate.scattered)
-                groups.setdefault(key, []).append(index)
-        for (all_reduces, scattered), members in groups.items():
-            num_bytes = np.array([total / self._num_pieces(candidates[i].partial) for i in members])
-            spent = np.zeros(len(members))
-            if scattered:
-                spent += self.model.reduce_scatter_seconds(num_bytes, self.axis_parts(scattered))
-                num_bytes = num_bytes / self.parts.num_shards(scattered)
-            for parts in all_reduces:
-                spent += self.model.all_reduce_seconds(num_bytes, self.axis_parts(parts))
+                sums = self.sums_of(candidate)
+                key = tuple((one.kind, one.parts) for one in sums)
+                groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
+        for key, found in groups.items():
+            spent = np.zeros(len(found))
+            for place, (kind, parts) in enumerate(key):
+                num_bytes = np.array([total / pieces[place] for _, pieces in found])
+                spent += self._sum_seconds(kind, num_bytes, self.axis_parts(parts))
+            members = [index for index, _ in found]
             seconds[members] = spent / [candidates[i].runs_per_sum for i in members]
         return seconds
 
-    def all_reduces(self, candidate: Candidate) -> tuple[Parts, ...]:
-        """Parts of each all-reduce that a candidate takes after what it scatters."""
-        if not candidate.reduced or not sums_by_dimension(self.model.hardware.backend):
-            return (candidate.reduced,) if candidate.reduced else ()
-        left = (
-            tuple(sorted(part for part in parts if part in candidate.reduced))
-            for parts in candidate.summed
-        )
-        return tuple(parts for parts in left if parts)
+    def sums_of(self, candidate: Candidate) -> tuple[Sum, ...]:
+        """The collectives that sum what a candidate leaves partial."""
+        return sums_of(self.model.hardware, self.parts, candidate)
+
+    def _sum_seconds(
+        self, kind: str, num_bytes: FloatArray, axes: tuple[AxisPart, ...]
+    ) -> FloatArray:
+        if kind == "reduce-scatter":
+            return np.asarray(self.model.reduce_scatter_seconds(num_bytes, axes))
+        return np.asarray(self.model.all_reduce_seconds(num_bytes, axes))
 
     def _num_pieces(self, layout: Layout) -> int:
         return self.parts.num_shards(part for dim in layout for part in dim)

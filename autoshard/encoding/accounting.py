@@ -18,6 +18,7 @@ from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.collective import PredictedCollective
 from autoshard.graph.program import Op, OpKind
+from autoshard.layouts import Parts
 from autoshard.plans.plan import HeldTensor, LiveTensor, MemoryUse, PlannedOp
 from autoshard.reshard import Step, StepKind
 from solvers import evaluate
@@ -107,23 +108,43 @@ def _op_account(
             spent += encoded.table(value, bits).step_seconds(step) * repeat
             if step.kind is not StepKind.SLICE:
                 num_bytes = graph.values[value].num_bytes * bits // graph.values[value].bits
-                collectives.append(_collective(costing, encoded, step, num_bytes, op, repeat))
+                collectives.append(_moved(costing, encoded, step, num_bytes, op, repeat))
     return (total - sent) * op.repeat, spent, collectives
 
 
-def _collective(
+def _predicted(
+    costing: Costing,
+    encoded: Encoded,
+    op: Op,
+    *,
+    kind: str,
+    parts: Parts,
+    bytes_per_device: int,
+    count: float,
+) -> PredictedCollective:
+    axes = costing.axis_parts(parts)
+    return PredictedCollective(
+        kind=kind,
+        axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
+        group_size=encoded.parts.num_shards(parts),
+        bytes_per_device=bytes_per_device,
+        count=count,
+        op=_op_text(op),
+    )
+
+
+def _moved(
     costing: Costing, encoded: Encoded, step: Step, num_bytes: int, op: Op, repeat: float
 ) -> PredictedCollective:
     larger = step.after if step.kind is StepKind.ALL_GATHER else step.before
-    pieces = encoded.parts.num_shards(p for dim in larger for p in dim)
-    axes = costing.axis_parts(step.parts)
-    return PredictedCollective(
+    return _predicted(
+        costing,
+        encoded,
+        op,
         kind=step.kind.value,
-        axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
-        group_size=encoded.parts.num_shards(step.parts),
-        bytes_per_device=num_bytes // pieces,
+        parts=step.parts,
+        bytes_per_device=num_bytes // encoded.parts.num_shards(p for dim in larger for p in dim),
         count=repeat,
-        op=_op_text(op),
     )
 
 
@@ -141,22 +162,17 @@ def _reductions(
     candidate = decoded.candidates[op.index]
     if candidate.streamed is not None:
         return
-    pieces = encoded.parts.num_shards(p for dim in candidate.partial for p in dim)
-    scatter = "reduce-scatter" if costing.model.hardware.has_reduce_scatter else "all-reduce"
+    sums = costing.sums_of(candidate) if candidate.reduced or candidate.scattered else ()
     for value in op.results:
-        before = encoded.graph.values[value].num_bytes // pieces
-        after = before // encoded.parts.num_shards(candidate.scattered)
-        sums = [(scatter, candidate.scattered, before)] if candidate.scattered else []
-        sums += [("all-reduce", parts, after) for parts in costing.all_reduces(candidate)]
-        for kind, parts, num_bytes in sums:
-            axes = costing.axis_parts(parts)
-            yield PredictedCollective(
-                kind=kind,
-                axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
-                group_size=encoded.parts.num_shards(parts),
-                bytes_per_device=num_bytes,
+        for one in sums:
+            yield _predicted(
+                costing,
+                encoded,
+                op,
+                kind=one.kind,
+                parts=one.parts,
+                bytes_per_device=encoded.graph.values[value].num_bytes // one.pieces,
                 count=op.repeat / candidate.runs_per_sum,
-                op=_op_text(op),
             )
 
 
@@ -169,16 +185,15 @@ def _in_steps(
         return
     values = [encoded.graph.values[value] for value in (*op.results, *op.operands)]
     for found in messages_of(encoded.parts, op.rule, candidate):
-        axes = costing.axis_parts(found.parts)
-        yield PredictedCollective(
+        bits = costing.sent_bits(values[found.place])
+        yield _predicted(
+            costing,
+            encoded,
+            op,
             kind=found.message.kind,
-            axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
-            group_size=encoded.parts.num_shards(found.parts),
-            bytes_per_device=found.num_elements(encoded.parts)
-            * costing.sent_bits(values[found.place])
-            // 8,
+            parts=found.parts,
+            bytes_per_device=found.num_elements(encoded.parts) * bits // 8,
             count=op.repeat * found.message.count,
-            op=_op_text(op),
         )
 
 

@@ -238,10 +238,9 @@ class _Builder:
         candidate = self.decoded.candidates[op.index]
         if op.collective is not None:
             return [op.collective.kind]
-        has_scatter = self.costing.model.hardware.has_reduce_scatter
-        kinds = ["reduce-scatter" if has_scatter else "all-reduce"] if candidate.scattered else []
-        kinds += ["all-reduce"] if candidate.reduced else []
-        return kinds or ["all-gather"]  # of a product in steps
+        if candidate.streamed is not None or not (candidate.reduced or candidate.scattered):
+            return ["all-gather"]  # of a product in steps
+        return [one.kind for one in self.costing.sums_of(candidate)]
 
     def _task(
         self,

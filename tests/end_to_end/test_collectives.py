@@ -28,3 +28,19 @@ def test_sums_over_cut_dimensions_compile_as_planned(fn: Any, spec: P) -> None:
     ).rows
     assert rows
     assert [row.predicted_bytes for row in rows] == [row.compiled_bytes for row in rows]
+
+
+def test_what_a_scatter_sums_is_summed_and_then_cut() -> None:
+    def gradient(rows: jax.Array, updates: jax.Array) -> Any:
+        return jnp.zeros((64, 32)).at[rows].add(updates)
+
+    rows = jax.ShapeDtypeStruct((4096,), jnp.int32)
+    updates = jax.ShapeDtypeStruct((4096, 32), jnp.float32)
+    cut = P("x")
+    plan = autoshard.optimize(
+        gradient, rows, updates, mesh="x=8", in_shardings=(cut, cut), out_shardings=cut
+    )
+    compiled = plan.jit().lower(rows, updates).compile()
+    found = read_compiled(compiled, plan.data.mesh).collectives
+    assert [(c.kind, c.bytes_per_device) for c in found] == [("all-reduce", 64 * 32 * 4)]
+    assert compare_collectives(plan.data.collectives, found).difference_percent == 0

@@ -9,9 +9,10 @@ import pytest
 
 from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.costing.costing import Costing, cost_model_for, model_dtype
+from autoshard.costing.sums import sums_of
 from autoshard.encoding.encode import Encoder
 from autoshard.graph.program import Graph, Op, OpKind
-from autoshard.graph.rule import Rule
+from autoshard.graph.rule import Dims, Rule
 from cost_models import AxisPart, get_hardware
 from tests.planner.graphs import Program, encoder_for, parts_of
 
@@ -165,9 +166,63 @@ def test_sums_over_two_cut_dimensions_are_taken_one_by_one_on_hosts_and_at_once_
     candidates = CandidateMaker(parts_of("x=2,y=4")).of_rule(rule)
     (both,) = (c for c in candidates if c.operands == (((0,), (1,)),))
     sums = {
-        hardware: Costing(
-            cost_model_for(get_hardware(hardware), parts_of("x=2,y=4")), parts_of("x=2,y=4")
-        ).all_reduces(both)
+        hardware: tuple(
+            one.parts for one in sums_of(get_hardware(hardware), parts_of("x=2,y=4"), both)
+        )
         for hardware in HARDWARE
     }
     assert sums == {"cpu-host": ((0,), (1,)), "tpu-v5p": ((0, 1),), "h100": ((0, 1),)}
+
+
+def ended(shape: tuple[int, ...], *result: tuple[int, ...]) -> Candidate:
+    """A sum over the first dimension of a tensor, cut by all of a mesh x=2,y=4, ending so."""
+    dims: Dims = tuple((d,) for d in range(len(shape)))
+    rule = Rule(shape, (dims,), (dims[1:],), reduction=frozenset({0}))
+    candidates = CandidateMaker(parts_of("x=2,y=4")).of_rule(rule)
+    whole = ((0, 1), *((),) * (len(shape) - 1))
+    (found,) = (c for c in candidates if c.operands == (whole,) and c.results == (result,))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("candidate", "on_tpu", "on_gpu"),
+    [
+        (ended((8, 16, 16), (0, 1), ()), ["reduce-scatter"], ["reduce-scatter"]),
+        (ended((8, 16, 16), (), (1,)), ["reduce-scatter", "all-reduce"], None),
+        (ended((8, 16, 16), (0,), (1,)), ["all-reduce"], ["reduce-scatter"]),
+        (ended((8, 16), (0, 1)), ["all-reduce"], ["reduce-scatter"]),
+    ],
+)
+def test_tpus_scatter_sums_of_matrices_along_one_dimension_only(
+    candidate: Candidate, on_tpu: list[str], on_gpu: list[str] | None
+) -> None:
+    parts = parts_of("x=2,y=4")
+    for hardware, kinds in (("tpu-v5e", on_tpu), ("h100", on_gpu or on_tpu)):
+        sums = sums_of(get_hardware(hardware), parts, candidate)
+        assert [one.kind for one in sums] == kinds
+        assert {part for one in sums for part in one.parts} == {0, 1}
+        assert sums[0].pieces == 1
+
+
+def test_a_sum_is_scattered_before_the_rest_is_reduced() -> None:
+    parts = parts_of("x=2,y=4")
+    scattered, reduced = sums_of(get_hardware("tpu-v5e"), parts, ended((8, 16, 16), (), (1,)))
+    assert (scattered.pieces, reduced.pieces) == (1, 4)
+
+
+def test_a_sum_that_a_tpu_cannot_scatter_costs_as_much_as_one_that_stays_whole() -> None:
+    program = Program()
+    graph = program.graph(program.sum(program.argument(16, 16, 8)))
+    op = next(op for op in graph.ops if op.name == "reduce")
+    assert op.rule is not None
+    costing = Costing(
+        cost_model_for(get_hardware("tpu-v5e"), parts_of("x=2,y=4")), parts_of("x=2,y=4")
+    )
+    candidates = CandidateMaker(costing.parts).of_rule(op.rule)
+    seconds = {
+        c.results[0]: s
+        for c, s in zip(candidates, costing.reduction_seconds(graph, op, candidates), strict=True)
+        if c.operands == (((), (), (0, 1)),)
+    }
+    whole, one, two = (seconds[end] for end in (((), ()), ((0, 1), ()), ((0,), (1,))))
+    assert one < two == whole
