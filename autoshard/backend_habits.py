@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autoshard.graph.fusing import AS_ON_CPU, EXPENSIVE, Fusing
+
 if TYPE_CHECKING:
     from cost_models import Hardware
 
@@ -63,13 +65,38 @@ def copies_convolution_gradients(backend: str) -> bool:
     return backend == "cpu"
 
 
-def recomputes_in_fusions(backend: str) -> bool:
-    """Whether an expensive element-wise op is computed again in each reader it is fused with.
+_FUSING = {
+    "tpu": Fusing(kept=frozenset(), with_products=True, one_hot_scatters=True),
+    "gpu": Fusing(kept=EXPENSIVE - {"exponential", "divide"}, with_gathers=True),
+}
 
-    TPUs do: with the exponentials of softmax and loss kept, the peak of a GPT step on eight v5e
-    came out 79 % above that of libtpu 0.0.52; without, it is still 50 % above.
+
+def fusing(backend: str) -> Fusing:
+    """What a backend computes together.
+
+    Seen in buffer assignments of training steps: libtpu 0.0.42 for a v5e computes a product's
+    operands and what follows it with the product, again and again if need be (a layer of the MLP
+    keeps one tensor: its sums with the bias added; a softmax keeps its masked scores, in float32;
+    a conversion to wider elements is left to what reads them).
+    The CUDA plugin 0.10.2 for an H100 computes softmaxes again from their scores, and keeps
+    `tanh`; it takes a label's logit from the product's result, and no float32 copy is there.
     """
-    return backend == "tpu"
+    return _FUSING.get(backend, AS_ON_CPU)
+
+
+# Bytes of memory on the chip in which temporaries lie, by machine: of the 128 MiB of vector memory
+# that a v5e has, libtpu 0.0.42 hands out 112 (the buffer assignments of all programs looked at).
+_ON_CHIP_BYTES = {"tpu-v5e": 112 * 2**20}
+
+
+def on_chip_bytes(machine: Hardware) -> int:
+    """Bytes of temporaries for which the compiler finds room on the chip.
+
+    It puts there what is read soon, and moves what is read much later to device memory and back;
+    of two models on a v5e it filled 109 of 117 MB at the peak of device memory. Arguments stay in
+    device memory.
+    """
+    return _ON_CHIP_BYTES.get(machine.name, 0)
 
 
 def turns_gathers(backend: str) -> bool:
@@ -79,6 +106,16 @@ def turns_gathers(backend: str) -> bool:
     bytes at that time, for float32[64, 128, 256] over 4 devices).
     """
     return backend == "cpu"
+
+
+def keeps_order_of_gathers(backend: str) -> bool:
+    """Whether what is moved and then transposed is used as it came, and all beside it copied.
+
+    With the weight gradients of an MLP gathered before they are transposed, libtpu 0.0.42 for a
+    v5e copied weights and both moments of Adam into the gradients' dimension order, and the new
+    ones back. With products that end in pieces it chose their order itself, and copied nothing.
+    """
+    return backend == "tpu"
 
 
 def sums_by_dimension(backend: str) -> bool:

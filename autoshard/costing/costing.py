@@ -102,16 +102,23 @@ class Costing:
         """
         axes = self.axis_parts(parts)
         if kind is StepKind.SLICE:
-            return np.asarray(
-                self.model.compute_seconds(
-                    np.zeros_like(num_bytes), 2.0 * num_bytes, "float32", OpClass.COPY.value
-                )
-            )
+            return self.copy_seconds(2.0 * num_bytes)
         if kind is StepKind.ALL_GATHER:
             return np.asarray(self.model.all_gather_seconds(num_bytes, axes))
         if kind is StepKind.ALL_TO_ALL:
             return np.asarray(self.model.all_to_all_seconds(num_bytes, axes))
         return np.asarray(self.model.permute_seconds(num_bytes, axes))
+
+    def copy_seconds(self, num_bytes: FloatArray) -> FloatArray:
+        """Seconds that copies take which read and write so many bytes together.
+
+        Args:
+            num_bytes: float64[n].
+        """
+        no_flops = np.zeros_like(num_bytes)
+        return np.asarray(
+            self.model.compute_seconds(no_flops, num_bytes, "float32", OpClass.COPY.value)
+        )
 
     def candidate_seconds(
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]

@@ -2,7 +2,9 @@
 
 One node per op, one choice per candidate. A node costs the op's own time; an edge costs the
 reshard of one operand. A value that several ops read has a node too: the sharding it is read in.
-Memory terms hold bytes per device over op indices. Costs are picoseconds.
+Memory terms hold bytes per device over op indices. Where temporaries may lie in memory on the chip,
+the limit is that much higher once the program runs; arguments alone keep to it as it is. Costs are
+picoseconds.
 Encode and decode are a pair: `decode(encoded, result.choices)`.
 """
 
@@ -18,6 +20,8 @@ import numpy.typing as npt
 
 from autoshard.backend_habits import (
     copies_convolution_gradients,
+    keeps_order_of_gathers,
+    on_chip_bytes,
     temporary_overhead,
     turns_gathers,
 )
@@ -45,7 +49,7 @@ from autoshard.sharding import format_sharding
 from autoshard.wishes.pinned import Pin
 from autoshard.wishes.ties import Tie, TiedTensor, constrained_arguments, refuse_clashes, unequal
 from autoshard.wishes.wishes import Wishes as Wishes
-from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem
+from solvers import FORBIDDEN, Edge, EdgeMemory, MemoryLimit, NodeMemory, Problem
 
 IntArray = npt.NDArray[np.int64]
 
@@ -71,6 +75,7 @@ class Encoded:
     read_bits: ReadBits
     reads: tuple[SharedRead, ...] = ()  # per node after those of ops
     sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
+    on_chip_bytes: int = 0  # of what the terms hold, taken to lie in no device memory
 
     def table(self, value: int, bits: int) -> ReshardTable:
         """Reshards of a value, with so many bits of an element sent."""
@@ -158,12 +163,14 @@ class Encoder:
         edges += self._sums_in_loops(sums, node_by_op)
         exposed = (self._exposed(op, own_costs[op.index], hidden) for op in nodes)
         free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
+        limit, on_chip = self.memory_limit, on_chip_bytes(self.costing.model.hardware)
         problem = Problem(
             node_costs=(*exposed, *free),
             edges=tuple(edges),
             node_memory=tuple(self._node_memory(node_by_op)),
             edge_memory=tuple(copies),
-            memory_limit=self.memory_limit,
+            memory_limit=None if limit is None else limit + on_chip,
+            memory_limits=() if limit is None or not on_chip else (MemoryLimit(0, 1, limit),),
         )
         return Encoded(
             problem,
@@ -176,6 +183,7 @@ class Encoder:
             self._read_bits,
             reads,
             sums,
+            on_chip,
         )
 
     def _sums_in_loops(self, sums: SumsAfterLoops, node_by_op: Mapping[int, int]) -> Iterator[Edge]:
@@ -306,6 +314,8 @@ class Encoder:
                     if shared.all():
                         continue
                     costs = np.where(shared, 0, costs)
+                if op.name == "transpose" and keeps_order_of_gathers(self._backend):
+                    costs = costs + self._copied_into_order(op, table, rows, columns, value)
                 edges.append(Edge(node, node_by_op[op.index], costs))
                 copy = self._copy(op, table, rows, columns, value, bits)
                 if copy is not None:
@@ -382,9 +392,7 @@ class Encoder:
                 self._temporary(tensor) * bits // (tensor.bits * pieces),
                 (len(rows), len(columns)),
             )
-            if id(table) not in self._moves:
-                self._moves[id(table)] = _moves_data(table)
-            moved = self._moves[id(table)][np.ix_(rows, columns)]
+            moved = self._moved(table, rows, columns)
             found = ((table, rows, columns), np.where(moved, local, 0).astype(np.int64))
             self._costs[key] = found
         return found[1] if found[1].any() else None
@@ -412,6 +420,27 @@ class Encoder:
             self._costs[key] = known
         if known[1].any():
             yield EdgeMemory(edge, time, time + 1, known[1])
+
+    def _copied_into_order(
+        self, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
+    ) -> IntArray:
+        """int64[num_rows, num_columns]: what a copy costs of what is moved and then transposed."""
+        key = (id(table), id(rows), id(columns), hash(("order", op.repeat)))
+        found = self._costs.get(key)
+        if found is None:
+            num_bytes = 2.0 * self.graph.values[value].num_bytes / self._pieces(table)[columns]
+            seconds = self.costing.copy_seconds(num_bytes) * op.repeat
+            moved = self._moved(table, rows, columns)
+            found = ((table, rows, columns), np.where(moved, _picoseconds(seconds), 0))
+            self._costs[key] = found
+        return found[1]
+
+    def _moved(
+        self, table: ReshardTable, rows: IntArray, columns: IntArray
+    ) -> npt.NDArray[np.bool_]:
+        if id(table) not in self._moves:
+            self._moves[id(table)] = _moves_data(table)
+        return self._moves[id(table)][np.ix_(rows, columns)]
 
     def _outgrown_bytes(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
@@ -550,9 +579,12 @@ class Encoder:
         cache: dict[tuple[int, int, int], tuple[object, IntArray]] = {}
         for value in self.graph.values:
             start, stop = self.buffers.intervals[value.index]
-            if stop <= start or value.index in self._reused or value.op not in node_by_op:
-                continue
             op = self.graph.ops[value.op]
+            is_summed = op.op_class is OpClass.MATMUL and not self.buffers.is_stored[value.index]
+            if value.index in self._reused or value.op not in node_by_op:
+                continue
+            if stop <= start and not is_summed:
+                continue
             candidates = self._candidates[op.index]
             place = op.results.index(value.index)
             held = value.num_bytes if op.kind is OpKind.ARGUMENT else self._temporary(value)
@@ -565,7 +597,10 @@ class Encoder:
                 usage = held // np.array(pieces, dtype=np.int64)
                 cache[key] = (candidates, usage)
             usage = cache[key][1]
-            terms.append(NodeMemory(node_by_op[op.index], start, stop, usage))
+            if is_summed:  # what it is written as comes after the sum: until then all is held
+                start, usage = op.index, np.zeros_like(usage)
+            else:
+                terms.append(NodeMemory(node_by_op[op.index], start, stop, usage))
             terms += self._layout_copies(node_by_op[op.index], op, candidates)
             partial = self._partial_bytes(op, candidates, held, usage)
             if partial is not None:

@@ -1,42 +1,22 @@
 """Which values take a buffer of their own, and from when to when.
 
-The compiler fuses cheap ops into their readers and renames a buffer instead of copying it for a
+The compiler fuses cheap ops with others (`fusing`) and renames a buffer instead of copying it for a
 reshape. A fused value takes no memory, but keeps what it is computed from alive until its own last
 reader. Times are op indices; an interval `[start, stop)` is half-open.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autoshard.graph.fusing import AS_ON_CPU, Fusing
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 _FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 _READS_FUSED = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING, OpClass.REDUCE})
 _RENAMES = frozenset({"reshape", "bitcast_convert", "transpose", "optimization_barrier"})
-_EXPENSIVE = frozenset(  # XLA for hosts does not compute these twice to save a buffer
-    [
-        "exponential",
-        "exponential_minus_one",
-        "log",
-        "log_plus_one",
-        "logistic",
-        "power",
-        "tanh",
-        "sine",
-        "cosine",
-        "tan",
-        "atan2",
-        "divide",
-        "remainder",
-        "cbrt",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "lgamma",
-        "digamma",
-    ]
-)
+_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +36,16 @@ class Buffers:
     last_use: tuple[int, ...]
 
 
-def find_buffers(graph: Graph, *, recomputes: bool = False) -> Buffers:
+def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     """Decide storage and live ranges of all values of a program.
 
     Args:
         graph: The program.
-        recomputes: Whether the compiler would rather compute an exponential or a quotient again in
-            each of its readers than keep it.
+        fusing: What the compiler computes together.
     """
     consumers = consumers_of(graph)
-    stored = [_is_stored(graph, consumers, value.index, recomputes) for value in graph.values]
+    written = _written_by_products(graph, consumers) if fusing.with_products else {}
+    stored = [_is_stored(graph, consumers, value.index, fusing, written) for value in graph.values]
     owner = _owners(graph, stored, consumers)
     last = _last_uses(graph, stored, consumers)
     end = len(graph.ops)
@@ -97,18 +77,109 @@ def consumers_of(graph: Graph) -> list[list[int]]:
     return consumers
 
 
-def _is_stored(graph: Graph, consumers: list[list[int]], value: int, recomputes: bool) -> bool:
+def _is_stored(
+    graph: Graph,
+    consumers: list[list[int]],
+    value: int,
+    fusing: Fusing,
+    written: Mapping[int, int],
+) -> bool:
     op = graph.ops[graph.values[value].op]
     if op.kind is OpKind.FREE or not graph.values[value].shape:
         return False
-    if op.kind is not OpKind.COMPUTE or op.op_class not in _FUSIBLE or _is_stored_constant(op):
-        return True
-    if op.name == "dynamic_update_slice":
-        return True
     readers = [graph.ops[index] for index in consumers[value]]
-    if any(r.kind is not OpKind.COMPUTE or r.op_class not in _READS_FUSED for r in readers):
+    if value in written:
+        is_reduced_only = all(reader.op_class is OpClass.REDUCE for reader in readers)
+        return written[value] == value and not (readers and is_reduced_only)
+    if not _is_fusible(graph, op, fusing):
         return True
-    return not recomputes and op.name in _EXPENSIVE and len(readers) > 1
+    if not all(_reads_fused(reader, fusing) for reader in readers):
+        return True
+    return op.name in fusing.kept and len(readers) > 1
+
+
+def _is_fusible(graph: Graph, op: Op, fusing: Fusing) -> bool:
+    if op.kind is not OpKind.COMPUTE or _is_stored_constant(op):
+        return False
+    if op.op_class is OpClass.SCATTER:
+        return fusing.one_hot_scatters and _is_one_hot(graph, op)
+    return op.op_class in _FUSIBLE and op.name != "dynamic_update_slice"
+
+
+def _reads_fused(reader: Op, fusing: Fusing) -> bool:
+    if reader.kind is not OpKind.COMPUTE:
+        return False
+    if reader.op_class in _PRODUCTS:
+        return fusing.with_products
+    if reader.op_class is OpClass.GATHER:
+        return fusing.with_gathers
+    return reader.op_class in _READS_FUSED
+
+
+def _is_one_hot(graph: Graph, op: Op) -> bool:
+    """Whether a scatter changes one element of each row along one dimension."""
+    if op.name != "scatter" or len(op.operands) != 3:
+        return False
+    operand, _, updates = (graph.values[value].shape for value in op.operands)
+    if len(operand) != len(updates):
+        return False
+    other = [size for whole, size in zip(operand, updates, strict=True) if whole != size]
+    return other == [1]
+
+
+def _written_by_products(graph: Graph, consumers: list[list[int]]) -> dict[int, int]:
+    """What is written in the place of each product, and of each value on the way from it.
+
+    A product goes on with the element-wise ops that alone read what is there so far, if all else
+    that they need is there before; what adds two products up belongs to the later of them.
+    """
+    there = _available(graph)
+    written: dict[int, int] = {}
+    for product in reversed(graph.ops):
+        if product.op_class not in _PRODUCTS or len(product.results) != 1:
+            continue
+        way = [product.results[0]]
+        while (made := _goes_on(graph, consumers, way[-1], product, there)) is not None:
+            if made in written:
+                break
+            way.append(made)
+        while len(way) > 1 and _is_widening(graph, way[-1]):  # what reads it does that
+            way.pop()
+        written.update(dict.fromkeys(way, way[-1]))
+    return written
+
+
+def _goes_on(
+    graph: Graph, consumers: list[list[int]], value: int, product: Op, there: Sequence[int]
+) -> int | None:
+    """What the one element-wise reader of a value makes of it, if a product can do that at once."""
+    if len(consumers[value]) != 1:
+        return None
+    reader = graph.ops[consumers[value][0]]
+    is_elementwise = reader.kind is OpKind.COMPUTE and reader.op_class is OpClass.ELEMENTWISE
+    if not is_elementwise or reader.region != product.region or len(reader.results) != 1:
+        return None
+    if graph.values[reader.results[0]].shape != graph.values[value].shape:
+        return None
+    others = [operand for operand in reader.operands if operand != value]
+    return reader.results[0] if all(there[o] < product.index for o in others) else None
+
+
+def _is_widening(graph: Graph, value: int) -> bool:
+    op = graph.ops[graph.values[value].op]
+    return op.name == "convert" and graph.values[op.operands[0]].bits < graph.values[value].bits
+
+
+def _available(graph: Graph) -> list[int]:
+    """Per value, the last op that has to be run for it and is fused with nothing."""
+    there = [0] * len(graph.values)
+    for op in graph.ops:
+        time = op.index
+        if op.kind is OpKind.FREE or (op.kind is OpKind.COMPUTE and op.op_class in _FUSIBLE):
+            time = max((there[value] for value in op.operands), default=0)
+        for value in op.results:
+            there[value] = time
+    return there
 
 
 def _is_stored_constant(op: Op) -> bool:

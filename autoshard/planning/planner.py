@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import overlaps_on, recomputes_in_fusions, widened_bits
+from autoshard.backend_habits import fusing, overlaps_on, widened_bits
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.manual_borders import with_borders_on
 from autoshard.candidates.op_candidates import read_pins
@@ -163,7 +163,7 @@ def plan_graph(
     clock = stages or Stages()
     graph = with_borders_on(_as_kept(graph, hardware.backend), mesh)
     with clock.time("buffers"):
-        buffers = find_buffers(graph, recomputes=recomputes_in_fusions(hardware.backend))
+        buffers = find_buffers(graph, fusing(hardware.backend))
     wishes = carried_on_other_meshes(wishes, mesh)
     parts = parts_for(graph, mesh, wishes)
     overlaps = options.overlap and overlaps_on(hardware)
@@ -450,4 +450,4 @@ def solve_again(
 
 def replace_costs(problem: Problem, node_costs: tuple[npt.NDArray[np.int64], ...]) -> Problem:
     """The same problem with other node costs and no memory limit."""
-    return replace(problem, node_costs=node_costs, memory_limit=None)
+    return replace(problem, node_costs=node_costs, memory_limit=None, memory_limits=())

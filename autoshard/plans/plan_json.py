@@ -49,6 +49,7 @@ _ADDED_LATER = frozenset(
     {
         "Baseline.overlapped_seconds",
         "MemoryUse.held",
+        "MemoryUse.on_chip_bytes",
         "PlanData.mesh_search",
         "PlanData.overlapped_seconds",
         "SolverFacts.overlap",

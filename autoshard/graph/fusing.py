@@ -1,0 +1,35 @@
+"""Which ops a compiler computes together with others, so that what lies between takes no memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EXPENSIVE = frozenset(
+    """exponential exponential_minus_one log log_plus_one logistic power tanh sine cosine tan atan2
+    divide remainder cbrt erf erf_inv erfc lgamma digamma""".split()
+)
+"""Element-wise ops that take several instructions for one element."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusing:
+    """What a compiler does beyond fusing element-wise ops with one another and with reductions.
+
+    Args:
+        kept: Names of element-wise ops whose result is kept where several ops read it; others are
+            computed again in each of them.
+        with_products: Whether a product computes its element-wise operands, and goes on with the
+            element-wise ops that alone read its result.
+        with_gathers: Whether a gather computes those elements that it takes, and no others.
+        one_hot_scatters: Whether a scatter of one element per row compares positions instead, and
+            so is element-wise.
+    """
+
+    kept: frozenset[str] = EXPENSIVE
+    with_products: bool = False
+    with_gathers: bool = False
+    one_hot_scatters: bool = False
+
+
+AS_ON_CPU = Fusing()
+"""What XLA does for host CPUs, and is taken to do where nothing else was seen."""

@@ -1,0 +1,118 @@
+"""Which values take memory, by what a compiler computes together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoshard.backend_habits import fusing
+from autoshard.graph.buffers import find_buffers
+from autoshard.graph.program import Graph, OpClass
+from autoshard.graph.rule import Rule
+from tests.planner.graphs import Program
+
+
+def stored(graph: Graph, backend: str) -> set[str]:
+    """Names of the ops, with their place among those of that name, whose results take memory."""
+    is_stored = find_buffers(graph, fusing(backend)).is_stored
+    seen: dict[str, int] = {}
+    found = set()
+    for op in graph.ops:
+        if op.results and op.name != "argument":
+            seen[op.name] = seen.get(op.name, 0) + 1
+            if is_stored[op.results[0]]:
+                found.add(f"{op.name} {seen[op.name]}")
+    return found
+
+
+def two_layers() -> Graph:
+    """Product, bias, activation, product."""
+    program = Program()
+    x, w, b, v = (program.argument(64, 64) for _ in range(4))
+    added = program.elementwise(program.matmul(x, w), b, name="add")
+    return program.graph(program.matmul(program.elementwise(added, name="tanh"), v), added)
+
+
+def test_a_tpu_keeps_of_a_layer_its_sums_with_the_bias_added() -> None:
+    assert stored(two_layers(), "tpu") == {"add 1", "dot_general 2"}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_elsewhere_a_product_and_what_the_next_one_reads_are_kept(backend: str) -> None:
+    assert stored(two_layers(), backend) == {"dot_general 1", "add 1", "tanh 1", "dot_general 2"}
+
+
+def test_two_products_that_are_added_up_are_written_as_one_by_the_later() -> None:
+    program = Program()
+    x, w, v = (program.argument(64, 64) for _ in range(3))
+    total = program.elementwise(program.matmul(x, w), program.matmul(x, v))
+    graph = program.graph(program.matmul(total, w), total)
+    assert stored(graph, "tpu") == {"dot_general 1", "add 1", "dot_general 3"}
+
+
+def test_a_product_does_not_wait_for_what_comes_later() -> None:
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    early = program.matmul(x, w)
+    late = program.matmul(program.matmul(x, x), w)
+    read_twice = program.graph(program.elementwise(early, late), late)
+    assert stored(read_twice, "tpu") == {
+        "dot_general 1",
+        "dot_general 2",
+        "dot_general 3",
+        "add 1",
+    }
+
+
+def widened_scores() -> Graph:
+    """A bfloat16 product, converted to float32, of which a maximum and an exponential are taken."""
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    made = program.matmul(x, w)
+    program.values[made] = replace(program.values[made], dtype="bf16", bits=16)
+    wide = program.elementwise(made, name="convert")
+    return program.graph(program.sum(wide), program.sum(program.elementwise(wide, name="sine")))
+
+
+def test_a_tpu_leaves_the_widening_of_a_product_to_what_reads_it() -> None:
+    assert stored(widened_scores(), "tpu") == {"dot_general 1", "reduce 1", "reduce 2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept_on"),
+    [("tanh", {"cpu", "gpu"}), ("exponential", {"cpu"}), ("divide", {"cpu"}), ("negate", set())],
+)
+def test_what_several_ops_read_is_kept_or_made_again(name: str, kept_on: set[str]) -> None:
+    program = Program()
+    made = program.elementwise(program.argument(64, 64), name=name)
+    graph = program.graph(program.sum(made), program.sum(made))
+    found = {backend for backend in ("cpu", "gpu", "tpu") if f"{name} 1" in stored(graph, backend)}
+    assert found == kept_on
+
+
+@pytest.mark.parametrize(("updates", "is_kept"), [((64, 1), False), ((64, 2), True)])
+def test_a_tpu_compares_positions_where_one_element_of_a_row_changes(
+    updates: tuple[int, ...], *, is_kept: bool
+) -> None:
+    program = Program()
+    zeros, rows, update = program.zeros(64, 512), program.argument(64, 1), program.zeros(*updates)
+    rule = Rule((64,), (((0,), ()), ((0,), ()), ((0,), ())), (((0,), ()),))
+    (made,) = program.compute("scatter", (zeros, rows, update), [(64, 512)], rule, OpClass.SCATTER)
+    graph = program.graph(program.sum(made))
+    assert ("scatter 1" in stored(graph, "tpu")) == is_kept
+    assert "scatter 1" in stored(graph, "gpu")
+
+
+def gathered_scores() -> Graph:
+    program = Program()
+    made = program.elementwise(program.argument(64, 512), name="negate")
+    rows = program.argument(64)
+    rule = Rule((64,), (((0,), ()), ((0,),)), (((0,),),))
+    (taken,) = program.compute("gather", (made, rows), [(64,)], rule, OpClass.GATHER)
+    return program.graph(taken)
+
+
+@pytest.mark.parametrize(("backend", "is_kept"), [("cpu", True), ("gpu", False), ("tpu", True)])
+def test_a_gpu_computes_only_what_a_gather_takes(backend: str, *, is_kept: bool) -> None:
+    assert ("negate 1" in stored(gathered_scores(), backend)) == is_kept
