@@ -6,6 +6,7 @@ for jaxlib 0.10.2 on CPU; `experiments/fidelity.py` measures them again.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autoshard.graph.fusing import AS_ON_CPU, EXPENSIVE, Fusing
@@ -65,28 +66,32 @@ def copies_convolution_gradients(backend: str) -> bool:
     return backend == "cpu"
 
 
+_ON_TPU = Fusing(kept=frozenset(), with_products=True, from_wider=False, one_hot_scatters=True)
 _FUSING = {
-    "tpu": Fusing(kept=frozenset(), with_products=True, one_hot_scatters=True),
-    "gpu": Fusing(kept=EXPENSIVE - {"exponential", "divide"}, with_gathers=True),
+    "tpu-v5e": replace(_ON_TPU, from_wider=True),
+    "tpu": _ON_TPU,
+    "gpu": Fusing(kept=EXPENSIVE - {"exponential", "divide"}, with_gathers=True, into_addends=True),
 }
 
 
-def fusing(backend: str) -> Fusing:
-    """What a backend computes together.
+def fusing(machine: Hardware) -> Fusing:
+    """What a machine's compiler computes together.
 
-    Seen in buffer assignments of training steps: libtpu 0.0.42 for a v5e computes a product's
-    operands and what follows it with the product, again and again if need be (a layer of the MLP
-    keeps one tensor: its sums with the bias added; a softmax keeps its masked scores, in float32;
-    a conversion to wider elements is left to what reads them).
-    The CUDA plugin 0.10.2 for an H100 computes softmaxes again from their scores, and keeps
-    `tanh`; it takes a label's logit from the product's result, and no float32 copy is there.
+    Seen in buffer assignments of training steps: libtpu 0.0.42 computes a product's operands and
+    what follows it with the product, again and again if need be (a layer of the MLP keeps one
+    tensor: its sums with the bias added; a softmax keeps its masked scores, in float32; a
+    conversion to wider elements is left to what reads them). For a v5e that holds for the weights
+    of a softmax too; for a v5p they are written, in bfloat16. The CUDA plugin 0.10.2 for an H100
+    computes softmaxes again from their scores, and keeps `tanh`; it takes a label's logit from the
+    product's result, with no float32 copy, and adds the label's gradient in place.
     """
-    return _FUSING.get(backend, AS_ON_CPU)
+    return _FUSING.get(machine.name, _FUSING.get(machine.backend, AS_ON_CPU))
 
 
 # Bytes of memory on the chip in which temporaries lie, by machine: of the 128 MiB of vector memory
-# that a v5e has, libtpu 0.0.42 hands out 112 (the buffer assignments of all programs looked at).
-_ON_CHIP_BYTES = {"tpu-v5e": 112 * 2**20}
+# that a v5e has, libtpu 0.0.42 hands out 112 (the buffer assignments of all programs looked at);
+# of the 64 MiB of a v5p, 48.
+_ON_CHIP_BYTES = {"tpu-v5e": 112 * 2**20, "tpu-v5p": 48 * 2**20}
 
 
 def on_chip_bytes(machine: Hardware) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from autoshard.graph.fusing import AS_ON_CPU, Fusing
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
@@ -45,8 +46,9 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     """
     consumers = consumers_of(graph)
     written = _written_by_products(graph, consumers) if fusing.with_products else {}
-    stored = [_is_stored(graph, consumers, value.index, fusing, written) for value in graph.values]
-    owner = _owners(graph, stored, consumers)
+    addends = _scattered_into(graph, consumers) if fusing.into_addends else {}
+    stored = _stored(graph, consumers, fusing, written, addends)
+    owner = _owners(graph, stored, consumers, addends)
     last = _last_uses(graph, stored, consumers)
     end = len(graph.ops)
     intervals = []
@@ -77,6 +79,38 @@ def consumers_of(graph: Graph) -> list[list[int]]:
     return consumers
 
 
+def _stored(
+    graph: Graph,
+    consumers: list[list[int]],
+    fusing: Fusing,
+    written: Mapping[int, int],
+    addends: Mapping[int, int],
+) -> list[bool]:
+    """Per value, whether it has a buffer."""
+    kept = {*addends, *addends.values()}
+    in_place = {
+        operand
+        for total, addend in addends.items()
+        for operand in graph.ops[graph.values[total].op].operands
+        if operand != addend
+    }
+    stored: list[bool] = []
+    made_of: list[int] = []  # per value, the widest elements of its shape it is computed from
+    for value in graph.values:
+        index = value.index
+        is_stored = index not in in_place and (
+            index in kept or _is_stored(graph, consumers, index, fusing, written)
+        )
+        operands = graph.ops[value.op].operands
+        same = [made_of[v] for v in operands if v < index and graph.values[v].shape == value.shape]
+        widest = max(same, default=0)
+        if not is_stored and not fusing.from_wider and widest > value.bits:
+            is_stored = any(graph.ops[reader].op_class in _PRODUCTS for reader in consumers[index])
+        stored.append(is_stored)
+        made_of.append(value.bits if is_stored else widest)
+    return stored
+
+
 def _is_stored(
     graph: Graph,
     consumers: list[list[int]],
@@ -93,7 +127,7 @@ def _is_stored(
         return written[value] == value and not (readers and is_reduced_only)
     if not _is_fusible(graph, op, fusing):
         return True
-    if not all(_reads_fused(reader, fusing) for reader in readers):
+    if not all(_reads_fused(graph, value, reader, fusing) for reader in readers):
         return True
     return op.name in fusing.kept and len(readers) > 1
 
@@ -106,14 +140,32 @@ def _is_fusible(graph: Graph, op: Op, fusing: Fusing) -> bool:
     return op.op_class in _FUSIBLE and op.name != "dynamic_update_slice"
 
 
-def _reads_fused(reader: Op, fusing: Fusing) -> bool:
+def _reads_fused(graph: Graph, value: int, reader: Op, fusing: Fusing) -> bool:
     if reader.kind is not OpKind.COMPUTE:
         return False
     if reader.op_class in _PRODUCTS:
         return fusing.with_products
     if reader.op_class is OpClass.GATHER:
-        return fusing.with_gathers
+        taken = prod(graph.values[reader.results[0]].shape)
+        return fusing.with_gathers and taken < prod(graph.values[value].shape)
     return reader.op_class in _READS_FUSED
+
+
+def _scattered_into(graph: Graph, consumers: list[list[int]]) -> dict[int, int]:
+    """By sum of a scatter into zeros and something else, what that is; nothing else reads it."""
+    found: dict[int, int] = {}
+    for op in graph.ops:
+        if op.name != "add" or op.kind is not OpKind.COMPUTE or len(op.operands) != 2:
+            continue
+        for scattered, addend in (op.operands, op.operands[::-1]):
+            maker = graph.ops[graph.values[scattered].op]
+            if maker.name != "scatter" or consumers[scattered] != [op.index]:
+                continue
+            zeros = graph.ops[graph.values[maker.operands[0]].op]
+            is_made = graph.ops[graph.values[addend].op].kind is OpKind.COMPUTE
+            if zeros.kind is OpKind.FREE and is_made and consumers[addend] == [op.index]:
+                found[op.results[0]] = addend
+    return found
 
 
 def _is_one_hot(graph: Graph, op: Op) -> bool:
@@ -191,7 +243,9 @@ def _is_loop_back_value(value: int, reader: Op) -> bool:
     return reader.name == "while" and value in reader.operands[1:]
 
 
-def _owners(graph: Graph, stored: list[bool], consumers: list[list[int]]) -> list[int]:
+def _owners(
+    graph: Graph, stored: list[bool], consumers: list[list[int]], addends: Mapping[int, int]
+) -> list[int]:
     """Whose buffer each value lives in.
 
     Renamed values live in their operand's, what a loop body returns in that of its carry, what the
@@ -199,6 +253,8 @@ def _owners(graph: Graph, stored: list[bool], consumers: list[list[int]]) -> lis
     what it updates, unless that is still read afterwards.
     """
     owner = list(range(len(graph.values)))
+    for total, addend in addends.items():
+        owner[total] = addend
     for op in graph.ops:
         if op.kind is OpKind.JOIN and op.name == "while" and len(op.operands) > 1:
             back = op.operands[1]

@@ -20,14 +20,18 @@ class Fusing:
             computed again in each of them.
         with_products: Whether a product computes its element-wise operands, and goes on with the
             element-wise ops that alone read its result.
-        with_gathers: Whether a gather computes those elements that it takes, and no others.
+        from_wider: Whether a product computes also such operands as are made of wider elements.
+        with_gathers: Whether a gather of fewer elements than there are computes those it takes.
+        into_addends: Whether a scatter into zeros, to which something is added, is one into that.
         one_hot_scatters: Whether a scatter of one element per row compares positions instead, and
             so is element-wise.
     """
 
     kept: frozenset[str] = EXPENSIVE
     with_products: bool = False
+    from_wider: bool = True
     with_gathers: bool = False
+    into_addends: bool = False
     one_hot_scatters: bool = False
 
 

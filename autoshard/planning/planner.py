@@ -163,7 +163,7 @@ def plan_graph(
     clock = stages or Stages()
     graph = with_borders_on(_as_kept(graph, hardware.backend), mesh)
     with clock.time("buffers"):
-        buffers = find_buffers(graph, fusing(hardware.backend))
+        buffers = find_buffers(graph, fusing(hardware))
     wishes = carried_on_other_meshes(wishes, mesh)
     parts = parts_for(graph, mesh, wishes)
     overlaps = options.overlap and overlaps_on(hardware)

@@ -10,12 +10,15 @@ from autoshard.backend_habits import fusing
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
+from cost_models import get_hardware
 from tests.planner.graphs import Program
+
+MACHINES = {"cpu": "cpu-host", "gpu": "h100", "tpu": "tpu-v5e", "v5p": "tpu-v5p"}
 
 
 def stored(graph: Graph, backend: str) -> set[str]:
     """Names of the ops, with their place among those of that name, whose results take memory."""
-    is_stored = find_buffers(graph, fusing(backend)).is_stored
+    is_stored = find_buffers(graph, fusing(get_hardware(MACHINES[backend]))).is_stored
     seen: dict[str, int] = {}
     found = set()
     for op in graph.ops:
@@ -116,3 +119,50 @@ def gathered_scores() -> Graph:
 @pytest.mark.parametrize(("backend", "is_kept"), [("cpu", True), ("gpu", False), ("tpu", True)])
 def test_a_gpu_computes_only_what_a_gather_takes(backend: str, *, is_kept: bool) -> None:
     assert ("negate 1" in stored(gathered_scores(), backend)) == is_kept
+
+
+def test_a_gather_of_more_elements_than_there_are_reads_what_is_kept() -> None:
+    program = Program()
+    made = program.elementwise(program.argument(64, 8), name="negate")
+    rule = Rule((512, 8), (((), (1,)), ((0,),)), (((0,), (1,)),))
+    rows = program.argument(512)
+    (taken,) = program.compute("gather", (made, rows), [(512, 8)], rule, OpClass.GATHER)
+    assert "negate 1" in stored(program.graph(taken), "gpu")
+
+
+def gradient_of_a_label() -> Graph:
+    """A dense gradient, to which that of one element per row is added."""
+    program = Program()
+    dense = program.elementwise(program.argument(64, 512), name="sine")
+    zeros, rows, update = program.zeros(64, 512), program.argument(64, 1), program.zeros(64, 1)
+    rule = Rule((64,), (((0,), ()), ((0,), ()), ((0,), ())), (((0,), ()),))
+    (spread,) = program.compute(
+        "scatter", (zeros, rows, update), [(64, 512)], rule, OpClass.SCATTER
+    )
+    return program.graph(program.sum(program.elementwise(dense, spread, name="add")))
+
+
+def test_a_gpu_scatters_into_what_is_added() -> None:
+    graph = gradient_of_a_label()
+    buffers = find_buffers(graph, fusing(get_hardware("h100")))
+    by_name = {op.name: op.results[0] for op in graph.ops if op.results}
+    assert buffers.owner[by_name["add"]] == by_name["sine"]
+    assert buffers.is_stored[by_name["sine"]]
+    assert not buffers.is_stored[by_name["scatter"]]
+
+
+def narrowed_weights() -> Graph:
+    """A product's result in float32, of which a second product reads a bfloat16 function."""
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    scores = program.matmul(x, w)
+    narrow = program.elementwise(program.elementwise(scores, name="exponential"), name="convert")
+    program.values[narrow] = replace(program.values[narrow], dtype="bf16", bits=16)
+    return program.graph(program.matmul(narrow, w), program.sum(scores))
+
+
+@pytest.mark.parametrize(("machine", "is_written"), [("tpu", False), ("v5p", True)])
+def test_an_operand_narrower_than_what_it_is_made_of_is_written_on_a_v5p(
+    machine: str, *, is_written: bool
+) -> None:
+    assert ("convert 1" in stored(narrowed_weights(), machine)) == is_written

@@ -31,7 +31,7 @@ def held_whole(graph: Graph) -> Wishes:
 
 
 def memory_of(graph: Graph, wishes: Wishes | None = None) -> MemoryUse:
-    return plan(graph, "x=4", wishes, None, "tpu-v5p").account.memory
+    return plan(graph, "x=4", wishes, None, "h100").account.memory
 
 
 def test_every_tensor_is_held_from_where_it_is_made_to_where_it_is_last_read() -> None:
