@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from experiments.bench_compiled import MESHES, SIZES, TOPOLOGY
+from experiments.bench_compiled import HARDWARE, MESHES, PLANS, SIZES, TOPOLOGY
+from experiments.compiled_order import best_first
 from experiments.compiled_page import page_text
+from experiments.compiled_point import CompiledPoint
 from experiments.compiled_summary import (
     best_against_best,
     counted,
@@ -91,3 +93,44 @@ def test_every_size_is_one_of_its_model_and_every_mesh_has_its_topologies() -> N
         assert get_workload(name, **sizes).name == name
     assert {count for _, count in TOPOLOGY} == {8, 16, 64}
     assert set(MESHES) == {"8", "2x4", "4x4", "8x8"}
+
+
+def every_point() -> list[CompiledPoint]:
+    return [
+        CompiledPoint(
+            workload=workload,
+            mesh=mesh,
+            topology="",
+            hardware=hardware,
+            plan=plan,
+            windowed_einsum=False,
+        )
+        for mesh in MESHES.values()
+        for hardware in HARDWARE.values()
+        for workload in SIZES
+        for plan in PLANS
+    ]
+
+
+def test_the_order_of_points_leaves_none_out() -> None:
+    points = every_point()
+    ordered = best_first(points)
+    assert sorted(p.key for p in ordered) == sorted(p.key for p in points)
+    assert best_first(reversed(ordered)) != best_first(points)  # of equals, the first given
+
+
+@pytest.mark.parametrize("count", [8, 16, 24, 48])
+def test_a_run_that_is_cut_short_has_covered_all_evenly(count: int) -> None:
+    measured = best_first(every_point())[:count]
+    for what, all_of in (("workload", SIZES), ("mesh", MESHES), ("hardware", HARDWARE)):
+        seen = [getattr(point, what) for point in measured]
+        counts = [seen.count(one) for one in (MESHES.values() if what == "mesh" else set(seen))]
+        assert max(counts) - min(counts) <= 4
+        assert len(set(seen)) == min(len(all_of), count // 2)
+
+
+def test_what_is_compared_is_measured_together() -> None:
+    pairs = best_first(every_point())[:32]
+    for ours, by_hand in zip(pairs[::2], pairs[1::2], strict=True):
+        assert (ours.plan, by_hand.plan) == ("optimized", "fsdp")
+        assert (ours.workload, ours.mesh) == (by_hand.workload, by_hand.mesh)
