@@ -349,10 +349,13 @@ class Costing:
         """float64[num_candidates]: seconds of the op's reductions for each of its runs."""
         seconds = np.zeros(len(candidates))
         total = float(sum(graph.values[v].num_bytes for v in op.results))
+        made = graph.values[op.results[0]] if op.results else None
         groups: dict[tuple[tuple[str, Parts], ...], list[tuple[int, tuple[int, ...]]]] = {}
         for index, candidate in enumerate(candidates):
-            if candidate.streamed is None and (candidate.reduced or candidate.scattered):
-                sums = self.sums_of(candidate)
+            if made is None or candidate.streamed is not None:
+                continue
+            if candidate.reduced or candidate.scattered:
+                sums = self.sums_of(candidate, made)
                 key = tuple((one.kind, one.parts) for one in sums)
                 groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
         for key, found in groups.items():
@@ -364,9 +367,9 @@ class Costing:
             seconds[members] = spent / [candidates[i].runs_per_sum for i in members]
         return seconds
 
-    def sums_of(self, candidate: Candidate) -> tuple[Sum, ...]:
-        """The collectives that sum what a candidate leaves partial."""
-        return sums_of(self.model.hardware, self.parts, candidate)
+    def sums_of(self, candidate: Candidate, made: Value) -> tuple[Sum, ...]:
+        """The collectives that sum what a candidate leaves partial of its (first) result."""
+        return sums_of(self.model.hardware, self.parts, candidate, made.shape, made.bits)
 
     def _sum_seconds(
         self, kind: str, num_bytes: FloatArray, axes: tuple[AxisPart, ...]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoshard.backend_habits import scatters_along_one_dimension, sums_by_dimension
+from autoshard.backend_habits import scatters_whole_tiles, sums_by_dimension
 from autoshard.candidates.candidate import Candidate
 from autoshard.layouts import MeshParts, Parts
 from cost_models import Hardware
+
+LANES, SUBLANES, WORD_BITS = 128, 8, 32
+"""A tile of a TPU's memory: columns, rows, and the bits of an element that fills its word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +29,22 @@ class Sum:
     pieces: int
 
 
-def sums_of(machine: Hardware, parts: MeshParts, candidate: Candidate) -> tuple[Sum, ...]:
+def sums_of(
+    machine: Hardware, parts: MeshParts, candidate: Candidate, shape: Sequence[int], bits: int
+) -> tuple[Sum, ...]:
     """What a candidate ends in, in the order in which it runs.
 
     What is scattered comes first, so that all-reduces have the less to sum.
+
+    Args:
+        machine: Whose compiler makes the collectives.
+        parts: The mesh parts of this plan.
+        candidate: One that leaves something to sum.
+        shape: Of the result.
+        bits: Of one element of it.
     """
     pieces = parts.num_shards(part for dim in candidate.partial for part in dim)
-    if candidate.scattered and not _scatters(machine, candidate):
+    if candidate.scattered and not _scatters(machine, parts, candidate, shape, bits):
         every = tuple(sorted((*candidate.scattered, *candidate.reduced)))
         return (Sum("all-reduce", every, pieces),)
     found = []
@@ -42,13 +55,35 @@ def sums_of(machine: Hardware, parts: MeshParts, candidate: Candidate) -> tuple[
     return (*found, *(Sum("all-reduce", rest, pieces) for rest in _all_reduced(machine, candidate)))
 
 
-def _scatters(machine: Hardware, candidate: Candidate) -> bool:
+def _scatters(
+    machine: Hardware, parts: MeshParts, candidate: Candidate, shape: Sequence[int], bits: int
+) -> bool:
     """Whether a sum is scattered, and not taken whole and cut after that."""
-    if not scatters_along_one_dimension(machine.backend):
+    if not scatters_whole_tiles(machine.backend):
         return True
     (after,) = candidate.results
-    changed = sum(old != new for old, new in zip(candidate.partial, after, strict=True))
-    return len(after) > 1 and changed == 1
+    changed = [dim for dim, cut in enumerate(after) if cut != candidate.partial[dim]]
+    if len(shape) < 2 or len(changed) > 1:
+        return False
+    (dim,) = changed
+    place = _minor_to_major(parts.local_shape(candidate.partial, shape)).index(dim)
+    piece = parts.local_shape(after, shape)[dim]
+    if place == 0:
+        return piece * bits % (LANES * WORD_BITS) == 0
+    if place == 1:
+        packed = WORD_BITS // bits if bits < WORD_BITS and len(shape) > 2 else 1
+        return piece % (SUBLANES * packed) == 0
+    return True
+
+
+def _minor_to_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Dimensions as they lie in memory; one that fills the lanes is minor in place of the last."""
+    dims = list(reversed(range(len(shape))))
+    if shape[dims[0]] < LANES:
+        wide = next((dim for dim in dims if shape[dim] % LANES == 0), dims[0])
+        dims.remove(wide)
+        dims.insert(0, wide)
+    return tuple(dims)
 
 
 def _all_reduced(machine: Hardware, candidate: Candidate) -> tuple[Parts, ...]:

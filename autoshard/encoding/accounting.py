@@ -162,7 +162,9 @@ def _reductions(
     candidate = decoded.candidates[op.index]
     if candidate.streamed is not None:
         return
-    sums = costing.sums_of(candidate) if candidate.reduced or candidate.scattered else ()
+    if not (candidate.reduced or candidate.scattered):
+        return
+    sums = costing.sums_of(candidate, encoded.graph.values[op.results[0]])
     for value in op.results:
         for one in sums:
             yield _predicted(

@@ -240,7 +240,8 @@ class _Builder:
             return [op.collective.kind]
         if candidate.streamed is not None or not (candidate.reduced or candidate.scattered):
             return ["all-gather"]  # of a product in steps
-        return [one.kind for one in self.costing.sums_of(candidate)]
+        made = self.encoded.graph.values[op.results[0]]
+        return [one.kind for one in self.costing.sums_of(candidate, made)]
 
     def _task(
         self,

@@ -167,7 +167,7 @@ def test_sums_over_two_cut_dimensions_are_taken_one_by_one_on_hosts_and_at_once_
     (both,) = (c for c in candidates if c.operands == (((0,), (1,)),))
     sums = {
         hardware: tuple(
-            one.parts for one in sums_of(get_hardware(hardware), parts_of("x=2,y=4"), both)
+            one.parts for one in sums_of(get_hardware(hardware), parts_of("x=2,y=4"), both, (), 32)
         )
         for hardware in HARDWARE
     }
@@ -175,54 +175,78 @@ def test_sums_over_two_cut_dimensions_are_taken_one_by_one_on_hosts_and_at_once_
 
 
 def ended(shape: tuple[int, ...], *result: tuple[int, ...]) -> Candidate:
-    """A sum over the first dimension of a tensor, cut by all of a mesh x=2,y=4, ending so."""
-    dims: Dims = tuple((d,) for d in range(len(shape)))
-    rule = Rule(shape, (dims,), (dims[1:],), reduction=frozenset({0}))
+    """A sum over one more dimension in front, cut by all of a mesh x=2,y=4, that ends so."""
+    dims: Dims = tuple((d,) for d in range(len(shape) + 1))
+    rule = Rule((64, *shape), (dims,), (dims[1:],), reduction=frozenset({0}))
     candidates = CandidateMaker(parts_of("x=2,y=4")).of_rule(rule)
-    whole = ((0, 1), *((),) * (len(shape) - 1))
+    whole = ((0, 1), *((),) * len(shape))
     (found,) = (c for c in candidates if c.operands == (whole,) and c.results == (result,))
     return found
 
 
-@pytest.mark.parametrize(
-    ("candidate", "on_tpu", "on_gpu"),
-    [
-        (ended((8, 16, 16), (0, 1), ()), ["reduce-scatter"], ["reduce-scatter"]),
-        (ended((8, 16, 16), (), (1,)), ["reduce-scatter", "all-reduce"], None),
-        (ended((8, 16, 16), (0,), (1,)), ["all-reduce"], ["reduce-scatter"]),
-        (ended((8, 16), (0, 1)), ["all-reduce"], ["reduce-scatter"]),
-    ],
-)
-def test_tpus_scatter_sums_of_matrices_along_one_dimension_only(
-    candidate: Candidate, on_tpu: list[str], on_gpu: list[str] | None
+def along(shape: tuple[int, ...], dim: int) -> Candidate:
+    """The same, cut by both axes along one dimension."""
+    return ended(shape, *((0, 1) if d == dim else () for d in range(len(shape))))
+
+
+def kinds(hardware: str, candidate: Candidate, shape: tuple[int, ...], bits: int) -> list[str]:
+    sums = sums_of(get_hardware(hardware), parts_of("x=2,y=4"), candidate, shape, bits)
+    assert {part for one in sums for part in one.parts} == {0, 1}
+    return [one.kind for one in sums]
+
+
+SCATTERED = [  # shape, dimension, whether libtpu 0.0.42 scatters float32, and bfloat16
+    ((512, 1024), 1, True, False),
+    ((512, 2048), 1, True, True),
+    ((512, 512), 1, False, False),
+    ((64, 512), 0, True, True),
+    ((32, 512), 0, False, False),
+    ((8, 64, 512), 0, True, True),
+    ((64, 8, 512), 1, False, False),
+    ((64, 64, 512), 1, True, False),
+    ((512, 8, 64), 0, False, False),
+    ((512, 8, 64), 1, True, True),
+    ((512, 8, 64), 2, True, False),
+    ((8, 64, 512), 2, False, False),
+    ((8, 16, 4096), 2, True, True),
+    ((512, 64), 0, False, False),
+    ((512, 1024), 0, True, True),
+    ((65536,), 0, False, False),
+]
+
+
+@pytest.mark.parametrize(("shape", "dim", "as_f32", "as_bf16"), SCATTERED)
+def test_tpus_scatter_a_sum_whose_pieces_fill_tiles(
+    shape: tuple[int, ...], dim: int, as_f32: bool, as_bf16: bool
 ) -> None:
-    parts = parts_of("x=2,y=4")
-    for hardware, kinds in (("tpu-v5e", on_tpu), ("h100", on_gpu or on_tpu)):
-        sums = sums_of(get_hardware(hardware), parts, candidate)
-        assert [one.kind for one in sums] == kinds
-        assert {part for one in sums for part in one.parts} == {0, 1}
-        assert sums[0].pieces == 1
+    for bits, is_scattered in ((32, as_f32), (16, as_bf16)):
+        one = "reduce-scatter" if is_scattered else "all-reduce"
+        assert kinds("tpu-v5e", along(shape, dim), shape, bits) == [one]
+        assert kinds("h100", along(shape, dim), shape, bits) == ["reduce-scatter"]
+
+
+def test_tpus_take_a_sum_that_is_scattered_onto_two_dimensions_whole() -> None:
+    shape = (512, 1024)
+    assert kinds("tpu-v5e", ended(shape, (0,), (1,)), shape, 32) == ["all-reduce"]
+    assert kinds("h100", ended(shape, (0,), (1,)), shape, 32) == ["reduce-scatter"]
 
 
 def test_a_sum_is_scattered_before_the_rest_is_reduced() -> None:
-    parts = parts_of("x=2,y=4")
-    scattered, reduced = sums_of(get_hardware("tpu-v5e"), parts, ended((8, 16, 16), (), (1,)))
-    assert (scattered.pieces, reduced.pieces) == (1, 4)
+    parts, candidate = parts_of("x=2,y=4"), ended((512, 1024), (), (1,))
+    scattered, reduced = sums_of(get_hardware("tpu-v5e"), parts, candidate, (512, 1024), 32)
+    assert (scattered.kind, scattered.pieces) == ("reduce-scatter", 1)
+    assert (reduced.kind, reduced.pieces) == ("all-reduce", 4)
 
 
-def test_a_sum_that_a_tpu_cannot_scatter_costs_as_much_as_one_that_stays_whole() -> None:
+def test_a_sum_that_a_tpu_does_not_scatter_costs_as_much_as_one_that_stays_whole() -> None:
     program = Program()
-    graph = program.graph(program.sum(program.argument(16, 16, 8)))
+    graph = program.graph(program.sum(program.argument(128, 1024, 8)))
     op = next(op for op in graph.ops if op.name == "reduce")
     assert op.rule is not None
-    costing = Costing(
-        cost_model_for(get_hardware("tpu-v5e"), parts_of("x=2,y=4")), parts_of("x=2,y=4")
-    )
-    candidates = CandidateMaker(costing.parts).of_rule(op.rule)
-    seconds = {
-        c.results[0]: s
-        for c, s in zip(candidates, costing.reduction_seconds(graph, op, candidates), strict=True)
-        if c.operands == (((), (), (0, 1)),)
-    }
-    whole, one, two = (seconds[end] for end in (((), ()), ((0, 1), ()), ((0,), (1,))))
+    parts = parts_of("x=2,y=4")
+    costing = Costing(cost_model_for(get_hardware("tpu-v5e"), parts), parts)
+    candidates = CandidateMaker(parts).of_rule(op.rule)
+    priced_sums = zip(candidates, costing.reduction_seconds(graph, op, candidates), strict=True)
+    by_end = {c.results[0]: s for c, s in priced_sums if c.operands == (((), (), (0, 1)),)}
+    whole, one, two = (by_end[end] for end in (((), ()), ((0, 1), ()), ((0,), (1,))))
     assert one < two == whole
