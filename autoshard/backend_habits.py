@@ -143,6 +143,15 @@ def sums_after_loops(backend: str) -> bool:
     return backend in ("tpu", "gpu")
 
 
+def scatters_along_lines(backend: str) -> bool:
+    """Whether only groups along one physical dimension, or two by more, take a reduce-scatter.
+
+    Seen with libtpu 0.0.42: so do groups of 4 and 8 on slices v5e 2 x 4 and v5p 2 x 2 x 2; those of
+    all chips of v5e 4 x 4, v5p 2 x 2 x 2 and 2 x 2 x 4 take an all-reduce and a cut.
+    """
+    return backend == "tpu"
+
+
 def scatters_whole_tiles(backend: str) -> bool:
     """Whether a sum takes a reduce-scatter only where its pieces are made of whole tiles.
 

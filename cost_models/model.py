@@ -96,6 +96,10 @@ class CostModel(Protocol):
         """Bytes that a program may use on one device."""
         ...
 
+    def group_sizes(self, axes: tuple[AxisPart, ...]) -> tuple[int, ...]:
+        """Devices of a group along each physical dimension that it spans, outermost first."""
+        ...
+
 
 class AlphaBetaModel:
     """Collectives as latency plus bytes over the mesh's links, ops as rooflines.
@@ -322,6 +326,17 @@ class AlphaBetaModel:
             other = seconds + seconds_per_byte * full_bytes
             least = np.minimum(least, other) if is_array else min(least, other)
         return least
+
+    def group_sizes(self, axes: tuple[AxisPart, ...]) -> tuple[int, ...]:
+        """Devices of a group along each physical dimension that it spans, outermost first.
+
+        Args:
+            axes: The parts of mesh axes that the group spans.
+
+        Raises:
+            CostModelError: An unknown axis, a part that the axis has not.
+        """
+        return tuple(dim.size for dim in self._group(axes) if dim.size > 1)
 
     def _group(self, axes: tuple[AxisPart, ...]) -> tuple[GroupDim, ...]:
         """The links a group spans; checks that the parts are parts and do not overlap."""

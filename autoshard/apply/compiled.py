@@ -150,7 +150,7 @@ def _walk(
 ) -> Iterator[CompiledCollective]:
     if _WINDOWED_LOOP.search(computation):
         place = replace(place, form=WINDOWED)
-    started: set[int] = set()
+    underway: set[int] = set()
     for instruction in module.computations.get(computation, {}).values():
         if instruction.opcode in KIND_BY_OPCODE:
             found = own_collective(module, mesh, computation, instruction, place)
@@ -158,10 +158,9 @@ def _walk(
                 yield found
         elif instruction.opcode == "fusion":
             for carried in carried_collectives(module, mesh, instruction, place):
-                if carried.channel is None or carried.channel not in started:
+                if carried.channel not in underway:
                     yield carried.collective
-                if carried.channel is not None:
-                    started.add(carried.channel)
+                carried.note(underway)
         elif instruction.opcode not in ASYNC_DONE:
             yield from _walk_called(module, mesh, instruction, place)
 
@@ -212,6 +211,13 @@ class CarriedCollective:
     channel: int | None
     starts: bool
     ends: bool
+
+    def note(self, underway: set[int]) -> None:
+        """Keep the channels of what is started and not waited for: joined collectives share one."""
+        if self.channel is not None and self.starts:
+            underway.add(self.channel)
+        if self.channel is not None and self.ends:
+            underway.discard(self.channel)
 
 
 def carried_collectives(

@@ -74,6 +74,7 @@ class Costing:
     parts: MeshParts
     overlaps: bool = False
     _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
+    _group_sizes: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
     _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
     _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
 
@@ -369,7 +370,15 @@ class Costing:
 
     def sums_of(self, candidate: Candidate, made: Value) -> tuple[Sum, ...]:
         """The collectives that sum what a candidate leaves partial of its (first) result."""
-        return sums_of(self.model.hardware, self.parts, candidate, made.shape, made.bits)
+        links = self._links(candidate.scattered) if candidate.scattered else ()
+        machine = self.model.hardware
+        return sums_of(machine, self.parts, candidate, made.shape, made.bits, links)
+
+    def _links(self, parts: Parts) -> tuple[int, ...]:
+        """Devices of a group along each physical dimension that it spans."""
+        if parts not in self._group_sizes:
+            self._group_sizes[parts] = self.model.group_sizes(self.axis_parts(parts))
+        return self._group_sizes[parts]
 
     def _sum_seconds(
         self, kind: str, num_bytes: FloatArray, axes: tuple[AxisPart, ...]

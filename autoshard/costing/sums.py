@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoshard.backend_habits import scatters_whole_tiles, sums_by_dimension
+from autoshard.backend_habits import scatters_along_lines, scatters_whole_tiles, sums_by_dimension
 from autoshard.candidates.candidate import Candidate
 from autoshard.layouts import MeshParts, Parts
 from cost_models import Hardware
@@ -30,7 +30,12 @@ class Sum:
 
 
 def sums_of(
-    machine: Hardware, parts: MeshParts, candidate: Candidate, shape: Sequence[int], bits: int
+    machine: Hardware,
+    parts: MeshParts,
+    candidate: Candidate,
+    shape: Sequence[int],
+    bits: int,
+    links: Sequence[int] = (),
 ) -> tuple[Sum, ...]:
     """What a candidate ends in, in the order in which it runs.
 
@@ -42,9 +47,12 @@ def sums_of(
         candidate: One that leaves something to sum.
         shape: Of the result.
         bits: Of one element of it.
+        links: Devices of a group that scatters, along each physical dimension that it spans.
     """
     pieces = parts.num_shards(part for dim in candidate.partial for part in dim)
-    if candidate.scattered and not _scatters(machine, parts, candidate, shape, bits):
+    if candidate.scattered and not (
+        _scatters_over(machine, links) and _scatters(machine, parts, candidate, shape, bits)
+    ):
         every = tuple(sorted((*candidate.scattered, *candidate.reduced)))
         return (Sum("all-reduce", every, pieces),)
     found = []
@@ -53,6 +61,13 @@ def sums_of(
         found.append(Sum(kind, candidate.scattered, pieces))
         pieces *= parts.num_shards(candidate.scattered)
     return (*found, *(Sum("all-reduce", rest, pieces) for rest in _all_reduced(machine, candidate)))
+
+
+def _scatters_over(machine: Hardware, links: Sequence[int]) -> bool:
+    """Whether a group scatters: one along one dimension, or along another of two devices too."""
+    if not scatters_along_lines(machine.backend):
+        return True
+    return len(links) < 2 or (len(links) == 2 and min(links) == 2)
 
 
 def _scatters(

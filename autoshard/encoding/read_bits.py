@@ -64,7 +64,8 @@ def _taken(
         return value.bits if op.is_exact else multiplied_bits(backend, value.dtype, value.bits)
     if op.kind is OpKind.COMPUTE and op.name == "convert":
         return min(value.bits, graph.values[op.results[0]].bits)
-    if op.kind is not OpKind.CONSTRAINT and op.name not in _MOVES_DATA:
+    is_looked_up = op.name == "gather" and position == 0
+    if not (op.kind is OpKind.CONSTRAINT or op.name in _MOVES_DATA or is_looked_up):
         return value.bits
     made = op.results[0]
     return max(

@@ -253,3 +253,34 @@ def test_predicted_and_compiled_collectives_meet_by_kind_axes_and_group_size() -
 
 def test_nothing_predicted_and_nothing_compiled_do_not_differ() -> None:
     assert compare_collectives([], []).difference_percent == 0.0
+
+
+def test_joined_sums_of_one_channel_are_all_counted() -> None:
+    """As seen from libtpu: two fused reduce-scatters that nothing runs beside, on channel 1."""
+
+    def summed(name: str, columns: int) -> str:
+        return (
+            f"%{name} (input: f32[8,{columns}]) -> f32[2,{columns}] {{\n"
+            f"  %input = f32[8,{columns}]{{1,0}} parameter(0)\n"
+            f"  %sum.{name} = f32[8,{columns}]{{1,0}} all-reduce(%input), channel_id=1,"
+            " replica_groups={{0,1,2,3}}, to_apply=%add\n"
+            f"  ROOT %cut.{name} = f32[2,{columns}]{{1,0}} slice(%sum.{name}),"
+            f" slice={{[0:2], [0:{columns}]}}\n}}\n"
+        )
+
+    text = (
+        "HloModule step, is_scheduled=true, num_partitions=4\n\n"
+        + summed("all-reduce-scatter.1", 16)
+        + summed("all-reduce-scatter.2", 64)
+        + "ENTRY %main (a: f32[8,16], b: f32[8,64]) -> f32[2,64] {\n"
+        "  %a = f32[8,16]{1,0} parameter(0)\n"
+        "  %b = f32[8,64]{1,0} parameter(1)\n"
+        "  %one = f32[2,16]{1,0} fusion(%a), kind=kCustom, calls=%all-reduce-scatter.1\n"
+        "  ROOT %two = f32[2,64]{1,0} fusion(%b), kind=kCustom, calls=%all-reduce-scatter.2\n"
+        "}\n"
+    )
+    found = read_collectives(text)
+    assert [(c.kind, c.bytes_per_device) for c in found] == [
+        ("reduce-scatter", 8 * 16 * 4),
+        ("reduce-scatter", 8 * 64 * 4),
+    ]

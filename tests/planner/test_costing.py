@@ -64,9 +64,8 @@ def test_a_machine_without_reduce_scatter_pays_the_all_reduce() -> None:
 
 
 def test_a_machine_with_reduce_scatter_pays_less_than_the_all_reduce() -> None:
-    assert (
-        0 < reduction_of("tpu-v5p", is_scattered=True) < reduction_of("tpu-v5p", is_scattered=False)
-    )
+    scattered, whole = (reduction_of("tpu-v5e", is_scattered=given) for given in (True, False))
+    assert 0 < scattered < whole
 
 
 def test_what_is_scattered_first_leaves_less_to_reduce() -> None:
@@ -250,3 +249,38 @@ def test_a_sum_that_a_tpu_does_not_scatter_costs_as_much_as_one_that_stays_whole
     by_end = {c.results[0]: s for c, s in priced_sums if c.operands == (((), (), (0, 1)),)}
     whole, one, two = (by_end[end] for end in (((), ()), ((0, 1), ()), ((0,), (1,))))
     assert one < two == whole
+
+
+@pytest.mark.parametrize(
+    ("links", "kind"),
+    [
+        ((8,), "reduce-scatter"),
+        ((2, 4), "reduce-scatter"),
+        ((2, 2), "reduce-scatter"),
+        ((4, 4), "all-reduce"),
+        ((2, 2, 2), "all-reduce"),
+    ],
+)
+def test_tpus_scatter_sums_over_rings_that_fit_the_torus(links: tuple[int, ...], kind: str) -> None:
+    shape, parts = (512, 1024), parts_of("x=2,y=4")
+    for hardware, expected in (("tpu-v5e", kind), ("h100", "reduce-scatter")):
+        (one,) = sums_of(get_hardware(hardware), parts, along(shape, 0), shape, 32, links)
+        assert one.kind == expected
+
+
+def test_a_group_over_the_whole_of_a_square_slice_does_not_scatter() -> None:
+    program = Program()
+    graph = program.graph(program.sum(program.argument(512, 1024, 16)))
+    made = graph.values[next(op for op in graph.ops if op.name == "reduce").results[0]]
+    kinds_by_mesh = {}
+    for mesh in ("x=2,y=4", "x=4,y=4"):
+        parts = parts_of(mesh)
+        costing = Costing(cost_model_for(get_hardware("tpu-v5e"), parts), parts)
+        rule = Rule((512, 1024, 16), (((0,), (1,), (2,)),), (((0,), (1,)),), frozenset({2}))
+        (candidate,) = (
+            c
+            for c in CandidateMaker(parts).of_rule(rule)
+            if c.operands == (((), (), (0, 1)),) and c.results == (((0, 1), ()),)
+        )
+        kinds_by_mesh[mesh] = [one.kind for one in costing.sums_of(candidate, made)]
+    assert kinds_by_mesh == {"x=2,y=4": ["reduce-scatter"], "x=4,y=4": ["all-reduce"]}

@@ -86,6 +86,20 @@ def test_a_transpose_reads_what_its_readers_take() -> None:
     assert bits_of(graph, "transpose") == [16, 32]
 
 
+def test_a_table_that_is_converted_once_looked_up_is_read_as_narrow() -> None:
+    program = Program()
+    table, rows = program.argument(512, 256), program.argument(64, 1)
+    rule = Rule(
+        (64, 256, 512), (((2,), (1,)), ((0,), ())), (((0,), (1,)),), reduction=frozenset({2})
+    )
+    (found,) = program.compute("gather", (table, rows), [(64, 256)], rule, OpClass.GATHER)
+    made = program.elementwise(found, name="convert")
+    graph = with_value(program.graph(made), made, dtype="bf16", bits=16)
+    read_bits = ReadBits.of(graph, "tpu")
+    (look_up,) = (op for op in graph.ops if op.name == "gather")
+    assert [read_bits.to(look_up, position) for position in (0, 1)] == [16, 32]
+
+
 def test_a_sharding_constraint_reads_what_its_readers_take() -> None:
     program = Program()
     x, w = program.argument(256, 512), program.argument(512, 128)

@@ -89,6 +89,7 @@ class _Lanes:
     work: float = 0.0
     network: float = 0.0
     arrival: dict[str, float] = field(default_factory=dict)
+    underway: set[int] = field(default_factory=set)  # channels of fused collectives
 
     def send(self, name: str, seconds: float, *, is_async: bool) -> None:
         self.network = max(self.work, self.network) + seconds
@@ -156,12 +157,13 @@ class _Schedule:
         spent = 0.0
         for carried in carried_collectives(self.module, self.mesh, fusion):
             name = fusion.name if carried.channel is None else f"channel {carried.channel}"
-            if name not in lanes.arrival:
+            if carried.channel not in lanes.underway:
                 seconds = self.link_seconds(carried.collective)
                 lanes.send(name, seconds, is_async=carried.starts)
                 spent += seconds
             elif carried.ends:
                 lanes.wait_for(name)
+            carried.note(lanes.underway)
         return spent
 
     def _inside(self, instruction: Instruction) -> _Spent | None:
