@@ -15,13 +15,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiments.results_table import RESULTS, markdown_table, write_page
-from experiments.sweeps.table import ASKED, FOUND, read_table
+from experiments.sweeps.table import ASKED, FOUND, read_table, shown_row
 
 RECIPE = "scanned"
 
@@ -60,23 +59,6 @@ def what_was_found(folder: Path) -> dict[str, dict[str, str]]:
     return {
         row["id"]: {name: row[name] for name in (*ASKED, *FOUND)}
         for row in read_table(folder / "table.csv")
-    }
-
-
-def shown(row: Mapping[str, str]) -> dict[str, str]:
-    """A row as the page shows it."""
-    feasible = bool(row["step_seconds"])
-    return {
-        "workload": row["workload"],
-        "mesh": row["mesh"],
-        "memory": row["memory"],
-        "status": row["status"],
-        "step ms": f"{1e3 * float(row['step_seconds']):.1f}" if feasible else "",
-        "gap %": f"{100 * float(row['gap']):.2f}" if feasible else "",
-        "peak GiB": f"{int(row['peak_bytes']) / 2**30:.1f}" if row["peak_bytes"] else "",
-        "collectives GB": f"{float(row['collective_bytes']) / 1e9:.1f}" if feasible else "",
-        "plan s": f"{float(row['plan_seconds']):.1f}" if row["plan_seconds"] else "",
-        "error": row["error"],
     }
 
 
@@ -119,7 +101,7 @@ def main() -> None:
         "`sweep.csv` beside this page is the whole table of the killed sweep; step times are"
         " predictions. Times of planning are those of a machine that did other work meanwhile;"
         " `planning_speed.md` has those of a quiet one.\n\n"
-        + markdown_table([shown(row) for row in rows])
+        + markdown_table([shown_row(row) for row in rows])
     )
     print(f"wrote {write_page('sweep', 'A sweep, killed and begun again', text)}")
     if different:

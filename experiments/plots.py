@@ -156,17 +156,20 @@ def _draw_meshes(axes: Axes, rows: Sequence[Row]) -> None:
         text = f"{total:.0f}" if total >= 100 else f"{total:.3g}"
         axes.annotate(
             text if row["status"] in FEASIBLE else row["status"],
-            (1.0, place),
-            xycoords=("axes fraction", "data"),
-            ha="right",
+            (0.0, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            ha="left",
             va="center",
             fontsize=8,
+            color="white" if row["status"] in FEASIBLE else INK,
+            fontweight="bold",
         )
     for marker, (column, name) in zip("|dx", BY_HAND, strict=True):
         at = [(_milliseconds(r, column), place) for place, r in enumerate(ordered) if r.get(column)]
         if at:
             axes.plot(*zip(*at, strict=True), marker, color=INK, markersize=6, label=name)
-    # Room for the numbers at the right; a plan by hand that is far worse need not be in sight.
+    # A plan by hand that is far worse need not be in sight.
     widest = max([a + b for a, b in zip(compute, communication, strict=True)], default=0.0)
     axes.set_xlim(0, 1.6 * widest or 1.0)
     axes.set_yticks(places, [mesh_label(row) for row in ordered])
@@ -220,7 +223,7 @@ def _panels(
     for axes in list(grid.flat)[len(groups) :]:
         axes.set_visible(False)
     if handles:
-        figure.legend(handles.values(), handles, loc="outside lower left", ncols=len(handles))
+        figure.legend(handles.values(), handles, loc="outside lower left", ncols=3)
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure
 
@@ -260,6 +263,17 @@ def _plain_log_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def draw_table(rows: Sequence[Row], name: str, path: Path) -> bool:
+    """Draw one of `FIGURES` to a file; False where the table has nothing to compare."""
+    with pyplot.rc_context(STYLE):
+        figure = FIGURES[name](rows)
+        if figure is None:
+            return False
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        pyplot.close(figure)
+    return True
+
+
 def main() -> None:
     """Draw every picture that the table has points for."""
     parser = argparse.ArgumentParser(
@@ -271,17 +285,13 @@ def main() -> None:
     options = parser.parse_args()
     rows = read_table(options.table)
     options.out.mkdir(parents=True, exist_ok=True)
-    with pyplot.rc_context(STYLE):
-        for name, draw in FIGURES.items():
-            figure = draw(rows)
-            if figure is None:
+    for name in FIGURES:
+        paths = [options.out / f"{name}.{ending}" for ending in options.formats.split(",")]
+        for path in paths:
+            if not draw_table(rows, name, path):
                 print(f"{name}: nothing in the table to compare")
-                continue
-            for ending in options.formats.split(","):
-                path = options.out / f"{name}.{ending}"
-                figure.savefig(path, metadata={"Date": None} if ending == "svg" else None)
-                print(f"wrote {path}")
-            pyplot.close(figure)
+                break
+            print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ from typing import Any
 import jax
 
 from autoshard.apply.code_writer import CodeWriter, LeafCode, has_literal, leaves_of
+from autoshard.apply.constraint_places import constraint_places
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.constraints.selector import name_steps
-from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced
-from autoshard.plans.source_names import SourceNames
 from autoshard.sharding import Sharding
 
 
@@ -97,50 +96,12 @@ def _constraint_lines(
     """The constraints inside the function, as comments: where each goes, and its line."""
     if not constraints:
         return ["# The program needs no constraint inside: propagation does the rest."]
-    program = read_program(traced.jaxpr, traced.in_names, traced.out_names)
-    primitives = {path: equation.primitive for path, equation in program.equations.items()}
-    shorten = SourceNames(traced.source_by_equation.values()).shorten
     lines = ["# Constraints inside the function, in program order."]
-    order = {path: number for number, path in enumerate(traced.source_by_equation)}
-    for path in sorted(constraints, key=lambda path: order.get(_equation(path), -1)):
-        sharding = constraints[path]
-        code = writer.sharding(writer.mesh.named_sharding(sharding, where=path))
+    for path, place in constraint_places(traced, constraints).items():
+        code = writer.sharding(writer.mesh.named_sharding(constraints[path], where=path))
         lines += [
             "#",
-            f"# {shorten(_place(traced, primitives, path))}:",
+            f"# {place} [{path}]:",
             f"#     x = jax.lax.with_sharding_constraint(x, {code})",
         ]
     return lines
-
-
-def _place(traced: Traced, primitives: Mapping[str, str], path: str) -> str:
-    """Where a constraint goes: `train.py:7 (loss), on what tanh makes [1.0]`."""
-    _, is_use, operand = path.partition("<")
-    equation = _equation(path)
-    source = traced.source_by_equation.get(equation)
-    if source is None:
-        return _border(traced, path)
-    primitive = primitives.get(equation, "the op")
-    what = f"on what {primitive} makes"
-    if is_use:
-        what = f"before operand {operand.partition('~')[0]} of {primitive}, for this read alone"
-    return f"{source}, {what} [{path}]" if source else f"{what} [{path}]"
-
-
-def _equation(path: str) -> str:
-    """The equation that makes a value, or reads it."""
-    reader, is_use, _ = path.partition("<")
-    return reader if is_use else path.rpartition(".")[0]
-
-
-def _border(traced: Traced, path: str) -> str:
-    """The same for what no equation makes or reads: arguments and results of a body."""
-    if path.startswith("in."):
-        return f"on the argument {traced.in_names[int(path.removeprefix('in.'))]} [{path}]"
-    if path.startswith("out<"):
-        number = path.removeprefix("out<").partition("~")[0]
-        return f"on the result {traced.out_names[int(number)]} [{path}]"
-    holder = path.rpartition("/")[0].rpartition(".")[0]
-    source = traced.source_by_equation.get(holder)
-    kind = "result" if "<" in path else "argument"
-    return f"{source}, on an {kind} of the body [{path}]" if source else f"[{path}]"

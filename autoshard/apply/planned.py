@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 
 from autoshard.apply.against_propagation import against_propagation
 from autoshard.apply.ahead.verify import VerifyOptions, verify_plan
+from autoshard.apply.constraint_places import constraint_places
 from autoshard.apply.logical_names import named_dims, names_by_pattern, names_from_metadata
 from autoshard.apply.logical_rules import LogicalRules, find_logical_rules
 from autoshard.apply.minimal_set import MinimalSet, minimal_constraints
@@ -123,6 +124,9 @@ class Plan:
                         extra_seconds=self._extra_seconds(miss.path, miss.propagated),
                     )
                     for miss in found.misses
+                ),
+                places=constraint_places(
+                    self.traced, [*found.constraints, *(miss.path for miss in found.misses)]
                 ),
                 notes=(*self.data.notes, *(() if found.is_minimal else (_NOT_MINIMAL,))),
                 stage_seconds={**self.data.stage_seconds, "constraints": found.seconds},

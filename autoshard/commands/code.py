@@ -11,7 +11,9 @@ from autoshard.commands.saved_plan import target_of, with_program
 from autoshard.plans.plan_json import load_plan_data
 
 
-@click.command("code", cls=Command, epilog=example("code plan.json train:train_step"))
+@click.command(
+    "code", cls=Command, epilog=example("code plan.json", "code plan.json train:train_step")
+)
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("target", required=False, metavar="[MODULE:FUNCTION]")
 def code_command(plan: Path, target: str | None) -> None:

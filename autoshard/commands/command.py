@@ -59,9 +59,9 @@ def width_option(command: F) -> F:
     )(command)
 
 
-def example(arguments: str) -> str:
-    """Makes an epilog that click does not fill up."""
-    return f"\b\nExample:\n  autoshard {arguments}"
+def example(*arguments: str) -> str:
+    """Makes an epilog of commands, one a line, that click does not fill up."""
+    return "\n".join(["\b", "Example:", *(f"  autoshard {words}" for words in arguments)])
 
 
 def wide_stdout() -> TextIO:

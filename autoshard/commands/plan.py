@@ -37,7 +37,8 @@ EXIT_NO_PLAN = 1
     "plan",
     cls=Command,
     epilog=example(
-        "plan train:train_step --mesh data=2,model=4 --hardware tpu-v5e --out plan.json"
+        "plan train:train_step --mesh data=2,model=4 --hardware tpu-v5e --out plan.json",
+        "plan train:train_step --devices 8 --hardware tpu-v5e --out other.json",
     ),
 )
 @click.argument("target", metavar="MODULE:FUNCTION|FILE.mlir")

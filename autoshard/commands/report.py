@@ -38,7 +38,11 @@ _html_option = click.option(
 )
 
 
-@click.command("report", cls=Command, epilog=example("report plan.json --html plan.html"))
+@click.command(
+    "report",
+    cls=Command,
+    epilog=example("report plan.json", "report plan.json --html plan.html --fail-above 80GiB"),
+)
 @click.argument("plan", type=click.Path(path_type=Path))
 @_html_option
 @click.option(
@@ -129,7 +133,7 @@ def _exceeded(data: PlanData, limit: int) -> str | None:
     )
 
 
-@click.command("diff", cls=Command, epilog=example("diff a.json b.json"))
+@click.command("diff", cls=Command, epilog=example("diff plan.json other.json"))
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @_html_option

@@ -20,7 +20,9 @@ EXIT_DIFFERENT = 1
 
 
 @click.command(
-    "verify", cls=Command, epilog=example("verify plan.json --topology v5e:4x4 --fail-above 5%")
+    "verify",
+    cls=Command,
+    epilog=example("verify plan.json", "verify plan.json --topology v5e:2x4 --fail-above 50%"),
 )
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("target", required=False, metavar="[MODULE:FUNCTION]")

@@ -375,6 +375,7 @@ class PlanData:
             given as such, and those in the program, are not among them.
         products: Matrix products that could run in steps, in program order.
         mesh_search: How the mesh was found; None where it was given.
+        places: Where constraints and misses are in the program, in words, by path.
         overlapped_seconds: Predicted time of one step with collectives running beside the
             computing; None where the backend does not do that.
     """
@@ -409,6 +410,7 @@ class PlanData:
     products: tuple[PlannedProduct, ...] = ()
     mesh_search: MeshSearch | None = None
     overlapped_seconds: float | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schedules(self) -> Mapping[str, DotSchedule]:

@@ -52,6 +52,7 @@ _ADDED_LATER = frozenset(
         "MemoryUse.on_chip_bytes",
         "PlanData.mesh_search",
         "PlanData.overlapped_seconds",
+        "PlanData.places",
         "SolverFacts.overlap",
     }
 )

@@ -189,9 +189,16 @@ class LiveRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintRow:
-    """A constraint of the plan: where it goes, and the `PartitionSpec` to constrain to."""
+    """A constraint of the plan: where it goes, and the `PartitionSpec` to constrain to.
+
+    Args:
+        path: Of the value, or of a single read of it.
+        where: The same in words; the path where nobody knows them.
+        spec: What to constrain to.
+    """
 
     path: str
+    where: str
     spec: str
 
 
@@ -200,6 +207,7 @@ class MissRow:
     """A value that comes out otherwise than planned, and what that costs."""
 
     path: str
+    where: str
     planned: str
     propagated: str
     extra_seconds: float | None
@@ -372,12 +380,13 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         constraints=None
         if plan.constraints is None
         else tuple(
-            ConstraintRow(path=path, spec=format_spec(sharding))
+            ConstraintRow(path=path, where=plan.places.get(path, path), spec=format_spec(sharding))
             for path, sharding in sorted(plan.constraints.items(), key=lambda item: _place(item[0]))
         ),
         misses=tuple(
             MissRow(
                 path=miss.path,
+                where=plan.places.get(miss.path, miss.path),
                 planned=format_spec(miss.planned),
                 propagated=format_spec(miss.propagated),
                 extra_seconds=miss.extra_seconds,

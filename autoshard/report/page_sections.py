@@ -302,8 +302,8 @@ def constraints(facts: ReportFacts) -> Element:
         remark = "plan.jit puts them in; by hand, jax.lax.with_sharding_constraint does."
         body = data_table(
             "Constraints by value",
-            ("value", "constrain to"),
-            [(row.path, element("code", row.spec)) for row in rows],
+            ("where", "constrain to"),
+            [(row.where, element("code", row.spec)) for row in rows],
         )
     return section("constraints", "Constraints", remark, body, _misses(facts))
 
@@ -313,14 +313,14 @@ def _misses(facts: ReportFacts) -> Element | None:
         return None
     rows = [
         (
-            miss.path,
+            miss.where,
             element("code", miss.planned),
             element("code", miss.propagated),
             "unknown" if miss.extra_seconds is None else _signed(miss.extra_seconds),
         )
         for miss in facts.misses
     ]
-    columns = ("value", "planned", "comes out as", ">costs more")
+    columns = ("where", "planned", "comes out as", ">costs more")
     return element(
         "div",
         element("h3", "Not as planned"),

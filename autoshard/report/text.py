@@ -422,8 +422,8 @@ def _constraints(facts: ReportFacts) -> RenderableType:
         body: RenderableType = indented("none: the shardings of arguments and results say it all")
     else:
         body = table(
-            ("value", "constrain to"),
-            [(row.path, row.spec) for row in rows[:_MAX_CONSTRAINTS]]
+            ("where", "constrain to"),
+            [(row.where, row.spec) for row in rows[:_MAX_CONSTRAINTS]]
             + _rest(len(rows), _MAX_CONSTRAINTS),
         )
     if any(":(" in row.spec for row in rows):
@@ -433,7 +433,7 @@ def _constraints(facts: ReportFacts) -> RenderableType:
     if not facts.misses:
         return section(title, body)
     misses = [
-        (miss.path, miss.planned, miss.propagated, _extra(miss.extra_seconds))
+        (miss.where, miss.planned, miss.propagated, _extra(miss.extra_seconds))
         for miss in facts.misses[:_MAX_MISSES]
     ]
     rest = [(*row, "", "") for row in _rest(len(facts.misses), _MAX_MISSES)]
@@ -441,7 +441,7 @@ def _constraints(facts: ReportFacts) -> RenderableType:
         section(title, body),
         section(
             heading("Not as planned", "no set of constraints brings these values there"),
-            table(("value", "planned", "comes out as", ">costs more"), [*misses, *rest]),
+            table(("where", "planned", "comes out as", ">costs more"), [*misses, *rest]),
         ),
     )
 

@@ -78,6 +78,23 @@ def read_table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def shown_row(row: Mapping[str, str]) -> dict[str, str]:
+    """A row as a page of results shows it."""
+    feasible = bool(row["step_seconds"])
+    return {
+        "workload": f"{row['workload']} {row['sizes']}".strip(),
+        "mesh": row["mesh"],
+        "memory": row["memory"],
+        "status": row["status"],
+        "step ms": f"{1e3 * float(row['step_seconds']):.1f}" if feasible else "",
+        "gap %": f"{100 * float(row['gap']):.2f}" if feasible else "",
+        "peak GiB": f"{int(row['peak_bytes']) / 2**30:.1f}" if row["peak_bytes"] else "",
+        "collectives GB": f"{float(row['collective_bytes']) / 1e9:.1f}" if feasible else "",
+        "plan s": f"{float(row['plan_seconds']):.1f}" if row["plan_seconds"] else "",
+        "error": row["error"],
+    }
+
+
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (*(tuple(_natural(str(row.get(name, "")))) for name in ASKED), row["id"])
 

@@ -179,6 +179,11 @@ def gpt_plan() -> PlanData:
             ),
         ),
         notes=("loop with unknown trip count: taken as 10 (gpt.py:55)",),
+        places={
+            "3.0": "gpt.py:41 (mlp), on what dot_general makes",
+            "9<1": "gpt.py:43 (mlp), before operand 1 of dot_general, for this read alone",
+            "12.0": "gpt.py:60 (loss), on what reduce makes",
+        },
         stage_seconds={"trace": 0.4, "solve": 1.25, "costs": 0.031},
         versions={"autoshard": "0.1.0", "jax": "0.10.2", "ortools": "9.15"},
         asked=(
@@ -605,6 +610,7 @@ def plans(draw: st.DrawFn) -> PlanData:
             for _ in repeated()
         ),
         notes=draw(texts),
+        places=draw(st.dictionaries(_text, _text, max_size=2)),
         stage_seconds=draw(st.dictionaries(_text, _amount, max_size=2)),
         versions=draw(st.dictionaries(_text, _text, max_size=2)),
         overlapped_seconds=draw(st.none() | _amount),
