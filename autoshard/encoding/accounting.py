@@ -219,10 +219,7 @@ def _written(
 
 
 def memory_use(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> MemoryUse:
-    """Bytes held over the program, from the memory terms under the given choices.
-
-    Temporaries fill the memory on the chip first; what it has no room for is in device memory.
-    """
+    """Bytes held over the program, from the memory terms under the given choices."""
     problem, graph = encoded.problem, encoded.graph
     steps = np.zeros(len(graph.ops) + 2, dtype=np.int64)
     argument_bytes = 0
@@ -237,20 +234,19 @@ def memory_use(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> 
         amount = int(copy.usage[choices[edge.u], choices[edge.v]])
         steps[copy.start] += amount
         steps[copy.stop] -= amount
-    held = np.maximum(np.cumsum(steps) - encoded.on_chip_bytes, argument_bytes)
-    peak_bytes = max(evaluate(problem, choices).peak - encoded.on_chip_bytes, argument_bytes)
+    held = np.cumsum(steps)
+    evaluation = evaluate(problem, choices)
     peak_op = min(int(np.argmax(held)), len(graph.ops) - 1)
     changes = np.flatnonzero(np.diff(held, prepend=0))
     holdings = Holdings.of(encoded, decoded, choices)
     return MemoryUse(
         argument_bytes=argument_bytes,
-        peak_bytes=peak_bytes,
+        peak_bytes=evaluation.peak,
         peak_op=peak_op,
         peak_where=_op_text(graph.ops[peak_op]),
         live_at_peak=tuple(map(_live, holdings.at(peak_op, _NUM_LIVE))),
         timeline=tuple((int(i), int(held[i])) for i in changes if i < len(graph.ops)),
-        held=holdings.largest(peak_bytes),
-        on_chip_bytes=encoded.on_chip_bytes,
+        held=holdings.largest(evaluation.peak),
     )
 
 

@@ -2,9 +2,7 @@
 
 One node per op, one choice per candidate. A node costs the op's own time; an edge costs the
 reshard of one operand. A value that several ops read has a node too: the sharding it is read in.
-Memory terms hold bytes per device over op indices. Where temporaries may lie in memory on the chip,
-the limit is that much higher once the program runs; arguments alone keep to it as it is. Costs are
-picoseconds.
+Memory terms hold bytes per device over op indices. Costs are picoseconds.
 Encode and decode are a pair: `decode(encoded, result.choices)`.
 """
 
@@ -30,6 +28,7 @@ from autoshard.candidates.op_candidates import OpCandidates, place_of
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
+from autoshard.encoding.on_chip import OnChip
 from autoshard.encoding.read_bits import ReadBits
 from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
@@ -49,7 +48,7 @@ from autoshard.sharding import format_sharding
 from autoshard.wishes.pinned import Pin
 from autoshard.wishes.ties import Tie, TiedTensor, constrained_arguments, refuse_clashes, unequal
 from autoshard.wishes.wishes import Wishes as Wishes
-from solvers import FORBIDDEN, Edge, EdgeMemory, MemoryLimit, NodeMemory, Problem
+from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem
 
 IntArray = npt.NDArray[np.int64]
 
@@ -75,7 +74,6 @@ class Encoded:
     read_bits: ReadBits
     reads: tuple[SharedRead, ...] = ()  # per node after those of ops
     sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
-    on_chip_bytes: int = 0  # of what the terms hold, taken to lie in no device memory
 
     def table(self, value: int, bits: int) -> ReshardTable:
         """Reshards of a value, with so many bits of an element sent."""
@@ -126,12 +124,15 @@ class Encoder:
     _moves: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by id of the table
     _turns: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)  # likewise
     _reused: set[int] = field(init=False)
+    _on_chip: OnChip = field(init=False)
     _negligible_bytes: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._resharder = Resharder(self.costing.parts, self.costing)
         self._read_bits = ReadBits.of(self.graph, self._backend)
         self._reused = self._reused_results()
+        room = on_chip_bytes(self.costing.model.hardware)
+        self._on_chip = OnChip.of(self.graph, self.buffers, room)
         self._negligible_bytes = self._find_negligible_bytes()
 
     @property
@@ -163,14 +164,12 @@ class Encoder:
         edges += self._sums_in_loops(sums, node_by_op)
         exposed = (self._exposed(op, own_costs[op.index], hidden) for op in nodes)
         free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
-        limit, on_chip = self.memory_limit, on_chip_bytes(self.costing.model.hardware)
         problem = Problem(
             node_costs=(*exposed, *free),
             edges=tuple(edges),
             node_memory=tuple(self._node_memory(node_by_op)),
             edge_memory=tuple(copies),
-            memory_limit=None if limit is None else limit + on_chip,
-            memory_limits=() if limit is None or not on_chip else (MemoryLimit(0, 1, limit),),
+            memory_limit=self.memory_limit,
         )
         return Encoded(
             problem,
@@ -183,7 +182,6 @@ class Encoder:
             self._read_bits,
             reads,
             sums,
-            on_chip,
         )
 
     def _sums_in_loops(self, sums: SumsAfterLoops, node_by_op: Mapping[int, int]) -> Iterator[Edge]:
@@ -287,7 +285,9 @@ class Encoder:
             slack = hidden.reads.get(read.reads[0], 0.0)
             costs = self._edge_costs(table, rows, columns, read.repeat, slack)
             edges.append(Edge(maker, node, costs))
-            usage = self._copy_bytes(table, rows, columns, read.value, read.bits)
+            times = {index for index, _ in read.reads} | {read.stop - 1}
+            is_brief = self._on_chip.is_brief(self.graph.ops[read.start], times)
+            usage = self._copy_bytes(table, rows, columns, read.value, read.bits, is_brief=is_brief)
             if usage is not None:
                 copies.append(EdgeMemory(len(edges) - 1, read.start, read.stop, usage))
             copies += self._turned(len(edges) - 1, read.start, table, rows, columns, read.value)
@@ -367,24 +367,32 @@ class Encoder:
         if op.kind is OpKind.RESULT and owner in self._reused:
             usage = self._outgrown_bytes(table, rows, columns, value)
             return None if usage is None else EdgeMemory(-1, *self.buffers.intervals[owner], usage)
-        usage = self._copy_bytes(table, rows, columns, value, bits)
-        if usage is None:
-            return None
         stop = (
             len(self.graph.ops)
             if op.kind is OpKind.RESULT
             else read_stop(self.graph, self.buffers, op)
         )
+        is_brief = self._on_chip.is_brief(op, {op.index, stop - 1})
+        usage = self._copy_bytes(table, rows, columns, value, bits, is_brief=is_brief)
+        if usage is None:
+            return None
         return EdgeMemory(-1, op.index, stop, usage)
 
     def _copy_bytes(
-        self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int, bits: int
+        self,
+        table: ReshardTable,
+        rows: IntArray,
+        columns: IntArray,
+        value: int,
+        bits: int,
+        *,
+        is_brief: bool,
     ) -> IntArray | None:
         """int64[num_rows, num_columns]: bytes of the copy a reshard makes; None: negligible."""
         tensor = self.graph.values[value]
         if tensor.num_bytes * bits < self._negligible_bytes * tensor.bits:
             return None
-        key = (id(table), id(rows), id(columns), -1)
+        key = (id(table), id(rows), id(columns), -3 if is_brief else -1)
         found = self._costs.get(key)
         if found is None:
             pieces = self._pieces(table)[columns]
@@ -393,7 +401,8 @@ class Encoder:
                 (len(rows), len(columns)),
             )
             moved = self._moved(table, rows, columns)
-            found = ((table, rows, columns), np.where(moved, local, 0).astype(np.int64))
+            copied = np.where(moved, local, 0).astype(np.int64)
+            found = ((table, rows, columns), self._on_chip.left(copied, is_brief=is_brief))
             self._costs[key] = found
         return found[1] if found[1].any() else None
 
@@ -585,7 +594,7 @@ class Encoder:
                 continue
             if stop <= start and not is_summed:
                 continue
-            candidates = self._candidates[op.index]
+            node, candidates = node_by_op[op.index], self._candidates[op.index]
             place = op.results.index(value.index)
             held = value.num_bytes if op.kind is OpKind.ARGUMENT else self._temporary(value)
             key = (id(candidates), place, held)
@@ -600,11 +609,14 @@ class Encoder:
             if is_summed:  # what it is written as comes after the sum: until then all is held
                 start, usage = op.index, np.zeros_like(usage)
             else:
-                terms.append(NodeMemory(node_by_op[op.index], start, stop, usage))
-            terms += self._layout_copies(node_by_op[op.index], op, candidates)
+                is_brief = self._on_chip.brief[value.index]
+                left = self._on_chip.left(usage, is_brief=is_brief)
+                terms.append(NodeMemory(node, start, stop, left))
+            terms += self._layout_copies(node, op, candidates)
             partial = self._partial_bytes(op, candidates, held, usage)
             if partial is not None:
-                terms.append(NodeMemory(node_by_op[op.index], start, start + 1, partial))
+                left = self._on_chip.left(partial, is_brief=True)
+                terms.append(NodeMemory(node, start, start + 1, left))
         terms += self._panels(node_by_op)
         return terms
 

@@ -450,4 +450,4 @@ def solve_again(
 
 def replace_costs(problem: Problem, node_costs: tuple[npt.NDArray[np.int64], ...]) -> Problem:
     """The same problem with other node costs and no memory limit."""
-    return replace(problem, node_costs=node_costs, memory_limit=None, memory_limits=())
+    return replace(problem, node_costs=node_costs, memory_limit=None)

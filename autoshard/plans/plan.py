@@ -116,8 +116,6 @@ class MemoryUse:
         timeline: `(op index, bytes held from there on)`, where it changes.
         held: At every op, the largest tensors held there; in program order. None in the files of
             versions that did not keep it.
-        on_chip_bytes: Room for temporaries in memory on the chip; what lies there is counted
-            neither in the peak nor in the timeline.
     """
 
     argument_bytes: int
@@ -127,7 +125,6 @@ class MemoryUse:
     live_at_peak: tuple[LiveTensor, ...]
     timeline: tuple[tuple[int, int], ...] = ()
     held: tuple[HeldTensor, ...] = ()
-    on_chip_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,6 @@ _ADDED_LATER = frozenset(
     {
         "Baseline.overlapped_seconds",
         "MemoryUse.held",
-        "MemoryUse.on_chip_bytes",
         "PlanData.mesh_search",
         "PlanData.overlapped_seconds",
         "PlanData.places",

@@ -1,0 +1,101 @@
+"""Which temporaries lie in memory on the chip: those it has room for, never unread for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+
+IntArray = npt.NDArray[np.int64]
+
+MOST_PRODUCTS = 4
+"""At most so many products run between two reads of what stays on the chip. What libtpu 0.0.42 moved
+out and in again for a v5e was unread for four to seven at least, by how full the chip was."""
+
+_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
+
+
+@dataclass(frozen=True, slots=True)
+class OnChip:
+    """Memory on the chip, which takes no device memory.
+
+    Args:
+        room: Bytes of it; a larger tensor is not in it. None on most machines.
+        products: Before each op, and after the last, products run so far.
+        brief: Per value, whether its buffer is read again soon until it is read no more.
+    """
+
+    room: int
+    products: tuple[float, ...]
+    brief: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, buffers: Buffers, room: int) -> OnChip:
+        """Look at when each buffer of a program is read."""
+        if not room:
+            return cls(0, (), (False,) * len(graph.values))
+        runs = (op.repeat if op.op_class in _PRODUCTS else 0.0 for op in graph.ops)
+        products = tuple(accumulate(runs, initial=0.0))
+        reads = _reads(graph, buffers)
+        brief = [False] * len(graph.values)
+        for value in graph.values:
+            maker, times = graph.ops[value.op], reads[value.index]
+            if maker.kind is OpKind.COMPUTE and times is not None:
+                brief[value.index] = _is_brief(products, maker, {maker.index, *times})
+        return cls(room, products, tuple(brief))
+
+    def is_brief(self, reader: Op, times: Iterable[int]) -> bool:
+        """Whether a copy made for an op, and read at these times, is never unread for long."""
+        if not self.room or reader.kind is not OpKind.COMPUTE:
+            return False
+        return _is_brief(self.products, reader, times)
+
+    def left(self, usage: IntArray, *, is_brief: bool) -> IntArray:
+        """Bytes in device memory, of so many on a device."""
+        return np.where(usage > self.room, usage, 0) if is_brief else usage
+
+
+def _is_brief(products: tuple[float, ...], op: Op, times: Iterable[int]) -> bool:
+    """Between two reads; in a loop, as often as one run of its body has them."""
+    most = MOST_PRODUCTS * op.repeat
+    return all(
+        products[later] - products[earlier + 1] <= most
+        for earlier, later in pairwise(sorted(times))
+    )
+
+
+def _reads(graph: Graph, buffers: Buffers) -> list[set[int] | None]:
+    """Per value, when its buffer is read; None where that ends as a result, or goes round a loop.
+
+    What a fused op reads is read when the values that it is fused into are made.
+    """
+    reads: list[set[int] | None] = [set() for _ in graph.values]
+    for op in reversed(graph.ops):
+        times = _times(op, buffers, reads)
+        for value in op.operands:
+            for place in {value, buffers.owner[value]}:
+                known = reads[place]
+                reads[place] = None if known is None or times is None else known | times
+    return reads
+
+
+def _times(op: Op, buffers: Buffers, reads: list[set[int] | None]) -> set[int] | None:
+    if op.kind is OpKind.CONSTRAINT:
+        return reads[op.results[0]]
+    if op.kind is not OpKind.COMPUTE:
+        return None
+    if any(buffers.is_stored[value] for value in op.results):
+        return {op.index}
+    times: set[int] = set()
+    for value in op.results:
+        later = reads[value]
+        if later is None:
+            return None
+        times |= later
+    return times or {op.index}
