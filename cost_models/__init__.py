@@ -15,6 +15,7 @@ from cost_models.collectives import (
     all_to_all_cost,
     permute_cost,
     reduce_scatter_cost,
+    shift_cost,
 )
 from cost_models.errors import CostModelError
 from cost_models.hardware import (
@@ -86,6 +87,7 @@ __all__ = [
     "reduce_scatter_algorithms",
     "reduce_scatter_cost",
     "save_hardware",
+    "shift_cost",
     "verify_hardware",
     "with_slices",
 ]

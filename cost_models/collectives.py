@@ -126,5 +126,34 @@ def permute_cost(dims: tuple[GroupDim, ...], launch_seconds: float = 0.0) -> Lin
     )
 
 
+def shift_cost(
+    dims: tuple[GroupDim, ...], launch_seconds: float = 0.0, *, both_ways: bool = False
+) -> LinearCost:
+    """Every device sends its operand to the next one, round the group.
+
+    A ring has two links at each device, of which one way round uses one. On a line the message from
+    its end to its beginning takes all hops, against the stream of the others.
+
+    Args:
+        dims: Of the group.
+        launch_seconds: Of one collective.
+        both_ways: Half of the operand goes to the device before instead.
+    """
+    if not dims:
+        return FREE
+    links = (2 if dim.kind in ("ring", "scattered") and not both_ways else 1 for dim in dims)
+    return LinearCost(
+        launch_seconds * (2 if both_ways else 1)
+        + sum(_shift_hops(dim) * dim.latency_seconds for dim in dims),
+        max(n / dim.gather_bytes_per_second for n, dim in zip(links, dims, strict=True)),
+    )
+
+
+def _shift_hops(dim: GroupDim) -> int:
+    if dim.kind == "ring":
+        return dim.steps // (dim.size // 2)
+    return dim.steps if dim.kind in ("line", "scattered") else 1
+
+
 def _steps_seconds(dims: tuple[GroupDim, ...]) -> float:
     return sum(dim.steps * dim.latency_seconds for dim in dims)

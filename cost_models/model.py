@@ -24,6 +24,7 @@ from cost_models.collectives import (
     all_to_all_cost,
     check_amount,
     permute_cost,
+    shift_cost,
 )
 from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware
@@ -79,6 +80,12 @@ class CostModel(Protocol):
 
     def permute_seconds(self, full_bytes: Amount, axes: tuple[AxisPart, ...]) -> Amount:
         """Seconds until every device has sent its operand to one other device."""
+        ...
+
+    def shift_seconds(
+        self, full_bytes: Amount, axes: tuple[AxisPart, ...], *, both_ways: bool = False
+    ) -> Amount:
+        """Seconds until every device has sent its operand to its neighbour, round the group."""
         ...
 
     def compute_seconds(
@@ -226,6 +233,27 @@ class AlphaBetaModel:
             CostModelError: An amount below 0, an unknown axis, a part that the axis has not.
         """
         return self._seconds("collective-permute", full_bytes, axes)
+
+    def shift_seconds(
+        self, full_bytes: Amount, axes: tuple[AxisPart, ...], *, both_ways: bool = False
+    ) -> Amount:
+        """Seconds until every device has sent its operand to its neighbour, round the group.
+
+        Where permutations were measured, it costs what any of them does.
+
+        Args:
+            full_bytes: Of the operand, per device.
+            axes: The parts of mesh axes that make up the group.
+            both_ways: Half of the operand goes to one neighbour and half to the other.
+
+        Raises:
+            CostModelError: An amount below 0, an unknown axis, a part that the axis has not.
+        """
+        measured = self.hardware.measured
+        if measured is not None and measured.collective("collective-permute") is not None:
+            return self.permute_seconds(full_bytes, axes)
+        launch = self.hardware.collective_launch_seconds
+        return shift_cost(self._group(axes), launch, both_ways=both_ways).at(full_bytes)
 
     def compute_seconds(
         self,

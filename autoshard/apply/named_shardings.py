@@ -58,6 +58,13 @@ class JaxMesh:
         self.order = DeviceOrder.of(self.base, concrete)
 
     @property
+    def platform(self) -> str:
+        """Of its devices: `cpu`; "" where it has none."""
+        return (
+            "" if isinstance(self.auto, AbstractMesh) else str(self.auto.devices.flat[0].platform)
+        )
+
+    @property
     def abstract(self) -> AbstractMesh:
         """The mesh to trace under."""
         return self.auto if isinstance(self.auto, AbstractMesh) else self.auto.abstract_mesh

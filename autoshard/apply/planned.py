@@ -27,6 +27,7 @@ from autoshard.apply.stablehlo.plan_module import annotated_module
 from autoshard.apply.stablehlo.planned_text import PLANNED, planned_text
 from autoshard.apply.stablehlo.platform_module import AS_WRITTEN, lowered_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
+from autoshard.backend_habits import in_order_options
 from autoshard.collectives import HardwarePrices, ModulePrices
 from autoshard.constraints.named import named_tensor
 from autoshard.errors import InputError, PlanError
@@ -238,20 +239,25 @@ class Plan:
     def jit(self, fn: Callable[..., Any] | None = None, **jit_kwargs: Any) -> PlannedFunction:
         """`jax.jit` of the function with the plan's shardings at the boundary and inside.
 
+        Where the plan takes more than half of its memory budget, it is compiled to run in order.
+
         Args:
             fn: As for `wrap`.
             jit_kwargs: Passed on to `jax.jit`; `donate_argnums` is as planned unless given.
         """
         jit_kwargs.setdefault("donate_argnums", self.donate_argnums)
         jit_kwargs.setdefault("static_argnums", self.static_argnums)
+        mesh = self._devices()
+        platform = mesh.platform if self.data.is_tight else ""
         return jit_with(
             self._function(fn),
             self.constraints,
-            self._devices(),
+            mesh,
             self._arguments_as_written,
             self._results_as_written,
             record=self.data.program,
             schedules=self.data.schedules,
+            own_compiler_options=in_order_options(platform),
             **jit_kwargs,
         )
 

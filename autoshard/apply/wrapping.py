@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import jax
+from jax._src.core import trace_state_clean  # private; checked on jax 0.10.2
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, NamedSharding
 
@@ -179,14 +180,16 @@ class PlannedFunction:
         out_shardings: Sequence[Sharding | None],
         donate_argnums: int | Sequence[int],
         jit_options: Mapping[str, Any],
+        own_compiler_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._wrapped = wrapped
         self._in_shardings = tuple(in_shardings)
         self._out_shardings = tuple(out_shardings)
         self._donate_argnums = _numbers(donate_argnums)
         self._jit_options = dict(jit_options)
-        self._jitted: Any = None
-        self._jitted_flat: dict[Prepared, Any] = {}
+        self._own_compiler_options = own_compiler_options or {}
+        self._jitted: dict[bool, Any] = {}  # by whether nothing is traced around the call
+        self._jitted_flat: dict[tuple[Prepared, bool], Any] = {}
         functools.update_wrapper(self, wrapped.fn, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -222,17 +225,27 @@ class PlannedFunction:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Sequence[Any], Callable[[Any], Any]]:
         """The jitted function, what to call it with, and what to do with its result."""
-        if self._jitted is not None and not kwargs:
-            return self._jitted, args, _identity
+        is_outermost = trace_state_clean()
+        if is_outermost in self._jitted and not kwargs:
+            return self._jitted[is_outermost], args, _identity
         wrapped = self._wrapped
         call = flatten_call(wrapped.fn, args, kwargs, wrapped.static_argnums)
         prepared = wrapped.prepare(call)
         if not kwargs and not call.arguments.statics and not prepared.results.statics:
-            self._jitted = self._jit_trees(call, prepared)
-            return self._jitted, args, _identity
-        if prepared not in self._jitted_flat:
-            self._jitted_flat[prepared] = self._jit_leaves(call, prepared)
-        return self._jitted_flat[prepared], call.arguments.leaves, prepared.results.rebuild
+            self._jitted[is_outermost] = self._jit_trees(call, prepared)
+            return self._jitted[is_outermost], args, _identity
+        key = (prepared, is_outermost)
+        if key not in self._jitted_flat:
+            self._jitted_flat[key] = self._jit_leaves(call, prepared)
+        return self._jitted_flat[key], call.arguments.leaves, prepared.results.rebuild
+
+    def _options(self) -> dict[str, Any]:
+        """For `jax.jit`, which takes compiler options only where nothing is traced around it."""
+        options = dict(self._jit_options)
+        if self._own_compiler_options and trace_state_clean():
+            given = options.get("compiler_options") or {}
+            options["compiler_options"] = {**self._own_compiler_options, **given}
+        return options
 
     def _jit_trees(self, call: Call, prepared: Prepared) -> Any:
         in_shardings, out_shardings = self._named(call, prepared)
@@ -243,7 +256,7 @@ class PlannedFunction:
             out_shardings=jax.tree.unflatten(prepared.results.dynamic_tree, out_shardings),
             donate_argnums=self._donate_argnums,
             static_argnums=self._wrapped.static_argnums,
-            **self._jit_options,
+            **self._options(),
         )
 
     def _jit_leaves(self, call: Call, prepared: Prepared) -> Any:
@@ -254,7 +267,7 @@ class PlannedFunction:
             in_shardings=in_shardings,
             out_shardings=out_shardings,
             donate_argnums=tuple(i for i, given in enumerate(donated) if given),
-            **self._jit_options,
+            **self._options(),
         )
 
     def _named(
@@ -293,6 +306,7 @@ def jit_with(
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
     schedules: Mapping[str, DotSchedule] | None = None,
+    own_compiler_options: Mapping[str, Any] | None = None,
     **jit_options: Any,
 ) -> PlannedFunction:
     """`jax.jit` of the function with a plan's constraints inside and shardings at its boundary.
@@ -307,6 +321,7 @@ def jit_with(
         donate_argnums: As in `jax.jit`.
         static_argnums: As given when planning.
         schedules: By path of a `dot_general`; see `constrain_jaxpr`.
+        own_compiler_options: Set where the function is compiled by itself, and not within another.
         jit_options: Passed on to `jax.jit`.
     """
     wrapped = wrap(
@@ -317,7 +332,9 @@ def jit_with(
         static_argnums=static_argnums,
         schedules=schedules,
     )
-    return PlannedFunction(wrapped, in_shardings, out_shardings, donate_argnums, jit_options)
+    return PlannedFunction(
+        wrapped, in_shardings, out_shardings, donate_argnums, jit_options, own_compiler_options
+    )
 
 
 def _numbers(numbers: int | Sequence[int]) -> tuple[int, ...]:

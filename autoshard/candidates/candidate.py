@@ -20,19 +20,25 @@ _COPRIME = 2**61 - 1  # a prime that no mesh is a multiple of
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """How a product gathers its operands in steps.
+    """How a product runs in steps: operands gathered in panels, or pieces passed round rings.
 
     Args:
         needs: What it works on, where the candidate's operands are what lies at home.
         over: The factor that steps run over.
         panel: Values of it on a device that make up one step.
         num_steps: How many steps there are.
+        rings: The mesh parts round which pieces are passed; none where panels are gathered.
+        moved: What is passed on: 0 for the result, 1 and 2 for the operands.
+        both_ways: Whether half of each piece goes one way round and half the other.
     """
 
     needs: tuple[Layout, ...]
     over: int
     panel: int
     num_steps: int
+    rings: Parts = ()
+    moved: tuple[int, ...] = ()
+    both_ways: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class Candidate:
         scattered: Parts over which they are summed by a reduce-scatter.
         partial: Layout of the (first) result before the reduction.
         summed: The parts of `reduced` and `scattered`, by the dimension that they cut.
-        streamed: For a product that gathers its operands in steps, how.
+        streamed: For a product that runs in steps, how.
         runs_per_sum: Runs of the op, in a loop, that one all-reduce of `reduced` serves.
     """
 
@@ -60,6 +66,11 @@ class Candidate:
     summed: tuple[Parts, ...] = field(default=(), compare=False)  # follows from the operands
     streamed: Streamed | None = None
     runs_per_sum: float = field(default=1.0, compare=False)
+
+    @property
+    def stands_partial(self) -> bool:
+        """Whether partial sums stand whole before they are scattered; those of a ring do not."""
+        return bool(self.scattered) and (self.streamed is None or 0 not in self.streamed.moved)
 
     def side(self, *, is_result: bool) -> tuple[Layout, ...]:
         """Layouts of the results, or of the operands."""

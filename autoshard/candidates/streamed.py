@@ -1,7 +1,8 @@
-"""Ways to run one matrix product in steps: a candidate whose operands are gathered in panels.
+"""Ways to run one matrix product in steps: what is offered, and the schedule that it is.
 
-Such a candidate is a plain one whose operands live further cut than the product needs them. What it
-lacks is gathered in panels over a dimension that is summed, so that no operand is ever whole.
+A candidate in panels is a plain one whose operands live further cut than the product needs them.
+What it lacks is gathered in panels over a dimension that is summed, so that no operand is ever
+whole. Candidates with pieces that go round are in `rings`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import product
 from math import lcm, prod
 
 from autoshard.candidates.candidate import Candidate, Streamed
+from autoshard.candidates.rings import RingOffers
 from autoshard.errors import AutoshardError
 from autoshard.graph.program import Graph, Op
 from autoshard.graph.rule import Rule
@@ -47,11 +49,17 @@ class StreamOffers:
         if not self._can_stream(op):
             return ()
         assert op.rule is not None
+        tensors = (*op.results, *op.operands)
+        rings = RingOffers(
+            self.parts,
+            op.rule,
+            lambda place, layout: self._local_bytes(tensors[place], layout) >= self.heavy_bytes,
+        )
         found = dict.fromkeys(
             streamed
             for candidate in plain
             if _is_on_whole_axes(self.parts, candidate)
-            for streamed in self._of_plain(op, op.rule, candidate)
+            for streamed in (*self._in_panels(op, op.rule, candidate), *rings.of(candidate))
         )
         return tuple(c for c in found if self._has_form(op.rule, c))
 
@@ -70,7 +78,7 @@ class StreamOffers:
             and len(rule.factor_sizes) <= 26
         )
 
-    def _of_plain(self, op: Op, rule: Rule, plain: Candidate) -> Iterator[Candidate]:
+    def _in_panels(self, op: Op, rule: Rule, plain: Candidate) -> Iterator[Candidate]:
         """A plain candidate with one operand, or both, cut further at home."""
         cuts = cuts_by_factor(rule, plain)
         summed = [factor for factor in rule.reduction if factor in _factors(rule.operands[1])]
@@ -85,7 +93,7 @@ class StreamOffers:
                 continue
             segments = self._num_segments(rule, plain, operands, over)
             largest = max(
-                self._local_bytes(op, place, needed)
+                self._local_bytes(op.operands[place], needed)
                 for place, (home, needed) in enumerate(zip(operands, plain.operands, strict=True))
                 if home != needed
             )
@@ -102,7 +110,7 @@ class StreamOffers:
         """Layouts of an operand that is cut further than the product needs it."""
         needed = plain.operands[position]
         lacking = [p for p in range(len(self.parts.axes)) if not any(p in dim for dim in needed)]
-        if not lacking or self._local_bytes(op, position, needed) < self.heavy_bytes:
+        if not lacking or self._local_bytes(op.operands[position], needed) < self.heavy_bytes:
             return
         singles: list[Parts] = [(part,) for part in lacking]
         sets = dict.fromkeys([*singles, tuple(lacking)])
@@ -131,8 +139,8 @@ class StreamOffers:
     def _num(self, cuts: dict[int, Parts], factor: int) -> int:
         return self.parts.num_shards(cuts.get(factor, ()))
 
-    def _local_bytes(self, op: Op, position: int, layout: Layout) -> int:
-        whole = self.graph.values[op.operands[position]].num_bytes
+    def _local_bytes(self, value: int, layout: Layout) -> int:
+        whole = self.graph.values[value].num_bytes
         return whole // self.parts.num_shards(part for dim in layout for part in dim)
 
 
@@ -182,6 +190,9 @@ def dot_schedule_of(parts: MeshParts, rule: Rule, candidate: Candidate) -> DotSc
         over=letters[names[streamed.over]],
         panel=streamed.panel,
         num_steps=streamed.num_steps,
+        rings=tuple(parts.axes[part] for part in streamed.rings),
+        moved="".join(statement.accesses[place].tensor for place in streamed.moved),
+        both_ways=streamed.both_ways,
     )
 
 
@@ -202,11 +213,18 @@ class StreamMessage:
         message: What `autoshard.loops` says of it.
         place: Of the tensor it moves: 0 for the result, 1 and 2 for the operands.
         parts: The mesh parts it works over.
+        both_ways: Whether another one takes the other half of a piece the other way round.
     """
 
     message: Message
     place: int
     parts: Parts
+    both_ways: bool = False
+
+    @property
+    def is_shift(self) -> bool:
+        """Whether it passes pieces on to neighbours."""
+        return self.message.kind == "collective-permute" and self.message.is_in_loop
 
     def num_elements(self, parts: MeshParts) -> int:
         """Of the larger side, on one device."""
@@ -229,6 +247,7 @@ def messages_of(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[Str
             message,
             "ABC".index(message.tensor),
             tuple(sorted(part_of[schedule.grid[dim]] for dim in message.grid_dims)),
+            schedule.both_ways,
         )
         for message in messages(placed)
     )
@@ -241,7 +260,7 @@ def panel_elements(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[
     return tuple(
         prod(rule.factor_sizes[factor] for (factor,) in dims)
         // parts.num_shards(part for dim in layout for part in dim)
-        // streamed.num_steps
+        // (streamed.num_steps if (streamed.over,) in dims else 1)
         for dims, layout in zip(rule.operands, streamed.needs, strict=True)
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import widened_bits
+from autoshard.backend_habits import runs_beside, widened_bits
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.local_products import local_products
@@ -142,8 +142,8 @@ class Costing:
     def streamed_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[float, float]:
         """Seconds that one run of a product in steps computes and communicates.
 
-        A step gathers and then computes, which XLA does not do side by side by itself; every step
-        reads and writes the sums.
+        Every step reads its panels, and reads and writes the sums that it adds to. What of a piece
+        on its way is hidden behind the product of another one is in `overlap.hidden`.
         """
         assert op.rule is not None
         assert candidate.streamed is not None
@@ -154,7 +154,7 @@ class Costing:
             elements * self.sent_bits(value) / 8
             for elements, value in zip(panels, values[1:], strict=True)
         )
-        num_bytes += 2.0 * self.summed_bytes(graph, op, candidate)
+        num_bytes += 2.0 * self.step_sums_bytes(graph, op, candidate)
         one = self.model.compute_seconds(
             self._padded_flops(op, (candidate,)) / steps,
             np.asarray(num_bytes),
@@ -167,49 +167,96 @@ class Costing:
         )
         return float(one[0]) * steps, sent
 
+    def passing_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> float:
+        """Seconds in which the pieces of one step of a product are passed on; 0 for panels."""
+        if candidate.streamed is None or op.rule is None:
+            return 0.0
+        values = [graph.values[value] for value in (*op.results, *op.operands)]
+        return sum(
+            self.message_seconds(found, self.sent_bits(values[found.place]))
+            for found in messages_of(self.parts, op.rule, candidate)
+            if found.is_shift
+        )
+
     def sent_bits(self, value: Value) -> int:
-        """Bits of an element that a product in steps gathers: as wide as it is multiplied."""
+        """Bits of an element that a product in steps sends: as wide as it is multiplied."""
         return widened_bits(self.model.hardware.backend, value.dtype, value.bits)
 
     def message_seconds(self, found: StreamMessage, bits: int) -> float:
-        """Seconds of one run of a collective of a product in steps."""
+        """Seconds of one run of a collective of a product in steps.
+
+        Of pieces that go both ways there are two, and each takes half of both together.
+        """
+        num_bytes = np.asarray(found.num_elements(self.parts) * bits / 8)
+        axes = self.axis_parts(found.parts)
+        if found.is_shift:
+            if not found.both_ways:
+                return float(self.model.shift_seconds(num_bytes, axes))
+            return float(self.model.shift_seconds(2.0 * num_bytes, axes, both_ways=True)) / 2
         seconds = {
             "all-gather": self.model.all_gather_seconds,
             "all-reduce": self.model.all_reduce_seconds,
             "reduce-scatter": self.model.reduce_scatter_seconds,
         }.get(found.message.kind, self.model.permute_seconds)
-        num_bytes = np.asarray(found.num_elements(self.parts) * bits / 8)
-        return float(seconds(num_bytes, self.axis_parts(found.parts)))
+        return float(seconds(num_bytes, axes))
 
     def summed_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
-        """Bytes of the sums that a device keeps for a product in steps, 32 bits wide at least."""
+        """Bytes of the sums that a device makes for a product in steps, 32 bits wide at least."""
         made = graph.values[op.results[0]]
         elements = prod(made.shape) // self._num_pieces(candidate.partial or candidate.results[0])
         return elements * max(32, made.bits) // 8
 
+    def step_sums_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
+        """Bytes of those that one step adds to: a piece, where steps run over the result."""
+        assert op.rule is not None
+        assert candidate.streamed is not None
+        is_piece = (candidate.streamed.over,) in op.rule.results[0]
+        pieces = candidate.streamed.num_steps if is_piece else 1
+        return self.summed_bytes(graph, op, candidate) // pieces
+
     def streamed_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
         """Bytes that a product in steps holds beside its operands and its result.
 
-        The product of one step before it is added, sums wider than the result, and of each operand
-        a panel; of one that is gathered a second, in the order that the product wants it in. Where
-        the backend multiplies wider elements than lie at home, it widens what is there first.
+        The product of one step before it is added; sums wider than the result; of each operand that
+        steps run over a panel: of one that is gathered, or sliced while others go round, a second,
+        in the order that the product wants it in; of one that is passed on the piece under way.
+        Where the backend multiplies wider elements than lie at home, it widens what is there first.
         """
-        if candidate.streamed is None or op.rule is None:
+        streamed = candidate.streamed
+        if streamed is None or op.rule is None:
             return 0
-        made = graph.values[op.results[0]]
-        sums = self.summed_bytes(graph, op, candidate)
-        wider = max(0, 32 - made.bits) * sums // max(32, made.bits)
+        held = self._sums_held(graph, op, candidate)
         panels = panel_elements(self.parts, op.rule, candidate)
-        held = sums + wider
         for position, elements in enumerate(panels):
-            is_home = candidate.operands[position] == candidate.streamed.needs[position]
             value = graph.values[op.operands[position]]
             wide = self.sent_bits(value)
-            held += (1 if is_home else 2) * elements * wide // 8
+            if (streamed.over,) in op.rule.operands[position]:
+                is_home = candidate.operands[position] == streamed.needs[position]
+                held += (1 if is_home and not streamed.rings else 2) * elements * wide // 8
             if wide > value.bits:
                 whole = prod(value.shape) * wide // 8
                 held += whole // self._num_pieces(candidate.operands[position])
         return held
+
+    def _sums_held(self, graph: Graph, op: Op, candidate: Candidate) -> int:
+        """Bytes of sums beside the result: one step's product, and what else stands by.
+
+        Sums on their way beside a product are there twice, and so are those that get their last
+        piece behind the loop. Half a piece that goes the other way round has a product of its own.
+        """
+        streamed = candidate.streamed
+        assert streamed is not None
+        assert op.rule is not None
+        bits = graph.values[op.results[0]].bits
+        term = self.step_sums_bytes(graph, op, candidate)
+        is_passed = 0 in streamed.moved
+        sums = term if is_passed else self.summed_bytes(graph, op, candidate)
+        held = term + max(0, 32 - bits) * sums // max(32, bits)
+        if is_passed and runs_beside(self.model.hardware, "collective-permute"):
+            held += sums
+        if streamed.rings and not is_passed and (streamed.over,) in op.rule.results[0]:
+            held += sums - term
+        return held + (term if streamed.both_ways else 0)
 
     def written_seconds(
         self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]

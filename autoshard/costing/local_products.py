@@ -88,8 +88,7 @@ def local_products(
         rows = np.ceil(rows / groups)
     if name == "convolution":
         summed = np.where(summed < FEW_FEATURES, summed * groups, summed)
-    steps = [c.streamed.num_steps if c.streamed is not None else 1 for c in candidates]
-    return rows, columns, np.ceil(summed / np.array(steps))
+    return rows, columns, summed
 
 
 @dataclass(slots=True)
@@ -113,11 +112,12 @@ class _FactorCuts:
         sizes: dict[Parts, int] = {}
         found = []
         for candidate in self.candidates:
-            has = candidate.streamed.needs if candidate.streamed else candidate.operands
-            cut = has[operand][dim]
+            streamed = candidate.streamed
+            cut = (streamed.needs if streamed else candidate.operands)[operand][dim]
             if cut not in sizes:
                 sizes[cut] = self.parts.num_shards(cut)
-            found.append(sizes[cut])
+            is_stepped = streamed is not None and streamed.over == factor
+            found.append(sizes[cut] * (streamed.num_steps if streamed and is_stepped else 1))
         left = np.maximum(np.array(found, dtype=np.float64) / before, 1.0)
         return np.minimum(left, self.rule.factor_sizes[factor])
 

@@ -41,6 +41,7 @@ from autoshard.overlap.hidden import (
     Hidden,
     exposed_seconds,
     hidden_behind_computing,
+    hidden_in_products,
     hidden_sums,
 )
 from autoshard.reshard import Resharder, ReshardTable, turned_shares
@@ -570,15 +571,19 @@ class Encoder:
         )
 
     def _exposed(self, op: Op, costs: IntArray, hidden: Hidden) -> IntArray:
-        """The costs of an op without what of its sums runs beside computing."""
+        """The costs of an op without what it sends beside computing: its sums, or its pieces."""
         slack = hidden.sums.get(op.index, 0.0)
-        if not slack:
-            return costs
         candidates = self._candidates[op.index]
+        passes = self.costing.overlaps and candidates[-1].streamed is not None
+        if not slack and not passes:
+            return costs
         key = ("exposed", id(costs), slack, op.repeat)
         found = self._own_costs.get(key)
         if found is None:
-            off = hidden_sums(self.graph, self.costing, op, candidates, slack) * op.repeat
+            off = hidden_sums(self.graph, self.costing, op, candidates, slack)
+            if passes:
+                off += hidden_in_products(self.graph, self.costing, op, candidates)
+            off *= op.repeat
             found = np.where(costs < FORBIDDEN, costs - _picoseconds(off), costs)
             self._own_costs[key] = found
         return found
@@ -694,13 +699,13 @@ class Encoder:
         self, op: Op, candidates: tuple[Candidate, ...], total: int, usage: IntArray
     ) -> IntArray | None:
         """Bytes a result takes beyond its final size before it is scattered."""
-        if len(op.results) != 1 or not any(c.scattered for c in candidates):
+        if len(op.results) != 1 or not any(c.stands_partial for c in candidates):
             return None
         if total < self._negligible_bytes:
             return None
         before = [
             total // self.costing.parts.num_shards(p for dim in c.partial for p in dim)
-            if c.scattered
+            if c.stands_partial
             else 0
             for c in candidates
         ]

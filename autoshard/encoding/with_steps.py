@@ -10,6 +10,7 @@ from autoshard.candidates.streamed import StreamOffers
 from autoshard.costing.costing import Costing
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Op
+from autoshard.overlap.hidden import hidden_in_products
 
 
 @dataclass(slots=True, eq=False)
@@ -50,11 +51,13 @@ class WithSteps:
         """Those of which no other with the same layouts is as fast and as small."""
         graph, parts = offers.graph, offers.parts
         seconds = self.costing.candidate_seconds(graph, self.buffers, op, in_steps)
+        if self.costing.overlaps:
+            seconds -= hidden_in_products(graph, self.costing, op, in_steps)
         made = graph.values[op.results[0]].num_bytes
         groups: dict[object, list[tuple[float, int, int]]] = {}
         for place, candidate in enumerate(in_steps):
             held = self.costing.streamed_bytes(graph, op, candidate)
-            if candidate.scattered:
+            if candidate.stands_partial:
                 held += made // parts.num_shards(p for dim in candidate.partial for p in dim)
             group = groups.setdefault((candidate.operands, candidate.results), [])
             group.append((float(seconds[place]), held, place))

@@ -52,7 +52,7 @@ from autoshard.loops.statement import (
     parse_statement,
 )
 from autoshard.loops.step_drawing import draw_steps
-from autoshard.loops.streaming import stream
+from autoshard.loops.streaming import pass_round, stream
 from autoshard.loops.unroll import Unrolled, unroll
 
 __all__ = [
@@ -91,6 +91,7 @@ __all__ = [
     "messages",
     "parse_distribution",
     "parse_statement",
+    "pass_round",
     "placed",
     "points_to_colours",
     "pumma",

@@ -12,6 +12,7 @@ from autoshard.loops import (
     Placed,
     Statement,
     parse_statement,
+    pass_round,
     stream,
 )
 from autoshard.sharding import Mesh, Sharding
@@ -21,7 +22,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotSchedule:
-    """A product that is cut over a mesh, with operands gathered in panels.
+    """A product that is cut over a mesh and runs in steps.
 
     Args:
         statement: `A(a,b) += B(a,c) * C(c,b)`, named as by `with_plain_names`.
@@ -31,6 +32,10 @@ class DotSchedule:
         over: The variable that steps run over.
         panel: How many of the values of `over` on a device make up one step.
         num_steps: How many steps there are.
+        rings: Mesh axes round which pieces are passed; none where panels are gathered.
+        moved: Tensors of which pieces go round: `C` or `B` in a collective matmul, `A` where its
+            sums do, `BC` in Cannon's algorithm.
+        both_ways: Whether half of each piece goes one way round and half the other.
     """
 
     statement: str
@@ -40,10 +45,26 @@ class DotSchedule:
     over: str
     panel: int
     num_steps: int
+    rings: tuple[str, ...] = ()
+    moved: str = ""
+    both_ways: bool = False
 
     def __str__(self) -> str:
         cut = ", ".join(f"{v} by {axis}" for v, axis in zip(self.cut, self.grid, strict=True))
-        return f"{self.statement} in {self.num_steps} steps of {self.panel} {self.over}, {cut}"
+        steps = f"in {self.num_steps} steps of {self.panel} {self.over}, {cut}"
+        if not self.rings:
+            return f"{self.statement} {steps}"
+        ways = " both ways" if self.both_ways else ""
+        return f"{self.statement} with {self.moved} round {' and '.join(self.rings)}{ways} {steps}"
+
+    @property
+    def algorithm(self) -> str:
+        """Its name: `summa in panels`, `all-gather-matmul`, `matmul-reduce-scatter`, `cannon`."""
+        if not self.rings:
+            return "summa in panels"
+        if len(self.moved) > 1:
+            return "cannon"
+        return "matmul-reduce-scatter" if self.moved == "A" else "all-gather-matmul"
 
     def problems(self, mesh: Mesh) -> list[str]:
         """What keeps it from being a schedule on a mesh, whatever the sizes of the product."""
@@ -63,8 +84,7 @@ class DotSchedule:
             for variable in self.cut
             if variable not in statement.variables
         ]
-        if self.over not in statement.summed:
-            found.append(f"`over`: {self.over!r} is not summed over")
+        found += self._ring_problems(statement, mesh)
         ranks = [len(access.indices) for access in statement.accesses]
         if [home.rank for home in self.homes] != ranks:
             found.append(f"`homes`: do not have the ranks {ranks} of the tensors")
@@ -76,6 +96,30 @@ class DotSchedule:
             found.append("`homes`: are cut by more than whole axes of `grid`")
         if self.panel < 1 or self.num_steps < 1:
             found.append("`panel`, `num_steps`: are below 1")
+        return found
+
+    def _ring_problems(self, statement: Statement, mesh: Mesh) -> list[str]:
+        if not self.rings and not self.moved:
+            is_summed = self.over in statement.summed
+            return [] if is_summed else [f"`over`: {self.over!r} is not summed over"]
+        found = [
+            f"`rings`: {axis!r} is no axis of `grid`"
+            for axis in self.rings
+            if axis not in self.grid
+        ]
+        if self.moved not in {"A", "B", "C", "BC"} or len(self.rings) != len(self.moved):
+            found.append(f"`moved`: {self.moved!r} cannot go round {len(self.rings)} rings")
+            return found
+        found += [
+            f"`over`: {tensor} has no dimension {self.over!r}"
+            for tensor in self.moved
+            if self.over not in statement.access(tensor).indices
+        ]
+        found += [
+            f"`num_steps`: is {self.num_steps}; expected {mesh.sizes[axis]}, the size of {axis!r}"
+            for axis in self.rings
+            if mesh.sizes.get(axis, self.num_steps) != self.num_steps
+        ]
         return found
 
     def placed(self, extents: Mapping[str, int], mesh: Mesh) -> Placed:
@@ -101,7 +145,21 @@ class DotSchedule:
             for access, home in zip(statement.accesses, self.homes, strict=True)
         }
         sizes = [mesh.sizes[axis] for axis in self.grid]
-        return stream(statement, extents, sizes, self.cut, homes, over=self.over, panel=self.panel)
+        if not self.rings:
+            return stream(
+                statement, extents, sizes, self.cut, homes, over=self.over, panel=self.panel
+            )
+        return pass_round(
+            statement,
+            extents,
+            sizes,
+            self.cut,
+            homes,
+            over=self.over,
+            rings=[place[axis] for axis in self.rings],
+            moved=tuple(self.moved),
+            both_ways=self.both_ways,
+        )
 
 
 def with_plain_names(statement: Statement) -> Statement:

@@ -70,7 +70,8 @@ def _of_operand(bringing: Bringing) -> Iterator[Message]:
             at |= dict(zip((loop.variable for loop in outer), values, strict=True))
             for handovers in bringing.rounds(bringing.wants({**at, **dict(lane)})):
                 pairs = [(h.source, h.target) for h in handovers]
-                yield _permute(placed, bringing.tensor, pairs, piece, 1, depth > 0)
+                beside = depth > 0 and not bringing.is_passed_on  # first pieces are waited for
+                yield _permute(placed, bringing.tensor, pairs, piece, 1, beside)
         if bringing.is_passed_on:
             words = math.prod(d.size for d in bringing.free)
             count = _turns(placed, depth - 1) * (loops[-1].extent - 1)

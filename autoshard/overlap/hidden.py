@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import runs_beside
+from autoshard.backend_habits import loops_over_scattered_sums, runs_beside
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
 from autoshard.encoding.read_bits import ReadBits
@@ -163,6 +163,25 @@ class _Demands:
         return self._known[key]
 
 
+def hidden_in_steps(graph: Graph, costing: Costing, op: Op, candidate: Candidate) -> float:
+    """Seconds of one run of a product for pieces on their way while another one is multiplied.
+
+    Of `n` steps all but one pass pieces on, so with `c` seconds of computing and `m` of messages in
+    each, at least `c + (n - 1) max(c, m)` go by. Sums that go round hide nothing where the compiler
+    makes such loops of scattered sums by itself: those are priced as if it did not.
+    """
+    streamed = candidate.streamed
+    machine = costing.model.hardware
+    if streamed is None or not runs_beside(machine, "collective-permute"):
+        return 0.0
+    if 0 in streamed.moved and loops_over_scattered_sums(machine.backend):
+        return 0.0
+    passing = costing.passing_seconds(graph, op, candidate)
+    compute, _ = costing.streamed_seconds(graph, op, candidate)
+    exposed = exposed_seconds(np.asarray(passing), compute / streamed.num_steps)
+    return (streamed.num_steps - 1) * (passing - float(exposed))
+
+
 def _run_beside(costing: Costing, candidates: Sequence[Candidate]) -> npt.NDArray[np.bool_]:
     """bool[num_candidates]: whether all sums of a candidate may run beside computing."""
     machine = costing.model.hardware
@@ -182,3 +201,10 @@ def hidden_sums(
     sums = costing.reduction_seconds(graph, op, candidates)
     hidden = sums - exposed_seconds(sums, slack)
     return np.where(_run_beside(costing, candidates), hidden, 0.0)
+
+
+def hidden_in_products(
+    graph: Graph, costing: Costing, op: Op, candidates: tuple[Candidate, ...]
+) -> FloatArray:
+    """float64[num_candidates]: seconds off one run of an op for pieces that go round meanwhile."""
+    return np.array([hidden_in_steps(graph, costing, op, c) for c in candidates])

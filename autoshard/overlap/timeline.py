@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autoshard.backend_habits import overlaps_on, runs_beside
+from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.accounting import Account
 from autoshard.encoding.encode import Decoded, Encoded, Encoder
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Op, OpKind, Region
+from autoshard.overlap.hidden import hidden_in_steps
 from autoshard.overlap.lanes import Lane, Task, schedule
 from autoshard.reshard import Step, StepKind
 
@@ -184,8 +186,13 @@ class _Builder:
                 needs.update(self._read(op, position, body))
         compute, sums = self._own_seconds(op)
         made = self._task(body, compute, Lane.COMPUTE, needs)
+        kinds = self._sum_kinds(op)
+        passed = hidden_in_steps(self.encoded.graph, self.costing, op, candidate)
+        if passed > 0:  # pieces that go round while the product computes
+            beside = self._task(body, passed, Lane.NETWORK, needs, (kinds[0], op.index))
+            made = self._task(body, 0.0, Lane.COMPUTE, {made, beside})
+            sums -= passed
         if sums > 0:
-            kinds = self._sum_kinds(op)
             is_at_once = candidate.streamed is None and candidate.runs_per_sum == 1
             beside = is_at_once and all(runs_beside(self._machine, kind) for kind in kinds)
             lane = Lane.NETWORK if beside else Lane.BOTH
@@ -238,8 +245,11 @@ class _Builder:
         candidate = self.decoded.candidates[op.index]
         if op.collective is not None:
             return [op.collective.kind]
-        if candidate.streamed is not None or not (candidate.reduced or candidate.scattered):
-            return ["all-gather"]  # of a product in steps
+        if candidate.streamed is not None and op.rule is not None:
+            sent = messages_of(self.encoded.parts, op.rule, candidate)
+            return [found.message.kind for found in sent]
+        if not (candidate.reduced or candidate.scattered):
+            return []
         made = self.encoded.graph.values[op.results[0]]
         return [one.kind for one in self.costing.sums_of(candidate, made)]
 

@@ -82,7 +82,7 @@ class _Ways:
             if have != want:
                 pieces = parts.num_shards(part for dim in want for part in dim)
                 held += graph.values[value].num_bytes // pieces
-        if candidate.scattered:
+        if candidate.stands_partial:
             made = graph.values[self.op.results[0]].num_bytes
             for layout, sign in ((candidate.partial, 1), (candidate.results[0], -1)):
                 held += sign * (made // parts.num_shards(p for dim in layout for p in dim))

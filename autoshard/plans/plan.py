@@ -410,6 +410,11 @@ class PlanData:
     places: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def is_tight(self) -> bool:
+        """Whether more than half of the memory budget is used, so that order counts."""
+        return self.memory_budget is not None and 2 * self.memory.peak_bytes > self.memory_budget
+
+    @property
     def schedules(self) -> Mapping[str, DotSchedule]:
         """By path of a `dot_general` equation, the schedule that takes its place."""
         return {p.equation: p.schedule for p in self.products if p.schedule is not None}

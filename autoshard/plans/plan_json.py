@@ -48,6 +48,9 @@ _MAY_BE_NEGATIVE = ".extra_seconds"
 _ADDED_LATER = frozenset(
     {
         "Baseline.overlapped_seconds",
+        "DotSchedule.both_ways",
+        "DotSchedule.moved",
+        "DotSchedule.rings",
         "MemoryUse.held",
         "PlanData.mesh_search",
         "PlanData.overlapped_seconds",

@@ -153,7 +153,10 @@ class ProductRow:
         source: `file.py:12 (function)`, or "".
         result: `f32[8, 16]`.
         count: How many there are.
-        num_steps: In how many steps it gathers its operands; 1 where it runs at once.
+        algorithm: `all-gather-matmul`; "" where it runs at once.
+        rings: Mesh axes round which pieces go.
+        both_ways: Whether halves of them go either way.
+        num_steps: In how many steps it runs; 1 where it runs at once.
         specs: Shardings of the operands where they live; none where it runs at once.
         seconds: Of all runs of all of them.
         extra_bytes: What one holds beside operands and result.
@@ -166,6 +169,9 @@ class ProductRow:
     source: str
     result: str
     count: int
+    algorithm: str
+    rings: tuple[str, ...]
+    both_ways: bool
     num_steps: int
     specs: tuple[str, ...]
     seconds: float
@@ -173,6 +179,15 @@ class ProductRow:
     other_seconds: float | None
     other_bytes: int | None
     other_fits: bool
+
+    @property
+    def way(self) -> tuple[str, ...]:
+        """`at once`; or the algorithm, where pieces go round, and `in 16 steps`."""
+        if not self.algorithm:
+            return ("at once",)
+        ways = " both ways" if self.both_ways else ""
+        place = (f"round {' and '.join(self.rings)}{ways}",) if self.rings else ()
+        return (self.algorithm, *place, f"in {self.num_steps:,} steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -575,6 +590,9 @@ def _product_rows(products: Iterable[PlannedProduct]) -> Iterator[ProductRow]:
             source=first.source,
             result=first.result,
             count=len(members),
+            algorithm="" if schedule is None else schedule.algorithm,
+            rings=() if schedule is None else schedule.rings,
+            both_ways=schedule is not None and schedule.both_ways,
             num_steps=1 if schedule is None else schedule.num_steps,
             specs=() if schedule is None else tuple(map(format_spec, schedule.homes[1:])),
             seconds=sum(member.seconds for member in members),

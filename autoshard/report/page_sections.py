@@ -276,7 +276,7 @@ def products(facts: ReportFacts) -> Element | None:
             f"{row.name} at {row.source}" if row.source else row.name,
             row.result,
             f"{row.count:,}",
-            "at once" if row.num_steps == 1 else f"in {row.num_steps:,} steps",
+            " ".join(row.way),
             format_seconds(row.seconds),
             format_bytes(row.extra_bytes),
         )

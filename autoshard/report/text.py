@@ -370,14 +370,13 @@ def _product(row: ProductRow) -> str:
 
 
 def _way(row: ProductRow) -> str:
-    if row.num_steps == 1:
-        return "at once"
-    return "\n".join((f"in {row.num_steps:,} steps, from", *row.specs))
+    lines = "\n".join(row.way)
+    return "\n".join((f"{lines}, from", *row.specs)) if row.specs else lines
 
 
 def _otherwise(row: ProductRow) -> str:
     """The best other way, and what speaks against it."""
-    other = "at once" if row.num_steps > 1 else "in steps"
+    other = "at once" if row.algorithm else "in steps"
     if row.other_seconds is None or row.other_bytes is None:
         return f"nothing {other} ends in the same sharding"
     cost = f"{other} {format_seconds(row.other_seconds)}, {format_bytes(row.other_bytes)}:"

@@ -20,6 +20,7 @@ from cost_models import (
     all_to_all_cost,
     permute_cost,
     reduce_scatter_cost,
+    shift_cost,
 )
 from cost_models.links import AxisLink, DimPart, LinkKind, group_dims
 
@@ -30,6 +31,7 @@ COSTS: tuple[CostFunction, ...] = (
     all_reduce_cost,
     all_to_all_cost,
     permute_cost,
+    shift_cost,
 )
 LINK = Link(bytes_per_second=1e9, efficiency=1.0, latency_seconds=1e-6, source="a round number")
 
@@ -139,6 +141,29 @@ def test_a_permutation_sends_the_operand_over_at_least_one_link(
 
 kinds = st.sampled_from(("ring", "line", "switch", "network"))
 dim_lists = st.lists(st.tuples(kinds, st.integers(2, 16)), min_size=1, max_size=3)
+
+
+@pytest.mark.parametrize(
+    ("dims", "one_way", "both_ways"),
+    [
+        ((("ring", 8),), 1.0, 0.5),  # each device has a link in either direction
+        ((("line", 8),), 1.0, 1.0),  # the message from end to end goes against the others
+        ((("switch", 8),), 1.0, 1.0),  # all leaves through one port
+    ],
+)
+def test_a_shift_uses_one_link_of_a_device_and_both_ways_two(
+    dims: tuple[tuple[LinkKind, int], ...], one_way: float, both_ways: float
+) -> None:
+    link_seconds = 1 / LINK.usable_bytes_per_second
+    found = [shift_cost(group(*dims), both_ways=way).seconds_per_byte for way in (False, True)]
+    assert found == pytest.approx([one_way * link_seconds, both_ways * link_seconds])
+
+
+@given(dims=dim_lists)
+def test_a_shift_is_no_slower_than_any_permutation(dims: list[tuple[LinkKind, int]]) -> None:
+    shift, any_one = shift_cost(group(*dims)), permute_cost(group(*dims))
+    assert shift.seconds <= any_one.seconds
+    assert shift.seconds_per_byte <= any_one.seconds_per_byte * (1 + 1e-9)
 
 
 @given(dims=dim_lists, launch=st.floats(0, 1e-3))

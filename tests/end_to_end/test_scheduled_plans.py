@@ -83,10 +83,14 @@ def peak_bytes(program: Any) -> int:
     return int(held - memory.alias_size_in_bytes)
 
 
-def amounts(collectives: Any) -> list[tuple[str, float, int, int]]:
-    """Without the reduction of the loss, a few bytes."""
-    found = [(c.kind, c.count, c.bytes_per_device, c.group_size) for c in collectives]
-    return sorted(one for one in found if one[2] > 64)
+def amounts(collectives: Any) -> dict[tuple[str, int, int], float]:
+    """How often each runs, without the reduction of the loss, a few bytes."""
+    found: dict[tuple[str, int, int], float] = {}
+    for one in collectives:
+        key = (one.kind, one.bytes_per_device, one.group_size)
+        if one.bytes_per_device > 64:
+            found[key] = found.get(key, 0) + one.count
+    return found
 
 
 CASES = [
@@ -110,6 +114,41 @@ def test_weights_that_do_not_fit_gathered_are_streamed(
     assert peak_bytes(program) <= budget * WHOLE
     assert amounts(read_collectives(program.as_text() or "")) == amounts(plan.data.collectives)
     check_runs_right(plan, fn, params)
+
+
+def algorithms(plan: autoshard.Plan) -> set[str]:
+    return {schedule.algorithm for schedule in plan.data.schedules.values()}
+
+
+def test_the_tighter_the_budget_the_less_is_held_at_a_time() -> None:
+    rows = P("data")
+    asked: Any = {"in_shardings": ({"w1": rows, "w2": rows}, rows), "out_shardings": rows}
+    at_once, panels, ring = (planned(mlp, WEIGHTS, budget, **asked) for budget in (3, 1.6, 1.2))
+    assert algorithms(at_once) == set()
+    assert algorithms(panels) == {"summa in panels"}
+    assert algorithms(ring) == {"all-gather-matmul"}
+    seconds = [plan.data.seconds for plan in (at_once, panels, ring)]
+    assert seconds == sorted(seconds)
+    assert {"collective-permute"} == {c.kind for c in ring.data.collectives}
+    for plan in (panels, ring):
+        program = compiled(plan, mlp, WEIGHTS)
+        assert amounts(read_collectives(program.as_text() or "")) == amounts(plan.data.collectives)
+        assert peak_bytes(program) <= plan.data.memory.peak_bytes
+        check_runs_right(plan, mlp, WEIGHTS)
+
+
+def test_sums_that_do_not_fit_go_round() -> None:
+    columns = P(None, "data")
+    asked: Any = {
+        "in_shardings": ({"w1": P("data"), "w2": P("data")}, columns),
+        "out_shardings": P("data"),
+    }
+    plan = planned(mlp, WEIGHTS, 0.95, **asked)
+    assert algorithms(plan) == {"matmul-reduce-scatter"}
+    program = compiled(plan, mlp, WEIGHTS)
+    assert amounts(read_collectives(program.as_text() or "")) == amounts(plan.data.collectives)
+    assert peak_bytes(program) <= plan.data.memory.peak_bytes <= 0.95 * WHOLE
+    check_runs_right(plan, mlp, WEIGHTS)
 
 
 @pytest.mark.parametrize("budget", [1.3, 1.6])
@@ -176,7 +215,9 @@ def test_the_report_says_what_runs_in_steps_and_why() -> None:
     plan = planned(mlp, WEIGHTS, 1.2)
     report = plan.report()
     assert "Heavy products" in report
-    assert "in 16 steps, from" in report
+    assert "all-gather-matmul" in report
+    assert "round data" in report
+    assert "in 8 steps, from" in report
     assert "does not fit" in report
 
 

@@ -458,7 +458,7 @@ def dot_schedules(draw: st.DrawFn, mesh: Mesh) -> DotSchedule:
             cuts[draw(st.integers(0, rank))].append(AxisRef(axis))
         return Sharding(tuple(DimSharding(tuple(refs)) for refs in cuts[:rank]))
 
-    return DotSchedule(
+    panels = DotSchedule(
         statement="A(a,b) += B(a,c) * C(c,b)",
         homes=(home(2), home(2), home(2)),
         grid=grid,
@@ -466,6 +466,17 @@ def dot_schedules(draw: st.DrawFn, mesh: Mesh) -> DotSchedule:
         over="c",
         panel=draw(st.integers(1, 64)),
         num_steps=draw(st.integers(1, 64)),
+    )
+    if draw(st.booleans()):
+        return panels
+    moved = draw(st.sampled_from("ABC"))
+    return replace(
+        panels,
+        over=draw(st.sampled_from({"A": "ab", "B": "ac", "C": "cb"}[moved])),
+        num_steps=mesh.sizes[grid[0]],
+        rings=grid[:1],
+        moved=moved,
+        both_ways=draw(st.booleans()),
     )
 
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.plans.plan import PlannedProduct
-from autoshard.plans.plan_json import verify_plan
-from autoshard.sharding import Mesh, MeshAxis
+from autoshard.plans.plan_json import dump_plan, parse_plan, verify_plan
+from autoshard.sharding import Mesh, MeshAxis, parse_sharding
 from tests.plan.plans import dot_schedules, gpt_plan, patient
 
+ROWS = parse_sharding('[{"data"}, {}]')
 MESH = Mesh((MeshAxis("data", 2), MeshAxis("model", 4)))
 
 
@@ -49,6 +50,24 @@ def test_only_products_in_steps_have_schedules_and_their_results_are_constrained
 def test_a_schedule_that_fits_neither_mesh_nor_statement_is_found(
     schedule: DotSchedule, over: str
 ) -> None:
-    wrong = replace(schedule, over=over)
+    wrong = replace(schedule, over=over, rings=(), moved="")
     found = verify_plan(replace(gpt_plan(), products=(product(wrong),)))
     assert found == [f"`products[0].schedule`: `over`: '{over}' is not summed over"]
+
+
+def test_a_file_from_before_rings_is_read_as_panels() -> None:
+    panels = DotSchedule(
+        statement="A(a,b) += B(a,c) * C(c,b)",
+        homes=(ROWS, ROWS, ROWS),
+        grid=("data",),
+        cut=("a",),
+        over="c",
+        panel=8,
+        num_steps=4,
+    )
+    plan = replace(gpt_plan(), products=(product(panels),))
+    text = dump_plan(plan)
+    for member in ('"both_ways": false, ', '"moved": "", ', '"rings": [], '):
+        assert member in text
+        text = text.replace(member, "")
+    assert parse_plan(text) == plan

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -72,11 +74,12 @@ def test_an_offer_differs_from_a_plain_candidate_in_where_operands_live(mesh: st
         assert candidate.streamed is not None
         pairs = list(zip(candidate.operands, candidate.streamed.needs, strict=True))
         assert all(refines(home, needed) for home, needed in pairs)
-        assert any(home != needed for home, needed in pairs)
+        has_moved_home = any(home != needed for home, needed in pairs)
+        assert has_moved_home != (0 in candidate.streamed.moved)
         assert candidate.cut == parts.mesh.num_devices
 
 
-def test_what_is_gathered_is_as_much_in_any_number_of_steps() -> None:
+def test_what_is_brought_is_as_much_in_any_number_of_steps_and_round_a_ring() -> None:
     graph, op = product_graph(64, 256, 64, "x=4")
     assert op.rule is not None
     parts = parts_of("x=4")
@@ -112,6 +115,8 @@ def test_more_steps_take_longer_and_hold_less(hardware: str) -> None:
     groups: dict[object, list[tuple[int, float, int]]] = {}
     for candidate in offered(graph, op, costing.parts):
         assert candidate.streamed is not None
+        if candidate.streamed.rings:
+            continue
         found = groups.setdefault((candidate.operands, candidate.results), [])
         seconds = sum(costing.streamed_seconds(graph, op, candidate))
         held = costing.streamed_bytes(graph, op, candidate)
@@ -154,6 +159,32 @@ def test_a_schedule_names_the_variables_as_the_equation_does() -> None:
     assert schedule.statement == str(with_plain_names(statement))
     assert not schedule.problems(parts.mesh)
     assert op.kind is OpKind.COMPUTE
+
+
+def test_problems_of_a_schedule_with_rings_are_named() -> None:
+    rows = parse_sharding('[{"x"}, {}]')
+    cannon = DotSchedule(
+        statement="A(a,b) += B(a,c) * C(c,b)",
+        homes=(rows, rows, rows),
+        grid=("x",),
+        cut=("a",),
+        over="c",
+        panel=8,
+        num_steps=4,
+        rings=("x",),
+        moved="C",
+    )
+    mesh = parts_of("x=4").mesh
+    assert cannon.problems(mesh) == []
+    wrong = replace(cannon, rings=("y",), moved="A", num_steps=2)
+    assert wrong.problems(mesh) == [
+        "`rings`: 'y' is no axis of `grid`",
+        "`over`: A has no dimension 'c'",
+    ]
+    assert replace(cannon, num_steps=2).problems(mesh) == [
+        "`num_steps`: is 2; expected 4, the size of 'x'"
+    ]
+    assert replace(cannon, moved="CB").problems(mesh) == ["`moved`: 'CB' cannot go round 1 rings"]
 
 
 def test_problems_of_a_schedule_are_named() -> None:

@@ -48,6 +48,17 @@ def test_products_alike_are_one_row_with_the_reason(check_golden: CheckGolden) -
     check_golden("products.txt", section(IN_STEPS, replace(IN_STEPS, equation="8"), AT_ONCE))
 
 
+def test_a_product_whose_pieces_go_round_says_where_and_by_which_algorithm() -> None:
+    assert IN_STEPS.schedule is not None
+    ring = replace(IN_STEPS.schedule, rings=("data",), moved="C", both_ways=True)
+    lines = [line.strip() for line in section(replace(IN_STEPS, schedule=ring)).splitlines()]
+    assert "all-gather-matmul" in lines[3]
+    assert "round data both ways" in lines[4]
+    assert "in 4 steps, from" in lines[5]
+    cannon = replace(ring, rings=("data", "model"), moved="BC", both_ways=False)
+    assert replace(cannon).algorithm == "cannon"
+
+
 def test_what_speaks_against_the_other_way_is_said() -> None:
     faster = replace(IN_STEPS, other_fits=True)
     assert "fits, but slower elsewhere" in section(faster)

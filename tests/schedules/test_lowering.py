@@ -33,6 +33,14 @@ def close(value: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.asarray(value), np.asarray(expected), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["cannon", "pumma"])
+def test_axes_may_be_named_in_another_order_than_the_mesh_has_them(name: str) -> None:
+    draw = np.random.default_rng(7)
+    a, b = (jnp.asarray(draw.normal(size=(16, 16)), "float32") for _ in range(2))
+    product = getattr(schedules, name)(mesh_of((2, 2)), ("y", "x"))
+    close(jax.jit(product)(a, b), a @ b)
+
+
 def basic() -> Placed:
     nest = schedule(MATMUL, i=8, j=32, k=16)
     nest = nest.distribute(("i", "k"), ("io", "ko"), ("ii", "ki"), (2, 4))

@@ -21,6 +21,7 @@ from autoshard.apply.ahead.targets import LOCAL, Target, check_num_devices, pars
 from autoshard.apply.ahead.time_estimate import estimate_seconds
 from autoshard.apply.compiled import read_module_collectives
 from autoshard.apply.hlo_text import HloModule, parse_hlo
+from autoshard.backend_habits import in_order_options
 from autoshard.errors import InputError
 from autoshard.frontend.trace import Traced
 from autoshard.plans.plan import PlanData
@@ -133,6 +134,7 @@ def verify_plan(
     platform = target.platform or _local_platform()
     flags = {
         **({} if options.windowed_einsum else NO_WINDOWED_EINSUM.get(platform, {})),
+        **(in_order_options(platform) if data.is_tight else {}),
         **options.compiler_options,
     }
     lowerer = Lowerer(traced, data, inputs, outputs, platform)

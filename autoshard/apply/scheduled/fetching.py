@@ -162,9 +162,19 @@ def permuted(
     grid: tuple[int, ...],
     axis_names: tuple[str, ...],
 ) -> jax.Array:
-    """What each device gets when data goes from the first of each pair to the second."""
-    numbers = [(_number(source, grid), _number(target, grid)) for source, target in pairs]
-    moved: jax.Array = lax.ppermute(data, axis_names, numbers)
+    """What each device gets when data goes from the first of each pair to the second.
+
+    JAX numbers the devices of a permutation in the order of the mesh, however its axes are named.
+    """
+    in_mesh = jax.sharding.get_abstract_mesh().axis_names
+    order = sorted(range(len(grid)), key=lambda dim: in_mesh.index(axis_names[dim]))
+    sizes = tuple(grid[dim] for dim in order)
+
+    def number(processor: Coordinates) -> int:
+        return _number(tuple(processor[dim] for dim in order), sizes)
+
+    numbers = [(number(source), number(target)) for source, target in pairs]
+    moved: jax.Array = lax.ppermute(data, tuple(axis_names[dim] for dim in order), numbers)
     return moved
 
 

@@ -153,7 +153,7 @@ class _Turns:
             return self.travel(depth, at, tiles)
         loop = schedule.time_loops[depth]
         name, turns = loop.variable, loop.extent
-        streams = self.bring(depth + 1, {**at, name: 0}, is_passed_on=True)
+        streams = self.after_blocks(self.bring(depth + 1, {**at, name: 0}, is_passed_on=True))
 
         def turn(index: Any, totals: Totals, streams: Tiles, now: _Turns = self) -> Totals:
             return now.body(depth + 1, {**at, name: index}, {**tiles, **streams}, totals)
@@ -191,6 +191,16 @@ class _Turns:
         blocks, _ = lax.optimization_barrier((dict(self.blocks), totals))
         return replace(self, blocks=blocks)
 
+    def after_blocks(self, streams: Tiles) -> Tiles:
+        """The first pieces, copied only once all operands are there; see `_zero_after`."""
+        if not streams:
+            return streams
+        none = _zero_after(self.blocks.values())
+        return {
+            key: replace(tile, data=jnp.where(none, jnp.zeros_like(tile.data), tile.data))
+            for key, tile in streams.items()
+        }
+
     def bring(self, depth: int, at: Loops, *, is_passed_on: bool) -> Tiles:
         """The operands whose place is here, those that are passed on or the others."""
         return {
@@ -207,7 +217,11 @@ class _Turns:
         }
 
     def travel(self, depth: int, at: Loops, tiles: Tiles) -> Totals:
-        """A rotated loop in which the sums are passed on; turn 0, at home, comes last."""
+        """A rotated loop in which the sums are passed on; turn 0, at home, comes last.
+
+        It stands in the loop with the others: behind it, its terms would wait for no sums, and
+        might be made, and held, from the start on.
+        """
         loop = self.of.placed.schedule.time_loops[depth]
         summing = self.of.summing
 
@@ -220,13 +234,13 @@ class _Turns:
                 lane: summing.pass_on(total.astype(self.sent_dtype), lane)
                 for lane, total in totals.items()
             }
-            terms = term(index)
+            terms = term(index % loop.extent)
             return {lane: terms[lane] + moved[lane].astype(self.dtype) for lane in terms}
 
         if loop.extent == 1:
             return term(0)
-        totals = lax.fori_loop(2, loop.extent, step, term(1))
-        return step(0, totals)
+        totals: Totals = lax.fori_loop(2, loop.extent + 1, step, term(1))
+        return totals
 
     def compute(self, at: Loops, tiles: Tiles, totals: Totals) -> Totals:
         """One local product for each lane."""
