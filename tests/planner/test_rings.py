@@ -19,15 +19,15 @@ from tests.planner.test_streamed import offered, product_graph
 
 SIZES = (16, 32, 64)  # rows, summed, columns
 CASES = [
-    ("x=4", 8, "C", False),
-    ("x=4", 8, "C", True),
-    ("x=4", 8, "B", True),
-    ("x=4", 8, "A", False),
-    ("x=4", 8, "A", True),
-    ("x=2,y=2", 4, "C", False),
-    ("x=2,y=2", 4, "A", False),
-    ("x=2,y=2", 4, "BC", False),
-    ("x=2,y=4", 3, "B", True),
+    ("x=4", 3, "C", False),
+    ("x=4", 2, "C", True),
+    ("x=4", 2, "B", True),
+    ("x=4", 2, "A", False),
+    ("x=4", 2, "A", True),
+    ("x=2,y=2", 3, "C", False),
+    ("x=2,y=2", 3, "A", False),
+    ("x=2,y=2", 2, "BC", False),
+    ("x=2,y=4", 1, "B", True),
 ]
 
 
