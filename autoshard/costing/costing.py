@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import runs_beside, widened_bits
+from autoshard.backend_habits import widened_bits
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.local_products import local_products
@@ -241,8 +241,8 @@ class Costing:
     def _sums_held(self, graph: Graph, op: Op, candidate: Candidate) -> int:
         """Bytes of sums beside the result: one step's product, and what else stands by.
 
-        Sums on their way beside a product are there twice, and so are those that get their last
-        piece behind the loop. Half a piece that goes the other way round has a product of its own.
+        Sums on their way are there twice, and so are those that get their last piece behind the
+        loop. Half a piece that goes the other way round has a product of its own.
         """
         streamed = candidate.streamed
         assert streamed is not None
@@ -252,7 +252,7 @@ class Costing:
         is_passed = 0 in streamed.moved
         sums = term if is_passed else self.summed_bytes(graph, op, candidate)
         held = term + max(0, 32 - bits) * sums // max(32, bits)
-        if is_passed and runs_beside(self.model.hardware, "collective-permute"):
+        if is_passed:
             held += sums
         if streamed.rings and not is_passed and (streamed.over,) in op.rule.results[0]:
             held += sums - term
