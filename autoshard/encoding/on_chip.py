@@ -15,8 +15,10 @@ from autoshard.graph.program import Graph, Op, OpClass, OpKind
 IntArray = npt.NDArray[np.int64]
 
 MOST_PRODUCTS = 4
-"""At most so many products run between two reads of what stays on the chip. What libtpu 0.0.42 moved
-out and in again for a v5e was unread for four to seven at least, as the chip was full."""
+"""At most so many products run between two reads of what stays on the chip.
+
+What libtpu 0.0.42 moved out and in again for a v5e was unread for four to seven at least.
+"""
 
 _PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
 
