@@ -132,3 +132,79 @@ def test_gradients_added_up_over_microbatches_are_summed_once(topology: str) -> 
     found = plan.verify(topology)
     assert found.compiled_bytes == found.predicted_bytes == 256 * 1024 * 2
     assert [row.compiled_count for row in found.collectives] == [1]
+
+
+@needs_tpu
+@pytest.mark.parametrize(("precision", "bits"), [(None, 16), ("high", 32), ("highest", 32)])
+def test_operands_of_products_travel_in_the_elements_that_are_multiplied(
+    precision: str | None, bits: int
+) -> None:
+    def predict(x: jax.Array, w: jax.Array) -> Any:
+        return jnp.dot(x, w, precision=precision)
+
+    plan = autoshard.optimize(
+        predict,
+        jax.ShapeDtypeStruct((256, 512), jnp.float32),
+        jax.ShapeDtypeStruct((512, 4096), jnp.float32),
+        mesh="data=8",
+        hardware="tpu-v5e",
+        in_shardings=(P("data"), P(None, "data")),
+        out_shardings=P(None, "data"),
+        baselines=False,
+    )
+    found = plan.verify("v5e:2x4", windowed_einsum=False)
+    assert found.compiled_bytes == found.predicted_bytes == 256 * 512 * bits // 8
+
+
+BOTH = ("data", "model")
+
+
+@needs_tpu
+@pytest.mark.parametrize(
+    ("topology", "shape", "spec"),
+    [
+        ("v5e:2x4", (512, 1024), P(None, BOTH)),
+        ("v5e:2x4", (512, 512), P(None, BOTH)),
+        ("v5e:2x4", (512, 1024), P("data", "model")),
+        ("v5e:2x4", (65536,), P(BOTH)),
+        ("v5p:2x2x2", (512, 1024), P(BOTH)),
+        ("v5e:4x4", (1024, 1024), P(BOTH)),
+    ],
+)
+def test_sums_are_scattered_where_the_plan_says_so(
+    topology: str, shape: tuple[int, ...], spec: P
+) -> None:
+    target = parse_target(topology)
+    assert target.num_devices is not None
+    plan = autoshard.optimize(
+        lambda x: x.sum(0),
+        jax.ShapeDtypeStruct((64, *shape), jnp.float32),
+        mesh=f"data={target.num_devices // 4},model=4",
+        hardware=target.hardware,
+        in_shardings=P(BOTH),
+        out_shardings=spec,
+        baselines=False,
+    )
+    rows = plan.verify(topology).collectives
+    assert {row.kind for row in rows} & {"all-reduce", "reduce-scatter"}
+    assert [row.predicted_bytes for row in rows] == [row.compiled_bytes for row in rows]
+
+
+@needs_tpu
+def test_the_gradient_of_a_table_is_scattered_not_its_updates_gathered() -> None:
+    def gradient(rows: jax.Array, updates: jax.Array) -> Any:
+        return jnp.zeros((1024, 512)).at[rows].add(updates)
+
+    plan = autoshard.optimize(
+        gradient,
+        jax.ShapeDtypeStruct((32768,), jnp.int32),
+        jax.ShapeDtypeStruct((32768, 512), jnp.float32),
+        mesh="data=8",
+        hardware="tpu-v5e",
+        in_shardings=(P("data"), P("data")),
+        out_shardings=P("data"),
+        baselines=False,
+    )
+    (row,) = plan.verify("v5e:2x4").collectives
+    assert row.kind == "reduce-scatter"
+    assert row.predicted_bytes == row.compiled_bytes == 1024 * 512 * 4
