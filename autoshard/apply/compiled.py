@@ -125,7 +125,7 @@ def read_module_collectives(
     module: HloModule, mesh: Mesh | None = None
 ) -> tuple[CompiledCollective, ...]:
     """As `read_collectives`, of a module that has been parsed."""
-    return tuple(_walk(module, mesh, module.entry, _Place()))
+    return tuple(_walk(module, mesh, module.entry, _Place(), set()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +146,10 @@ class _Place:
 
 
 def _walk(
-    module: HloModule, mesh: Mesh | None, computation: str, place: _Place
+    module: HloModule, mesh: Mesh | None, computation: str, place: _Place, underway: set[int]
 ) -> Iterator[CompiledCollective]:
     if _WINDOWED_LOOP.search(computation):
         place = replace(place, form=WINDOWED)
-    underway: set[int] = set()
     for instruction in module.computations.get(computation, {}).values():
         if instruction.opcode in KIND_BY_OPCODE:
             found = own_collective(module, mesh, computation, instruction, place)
@@ -162,11 +161,15 @@ def _walk(
                     yield carried.collective
                 carried.note(underway)
         elif instruction.opcode not in ASYNC_DONE:
-            yield from _walk_called(module, mesh, instruction, place)
+            yield from _walk_called(module, mesh, instruction, place, underway)
 
 
 def _walk_called(
-    module: HloModule, mesh: Mesh | None, instruction: Instruction, place: _Place
+    module: HloModule,
+    mesh: Mesh | None,
+    instruction: Instruction,
+    place: _Place,
+    underway: set[int],
 ) -> Iterator[CompiledCollective]:
     called = [name for _, name in instruction.called()]
     if instruction.opcode == "while":
@@ -183,14 +186,14 @@ def _walk_called(
     elif instruction.opcode == "async-start" and place.form == PLAIN:
         place = replace(place, form=ASYNC)
     for name in called:
-        yield from _walk(module, mesh, name, place)
+        yield from _walk(module, mesh, name, place, underway)
 
 
 def collectives_inside(
     module: HloModule, mesh: Mesh | None, instruction: Instruction
 ) -> tuple[CompiledCollective, ...]:
     """The collectives in what one instruction calls, as often as one run of it runs them."""
-    return tuple(_walk_called(module, mesh, instruction, _Place()))
+    return tuple(_walk_called(module, mesh, instruction, _Place(), set()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,8 @@ class CarriedCollective:
     """A collective in a fusion.
 
     The TPU compiler runs one beside products by way of several fusions: one starts it, others carry
-    it on while they compute, the last one ends it. In each of them it stands whole, on one channel.
+    it on while they compute, the last one ends it. In each of them it stands whole, on one channel,
+    also in the bodies of loops that run meanwhile.
 
     Args:
         collective: As often as the fusion runs.

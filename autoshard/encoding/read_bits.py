@@ -64,8 +64,7 @@ def _taken(
         return value.bits if op.is_exact else multiplied_bits(backend, value.dtype, value.bits)
     if op.kind is OpKind.COMPUTE and op.name == "convert":
         return min(value.bits, graph.values[op.results[0]].bits)
-    is_looked_up = op.name == "gather" and position == 0
-    if not (op.kind is OpKind.CONSTRAINT or op.name in _MOVES_DATA or is_looked_up):
+    if not _hands_on(op, position):
         return value.bits
     made = op.results[0]
     return max(
@@ -77,3 +76,11 @@ def _taken(
         ),
         default=value.bits,
     )
+
+
+def _hands_on(op: Op, position: int) -> bool:
+    """Whether an op gives its readers an operand as it is: rearranged, looked up, in a loop."""
+    if op.kind is OpKind.JOIN:
+        return op.name == "while" and len(op.operands) == 1  # what a loop reads unchanged
+    is_looked_up = op.name == "gather" and position == 0
+    return op.kind is OpKind.CONSTRAINT or op.name in _MOVES_DATA or is_looked_up

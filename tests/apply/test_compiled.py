@@ -284,3 +284,36 @@ def test_joined_sums_of_one_channel_are_all_counted() -> None:
         ("reduce-scatter", 8 * 16 * 4),
         ("reduce-scatter", 8 * 64 * 4),
     ]
+
+
+def test_a_gather_carried_on_through_a_loop_is_counted_once() -> None:
+    """As seen from libtpu: started before a loop, carried on in its body, waited for after it."""
+
+    def part(name: str, mark: str) -> str:
+        marked = (
+            f'  %mark.{name} = f32[] custom-call(), custom_call_target="{mark}"\n' if mark else ""
+        )
+        return (
+            f"%{name} (input: f32[8]) -> f32[32] {{\n  %input = f32[8]{{0}} parameter(0)\n{marked}"
+            f"  ROOT %gather.{name} = f32[32]{{0}} all-gather(%input), channel_id=3,"
+            " replica_groups={{0,1,2,3}}, dimensions={0}\n}\n"
+        )
+
+    text = (
+        "HloModule step, is_scheduled=true, num_partitions=4\n\n"
+        + part("first", "AsyncCollectiveStart")
+        + part("middle", "")
+        + part("last", "AsyncCollectiveDone")
+        + "%body (b: f32[8]) -> f32[8] {\n  ROOT %b = f32[8]{0} parameter(0)\n"
+        "  %on = f32[32]{0} fusion(%b), kind=kCustom, calls=%middle\n}\n"
+        "%test (t: f32[8]) -> pred[] {\n  ROOT %t = pred[] constant(true)\n}\n"
+        "ENTRY %main (a: f32[8]) -> f32[32] {\n"
+        "  %a = f32[8]{0} parameter(0)\n"
+        "  %begin = f32[32]{0} fusion(%a), kind=kCustom, calls=%first\n"
+        "  %loop = f32[8]{0} while(%a), condition=%test, body=%body,"
+        ' backend_config={"known_trip_count":{"n":"16"}}\n'
+        "  ROOT %end = f32[32]{0} fusion(%a), kind=kCustom, calls=%last\n"
+        "}\n"
+    )
+    found = read_collectives(text)
+    assert [(c.kind, c.bytes_per_device * c.count) for c in found] == [("all-gather", 128.0)]

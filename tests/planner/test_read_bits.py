@@ -100,6 +100,17 @@ def test_a_table_that_is_converted_once_looked_up_is_read_as_narrow() -> None:
     assert [read_bits.to(look_up, position) for position in (0, 1)] == [16, 32]
 
 
+def test_what_a_loop_reads_unchanged_is_sent_as_its_products_take_it() -> None:
+    program = Program()
+    x, w = program.argument(256, 256), program.argument(256, 256)
+    held, carried = program.carry(w), program.carry(x)
+    program.open_loop(4.0)
+    program.loop_back(carried, program.matmul(carried, held))
+    program.close_loop()
+    graph = program.graph(carried)
+    assert bits_of(graph, "while") == [16, 32]
+
+
 def test_a_sharding_constraint_reads_what_its_readers_take() -> None:
     program = Program()
     x, w = program.argument(256, 512), program.argument(512, 128)

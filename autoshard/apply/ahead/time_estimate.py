@@ -89,7 +89,6 @@ class _Lanes:
     work: float = 0.0
     network: float = 0.0
     arrival: dict[str, float] = field(default_factory=dict)
-    underway: set[int] = field(default_factory=set)  # channels of fused collectives
 
     def send(self, name: str, seconds: float, *, is_async: bool) -> None:
         self.network = max(self.work, self.network) + seconds
@@ -108,6 +107,7 @@ class _Schedule:
     link_seconds: Callable[[CompiledCollective], float]
     clock_hz: float
     known: dict[str, _Spent] = field(default_factory=dict)
+    underway: set[int] = field(default_factory=set)  # channels of fused collectives, loops too
 
     def run(self, computation: str) -> _Spent:
         """One run of a computation."""
@@ -157,13 +157,13 @@ class _Schedule:
         spent = 0.0
         for carried in carried_collectives(self.module, self.mesh, fusion):
             name = fusion.name if carried.channel is None else f"channel {carried.channel}"
-            if carried.channel not in lanes.underway:
+            if carried.channel not in self.underway:
                 seconds = self.link_seconds(carried.collective)
                 lanes.send(name, seconds, is_async=carried.starts)
                 spent += seconds
             elif carried.ends:
                 lanes.wait_for(name)
-            carried.note(lanes.underway)
+            carried.note(self.underway)
         return spent
 
     def _inside(self, instruction: Instruction) -> _Spent | None:
