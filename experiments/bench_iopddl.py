@@ -5,8 +5,9 @@
 
 Contest instances run through `autoshard solve` at the contest's time limits (times `--share`), each
 in a fresh process, reading included; the cost is recomputed here from the printed choices. Own
-problems are planned as a user would, each in a fresh process. Writes
-`experiments/results/iopddl.md` after each, where all instances were asked for at full limits.
+problems are planned as a user would, each in a fresh process. Each table has a page, written after
+each row: `experiments/results/iopddl.md` where all instances were asked for at full limits,
+`experiments/results/own_problems.md` where all own problems were.
 """
 
 from __future__ import annotations
@@ -31,8 +32,15 @@ OWN = [
     ("llama-8b 4 layers 2-D", "llama_7b", {"layers": 4}, "data=4,model=8", "auto"),
     ("llama-8b 4 layers 3-D", "llama_7b", {"layers": 4}, "data=2,fsdp=4,model=4", "auto"),
     ("llama-8b 32 layers 2-D", "llama_7b", {}, "data=4,model=8", "auto"),
+    ("llama-8b 32 layers 3-D", "llama_7b", {}, "data=2,fsdp=4,model=4", "auto"),
+    ("gpt-7b 32 layers 2-D", "gpt_7b", {}, "data=8,model=8", "auto"),
     ("llama-8b 4 layers 2-D 7.6 GB", "llama_7b", {"layers": 4}, "data=4,model=8", "7.6GB"),
+    ("llama-8b 4 layers 2-D 6.3 GB", "llama_7b", {"layers": 4}, "data=4,model=8", "6.3GB"),
+    ("llama-8b 4 layers 3-D 6.3 GB", "llama_7b", {"layers": 4}, "data=2,fsdp=4,model=4", "6.3GB"),
     ("llama-8b 32 layers 2-D 44 GB", "llama_7b", {}, "data=4,model=8", "44GB"),
+    ("llama-8b 32 layers 2-D 40 GB", "llama_7b", {}, "data=4,model=8", "40GB"),
+    ("llama-8b 32 layers 2-D 32.5 GB", "llama_7b", {}, "data=4,model=8", "32.5GB"),
+    ("gpt-7b 32 layers 2-D 2.98 GB", "gpt_7b", {}, "data=8,model=8", "2.98GB"),
     ("moe 2-D", "moe", {}, "data=2,model=4", "auto"),
     ("unet 2-D", "unet", {}, "data=2,model=4", "auto"),
     ("gnn 2-D", "gnn", {}, "data=2,model=4", "auto"),
@@ -209,7 +217,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measures what was asked for and writes the page."""
+    """Measures what was asked for and writes the pages."""
     options = _parse()
     if options.own_here:
         print(json.dumps(bench_own(options.own_here)))
@@ -218,22 +226,19 @@ def main() -> None:
         row = bench_instance(options.folder, options.instance_here, options.share, options.seed)
         print(json.dumps(row))
         return
-    known = json.loads((options.folder / "best_known.json").read_text())["instances"]
     rows: list[dict[str, Any]] = []
     own: list[dict[str, Any]] = []
-    for name in _chosen(options.instances, list(known)):
+    for name in _instances(options):
         rows.append(_instance_in_a_fresh_process(options, name))
         print(rows[-1], flush=True)
-        _write(options, rows, own)
+        _write_contest(options, rows)
     for name in _chosen(options.own, [point[0] for point in OWN]):
         own.append(_own_in_a_fresh_process(name))
         print(own[-1], flush=True)
-        _write(options, rows, own)
+        _write_own(options, own)
 
 
-def _write(
-    options: argparse.Namespace, rows: list[dict[str, Any]], own: list[dict[str, Any]]
-) -> None:
+def _write_contest(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Writes what is measured so far, where all instances were asked for at their full limits."""
     from experiments.results_table import markdown_table, write_page
 
@@ -242,11 +247,30 @@ def _write(
     text = (
         f"{markdown_table(rows)}\n"
         "Points are the best known cost over ours; 1 equals it, more is better than it. All "
-        "times are from the start of the process, reading included.\n\n"
-        f"## Our own problems\n\n{markdown_table(own)}\n"
-        f"Asked for: a gap of {GAP:.1%}. `solve s` is presolve and solve together.\n"
+        "times are from the start of the process, reading included.\n"
     )
-    write_page("iopddl", "Solvers: contest instances and our own problems", text)
+    write_page("iopddl", "Solvers: contest instances", text)
+
+
+def _write_own(options: argparse.Namespace, own: list[dict[str, Any]]) -> None:
+    """Writes what is measured so far, where all own problems were asked for."""
+    from experiments.results_table import markdown_table, write_page
+
+    if options.own != "all":
+        return
+    text = (
+        f"{markdown_table(own)}\n"
+        f"Asked for: a gap of {GAP:.1%}. `solve s` is presolve and solve together. A problem's "
+        "name says its memory limit where that is not the hardware's.\n"
+    )
+    write_page("own_problems", "Solvers: our own problems", text)
+
+
+def _instances(options: argparse.Namespace) -> list[str]:
+    if options.instances == "none":
+        return []
+    known = json.loads((options.folder / "best_known.json").read_text())["instances"]
+    return _chosen(options.instances, list(known))
 
 
 def _chosen(asked: str, there: list[str]) -> list[str]:

@@ -119,6 +119,22 @@ def solve_by_bounds(
     return search.answer()
 
 
+def look_near_bound(
+    problem: Problem, ascent: DualAscent, is_over: Callable[[], bool]
+) -> BoundedAnswer:
+    """Raises the bound as far as it rises, and looks for the answers a little above it.
+
+    Args:
+        problem: Without a memory limit.
+        ascent: At the costs of `problem`; it need not have been made from it.
+        is_over: Whether to return soon.
+    """
+    search = _Search(problem, 0.0, 0, None, 0, (), None)
+    search.is_stopped = is_over
+    search.look_at_cheapest(_Level(problem, 0, ()), ascent)
+    return search.answer()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Level:
     """A problem on the way down: pruned and reduced from the one above.

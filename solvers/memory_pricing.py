@@ -15,16 +15,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linprog
 
-from solvers.dual_ascent import DualAscent
-from solvers.elimination import EliminationCache, EliminationOrder, eliminate
 from solvers.local_search import LocalSearch
-from solvers.memory_rows import RowUse, memory_terms, priced, rows_to_add
+from solvers.memory_rows import RowUse, memory_terms, most_use, priced, rows_to_add
+from solvers.price_oracles import NEAR, Oracle
 from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
 from solvers.result import relative_gap as gap_between
 from solvers.saturating import FORBIDDEN_FROM, is_allowed
@@ -37,113 +35,26 @@ MOST_SEEN = 300
 REPAIR_FROM = 1.25
 """Answers whose peak is at most this times the limit are repaired."""
 
+MOST_MOVED = 2000
+"""Nodes of the largest problem whose nodes are moved one by one."""
+
+NEAR_PRICES = (1.1, 0.9)
+"""Factors on the best prices at which further answers are looked for."""
+
+LEAST_PRICE = 0.01
+"""What the whole limit costs at each row to begin with, as a share of what answers cost."""
+
+MOST_SCALES, NEAR_SCALES = 10, 1.25
+"""How many scales of prices are looked at, and how near those of answers that fit and that do not
+come."""
+
+LARGEST_PAID = 2.0**55
+"""What answers may pay for memory at most at the prices looked at."""
+
+LITTLE_OF_GAP = 0.2
+"""Bounds are raised no more once they can rise by this share of the gap that is allowed."""
+
 _STALLED_ROUNDS = 8
-_FOREST_MOVES = 8
-_MORE_SWEEPS = 25
-_WORTH_SWEEPING = 0.05  # share of what is within reach that a few sweeps must gain to go on
-
-
-class Oracle(Protocol):
-    """Bounds (and nearly minimises) a problem with extra costs."""
-
-    def at(
-        self,
-        node_costs: Mapping[int, IntArray],
-        edge_costs: Mapping[int, IntArray],
-        within_reach: float | None = None,
-    ) -> tuple[int, list[IntArray]]:
-        """Returns a lower bound with the extra costs, and choices that cost little with them.
-
-        No bound can exceed `within_reach`; far from it, more effort pays.
-        """
-        ...
-
-
-class EliminationOracle:
-    """The exact minimum, where the whole problem can be eliminated.
-
-    Args:
-        problem: At most one edge a pair, ends ascending.
-        order: Of all its nodes.
-    """
-
-    def __init__(self, problem: Problem, order: EliminationOrder) -> None:
-        self._problem = problem
-        self._order = order
-        self._cache = EliminationCache()
-        self._sums: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
-
-    def at(
-        self,
-        node_costs: Mapping[int, IntArray],
-        edge_costs: Mapping[int, IntArray],
-        within_reach: float | None = None,
-    ) -> tuple[int, list[IntArray]]:
-        """Eliminates with the extra costs."""
-        del within_reach  # the bound is the minimum itself
-        costs = list(self._problem.node_costs)
-        sums: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
-
-        def total(base: IntArray, extra: IntArray) -> IntArray:
-            key = (id(base), id(extra))
-            if key not in sums:
-                sums[key] = self._sums.get(key) or (base, extra, _plus(base, extra))
-            return sums[key][2]
-
-        for node, extra in node_costs.items():
-            costs[node] = total(costs[node], extra)
-        tables = {
-            (edge.u, edge.v): total(edge.costs, edge_costs[e]) if e in edge_costs else edge.costs
-            for e, edge in enumerate(self._problem.edges)
-        }
-        self._sums = sums
-        done = eliminate(self._order, costs, tables, self._cache)
-        choices = np.zeros(self._problem.num_nodes, dtype=np.int64)
-        return done.constant, [done.complete(choices)]
-
-
-class AscentOracle:
-    """A bound by message passing that keeps what it learned at earlier prices.
-
-    Args:
-        problem: At most one edge a pair.
-        first_sweeps: At the first prices.
-        sweeps: At all later ones.
-        seed: For the random forests that improve answers.
-    """
-
-    def __init__(
-        self, problem: Problem, *, seed: int = 0, first_sweeps: int = 16, sweeps: int = 4
-    ) -> None:
-        self.ascent = DualAscent(problem)
-        self._generator = np.random.default_rng(seed)
-        self._sweeps = sweeps
-        self._next_sweeps = first_sweeps
-
-    def at(
-        self,
-        node_costs: Mapping[int, IntArray],
-        edge_costs: Mapping[int, IntArray],
-        within_reach: float | None = None,
-    ) -> tuple[int, list[IntArray]]:
-        """Sweeps with the extra costs, decodes, and improves the better answer forest by forest."""
-        self.ascent.set_extra_costs(node_costs, edge_costs)
-        bound = self.ascent.sweep(self._next_sweeps)
-        self._next_sweeps = self._sweeps
-        for _ in range(_MORE_SWEEPS):
-            before, bound = bound, self.ascent.sweep(self._sweeps)
-            goal = within_reach if within_reach is not None else bound + abs(bound)
-            if bound - before <= _WORTH_SWEEPING * (goal - bound):
-                break
-        found = [self.ascent.descended(choices) for choices in self.ascent.candidates()]
-        best = min(found, key=self.ascent.approximate_cost)
-        for _ in range(_FOREST_MOVES):
-            best = self.ascent.moved_forest(best, self._generator)
-        return self.ascent.bound, [best]
-
-
-def _plus(base: IntArray, extra: IntArray) -> IntArray:
-    return np.where(base >= FORBIDDEN_FROM, FORBIDDEN, base + extra)
 
 
 @dataclass(slots=True)
@@ -181,13 +92,15 @@ class PriceSearch:
     _rows: list[int] = field(default_factory=list)
     _seen_costs: list[int] = field(default_factory=list)
     _seen_held: list[IntArray] = field(default_factory=list)
-    _seen_keys: set[bytes] = field(default_factory=set)
+    _seen_keys: dict[bytes, None] = field(default_factory=dict)
     _use: RowUse = field(init=False)
+    _most_held: int = field(init=False)
     _local: LocalSearch | None = None
 
     def __post_init__(self) -> None:
         self._use = RowUse(self.problem, self.num_rows)
         self._rows = sorted(self.prices)
+        self._most_held = most_use(self.problem)
 
     @property
     def limit(self) -> int:
@@ -205,15 +118,14 @@ class PriceSearch:
         reach = 0.5
         stalled = 0
         prices = dict(self.prices)
-        within_reach: float | None = None
+        if self.lower_bound and self._rows and self._seen_costs:  # known at these prices
+            prices, _ = self._next_prices(reach)
         for _ in range(most_rounds):
-            self.num_rounds += 1
-            bound, found = self._at(prices, within_reach)
+            prices = self._in_range(prices)
+            bound, found = self._at(prices)
             gained = bound - self.lower_bound
             needed = 1e-3 * max(1, (self.cost or 2 * abs(self.lower_bound)) - self.lower_bound)
-            if gained > 0 or self.num_rounds == 1:
-                self.lower_bound = max(self.lower_bound, bound)
-                self.best_prices = dict(prices)
+            self._raise_bound(bound, prices)
             stalled = 0 if gained > needed else stalled + 1
             reach = min(4.0, reach * 1.5) if gained > 0 else max(1e-4, reach * 0.6)
             before = self.cost
@@ -226,6 +138,55 @@ class PriceSearch:
             if (stalled >= _STALLED_ROUNDS and not added) or self.is_over():
                 return
             prices, within_reach = self._next_prices(reach)
+            if within_reach is not None and self._is_little(within_reach - self.lower_bound):
+                return
+
+    def bracket(self) -> None:
+        """Scales the prices of all rows until answers fit, then between what fits and what not."""
+        fails, fits, scale = 0.0, math.inf, 1.0
+        least = LEAST_PRICE * (abs(self.lower_bound) + self.constant) / max(1, self.limit)
+        base = {row: max(least, price) for row, price in self.best_prices.items()}
+        for _ in range(MOST_SCALES):
+            if self.is_over() or self.is_done() or fits < NEAR_SCALES * fails:
+                return
+            if self._look_at({row: scale * base.get(row, least) for row in self._rows}):
+                fits = min(fits, scale)
+            else:
+                fails = max(fails, scale)
+            if fits == math.inf:
+                scale = 2 * fails
+            else:
+                scale = math.sqrt(fails * fits) if fails else fits / 2
+
+    def look_around(self) -> None:
+        """Looks for answers at prices a little higher and a little lower than the best ones."""
+        for factor in NEAR_PRICES:
+            if self.is_over() or self.is_done() or not self.best_prices:
+                return
+            self._look_at({row: factor * price for row, price in self.best_prices.items()})
+
+    def _look_at(self, prices: dict[int, float]) -> bool:
+        """Looks for answers at prices; returns whether one fits."""
+        prices = self._in_range(prices)
+        bound, found = self._at(prices)
+        self._raise_bound(bound, prices)
+        self._consider_all(found, is_repair_due=False)
+        self._add_rows(found)
+        return any(self._use.held(choices).max(initial=0) <= self.limit for choices in found)
+
+    def _in_range(self, prices: dict[int, float]) -> dict[int, float]:
+        """Lowers prices so that what answers pay for memory stays far below forbidden costs."""
+        most = LARGEST_PAID / max(1, self._most_held * len(prices))
+        return {row: min(price, most) for row, price in prices.items()}
+
+    def _raise_bound(self, bound: int, prices: dict[int, float]) -> None:
+        if bound > self.lower_bound or not self._seen_costs:
+            self.lower_bound = max(self.lower_bound, bound)
+            self.best_prices = dict(prices)
+
+    def _is_little(self, gain: float) -> bool:
+        share = max(NEAR, LITTLE_OF_GAP * self.relative_gap)
+        return gain <= share * abs(self.lower_bound + self.constant)
 
     def is_done(self) -> bool:
         if self.cost is None:
@@ -239,13 +200,17 @@ class PriceSearch:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def offer(self, choices: Sequence[int] | IntArray) -> bool:
-        """Keeps choices that are allowed, fit, and are cheaper; returns whether it did."""
+        """Keeps choices that are allowed, fit, and are cheaper; returns whether it did.
+
+        Rows at which choices do not fit are priced from now on.
+        """
         taken = np.array(choices, dtype=np.int64)
         cost = cost_of(self.problem, taken)
         held = self._use.held(taken)
         if cost is None:
             return False
         self._see(taken, cost, held)
+        self._rows += rows_to_add(held, self.limit, self._rows, most=3)
         if held.max(initial=0) > self.limit or (self.cost is not None and cost >= self.cost):
             return False
         self.choices, self.cost = taken, cost
@@ -253,8 +218,17 @@ class PriceSearch:
 
     def polish(self) -> None:
         """Improves the best answer by single moves."""
-        if self.choices is not None:
+        if self.choices is not None and self.does_move:
             self.offer(self.local.improved(self.choices, deadline=self.deadline))
+
+    @property
+    def does_move(self) -> bool:
+        """Whether moves of single nodes are quick enough here."""
+        return self.problem.num_nodes <= MOST_MOVED
+
+    def answers(self) -> list[IntArray]:
+        """Those seen, fitting or not, the first ones first."""
+        return [np.frombuffer(key, dtype=np.int64) for key in self._seen_keys]
 
     def price_of_limit(self) -> int:
         """What `best_prices` add at most to an answer that fits."""
@@ -264,16 +238,16 @@ class PriceSearch:
         """What `best_prices` add, by node and by edge."""
         return priced(self.problem, self.best_prices, self.num_rows)
 
-    def _at(self, prices: Prices, within_reach: float | None) -> tuple[int, list[IntArray]]:
+    def _at(self, prices: Prices) -> tuple[int, list[IntArray]]:
+        self.num_rounds += 1
         of_limit = math.ceil(_total(prices) * self.limit)
-        goal = None if within_reach is None else within_reach + of_limit
-        bound, found = self.oracle.at(*priced(self.problem, prices, self.num_rows), goal)
+        bound, found = self.oracle.at(*priced(self.problem, prices, self.num_rows))
         return bound - of_limit, found
 
     def _see(self, choices: IntArray, cost: int, held: IntArray) -> None:
         key = choices.tobytes()
         if key not in self._seen_keys:
-            self._seen_keys.add(key)
+            self._seen_keys[key] = None
             self._seen_costs.append(cost)
             self._seen_held.append(held)
 
@@ -286,6 +260,9 @@ class PriceSearch:
             is_new = choices.tobytes() not in self._seen_keys
             self._see(choices, cost, held)
             if not is_new:
+                continue
+            if not self.does_move:
+                self.offer(choices)
                 continue
             if self.choices is not None and cost < (self.cost or 0):
                 blended = self.local.blended(self.choices, choices, deadline=self.deadline)
@@ -324,7 +301,7 @@ class PriceSearch:
         scale = max(1.0, float(abs(self.lower_bound)), float(max(costs) - min(costs)))
         unit = max(1.0, float(np.abs(excess).max(initial=0)))
         best = np.array([self.best_prices.get(row, 0.0) for row in rows]) * unit / scale
-        size = max(1.0, float(best.max(initial=0.0)))
+        size = float(best.max(initial=0.0)) or unit / max(1, self.limit)
         objective = np.zeros(len(rows) + 1)
         objective[-1] = -1.0
         coefficients = np.column_stack((-excess / unit, np.ones(len(costs))))

@@ -41,19 +41,27 @@ def compress_memory(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
     if not times.size:
         return replace(problem, node_memory=(), edge_memory=(), memory_limit=None), ()
 
-    firsts = np.searchsorted(times, starts).tolist()
-    lasts = np.searchsorted(times, stops).tolist()
+    return at_times(problem, times.tolist()), tuple(times.tolist())
+
+
+def at_times(problem: Problem, times: Sequence[int]) -> Problem:
+    """The same problem with memory looked at in some ascending times only, now called 0, 1, ...
+
+    What fits the original fits this one.
+    """
+    terms = memory_terms(problem)
+    firsts = np.searchsorted(times, [term.start for term in terms]).tolist()
+    lasts = np.searchsorted(times, [term.stop for term in terms]).tolist()
     node_memory: list[NodeMemory] = []
     edge_memory: list[EdgeMemory] = []
     for term, first, last in zip(terms, firsts, lasts, strict=True):
-        if first == last:
+        if first >= last:
             continue
         if isinstance(term, NodeMemory):
             node_memory.append(NodeMemory(term.node, first, last, term.usage))
         else:
             edge_memory.append(EdgeMemory(term.edge, first, last, term.usage))
-    compressed = replace(problem, node_memory=tuple(node_memory), edge_memory=tuple(edge_memory))
-    return compressed, tuple(times.tolist())
+    return replace(problem, node_memory=tuple(node_memory), edge_memory=tuple(edge_memory))
 
 
 def least_use(problem: Problem) -> tuple[int, int]:
@@ -67,6 +75,17 @@ def least_use(problem: Problem) -> tuple[int, int]:
     times = np.unique(starts)
     held = _profile(times, starts, stops, least)
     return int(held.max()), int(times[held.argmax()])
+
+
+def most_use(problem: Problem) -> int:
+    """Returns what no peak is above: the most the largest usages add up to at one time."""
+    terms = [term for term in memory_terms(problem) if term.start < term.stop]
+    if not terms:
+        return 0
+    starts = np.array([term.start for term in terms], dtype=np.int64)
+    stops = np.array([term.stop for term in terms], dtype=np.int64)
+    most = np.array([int(term.usage.max()) for term in terms], dtype=np.int64)
+    return int(_profile(np.unique(starts), starts, stops, most).max())
 
 
 def violated_times(problem: Problem, choices: Sequence[int], *, most: int = 8) -> tuple[int, ...]:

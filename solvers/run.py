@@ -164,14 +164,21 @@ class Run:
         self.progress(Progress(time.monotonic() - self.began, stage, cost, bound))
 
     def watch(
-        self, stage: str, grounded: Grounded, exchanges: Sequence[Exchange], *, does_fit: bool
+        self, stage: str, constant: int, exchanges: Sequence[Exchange], *, does_fit: bool = True
     ) -> None:
-        """Reports the best of some exchanges if it changed; costs only of what fits the limit."""
+        """Reports the best of some exchanges if it changed; costs only of what fits the limit.
+
+        Args:
+            stage: What is being done.
+            constant: What the original costs beyond the exchanges' problem.
+            exchanges: Of one problem.
+            does_fit: Whether their answers fit the limit.
+        """
         found = [exchange.best()[0] for exchange in exchanges] if does_fit else []
         costs = [cost for cost in found if cost is not None]
         known = [] if self.cost is None else [self.cost]
-        cost = min([*known, *(cost + grounded.constant for cost in costs)], default=None)
-        bound = max(exchange.bound() for exchange in exchanges) + grounded.constant
+        cost = min([*known, *(cost + constant for cost in costs)], default=None)
+        bound = max(exchange.bound() for exchange in exchanges) + constant
         if (cost, bound) != self._told:
             self._told = (cost, bound)
             self.report(stage, cost, bound)

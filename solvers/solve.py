@@ -17,6 +17,7 @@ from solvers.compile_ahead import compiler
 from solvers.evaluate import evaluate
 from solvers.exact_lane import ExactLane, find_least_peak, run_backend
 from solvers.exchange import Exchange
+from solvers.few_rows import solve_at_few_rows
 from solvers.grounded import Grounded
 from solvers.lanes import POLL_SECONDS, Lane, run_lanes
 from solvers.memory_limits import OneLimit, with_one_limit
@@ -31,6 +32,9 @@ from solvers.scalable import run_scalable
 
 TIGHT_LIMIT = 2
 """A limit below this many times the least use of memory any choices could have will bind."""
+
+SHARE_AT_FEW_ROWS = 0.6
+"""Of the time left: how long to look with the limit at a few times only, where a gap is allowed."""
 
 SHARE_WITHOUT_LIMIT = 0.05
 """Of the time limit: how long to go on without the memory limit while answers do not fit it."""
@@ -159,15 +163,17 @@ def _solve_auto(run: Run) -> None:
         run.log.append(f"the least usages add up to {least} at time {at}, the limit is {limit}")
         _find_least_peak(run)
         return
-    if limit >= TIGHT_LIMIT * least:
-        run.log.append(
-            f"the limit {limit} is {TIGHT_LIMIT} times the least use {least} or more: first "
-            "without it"
-        )
+    has_few_rows = run.relative_gap > 0 and run.problem.num_columns >= WORTH_A_PROCESS
+    if limit >= TIGHT_LIMIT * least or has_few_rows:
+        run.log.append(f"the limit {limit} is above the least use {least}: first without it")
         fits = _solve_with(run, None, use_memory=False)
         if fits or run.is_infeasible or run.is_over():
             return
         run.log.append("the cheapest choices do not fit: the memory limit comes in")
+        if has_few_rows:
+            _solve_at_few_rows(run)
+            if run.is_done() or run.is_over():
+                return
     else:
         run.log.append(
             f"the limit {limit} is below {TIGHT_LIMIT} times the least use {least}: it will bind"
@@ -226,6 +232,39 @@ def _solve_with(run: Run, backend: Backend | None, *, use_memory: bool) -> bool:
         until = time.monotonic() + SHARE_WITHOUT_LIMIT * (run.deadline - run.began)
     with run.stage(name):
         return _run(run, grounded, lanes, name, until)
+
+
+def _solve_at_few_rows(run: Run) -> None:
+    """Looks for the gap allowed with the limit at a few times only; see `solvers.few_rows`."""
+    exchange = Exchange(
+        deadline=run.deadline,
+        seed=run.seed,
+        relative_gap=run.relative_gap,
+        lower_bound=run.lower_bound,
+    )
+    if run.deadline is not None:
+        left = max(0.0, run.deadline - time.monotonic())
+        exchange.deadline = time.monotonic() + SHARE_AT_FEW_ROWS * left
+    hints = tuple(run.hints)
+    name = "few rows"
+    lane = Lane(name, lambda problem, shared: solve_at_few_rows(problem, shared, hints), exchange)
+    run.backend = name
+    with run.stage(name):
+        try:
+            run_lanes(
+                run.problem,
+                [lane],
+                is_settled=lambda: run.is_over() or exchange.is_over(),
+                watch=lambda: run.watch(name, 0, [exchange]),
+                grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
+            )
+        finally:
+            run.log += exchange.log()
+            run.lower_bound = max(run.lower_bound, exchange.bound())
+            for _, choices in (exchange.least_peak(), exchange.best()):
+                if choices is not None:
+                    run.offer(choices)
+            run.report(name, run.cost, run.lower_bound)
 
 
 def _solve_within_memory(run: Run) -> None:
@@ -327,7 +366,7 @@ def _run(
             grounded.problem,
             lanes,
             is_settled=is_settled,
-            watch=lambda: run.watch(stage, grounded, exchanges, does_fit=does_fit()),
+            watch=lambda: run.watch(stage, grounded.constant, exchanges, does_fit=does_fit()),
             grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
         )
     finally:

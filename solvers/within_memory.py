@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,17 +12,16 @@ from solvers.backends.protocol import Backend, Request
 from solvers.elimination import order_elimination
 from solvers.evaluate import evaluate
 from solvers.memory_pricing import (
-    AscentOracle,
-    EliminationOracle,
-    Oracle,
     PeakSearch,
     PriceSearch,
     resolution_factor,
     with_costs_times,
 )
 from solvers.presolve import STRUCTURAL_RULES, Reduced, reduce_fully
+from solvers.price_oracles import NEAR, AscentOracle, EliminationOracle, Oracle
 from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
 from solvers.pruning import forbid_pairs, prune_choices
+from solvers.recombination import recombine
 from solvers.restricted import Restricted
 from solvers.saturating import FORBIDDEN_FROM
 
@@ -33,6 +33,12 @@ LARGEST_FINISH = 1_000_000
 
 STILL_SHRINKING = 0.8
 """Prices are looked for anew while the problem has at most this share of its columns."""
+
+NEAR_OF_GAP = 0.1
+"""Of the gap that is allowed: how near the bound at given prices an answer counts as the best."""
+
+RECOMBINING_SHARE = 0.3
+"""Of the time left: how long to look for the best of what answers seen took."""
 
 _MOST_LEVELS = 6
 _LEAST_PEAK_ROUNDS = 30
@@ -50,6 +56,7 @@ class MemoryAnswer:
         least_peak_choices: Those with the smallest peak seen, none of them forbidden.
         least_peak: Their peak.
         least_peak_bound: No choices have a smaller peak.
+        tried: What costs least at the prices looked at; it need not fit.
         log: One line a step.
     """
 
@@ -60,6 +67,7 @@ class MemoryAnswer:
     least_peak_choices: tuple[int, ...] | None = None
     least_peak: int | None = None
     least_peak_bound: int = 0
+    tried: list[tuple[int, ...]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
 
 
@@ -101,6 +109,8 @@ class WithinMemory:
         request: Deadline, seed, gap, hints, and the bound known without the limit.
         finisher: Solves what is left; None leaves the gap.
         is_elimination_only: Bounds come from elimination alone, nothing is handed to a finisher.
+        looks_for_least_peak: Begin with an answer that fits, if there is one.
+        prices: To start from, by row; the bound known was proven at these.
     """
 
     def __init__(
@@ -111,14 +121,17 @@ class WithinMemory:
         finisher: Callable[[tuple[int, ...]], Backend] | None,
         *,
         is_elimination_only: bool = False,
+        looks_for_least_peak: bool = True,
+        prices: Mapping[int, float] | None = None,
     ) -> None:
         self.first = problem
         self.num_rows = num_rows
         self.request = request
         self.finisher = finisher
         self.is_elimination_only = is_elimination_only
+        self.looks_for_least_peak = looks_for_least_peak
         self.answer = MemoryAnswer(lower_bound=request.lower_bound)
-        self.prices: dict[int, float] = {}  # by row of the first problem
+        self.prices = dict(prices or {})  # by row of the first problem
 
     @property
     def limit(self) -> int:
@@ -129,7 +142,8 @@ class WithinMemory:
         """Finds the least peak, then the least cost within the limit."""
         for hint in self.request.hints:
             self.offer(tuple(int(choice) for choice in hint))
-        self.find_least_peak()
+        if self.looks_for_least_peak:
+            self.find_least_peak()
         if self.answer.is_infeasible or self.is_done():
             return self.answer
         level = _Level(self.first, 0, tuple(range(self.num_rows)), ())
@@ -182,18 +196,33 @@ class WithinMemory:
             self.answer.lower_bound, bound if cost is None else min(bound, cost)
         )
 
-    def oracle(self, problem: Problem) -> Oracle | None:
+    def oracle(
+        self, problem: Problem, known: Sequence[IntArray] = (), *, looks_near: bool = True
+    ) -> Oracle | None:
         sizes = [len(costs) for costs in problem.node_costs]
         order = order_elimination(
             sizes, [(edge.u, edge.v) for edge in problem.edges], largest_work=QUICK_WORK
         )
         if not order.kept:
             return EliminationOracle(problem, order)
-        return None if self.is_elimination_only else AscentOracle(problem)
+        if self.is_elimination_only:
+            return None
+        return AscentOracle(
+            problem,
+            known=known,
+            near=max(NEAR, NEAR_OF_GAP * self.request.relative_gap),
+            looks_near=looks_near,
+            is_over=self.request.is_over,
+        )
 
     def find_least_peak(self) -> None:
         """Minimises the peak: proves infeasibility, or gives something that fits to start from."""
-        leanest = LeastPeak(self.first, self.num_rows, self.request.deadline, self.oracle)
+        leanest = LeastPeak(
+            self.first,
+            self.num_rows,
+            self.request.deadline,
+            lambda problem: self.oracle(problem, looks_near=False),
+        )
         leanest.run()
         if leanest.is_infeasible:
             self.answer.is_infeasible = True
@@ -213,7 +242,13 @@ class WithinMemory:
             return None
         factor = resolution_factor(level.problem)
         scaled = with_costs_times(level.problem, factor)
-        oracle = self.oracle(scaled)
+        hints = [tuple(int(choice) for choice in hint) for hint in self.request.hints]
+        starts = [
+            np.array(level.reduce(known), dtype=np.int64)
+            for known in (self.answer.choices, self.answer.least_peak_choices, *hints)
+            if known is not None
+        ]
+        oracle = self.oracle(scaled, starts)
         if oracle is None:
             self.note("too wide to eliminate")
             return None
@@ -228,15 +263,25 @@ class WithinMemory:
                 index[row]: price * factor for row, price in self.prices.items() if row in index
             },
             constant=(self.request.constant + level.constant) * factor,
+            lower_bound=max(0, self.answer.lower_bound - level.constant) * factor,
         )
-        for known in (self.answer.choices, self.answer.least_peak_choices):
-            if known is not None:
-                search.offer(level.reduce(known))
+        search.best_prices = dict(search.prices)
+        for start in starts:
+            search.offer(start)
         search.polish()
-        search.run()
-        if search.choices is not None:
-            self.offer(level.restore(search.choices))
-        self.raise_bound(level.constant + -(-search.lower_bound // factor))
+        stages: list[Callable[[], None]] = [search.run]
+        if self.request.relative_gap > 0 and isinstance(oracle, AscentOracle):
+            stages = [search.bracket, search.run, search.look_around]
+        for stage in stages:
+            stage()
+            self.take(level, search, factor)
+            if self.is_done() or self.request.is_over():
+                break
+            if len(stages) > 1:
+                self.recombine(level, search)
+            if self.is_done():
+                break
+        self.answer.tried += [level.restore(choices) for choices in search.answers()]
         self.prices = {level.rows[row]: price / factor for row, price in search.best_prices.items()}
         kind = "elimination" if isinstance(oracle, EliminationOracle) else "message passing"
         self.note(
@@ -244,6 +289,23 @@ class WithinMemory:
             f"{level.problem.num_nodes} nodes, {level.problem.num_columns} columns"
         )
         return search
+
+    def take(self, level: _Level, search: PriceSearch, factor: int) -> None:
+        """Takes over what a search found so far."""
+        if search.choices is not None:
+            self.offer(level.restore(search.choices))
+        self.raise_bound(level.constant + -(-search.lower_bound // factor))
+
+    def recombine(self, level: _Level, search: PriceSearch) -> None:
+        """Looks for the best of what the answers seen took; they need not fit."""
+        request = self.request.for_part(level.constant)
+        seconds = self.request.seconds_left()
+        if seconds is not None:
+            until = time.monotonic() + RECOMBINING_SHARE * seconds
+            request = replace(request, deadline=until)
+        found = recombine(level.problem, search.answers(), request)
+        if found is not None:
+            self.offer(level.restore(found))
 
     def shrink(self, level: _Level, search: PriceSearch | None) -> _Level | None:
         """Takes out choices the prices rule out, and reduces; None once nothing cheaper is left."""

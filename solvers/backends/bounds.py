@@ -63,7 +63,7 @@ class Bounds:
 
     def _within(self, problem: Problem, request: Request, log: tuple[str, ...]) -> Answer:
         within = WithinMemory(
-            problem, num_rows_of(problem), request, self._finisher if self.has_finish else None
+            problem, num_rows_of(problem), request, finisher if self.has_finish else None
         ).run()
         return Answer(
             choices=within.choices,
@@ -74,6 +74,7 @@ class Bounds:
             log=(*log, *within.log),
         )
 
-    @staticmethod
-    def _finisher(rows: tuple[int, ...]) -> Backend:
-        return Contained(MathOptHighs(first_rows=rows))
+
+def finisher(rows: tuple[int, ...]) -> Backend:
+    """What solves the problems bounds leave, with memory rows to begin with."""
+    return Contained(MathOptHighs(first_rows=rows))

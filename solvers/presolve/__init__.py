@@ -4,7 +4,7 @@ from solvers.presolve.chain import Reduced, reduce_fully
 from solvers.presolve.components import Part, join_parts, split_into_parts
 from solvers.presolve.fitting import drop_unfitting, fitting_choices
 from solvers.presolve.low_degree import LowDegree, eliminate_low_degree
-from solvers.presolve.presolve import Presolved, presolve
+from solvers.presolve.presolve import Presolved, never, presolve
 from solvers.presolve.repeats import Tied, tie_repeats
 from solvers.presolve.rules import ALL_RULES, STRUCTURAL_RULES
 
@@ -20,6 +20,7 @@ __all__ = [
     "eliminate_low_degree",
     "fitting_choices",
     "join_parts",
+    "never",
     "presolve",
     "reduce_fully",
     "split_into_parts",

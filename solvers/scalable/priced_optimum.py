@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -21,10 +20,10 @@ from solvers.kernels import FloatArray
 from solvers.memory_pricing import resolution_factor, with_costs_times
 from solvers.memory_rows import RowUse, num_rows_of, priced
 from solvers.presolve import reduce_fully
-from solvers.problem import FORBIDDEN, IntArray, Problem
-from solvers.saturating import FORBIDDEN_FROM
+from solvers.price_oracles import with_extra_costs
+from solvers.problem import IntArray, Problem
+from solvers.recombination import recombine
 from solvers.scalable.clock import Clock, Effort
-from solvers.scalable.recombination import recombine
 
 RELATIVE_GAP = 1e-4
 """At which an optimum at given prices counts as found."""
@@ -161,24 +160,4 @@ class PricedOptimum:
 
     def _priced(self, by_row: dict[int, float]) -> Problem:
         """The problem with prices in its costs instead of memory terms."""
-        problem = self._problem
-        node_costs, edge_costs = priced(problem, by_row, self._use.num_rows)
-
-        def plus(costs: IntArray, added: IntArray | None) -> IntArray:
-            if added is None:
-                return costs
-            return np.where(costs >= FORBIDDEN_FROM, FORBIDDEN, costs + added)
-
-        return replace(
-            problem,
-            node_costs=tuple(
-                plus(costs, node_costs.get(node)) for node, costs in enumerate(problem.node_costs)
-            ),
-            edges=tuple(
-                replace(edge, costs=plus(edge.costs, edge_costs.get(e)))
-                for e, edge in enumerate(problem.edges)
-            ),
-            node_memory=(),
-            edge_memory=(),
-            memory_limit=None,
-        )
+        return with_extra_costs(self._problem, *priced(self._problem, by_row, self._use.num_rows))

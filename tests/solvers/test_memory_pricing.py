@@ -10,15 +10,9 @@ from solvers import FORBIDDEN, Edge, Problem, evaluate
 from solvers.backends.brute_force import BruteForce
 from solvers.backends.protocol import Request
 from solvers.elimination import order_elimination
-from solvers.memory_pricing import (
-    AscentOracle,
-    EliminationOracle,
-    Oracle,
-    PriceSearch,
-    resolution_factor,
-    with_costs_times,
-)
+from solvers.memory_pricing import PriceSearch, resolution_factor, with_costs_times
 from solvers.presolve import presolve
+from solvers.price_oracles import AscentOracle, EliminationOracle, Oracle
 from solvers.within_memory import LeastPeak, zero_costs
 from tests.solvers.instances import small_problems
 

@@ -18,7 +18,7 @@ from solvers.presolve import reduce_fully
 from solvers.problem import IntArray, Problem
 from solvers.restricted import restrict
 
-MOST_COLUMNS = 10_000
+MOST_COLUMNS = 100_000
 """Columns of the largest problem worth it."""
 
 

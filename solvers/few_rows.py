@@ -1,0 +1,120 @@
+"""The memory limit at a few times only: where it binds; more are added where answers pass it.
+
+With few rows a problem reduces nearly as far as without a limit. Bounds hold for the whole problem,
+answers are looked at all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from solvers.backends.bounds import finisher
+from solvers.backends.protocol import Request
+from solvers.evaluate import evaluate
+from solvers.exchange import Exchange
+from solvers.local_search import LocalSearch
+from solvers.memory_rows import RowUse, at_times, compress_memory, num_rows_of, rows_to_add
+from solvers.presolve import Reduced, reduce_fully
+from solvers.problem import Problem
+from solvers.within_memory import WithinMemory
+
+MOST_ROUNDS = 8
+"""Rows are added so often at most."""
+
+ROWS_A_LOOK = 64
+
+Choices = tuple[int, ...]
+
+
+def solve_at_few_rows(problem: Problem, exchange: Exchange, hints: Sequence[Choices]) -> None:
+    """Offers answers and bounds until the gap is met, no row is left to add, or time is up.
+
+    Args:
+        problem: With a memory limit.
+        exchange: Of this problem.
+        hints: Answers that need not fit, the cheapest without the limit among them.
+    """
+    _FewRows(problem, exchange, hints).run()
+
+
+class _FewRows:
+    def __init__(self, problem: Problem, exchange: Exchange, hints: Sequence[Choices]) -> None:
+        self.problem = problem
+        self.exchange = exchange
+        self.hints = list(hints)
+        self.compressed, self.times = compress_memory(problem)
+        self.use = RowUse(self.compressed, len(self.times))
+        self.rows: list[int] = []
+        self.prices: dict[int, float] = {}  # by row of `compressed`
+
+    def run(self) -> None:
+        for hint in self.hints:
+            self.look(hint)
+        for _ in range(MOST_ROUNDS):
+            before = list(self.rows)
+            answers = self.solve()
+            for found in answers:
+                self.look(found)
+            if answers and self.exchange.best()[0] is None:
+                self.repair(answers[-1])
+            if self.rows == before or self.exchange.is_over():
+                return
+
+    def look(self, choices: Choices) -> None:
+        """Offers choices that fit at all rows; adds rows at which they do not."""
+        held = self.use.held(choices)
+        limit = self.problem.memory_limit or 0
+        if held.max(initial=0) <= limit:
+            found = evaluate(self.problem, choices)
+            if found.is_allowed:
+                self.exchange.offer(choices, found.cost, source="few rows")
+            return
+        self.exchange.offer_least_peak(choices, int(held.max()))
+        self.rows = sorted({*self.rows, *rows_to_add(held, limit, self.rows, most=ROWS_A_LOOK)})
+
+    def repair(self, choices: Choices) -> None:
+        """Moves nodes one by one until an answer fits at the other rows too, if it comes to that.
+
+        Only where none fits yet: rows to come bring cheaper ones.
+        """
+        local = LocalSearch(self.compressed, len(self.times))
+        repaired = local.repaired(choices, deadline=self.exchange.deadline)
+        self.look(tuple(repaired.tolist()))
+
+    def solve(self) -> list[Choices]:
+        """Solves with the limit at the rows there are; returns answers, the best one last."""
+        few = at_times(self.compressed, self.rows)
+        reduced = reduce_fully(few, is_over=self.exchange.is_over)
+        if reduced.is_infeasible or self.exchange.is_over():
+            return []
+        self.exchange.note(
+            f"few rows: with the limit at {len(self.rows)} rows, {reduced.problem.num_nodes} nodes "
+            f"and {reduced.problem.num_columns} columns are left"
+        )
+        return self.price(reduced)
+
+    def price(self, reduced: Reduced) -> list[Choices]:
+        rows = [self.rows[row] for row in reduced.row_times]
+        request = Request.of(self.exchange).for_part(
+            reduced.constant,
+            hints=tuple(reduced.reduce(hint) for hint in self.hints),
+            lower_bound=max(0, self.exchange.bound() - reduced.constant),
+        )
+        within = WithinMemory(
+            reduced.problem,
+            num_rows_of(reduced.problem),
+            request,
+            finisher,
+            looks_for_least_peak=False,
+            prices={i: self.prices[row] for i, row in enumerate(rows) if row in self.prices},
+        )
+        answer = within.run()
+        self.prices = {rows[i]: price for i, price in within.prices.items()}
+        for line in answer.log:
+            self.exchange.note(line)
+        self.exchange.offer_bound(answer.lower_bound + reduced.constant, source="few rows")
+        found = [reduced.restore(choices) for choices in answer.tried]
+        if answer.choices is not None:
+            found.append(reduced.restore(answer.choices))
+            self.hints.append(found[-1])
+        return found
