@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autoshard.graph.fusing import AS_ON_CPU, EXPENSIVE, Fusing
+from autoshard.graph.fusing import AS_ON_CPU, Fusing
 
 if TYPE_CHECKING:
     from cost_models import Hardware
@@ -72,7 +72,7 @@ _ON_TPU = Fusing(kept=frozenset(), with_products=True, from_wider=False, one_hot
 _FUSING = {
     "tpu-v5e": replace(_ON_TPU, from_wider=True),
     "tpu": _ON_TPU,
-    "gpu": Fusing(kept=EXPENSIVE - {"exponential", "divide"}, with_gathers=True, into_addends=True),
+    "gpu": Fusing(kept_bits=16, with_gathers=True, into_addends=True),
 }
 
 
@@ -84,8 +84,9 @@ def fusing(machine: Hardware) -> Fusing:
     tensor: its sums with the bias added; a softmax keeps its masked scores, in float32; a
     conversion to wider elements is left to what reads them). For a v5e that holds for the weights
     of a softmax too; for a v5p they are written, in bfloat16. The CUDA plugin 0.10.2 for an H100
-    computes softmaxes again from their scores, and keeps `tanh`; it takes a label's logit from the
-    product's result, with no float32 copy, and adds the label's gradient in place.
+    computes softmaxes and `tanh` in float32 again, and keeps a `tanh` in bfloat16; it takes a
+    label's logit from the product's result, with no float32 copy, and adds the label's gradient in
+    place.
     """
     return _FUSING.get(machine.name, _FUSING.get(machine.backend, AS_ON_CPU))
 

@@ -129,7 +129,8 @@ def _is_stored(
         return True
     if not all(_reads_fused(graph, value, reader, fusing) for reader in readers):
         return True
-    return op.name in fusing.kept and len(readers) > 1
+    is_kept = op.name in fusing.kept and graph.values[value].bits <= fusing.kept_bits
+    return is_kept and len(readers) > 1
 
 
 def _is_fusible(graph: Graph, op: Op, fusing: Fusing) -> bool:

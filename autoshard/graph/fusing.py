@@ -18,6 +18,7 @@ class Fusing:
     Args:
         kept: Names of element-wise ops whose result is kept where several ops read it; others are
             computed again in each of them.
+        kept_bits: Of elements of at most so many bits; wider ones are computed again.
         with_products: Whether a product computes its element-wise operands, and goes on with the
             element-wise ops that alone read its result.
         from_wider: Whether a product computes also such operands as are made of wider elements.
@@ -28,6 +29,7 @@ class Fusing:
     """
 
     kept: frozenset[str] = EXPENSIVE
+    kept_bits: int = 128
     with_products: bool = False
     from_wider: bool = True
     with_gathers: bool = False

@@ -83,12 +83,20 @@ def test_a_tpu_leaves_the_widening_of_a_product_to_what_reads_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kept_on"),
-    [("tanh", {"cpu", "gpu"}), ("exponential", {"cpu"}), ("divide", {"cpu"}), ("negate", set())],
+    ("name", "bits", "kept_on"),
+    [
+        ("tanh", 32, {"cpu"}),
+        ("tanh", 16, {"cpu", "gpu"}),
+        ("divide", 32, {"cpu"}),
+        ("negate", 16, set()),
+    ],
 )
-def test_what_several_ops_read_is_kept_or_made_again(name: str, kept_on: set[str]) -> None:
+def test_what_several_ops_read_is_kept_or_made_again(
+    name: str, bits: int, kept_on: set[str]
+) -> None:
     program = Program()
     made = program.elementwise(program.argument(64, 64), name=name)
+    program.values[made] = replace(program.values[made], bits=bits)
     graph = program.graph(program.sum(made), program.sum(made))
     found = {backend for backend in ("cpu", "gpu", "tpu") if f"{name} 1" in stored(graph, backend)}
     assert found == kept_on

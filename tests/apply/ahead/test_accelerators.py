@@ -208,3 +208,46 @@ def test_the_gradient_of_a_table_is_scattered_not_its_updates_gathered() -> None
     (row,) = plan.verify("v5e:2x4").collectives
     assert row.kind == "reduce-scatter"
     assert row.predicted_bytes == row.compiled_bytes == 1024 * 512 * 4
+
+
+def trained(hardware: str) -> autoshard.Plan:
+    """A step of training with momentum: weights whole, a batch in pieces, gradients summed."""
+
+    def loss(weights: Any, x: jax.Array) -> Any:
+        for w in weights:
+            x = jax.nn.gelu(x @ w)
+        return jnp.mean(x**2)
+
+    def step(weights: Any, momenta: Any, x: jax.Array) -> Any:
+        gradients = jax.grad(loss)(weights, x)
+        momenta = [0.9 * m + g for m, g in zip(momenta, gradients, strict=True)]
+        return [w - 0.1 * m for w, m in zip(weights, momenta, strict=True)], momenta
+
+    weights = [jax.ShapeDtypeStruct((2048, 2048), jnp.float32)] * 6
+    whole, batch = [P()] * 6, jax.ShapeDtypeStruct((16384, 2048), jnp.float32)
+    return autoshard.optimize(
+        step,
+        weights,
+        weights,
+        batch,
+        mesh="data=8",
+        hardware=hardware,
+        in_shardings=(whole, whole, P("data")),
+        out_shardings=(whole, whole),
+        donate_argnums=(0, 1),
+        baselines=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("topology", "hardware"),
+    [
+        pytest.param("v5e:2x4", "tpu-v5e", marks=needs_tpu),
+        pytest.param("8xH100", "h100", marks=needs_gpu),
+    ],
+)
+def test_a_step_of_training_holds_what_was_planned(topology: str, hardware: str) -> None:
+    found = trained(hardware).verify(topology)
+    assert found.memory is not None
+    assert found.memory.temp_bytes > 0
+    assert found.memory.predicted_bytes == pytest.approx(found.memory.compiled_bytes, rel=0.1)
