@@ -138,6 +138,33 @@ def test_the_tighter_the_budget_the_less_is_held_at_a_time() -> None:
         check_runs_right(plan, mlp, WEIGHTS)
 
 
+@pytest.mark.parametrize(
+    ("budget", "algorithm"),
+    [(2.0, "all-gather-matmul"), (0.75, "cannon"), (0.5, "summa in panels")],
+)
+def test_where_pieces_travel_beside_products_they_go_round_before_panels_are_gathered(
+    budget: float, algorithm: str
+) -> None:
+    num = 16384
+    matrix = jax.ShapeDtypeStruct((num, num), jnp.bfloat16)
+    blocks = P("x", "y")
+    plan = autoshard.optimize(
+        lambda a, b: a @ b,
+        matrix,
+        matrix,
+        mesh="x=4,y=4",
+        hardware="tpu-v5e",
+        in_shardings=(blocks, blocks),
+        out_shardings=blocks,
+        memory_budget=int(budget * num * num * 2),
+        baselines=False,
+    )
+    assert algorithms(plan) == {algorithm}
+    assert plan.data.overlapped_seconds is not None
+    is_hidden = plan.data.overlapped_seconds < plan.data.seconds
+    assert is_hidden == (algorithm != "summa in panels")
+
+
 def test_sums_that_do_not_fit_go_round() -> None:
     columns = P(None, "data")
     asked: Any = {
