@@ -26,6 +26,7 @@ WALK, PRICED_BOUND, BOUND, REGIONS = "walks", "priced bounds", "bounds", "region
 """Stages, in the order they are needed; `solvers.compile_kernels` says what is in them."""
 
 POLL_SECONDS = 0.02
+_ENDING_SECONDS = 5.0
 
 
 class Compiler:
@@ -39,6 +40,7 @@ class Compiler:
         self._lock = threading.Lock()
         self._is_needed = is_needed
         self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
         self._done: dict[str, float] = {}
         self._began = 0.0
         self._has_ended = threading.Event()
@@ -63,12 +65,14 @@ class Compiler:
                 self._has_ended.set()
                 return
             atexit.register(self.close)
-            threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+            self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+            self._reader.start()
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self._done[line.strip()] = time.monotonic() - self._began
+        with process.stdout as lines:
+            for line in lines:
+                self._done[line.strip()] = time.monotonic() - self._began
         process.wait()
         self._has_ended.set()
 
@@ -79,6 +83,8 @@ class Compiler:
             self._process.wait()
             if self._process.stdin is not None:
                 self._process.stdin.close()
+        if self._reader is not None:
+            self._reader.join(_ENDING_SECONDS)  # it closes what it read from
 
     def wait_for(self, stage: str, is_over: Callable[[], bool]) -> str | None:
         """Waits until a stage is compiled, or must be here, or the wait is over.

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numba
 import pytest
@@ -88,6 +89,25 @@ def test_a_wait_ends_with_the_exchange() -> None:
     compiler = Compiler(is_needed=True)
     assert compiler.wait_for(REGIONS, lambda: True) is None
     compiler.close()
+
+
+def test_a_process_that_is_ended_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+    start = subprocess.Popen
+
+    def noted(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    compiler = Compiler(is_needed=True)
+    compiler.start()
+    compiler.close()
+    (process,) = started
+    assert process.returncode is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert (process.stdin.closed, process.stdout.closed) == (True, True)
 
 
 def test_where_no_folder_may_be_written_one_is_made_for_the_process(
