@@ -192,3 +192,11 @@ def test_the_glossary_is_in_alphabetical_order_and_says_each_word_once() -> None
     words = re.findall(r"^\| \*\*(.+?)\*\* \|", text, flags=re.MULTILINE)
     assert len(words) > 40
     assert words == sorted(set(words), key=str.lower)
+
+
+def test_every_package_has_its_place_among_the_rooms() -> None:
+    page = (ROOT / "docs/explanation/how-it-works.md").read_text(encoding="utf-8")
+    rooms = page.partition("\n## Rooms\n")[2].partition("\n## ")[0]
+    named = [line.split("`")[1] for line in rooms.splitlines() if line.startswith("| `")]
+    packages = [path.parent.name for path in (ROOT / "autoshard").glob("*/__init__.py")]
+    assert sorted(named) == sorted(packages)

@@ -21,6 +21,7 @@ from experiments.workloads import (
     baseline_specs,
     get_workload,
 )
+from tests.workloads.named import named
 
 MESHES = [{"x": 8}, {"data": 2, "model": 4}, {"a": 2, "b": 2, "c": 2}, {"data": 4, "model": 8}]
 
@@ -46,7 +47,7 @@ def param_specs(
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_baseline_divides_every_argument(name: str) -> None:
-    workload = get_workload(name)
+    workload = named(name)
     for kind, mesh_sizes in product(BASELINES, MESHES):
         state_specs, batch_specs = baseline_specs(workload, kind, mesh_sizes)
         assert jax.tree.structure(state_specs) == jax.tree.structure(workload.state)
@@ -57,7 +58,7 @@ def test_every_baseline_divides_every_argument(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL_WORKLOADS)
 def test_data_parallel_cuts_the_batch_over_all_devices_and_no_parameter(name: str) -> None:
-    workload = get_workload(name)
+    workload = named(name)
     state_specs, batch_specs = baseline_specs(workload, "data_parallel", {"a": 2, "b": 4})
     assert set(jax.tree.leaves(state_specs)) == {P()}
     assert set(jax.tree.leaves(batch_specs)) == {P(("a", "b"))}
@@ -65,7 +66,7 @@ def test_data_parallel_cuts_the_batch_over_all_devices_and_no_parameter(name: st
 
 @pytest.mark.parametrize("name", SMALL_WORKLOADS)
 def test_moments_are_cut_as_their_parameters(name: str) -> None:
-    workload = get_workload(name)
+    workload = named(name)
     for kind in BASELINES:
         specs, _ = baseline_specs(workload, kind, {"data": 2, "model": 4})
         adam = specs["opt"][0]
@@ -75,7 +76,7 @@ def test_moments_are_cut_as_their_parameters(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL_WORKLOADS)
 def test_fsdp_leaves_little_on_every_device(name: str) -> None:
-    workload = get_workload(name)
+    workload = named(name)
     mesh_sizes = {"data": 2, "model": 4}
     specs, _ = baseline_specs(workload, "fsdp", mesh_sizes)
     whole = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(workload.state))
@@ -144,7 +145,7 @@ def test_four_key_heads_stay_whole_on_an_eight_way_axis() -> None:
     ],
 )
 def test_megatron_cuts_most_of_each_model(name: str, share: float) -> None:
-    specs = param_specs(get_workload(name), "megatron", {"data": 2, "model": 4})
+    specs = param_specs(named(name), "megatron", {"data": 2, "model": 4})
     sizes = {path: math.prod(shape) for path, (shape, _) in specs.items()}
     cut = sum(size for path, size in sizes.items() if "model" in specs[path][1])
     assert cut / sum(sizes.values()) > share
@@ -153,7 +154,7 @@ def test_megatron_cuts_most_of_each_model(name: str, share: float) -> None:
 def test_a_cache_is_cut_as_the_batch_and_by_heads() -> None:
     mesh_sizes = {"data": 2, "model": 4}
     for name, layers in [("decode", ()), ("decode_scan", (None,))]:
-        workload = get_workload(name)
+        workload = named(name)
         for kind, spec in [
             ("replicated", P()),
             ("data_parallel", P(*layers, ("data", "model"))),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +22,11 @@ from experiments.workloads.ssm import causal_conv, selective_scan
 from experiments.workloads.tokens import token_batch
 
 KEYS = jax.random.split(jax.random.key(0), 6)
+
+
+def quick(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled without optimising: these programs take longer to compile than to run."""
+    return jax.jit(fn, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def test_with_room_for_all_a_token_gets_its_experts_answers_by_their_weights() -> None:
@@ -41,39 +49,44 @@ def test_capacity_is_rounded_up() -> None:
 
 def test_decoding_token_by_token_gives_the_loss_of_the_whole_text() -> None:
     config = LlamaConfig(seq=6, batch=3)
-    params = init_params(KEYS[0], config)
+    params = quick(lambda key: init_params(key, config))(KEYS[0])
     batch = token_batch(KEYS[1], batch=3, seq=6, vocab=config.vocab)
     state = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), get_workload("decode", seq=6, batch=3).state
     )
     state = {**state, "params": params}
+    step = quick(lambda state, tokens: decode_step(state, {"tokens": tokens}, config))
     losses = []
     for place in range(6):
-        state, logits = decode_step(state, {"tokens": batch["tokens"][:, place]}, config)
+        state, logits = step(state, batch["tokens"][:, place])
         labels = batch["targets"][:, place]
         losses.append(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
     assert int(state["position"]) == 6
     np.testing.assert_allclose(
-        jnp.mean(jnp.stack(losses)), loss_fn(params, batch, config), rtol=1e-5
+        jnp.mean(jnp.stack(losses)),
+        quick(lambda *both: loss_fn(*both, config))(params, batch),
+        rtol=1e-5,
     )
 
 
 def test_what_the_cache_holds_beyond_the_position_does_not_matter() -> None:
     workload = get_workload("decode", seq=8, batch=2)
-    state, batch = workload.init(KEYS[0]), workload.make_batch(KEYS[1])
+    step = quick(workload.step)
+    state, batch = quick(workload.init)(KEYS[0]), workload.make_batch(KEYS[1])
     beyond = [{name: part.at[:, 5:].add(1.0) for name, part in c.items()} for c in state["cache"]]
     before = [{name: part.at[:, :4].add(1.0) for name, part in c.items()} for c in state["cache"]]
-    logits = workload.step(state, batch)[1]
-    np.testing.assert_array_equal(workload.step({**state, "cache": beyond}, batch)[1], logits)
-    assert not np.allclose(workload.step({**state, "cache": before}, batch)[1], logits)
+    logits = step(state, batch)[1]
+    np.testing.assert_array_equal(step({**state, "cache": beyond}, batch)[1], logits)
+    assert not np.allclose(step({**state, "cache": before}, batch)[1], logits)
 
 
 def test_new_adapters_change_nothing_and_training_them_leaves_the_base() -> None:
     workload = get_workload("lora")
-    state, batch = workload.init(KEYS[0]), workload.make_batch(KEYS[1])
-    after, loss = jax.jit(workload.step)(state, batch)
+    state, batch = quick(workload.init)(KEYS[0]), workload.make_batch(KEYS[1])
+    after, loss = quick(workload.step)(state, batch)
     base = state["params"]["base"]
-    np.testing.assert_allclose(loss, loss_fn(base, batch, LlamaConfig()), rtol=1e-5)
+    expected = quick(lambda *both: loss_fn(*both, LlamaConfig()))(base, batch)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, after["params"]["base"], base)
     ups = [layer["q"]["up"] for layer in after["params"]["adapters"]]
     assert all(float(jnp.max(jnp.abs(up))) > 0 for up in ups)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from experiments.workloads import FULL_WORKLOADS, FURTHER_WORKLOADS, Workload, get_workload
+from tests.workloads.named import named
 
 NUM_STEPS = 4
 # Unoptimised code: these programs take longer to compile than to run.
@@ -23,11 +24,6 @@ TRAINED = [name for name in UNROLLED if name != "decode"]
 
 def num_params(workload: Workload) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(workload.state["params"]))
-
-
-@cache
-def shapes(name: str) -> Workload:
-    return get_workload(name)
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ def run(name: str, **sizes: Any) -> Run:
 
 @pytest.mark.parametrize("name", [*FURTHER_WORKLOADS, *FULL_WORKLOADS])
 def test_everything_but_the_batch_is_shapes_that_a_step_gives_back(name: str) -> None:
-    workload = shapes(name)
+    workload = named(name)
     leaves = jax.tree.leaves((workload.state, workload.batch))
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     if name in FURTHER_WORKLOADS:
@@ -68,7 +64,7 @@ def test_everything_but_the_batch_is_shapes_that_a_step_gives_back(name: str) ->
 @pytest.mark.parametrize("name", UNROLLED)
 def test_concrete_state_has_the_promised_shapes(name: str) -> None:
     found = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run(name).first)
-    promised = shapes(name).state
+    promised = named(name).state
     assert jax.tree.structure(found) == jax.tree.structure(promised)
     assert jax.tree.leaves(found) == jax.tree.leaves(promised)
 
@@ -114,7 +110,7 @@ def test_bfloat16_compute_keeps_parameters_and_adam_in_float32(name: str) -> Non
     workload = get_workload(name, compute_dtype="bfloat16")
     state, loss = jax.eval_shape(workload.step, workload.state, workload.batch)
     assert loss.dtype == jnp.float32
-    assert jax.tree.leaves(state) == jax.tree.leaves(shapes(name).state)
+    assert jax.tree.leaves(state) == jax.tree.leaves(named(name).state)
     assert "bf16" in str(jax.make_jaxpr(workload.step)(workload.state, workload.batch))
 
 
@@ -151,7 +147,7 @@ BILLIONS = {
 
 @pytest.mark.parametrize("name", BILLIONS)
 def test_a_full_model_has_the_parameters_its_paper_says(name: str) -> None:
-    assert num_params(shapes(name)) == pytest.approx(BILLIONS[name] * 1e9, rel=0.002)
+    assert num_params(named(name)) == pytest.approx(BILLIONS[name] * 1e9, rel=0.002)
 
 
 @pytest.mark.parametrize(

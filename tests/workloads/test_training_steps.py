@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from experiments.workloads import SMALL_WORKLOADS, WORKLOADS, Workload, get_workload
+from tests.workloads.named import named
 
 NUM_STEPS = 5
 # Unoptimised code: these programs take longer to compile than to run.
@@ -35,7 +36,7 @@ class Run:
 
 @cache
 def run(name: str) -> Run:
-    workload = get_workload(name)
+    workload = named(name)
     step = jax.jit(workload.step, compiler_options=QUICK)
     batch = jax.jit(workload.make_batch, compiler_options=QUICK)(jax.random.key(1))
     states = [jax.jit(workload.init, compiler_options=QUICK)(jax.random.key(0))]
@@ -49,7 +50,7 @@ def run(name: str) -> Run:
 
 @pytest.mark.parametrize("name", SMALL_WORKLOADS)
 def test_a_step_returns_a_state_of_the_same_types_and_a_float32_loss(name: str) -> None:
-    workload = get_workload(name)
+    workload = named(name)
     state, loss = jax.eval_shape(workload.step, workload.state, workload.batch)
     assert jax.tree.structure(state) == jax.tree.structure(workload.state)
     assert jax.tree.leaves(state) == jax.tree.leaves(workload.state)
@@ -59,7 +60,7 @@ def test_a_step_returns_a_state_of_the_same_types_and_a_float32_loss(name: str) 
 
 @pytest.mark.parametrize("name", SMALL_WORKLOADS)
 def test_concrete_state_and_batch_have_the_promised_shapes(name: str) -> None:
-    workload, trained = get_workload(name), run(name)
+    workload, trained = named(name), run(name)
     for made, promised in [(trained.init, workload.state), (trained.batch, workload.batch)]:
         found = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), made)
         assert jax.tree.structure(found) == jax.tree.structure(promised)
@@ -122,7 +123,7 @@ def test_a_tied_head_saves_its_parameters() -> None:
     ("name", "billions"), [("gpt_1b", 1.42), ("gpt_7b_scan", 6.72), ("llama_7b", 8.03)]
 )
 def test_a_big_preset_is_only_shapes(name: str, billions: float) -> None:
-    workload = get_workload(name)
+    workload = named(name)
     leaves = jax.tree.leaves((workload.state, workload.batch))
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     assert num_params(workload) == pytest.approx(billions * 1e9, rel=0.005)
