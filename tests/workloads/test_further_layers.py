@@ -26,7 +26,10 @@ KEYS = jax.random.split(jax.random.key(0), 6)
 
 def quick(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Compiled without optimising: these programs take longer to compile than to run."""
-    return jax.jit(fn, compiler_options={"xla_backend_optimization_level": 0})
+    compiled: Callable[..., Any] = jax.jit(
+        fn, compiler_options={"xla_backend_optimization_level": 0}
+    )
+    return compiled
 
 
 def test_with_room_for_all_a_token_gets_its_experts_answers_by_their_weights() -> None:
@@ -64,7 +67,7 @@ def test_decoding_token_by_token_gives_the_loss_of_the_whole_text() -> None:
     assert int(state["position"]) == 6
     np.testing.assert_allclose(
         jnp.mean(jnp.stack(losses)),
-        quick(lambda *both: loss_fn(*both, config))(params, batch),
+        quick(lambda params, batch: loss_fn(params, batch, config))(params, batch),
         rtol=1e-5,
     )
 
@@ -85,7 +88,7 @@ def test_new_adapters_change_nothing_and_training_them_leaves_the_base() -> None
     state, batch = quick(workload.init)(KEYS[0]), workload.make_batch(KEYS[1])
     after, loss = quick(workload.step)(state, batch)
     base = state["params"]["base"]
-    expected = quick(lambda *both: loss_fn(*both, LlamaConfig()))(base, batch)
+    expected = quick(lambda params, batch: loss_fn(params, batch, LlamaConfig()))(base, batch)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, after["params"]["base"], base)
     ups = [layer["q"]["up"] for layer in after["params"]["adapters"]]
