@@ -179,7 +179,7 @@ def _views(facts: PageFacts) -> list[Node | None]:
             "Collectives",
             "Bytes per device, all runs of one step.",
             parts.kinds(report),
-            element("div", id="moved-view", class_="view"),
+            element("div", id="moved-view", class_="view", hidden=not report.collectives),
         ),
         section(
             "values",
