@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import lcm, prod
+from math import gcd, lcm, prod
 
 from autoshard.candidates.candidate import Candidate, Streamed
 from autoshard.candidates.rings import RingOffers
@@ -26,6 +26,11 @@ from autoshard.loops.dot_schedule import DotSchedule, plain_statement, with_plai
 HEAVY_SHARE = 1 / 16  # of the memory budget: a gathered operand below it is not worth steps
 LIGHT_SHARE = HEAVY_SHARE / 4  # a panel below it is not worth more steps
 NUM_STEPS = (4, 16, 64)
+
+
+MOST_DEVICES_IN_RINGS = 16
+"""Rings are offered on meshes of at most so many devices: going through one takes a time that grows
+with the square of them, and a product has hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +60,15 @@ class StreamOffers:
             op.rule,
             lambda place, layout: self._local_bytes(tensors[place], layout) >= self.heavy_bytes,
         )
+        has_rings = self.parts.mesh.num_devices <= MOST_DEVICES_IN_RINGS
         found = dict.fromkeys(
             streamed
             for candidate in plain
             if _is_on_whole_axes(self.parts, candidate)
-            for streamed in (*self._in_panels(op, op.rule, candidate), *rings.of(candidate))
+            for streamed in (
+                *self._in_panels(op, op.rule, candidate),
+                *(rings.of(candidate) if has_rings else ()),
+            )
         )
         return tuple(c for c in found if self._has_form(op.rule, c))
 
@@ -239,6 +248,35 @@ def messages_of(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[Str
     Raises:
         ScheduleError: There is no such schedule.
     """
+    units = _units(parts, rule, candidate)
+    small = replace(
+        rule,
+        factor_sizes=tuple(s // u for s, u in zip(rule.factor_sizes, units, strict=True)),
+    )
+    streamed = candidate.streamed
+    assert streamed is not None
+    panel = streamed.panel // units[streamed.over]
+    alike = replace(candidate, streamed=replace(streamed, panel=panel))
+    tensors = (*rule.results, *rule.operands)
+    scales = [prod(units[factor] for (factor,) in dims) for dims in tensors]
+    return tuple(
+        replace(
+            found,
+            message=replace(
+                found.message,
+                words=found.message.words * scales[found.place],
+                received=found.message.received * scales[found.place],
+            ),
+        )
+        for found in _messages_of_small(parts, small, alike)
+    )
+
+
+@lru_cache(maxsize=2**16)
+def _messages_of_small(
+    parts: MeshParts, rule: Rule, candidate: Candidate
+) -> tuple[StreamMessage, ...]:
+    """As `messages_of`; products of many sizes share their smallest form."""
     schedule = dot_schedule_of(parts, rule, candidate)
     placed = schedule.placed(extents_of(rule), parts.mesh)
     part_of = {axis: part for part, axis in enumerate(parts.axes)}
@@ -251,6 +289,27 @@ def messages_of(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[Str
         )
         for message in messages(placed)
     )
+
+
+def _units(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[int, ...]:
+    """Per factor, values of it that are never parted: neither devices nor steps fall inside.
+
+    A schedule of so many times smaller a product sends so many times fewer words, and is quick to
+    go through.
+    """
+    streamed = candidate.streamed
+    assert streamed is not None
+    units = list(rule.factor_sizes)
+    layouts = (candidate.results[0], candidate.partial, *candidate.operands, *streamed.needs)
+    made = rule.results[0]
+    tensors = (made, made, *rule.operands, *rule.operands)
+    for dims, layout in zip(tensors, layouts, strict=True):
+        for (factor,), cut in zip(dims, layout, strict=False):
+            pieces = rule.factor_sizes[factor] // parts.num_shards(cut)
+            units[factor] = gcd(units[factor], pieces)
+    step = streamed.panel // 2 if streamed.both_ways else streamed.panel
+    units[streamed.over] = gcd(units[streamed.over], step)
+    return tuple(units)
 
 
 def panel_elements(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[int, ...]:

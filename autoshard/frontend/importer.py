@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy, stablehlo
+from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
 from autoshard.constraints.program import holder_of
 from autoshard.errors import AutoshardError, ExportError
@@ -327,7 +327,8 @@ def _is_exact(op: Any) -> bool:
     if "precision_config" not in op.attributes:
         return False
     asked = op.attributes["precision_config"]
-    return any(stablehlo.PrecisionAttr(each).value != "DEFAULT" for each in asked)
+    dialect = chlo if op.name.startswith("chlo.") else stablehlo
+    return any(dialect.PrecisionAttr(each).value != "DEFAULT" for each in asked)
 
 
 def _is_dangling(op: Any) -> bool:

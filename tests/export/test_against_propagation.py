@@ -15,7 +15,7 @@ MESH = "x=2,y=4"
 @pytest.fixture(scope="module")
 def plan() -> autoshard.Plan:
     return autoshard.optimize(
-        train_step, *train_arguments(), mesh=MESH, hardware="tpu-v5p", baselines=False
+        train_step, *train_arguments(), mesh=MESH, hardware="tpu-v5e", baselines=False
     )
 
 
