@@ -268,12 +268,12 @@ def messages_of(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[Str
                 received=found.message.received * scales[found.place],
             ),
         )
-        for found in _messages_of_small(parts, small, alike)
+        for found in messages_of_small(parts, small, alike)
     )
 
 
 @lru_cache(maxsize=2**16)
-def _messages_of_small(
+def messages_of_small(
     parts: MeshParts, rule: Rule, candidate: Candidate
 ) -> tuple[StreamMessage, ...]:
     """As `messages_of`; products of many sizes share their smallest form."""
@@ -308,7 +308,8 @@ def _units(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[int, ...
             pieces = rule.factor_sizes[factor] // parts.num_shards(cut)
             units[factor] = gcd(units[factor], pieces)
     step = streamed.panel // 2 if streamed.both_ways else streamed.panel
-    units[streamed.over] = gcd(units[streamed.over], step)
+    shares, rest = divmod(step, parts.mesh.num_devices)  # each step takes from every home alike
+    units[streamed.over] = 1 if rest else gcd(units[streamed.over], shares)
     return tuple(units)
 
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.candidates.candidate import Candidate
+from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.candidates.op_candidates import OpCandidates
 from autoshard.candidates.streamed import (
     StreamOffers,
     dot_schedule_of,
     extents_of,
     messages_of,
+    messages_of_small,
     stream_offers,
 )
 from autoshard.graph.program import Graph, Op, OpKind
@@ -213,3 +214,17 @@ def test_problems_of_a_schedule_are_named() -> None:
 def test_plain_names_follow_the_order_of_the_variables() -> None:
     statement = parse_statement("Y(b,t,f) += X(b,t,e) * W(e,f)")
     assert str(with_plain_names(statement)) == "A(a,b,c) += B(a,b,d) * C(d,c)"
+
+
+@pytest.mark.parametrize("mesh", ["x=8", "x=2,y=4", "x=2,y=2"])
+def test_a_schedule_in_its_smallest_form_sends_as_the_whole_one(mesh: str) -> None:
+    graph, op = product_graph(512, 256, 1024, mesh)
+    parts = parts_of(mesh)
+    assert op.rule is not None
+    offers = StreamOffers(graph, parts, frozenset({op.equation}), 1.0)
+    candidates = offers.of(op, CandidateMaker(parts).of_rule(op.rule))
+    assert {bool(c.streamed and c.streamed.rings) for c in candidates} == {False, True}
+    for candidate in candidates:
+        assert messages_of(parts, op.rule, candidate) == messages_of_small(
+            parts, op.rule, candidate
+        )
