@@ -21,7 +21,7 @@ from autoshard.costing.sums import Sum, sums_of
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.custom_cost import CustomCost
-from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.reshard import StepKind
 from autoshard.sharding import AxisRef, axes_crossed, spanned_axes
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
-_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
 _DTYPE_NAMES = {
     "f64": "float64",
     "f32": "float32",
@@ -373,7 +372,7 @@ class Costing:
         """
         flops = op.flops / self._arrays(candidates).cut
         tile = self.model.hardware.compute.matmul_tile
-        if op.op_class not in _PRODUCTS or op.rule is None or tile == (1, 1, 1):
+        if op.op_class not in PRODUCTS or op.rule is None or tile == (1, 1, 1):
             return flops
         dims = local_products(self.parts, op.rule, candidates, op.name)
         may_turn = op.op_class is OpClass.MATMUL
@@ -381,7 +380,7 @@ class Costing:
 
     def _operand_dtype(self, graph: Graph, op: Op) -> str:
         """What an op computes in: of a product of two types the slower one."""
-        if op.op_class not in _PRODUCTS:
+        if op.op_class not in PRODUCTS:
             return model_dtype(graph.values[(op.operands or op.results)[0]].dtype)
         peaks = self.model.hardware.compute.matmul
         families = [model_dtype(graph.values[value].dtype) for value in op.operands[:2]]

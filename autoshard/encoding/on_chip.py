@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
 IntArray = npt.NDArray[np.int64]
 
@@ -19,8 +19,6 @@ MOST_PRODUCTS = 4
 
 What libtpu 0.0.42 moved out and in again for a v5e was unread for four to seven at least.
 """
-
-_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class OnChip:
         """Look at when each buffer of a program is read."""
         if not room:
             return cls(0, (), (False,) * len(graph.values))
-        runs = (op.repeat if op.op_class in _PRODUCTS else 0.0 for op in graph.ops)
+        runs = (op.repeat if op.op_class in PRODUCTS else 0.0 for op in graph.ops)
         products = tuple(accumulate(runs, initial=0.0))
         reads = _reads(graph, buffers)
         brief = [False] * len(graph.values)

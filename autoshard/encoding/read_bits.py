@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from autoshard.backend_habits import converts_before_moving, multiplied_bits
 from autoshard.graph.buffers import consumers_of
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
-_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
 _MOVES_DATA = frozenset({"concatenate", "reshape", "reverse", "slice", "transpose"})
 
 
@@ -60,7 +59,7 @@ def _taken(
 ) -> int:
     """Bits of an operand that an op makes use of."""
     value = graph.values[op.operands[position]]
-    if op.kind is OpKind.COMPUTE and op.op_class in _PRODUCTS:
+    if op.kind is OpKind.COMPUTE and op.op_class in PRODUCTS:
         return value.bits if op.is_exact else multiplied_bits(backend, value.dtype, value.bits)
     if op.kind is OpKind.COMPUTE and op.name == "convert":
         return min(value.bits, graph.values[op.results[0]].bits)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from math import prod
 
 from autoshard.graph.fusing import AS_ON_CPU, Fusing
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 _READS_FUSED = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING, OpClass.REDUCE})
 _RENAMES = frozenset({"reshape", "bitcast_convert", "transpose", "optimization_barrier"})
-_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ def _stored(
         same = [made_of[v] for v in operands if v < index and graph.values[v].shape == value.shape]
         widest = max(same, default=0)
         if not is_stored and not fusing.from_wider and widest > value.bits:
-            is_stored = any(graph.ops[reader].op_class in _PRODUCTS for reader in consumers[index])
+            is_stored = any(graph.ops[reader].op_class in PRODUCTS for reader in consumers[index])
         stored.append(is_stored)
         made_of.append(value.bits if is_stored else widest)
     return stored
@@ -144,7 +143,7 @@ def _is_fusible(graph: Graph, op: Op, fusing: Fusing) -> bool:
 def _reads_fused(graph: Graph, value: int, reader: Op, fusing: Fusing) -> bool:
     if reader.kind is not OpKind.COMPUTE:
         return False
-    if reader.op_class in _PRODUCTS:
+    if reader.op_class in PRODUCTS:
         return fusing.with_products
     if reader.op_class is OpClass.GATHER:
         taken = prod(graph.values[reader.results[0]].shape)
@@ -189,7 +188,7 @@ def _written_by_products(graph: Graph, consumers: list[list[int]]) -> dict[int, 
     there = _available(graph)
     written: dict[int, int] = {}
     for product in reversed(graph.ops):
-        if product.op_class not in _PRODUCTS or len(product.results) != 1:
+        if product.op_class not in PRODUCTS or len(product.results) != 1:
             continue
         way = [product.results[0]]
         while (made := _goes_on(graph, consumers, way[-1], product, there)) is not None:

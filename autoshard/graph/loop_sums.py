@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind, Region
 
-_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})  # other ops may take a maximum
 _PASSES_ON = frozenset({"convert", "transpose"})  # between the product and the addition
 
 
@@ -75,7 +74,7 @@ def _product(
         op = graph.ops[graph.values[value].op]
         if op.region != body.index or op.kind is not OpKind.COMPUTE or op.rule is None:
             return None
-        if op.op_class in _PRODUCTS:
+        if op.op_class in PRODUCTS:  # other ops may take a maximum
             return op, order
         if op.name not in _PASSES_ON:
             return None

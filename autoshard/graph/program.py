@@ -41,6 +41,10 @@ class OpClass(Enum):
     NOTHING = "nothing"
 
 
+PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
+"""Classes of the ops that matrix units run, and that sum what they multiply."""
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor of the program.

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autoshard.costing.costing import model_dtype
-from autoshard.graph.program import Graph, OpClass, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import MeshParts
 
 if TYPE_CHECKING:
     from cost_models import CostModel
-
-_HEAVY = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
 
 
 def floor_seconds(graph: Graph, parts: MeshParts, model: CostModel) -> float:
@@ -31,7 +29,7 @@ def floor_seconds(graph: Graph, parts: MeshParts, model: CostModel) -> float:
 
     total = 0.0
     for op in graph.ops:
-        if op.kind is not OpKind.COMPUTE or op.op_class not in _HEAVY or op.rule is None:
+        if op.kind is not OpKind.COMPUTE or op.op_class not in PRODUCTS or op.rule is None:
             continue
         flops = np.asarray(op.flops / cut(op.rule))
         dtypes = {model_dtype(graph.values[value].dtype) for value in op.operands}

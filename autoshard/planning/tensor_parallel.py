@@ -12,12 +12,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from autoshard.graph.dimension_classes import DimClasses, dimension_classes, major_factors
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _WAIST = 4
 """How much lighter than its rival a class is that gives way, in bytes of weights."""
-
-_PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
 
 
 @dataclass(slots=True)
@@ -84,7 +82,7 @@ def shared_arguments(graph: Graph) -> set[int]:
     """
     classes = dimension_classes(graph)
     arguments = [classes[op.results[0]] for op in graph.arguments]
-    made = [frozenset(classes[op.results[0]]) for op in graph.ops if op.op_class in _PRODUCTS]
+    made = [frozenset(classes[op.results[0]]) for op in graph.ops if op.op_class in PRODUCTS]
     firsts = [own[0] for own in arguments if own]
     if not firsts or not made:
         return set()
@@ -164,7 +162,7 @@ def _roles(
             frozenset() if mine else read_from[value]
             for value, mine in zip(op.operands, of_examples, strict=True)
         ]
-        if op.op_class in _PRODUCTS and len(op.operands) == 2 and sum(of_examples) == 1:
+        if op.op_class in PRODUCTS and len(op.operands) == 2 and sum(of_examples) == 1:
             weight = of_examples.index(False)
             new = sources[weight] - told
             if new:
