@@ -1,7 +1,7 @@
 """What plans predict beside what the TPU and GPU compilers make of them.
 
     python experiments/bench_compiled.py [--quick] [--workloads gpt,mlp] [--chips v5e,v5p,h100]
-        [--meshes 8,2x4] [--plans optimized,fsdp] [--seconds 3600] [--page-only]
+        [--meshes 8,2x4] [--plans optimized,fsdp] [--seconds 3600] [--jobs 2] [--page-only]
 
 Plans each workload on each mesh, by the optimizer and by hand, and compiles it ahead of time
 (extras `autoshard[tpu]` and `autoshard[gpu-verify]`; no accelerator is needed). Every point runs in
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cost_models import get_hardware
 from experiments.compiled_order import best_first
 from experiments.compiled_page import page_text, write_scatter
-from experiments.compiled_point import OPTIMIZED, CompiledPoint
+from experiments.compiled_point import OPTIMIZED, TIGHT, CompiledPoint
 from experiments.results_table import RESULTS, provenance, write_page
-from experiments.workloads import get_workload
+from experiments.workloads import BASELINES, get_workload
 
 ROOT = Path(__file__).resolve().parent.parent
 FOUND = RESULTS / "compiled.jsonl"
@@ -91,8 +92,9 @@ MESHES = {
     "2x4": "data=2,model=4",
     "4x4": "data=4,model=4",
     "8x8": "data=8,model=8",
+    "2x4x4": "slice=2,data=4,model=4",
 }
-PLANS = (OPTIMIZED, "replicated", "data_parallel", "fsdp", "megatron")
+PLANS = (OPTIMIZED, TIGHT, *BASELINES)
 TOPOLOGY = {
     ("v5e", 8): "v5e:2x4",
     ("v5e", 16): "v5e:4x4",
@@ -100,6 +102,8 @@ TOPOLOGY = {
     ("v5p", 8): "v5p:2x2x2",
     ("v5p", 16): "v5p:2x2x4",
     ("v5p", 64): "v5p:4x4x4",
+    ("v5e", 32): "2x v5e:4x4",
+    ("v5p", 32): "2x v5p:2x2x4",
     ("h100", 8): "8xH100",
     ("h100", 16): "2x8xH100",
 }
@@ -117,7 +121,7 @@ def points(options: argparse.Namespace) -> Iterator[CompiledPoint]:
                 continue
             for workload in options.workloads.split(","):
                 for plan in options.plans.split(","):
-                    if plan == "megatron" and (mesh == "8" or not _has_megatron(workload)):
+                    if "megatron" in plan and (mesh == "8" or not _has_megatron(workload)):
                         continue
                     yield CompiledPoint(
                         workload=workload,
@@ -173,10 +177,10 @@ def known_rows() -> dict[str, dict[str, Any]]:
 
 
 def row_of(point: CompiledPoint, found: dict[str, Any]) -> dict[str, Any]:
-    """A row of the table: the point, what was found, and whether it fits the device."""
+    """A row of the table: the point, what was found, and whether it fits its budget."""
     chip = next(chip for chip, name in HARDWARE.items() if name == point.hardware)
     machine = get_hardware(point.hardware).memory
-    room = machine.capacity_bytes - machine.reserved_bytes
+    room = found.get("budget") or machine.capacity_bytes - machine.reserved_bytes
     held = found.get("compiled_memory")
     return {
         "point": point.key,
@@ -191,6 +195,34 @@ def row_of(point: CompiledPoint, found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def measure_missing(options: argparse.Namespace, known: dict[str, dict[str, Any]]) -> None:
+    """Measure what is not known yet, several points at a time, and keep each row at once."""
+    deadline = time.monotonic() + options.seconds
+
+    def measured(point: CompiledPoint) -> dict[str, Any] | None:
+        left = deadline - time.monotonic()
+        found = measure_apart(point, min(options.point_seconds, left)) if left > 0 else None
+        if found is None or (left < options.point_seconds and found["status"] == NO_ANSWER):
+            return None
+        return row_of(point, found)
+
+    missing = [
+        point
+        for point in best_first(points(options))
+        if (before := known.get(point.key)) is None
+        or (options.again and "compiled_bytes" not in before)
+    ]
+    with ThreadPoolExecutor(options.jobs) as jobs:
+        for number, row in enumerate(jobs.map(measured, missing)):
+            if row is None:
+                print(f"out of time, {len(missing) - number} left; the same command goes on here")
+                return
+            known[row["point"]] = row
+            with FOUND.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(_line(row), flush=True)
+
+
 def main() -> None:
     """Measure what is missing and write the page."""
     parser = argparse.ArgumentParser(
@@ -202,6 +234,7 @@ def main() -> None:
     parser.add_argument("--plans", default=",".join(PLANS))
     parser.add_argument("--windowed", action="store_true", help="leave windowed einsums on")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
+    parser.add_argument("--jobs", type=int, default=1, help="points measured at a time")
     parser.add_argument("--point-seconds", type=float, default=900.0)
     parser.add_argument("--quick", action="store_true", help=f"a subset: {QUICK}")
     parser.add_argument("--again", action="store_true", help="measure failed points again")
@@ -210,22 +243,9 @@ def main() -> None:
     if options.quick:
         for name, value in QUICK.items():
             setattr(options, name, value)
-    start = time.monotonic()
     known = known_rows()
-    for point in [] if options.page_only else best_first(points(options)):
-        before = known.get(point.key)
-        if before is not None and not (options.again and "compiled_bytes" not in before):
-            continue
-        left = options.seconds - (time.monotonic() - start)
-        found = measure_apart(point, min(options.point_seconds, left)) if left > 0 else None
-        if found is None or (left < options.point_seconds and found["status"] == NO_ANSWER):
-            print("out of time; the same command goes on from here", flush=True)
-            break
-        row = row_of(point, found)
-        known[point.key] = row
-        with FOUND.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(_line(row), flush=True)
+    if not options.page_only:
+        measure_missing(options, known)
     rows = list(known.values())
     figure = write_scatter(rows, RESULTS / "compiled.svg") if _can_draw() else None
     title = "Plans beside programs compiled for TPU and GPU"

@@ -64,9 +64,9 @@ def cases() -> Iterator[tuple[tuple[int, ...], Case]]:
         volume = partial(closed_forms.cosma_volume, grid=cube, panel=16)
         yield cube, ("cosma, panels of 16", partial(schedules.cosma, panel=16), volume)
     for layers in (1, 2):
-        grid = (2, 2, layers)
-        volume = partial(closed_forms.solomonik_volume, grid=grid)
-        yield grid, (f"2.5-D, c = {layers}", schedules.solomonik, volume)
+        layered = (2, 2, layers)
+        volume = partial(closed_forms.solomonik_volume, grid=layered)
+        yield layered, (f"2.5-D, c = {layers}", schedules.solomonik, volume)
     for both_ways in (False, True):
         way = "both ways" if both_ways else "one way"
         volume = partial(closed_forms.all_gather_matmul_volume, num=8)

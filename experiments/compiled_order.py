@@ -6,26 +6,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from experiments.compiled_point import OPTIMIZED, CompiledPoint
+from experiments.compiled_point import OPTIMIZED, TIGHT, CompiledPoint
 
 Cell: TypeAlias = tuple[str, str, str]
 """Workload, chip and mesh."""
 
-_FIRST, _THEN = (OPTIMIZED, "fsdp"), ("megatron",)
+_FIRST = (OPTIMIZED, "fsdp", "data_parallel", "megatron")
 
 
 def best_first(points: Iterable[CompiledPoint]) -> tuple[CompiledPoint, ...]:
     """Sort points so that a run that is cut short still covers workloads, chips and meshes.
 
-    The optimized plan and FSDP by hand come first, always together, as one without the other
-    compares nothing; Megatron after them, then the other plans. Among equals that cell is next
-    whose chip on its mesh, and whose workload, have been measured the least so far.
+    The optimized plan and the usual ones by hand come first, always together, as one without the
+    others compares nothing; then those within a tight budget, then the other plans. Among equals
+    that cell is next whose chip on its mesh, and whose workload, have been measured the least so
+    far.
     """
     given = tuple(points)
     tiers = [
         [p for p in given if p.plan in _FIRST],
-        [p for p in given if p.plan in _THEN],
-        [p for p in given if p.plan not in (*_FIRST, *_THEN)],
+        [p for p in given if p.plan == TIGHT],
+        [p for p in given if p.plan not in (*_FIRST, TIGHT)],
     ]
     return tuple(point for tier in tiers for point in _covering(tier))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.compiled_point import TIGHT
 from experiments.compiled_summary import (
     BYTES_BANDS,
     MEMORY_BANDS,
@@ -43,6 +44,9 @@ def page_text(rows: Sequence[Row], figure: Path | None) -> str:
             + markdown_table([{**_setting(row), "what": row["status"]} for row in failed])
         )
     parts.append("## Best plans\n\n" + _best(done))
+    tight = [row for row in done if row["plan"] == TIGHT]
+    if tight:
+        parts.append("## Within 1.1 times the least memory\n\n" + _fitting(tight))
     parts.append("## All plans\n\n" + markdown_table([_figures(row) for row in done]))
     return "\n".join(parts)
 
@@ -90,6 +94,21 @@ def _best(rows: Sequence[Row]) -> str:
             parts.append(f"Predicted best beside compiled best, {name}:\n")
             parts.append(markdown_table([{**e, "ratio": f"{e['ratio']:.3f}"} for e in best]))
     return "\n".join(parts) or "No settings with several plans.\n"
+
+
+def _fitting(rows: Sequence[Row]) -> str:
+    num_fit = sum(row["fits"] for row in rows)
+    table = [
+        {
+            **_setting(row),
+            "budget MB": f"{row['budget'] / 1e6:.1f}",
+            "predicted MB": f"{row['predicted_memory'] / 1e6:.1f}",
+            "compiled MB": f"{row['compiled_memory'] / 1e6:.1f}",
+            "fits": "yes" if row["fits"] else "no",
+        }
+        for row in rows
+    ]
+    return f"{num_fit} of {len(rows)} fit when compiled.\n\n" + markdown_table(table)
 
 
 def _misses(rows: Sequence[Row]) -> str:

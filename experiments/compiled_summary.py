@@ -9,6 +9,8 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
+from experiments.compiled_point import OPTIMIZED, TIGHT
+
 Row = Mapping[str, Any]
 
 BYTES_BANDS = (0.05, 0.15)
@@ -74,8 +76,8 @@ def optimized_over_hand(rows: Iterable[Row], compiled: str) -> list[dict[str, An
     """For each model, mesh and chip: the optimized plan over the best by hand that fits."""
     found = []
     for (workload, mesh, chip), group in _by_setting(rows, compiled).items():
-        ours = [row for row in group if row["plan"] == "optimized"]
-        by_hand = [row for row in group if row["plan"] != "optimized" and row.get("fits", True)]
+        ours = [row for row in group if row["plan"] == OPTIMIZED]
+        by_hand = [row for row in group if row["plan"] != OPTIMIZED and row.get("fits", True)]
         if ours and by_hand:
             best = min(by_hand, key=lambda row: row[compiled])
             found.append(
@@ -103,7 +105,7 @@ def misses(rows: Iterable[Row], what: str, band: float) -> list[Row]:
 def _by_setting(rows: Iterable[Row], compiled: str) -> dict[tuple[str, str, str], list[Row]]:
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        if row.get("predicted_seconds") is not None and row.get(compiled) is not None:
+        if row["plan"] != TIGHT and None not in (row.get("predicted_seconds"), row.get(compiled)):
             groups[row["workload"], row["mesh"], row["chip"]].append(row)
     return {key: group for key, group in groups.items() if len(group) > 1}
 

@@ -12,7 +12,9 @@ from jax.sharding import PartitionSpec
 
 from experiments.workloads.workload import PyTree, Workload
 
-BASELINES = ("replicated", "data_parallel", "fsdp", "megatron")
+BASELINES = ("replicated", "data_parallel", "fsdp", "megatron", "megatron_fsdp")
+_TENSOR_PARALLEL = ("megatron", "megatron_fsdp")
+_WHOLE = PartitionSpec()
 
 
 def baseline_specs(
@@ -26,6 +28,8 @@ def baseline_specs(
       they divide (the first of equals).
     * `megatron`: parameters by the workload's own rule over the last axis, the batch over the
       others; on a mesh of one axis the batch is whole.
+    * `megatron_fsdp`: as `megatron`, and each parameter over the other axes too, on the largest
+      dimension it has left that they divide.
 
     Adam's moments are cut as their parameters, a cache as the batch and as the rule says. A
     dimension of a parameter that its axes do not divide stays whole; a batch that they do not
@@ -51,9 +55,13 @@ def baseline_specs(
     elif kind == "fsdp":
         cut = partial(_fsdp_spec, mesh_sizes=mesh_sizes)
         param_specs, batch_axes = jax.tree.map(cut, workload.state["params"]), axes
-    elif kind == "megatron":
+    elif kind in _TENSOR_PARALLEL:
         param_specs = _megatron_specs(workload, "params", axes[-1], mesh_sizes)
         batch_axes = axes[:-1]
+        if kind == "megatron_fsdp":
+            others = {axis: mesh_sizes[axis] for axis in batch_axes}
+            cut = partial(_fsdp_spec, mesh_sizes=others)
+            param_specs = jax.tree.map(cut, workload.state["params"], param_specs)
     else:
         raise ValueError(f"no baseline {kind!r}; choose from {', '.join(BASELINES)}")
     batch_specs = jax.tree.map(
@@ -65,7 +73,7 @@ def baseline_specs(
             lambda leaf, dim=dim: _batch_spec(leaf, dim, batch_axes, mesh_sizes),
             workload.state[entry],
         )
-        if kind == "megatron":
+        if kind in _TENSOR_PARALLEL:
             by_rule = _megatron_specs(workload, entry, axes[-1], mesh_sizes)
             state_specs[entry] = jax.tree.map(_joined, state_specs[entry], by_rule)
     return state_specs, batch_specs
@@ -75,12 +83,21 @@ def _whole(params: PyTree) -> PyTree:
     return jax.tree.map(lambda _: PartitionSpec(), params)
 
 
-def _fsdp_spec(leaf: jax.ShapeDtypeStruct, mesh_sizes: Mapping[str, int]) -> PartitionSpec:
+def _fsdp_spec(
+    leaf: jax.ShapeDtypeStruct, spec: PartitionSpec = _WHOLE, *, mesh_sizes: Mapping[str, int]
+) -> PartitionSpec:
+    """A spec with one more dimension cut, the largest that all axes divide."""
     num_devices = math.prod(mesh_sizes.values())
-    divisible = [dim for dim, size in enumerate(leaf.shape) if size % num_devices == 0]
-    if not divisible:
-        return PartitionSpec()
-    return _cut_one_dim(max(divisible, key=lambda dim: leaf.shape[dim]), tuple(mesh_sizes))
+    is_cut = dict(enumerate(spec))
+    divisible = [
+        dim
+        for dim, size in enumerate(leaf.shape)
+        if size % num_devices == 0 and is_cut.get(dim) is None
+    ]
+    if not divisible or not mesh_sizes:
+        return spec
+    largest = max(divisible, key=lambda dim: leaf.shape[dim])
+    return _joined(spec, _cut_one_dim(largest, tuple(mesh_sizes)))
 
 
 def _megatron_specs(

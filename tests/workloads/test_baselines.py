@@ -114,6 +114,17 @@ def test_on_one_axis_megatron_cuts_parameters_and_leaves_the_batch_whole() -> No
     assert batch_specs == {"tokens": P(), "targets": P()}
 
 
+def test_megatron_with_fsdp_cuts_what_megatron_leaves_whole() -> None:
+    workload = get_workload("gpt_scan")
+    specs = param_specs(workload, "megatron_fsdp", {"data": 2, "model": 4})
+    assert specs["['embed']"][1] == P("model", "data")
+    assert specs["['head']"][1] == P("data", "model")
+    assert specs["['blocks']['mlp']['w1']"][1] == P(None, "data", "model")
+    assert specs["['blocks']['mlp']['w2']"][1] == P(None, "model", "data")
+    _, batch_specs = baseline_specs(workload, "megatron_fsdp", {"data": 2, "model": 4})
+    assert batch_specs == {"tokens": P("data"), "targets": P("data")}
+
+
 def test_four_key_heads_stay_whole_on_an_eight_way_axis() -> None:
     workload = get_workload("llama")
     for size, expected in [(4, P(None, "model")), (8, P())]:
@@ -172,6 +183,7 @@ def test_moments_of_what_is_trained_alone_are_cut_as_it_is() -> None:
     for kind in BASELINES:
         specs, _ = baseline_specs(workload, kind, {"data": 2, "model": 4})
         assert specs["opt"][0].mu == specs["opt"][0].nu == specs["params"]["adapters"]
+    specs, _ = baseline_specs(workload, "megatron", {"data": 2, "model": 4})
     assert specs["params"]["adapters"][0]["q"] == {"down": P(), "up": P(None, "model")}
     assert specs["params"]["base"]["blocks"][0]["attn"]["wq"] == P(None, "model")
 
