@@ -198,7 +198,7 @@ def test_a_batch_too_small_for_all_axes_takes_the_leading_ones() -> None:
 
 
 def test_an_unknown_baseline_lists_the_known_ones() -> None:
-    message = "^no baseline 'ddp'; choose from replicated, data_parallel, fsdp, megatron$"
+    message = f"^no baseline 'ddp'; choose from {', '.join(BASELINES)}$"
     with pytest.raises(ValueError, match=message):
         baseline_specs(get_workload("mlp"), "ddp", {"x": 8})
 
