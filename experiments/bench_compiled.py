@@ -1,7 +1,8 @@
 """What plans predict beside what the TPU and GPU compilers make of them.
 
     python experiments/bench_compiled.py [--quick] [--workloads gpt,mlp] [--chips v5e,v5p,h100]
-        [--meshes 8,2x4] [--plans optimized,fsdp] [--seconds 3600] [--jobs 2] [--page-only]
+        [--meshes 8,2x4] [--plans optimized,fsdp] [--seconds 3600] [--jobs 2] [--keep-in FOLDER]
+        [--page-only]
 
 Plans each workload on each mesh, by the optimizer and by hand, and compiles it ahead of time
 (extras `autoshard[tpu]` and `autoshard[gpu-verify]`; no accelerator is needed). Every point runs in
@@ -145,12 +146,19 @@ def _has_megatron(workload: str) -> bool:
     return get_workload(workload).megatron is not None
 
 
-def measure_apart(point: CompiledPoint, seconds: float) -> dict[str, Any]:
+def measure_apart(
+    point: CompiledPoint, seconds: float, keep_in: Path | None = None
+) -> dict[str, Any]:
     """Measure a point in a process of its own."""
     start = time.perf_counter()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "experiments.compiled_point"],
+            [
+                sys.executable,
+                "-m",
+                "experiments.compiled_point",
+                *([] if keep_in is None else [str(keep_in.resolve())]),
+            ],
             input=json.dumps(asdict(point)),
             capture_output=True,
             text=True,
@@ -201,8 +209,10 @@ def measure_missing(options: argparse.Namespace, known: dict[str, dict[str, Any]
 
     def measured(point: CompiledPoint) -> dict[str, Any] | None:
         left = deadline - time.monotonic()
-        found = measure_apart(point, min(options.point_seconds, left)) if left > 0 else None
-        if found is None or (left < options.point_seconds and found["status"] == NO_ANSWER):
+        if left <= 0:
+            return None
+        found = measure_apart(point, min(options.point_seconds, left), options.keep_in)
+        if left < options.point_seconds and found["status"] == NO_ANSWER:
             return None
         return row_of(point, found)
 
@@ -235,6 +245,7 @@ def main() -> None:
     parser.add_argument("--windowed", action="store_true", help="leave windowed einsums on")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
     parser.add_argument("--jobs", type=int, default=1, help="points measured at a time")
+    parser.add_argument("--keep-in", type=Path, help="a folder for compiled programs")
     parser.add_argument("--point-seconds", type=float, default=900.0)
     parser.add_argument("--quick", action="store_true", help=f"a subset: {QUICK}")
     parser.add_argument("--again", action="store_true", help="measure failed points again")

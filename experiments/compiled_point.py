@@ -1,6 +1,7 @@
 """One plan, made by the optimizer or by hand, compiled ahead of time; what both say of it.
 
-Run as a module with a point as JSON on standard input; the last line printed is what was found.
+Run as a module with a point as JSON on standard input and, if compiled programs are to be kept, a
+folder as its argument; the last line printed is what was found.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _optimized(point: CompiledPoint, workload: Workload, **asked: Any) -> autosh
     )
 
 
-def measure(point: CompiledPoint) -> dict[str, Any]:
+def measure(point: CompiledPoint, keep_in: str | None = None) -> dict[str, Any]:
     """Plan and compile; every figure of the table by name."""
     start = time.perf_counter()
     plan = planned(point)
@@ -96,7 +97,11 @@ def measure(point: CompiledPoint) -> dict[str, Any]:
     if not plan.data.is_feasible:
         return row | {"status": f"no plan: {plan.data.solver.status}"}
     found = plan.verify(
-        point.topology, windowed_einsum=point.windowed_einsum, timeout_seconds=900, max_tries=8
+        point.topology,
+        windowed_einsum=point.windowed_einsum,
+        timeout_seconds=900,
+        max_tries=8,
+        keep_in=keep_in,
     )
     return (
         row
@@ -156,7 +161,7 @@ def main() -> None:
     """Measure the point on standard input."""
     point = CompiledPoint(**json.loads(sys.stdin.readline()))
     try:
-        row = measure(point)
+        row = measure(point, *sys.argv[1:2])
     except Exception as error:  # it is this point's and no other's
         row = {"status": f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"}
     print(json.dumps(row), flush=True)

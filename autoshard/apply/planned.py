@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -444,6 +445,7 @@ class Plan:
         compiler_options: Mapping[str, Any] | None = None,
         timeout_seconds: float = 600.0,
         max_tries: int = 12,
+        keep_in: str | os.PathLike[str] | None = None,
     ) -> Verification:
         """Compile the program for devices that need not be present, and compare with the plan.
 
@@ -459,10 +461,12 @@ class Plan:
             compiler_options: Flags of the compiler by name.
             timeout_seconds: For one compile.
             max_tries: Compiles that the search for constraints that compile may take.
+            keep_in: A folder for compiled programs, made where it is not there. A program that
+                lies there is not compiled again.
 
         Raises:
             InputError: The topology is unknown or impossible, has another number of devices than
-                the mesh, or its compiler is not installed.
+                the mesh, or its compiler is not installed; or compiled programs cannot be kept.
             PlanError: No plan was found, or it was read from a file without its program.
             ExportError: The program does not lower for the platform.
         """
@@ -487,6 +491,7 @@ class Plan:
                 compiler_options=dict(compiler_options or {}),
                 timeout_seconds=timeout_seconds,
                 max_tries=max_tries,
+                keep_in=None if keep_in is None else Path(keep_in),
             ),
             CompiledPrices(self.prices.model, Mesh(self.data.mesh.axes))
             if isinstance(self.prices, HardwarePrices)

@@ -59,6 +59,11 @@ EXIT_DIFFERENT = 1
     help="Compiles to look for constraints that compile in, where all of them crash the compiler.",
 )
 @click.option(
+    "--keep-in",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder for compiled programs; one that lies there is not compiled again.",
+)
+@click.option(
     "--fail-above",
     metavar="PERCENT",
     help="Exit code 1 where bytes or peak memory differ by more: 5%.",
@@ -79,6 +84,7 @@ def verify_command(
     compiler_options: tuple[str, ...],
     timeout: float,
     tries: int,
+    keep_in: Path | None,
     fail_above: str | None,
     json_out: Path | None,
     hardware: Path | None,
@@ -111,6 +117,7 @@ def verify_command(
         compiler_options=flags,
         timeout_seconds=timeout,
         max_tries=tries,
+        keep_in=keep_in,
     )
     if json_out is not None:
         _write(json_out, found.to_json())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,9 +14,9 @@ from autoshard.apply.ahead.compile_process import (
     CompiledAhead,
     CompileFailure,
     CompileRequest,
-    run_compiler,
 )
 from autoshard.apply.ahead.constraint_search import find_compiling_set
+from autoshard.apply.ahead.kept_compiles import kept_or_compiled
 from autoshard.apply.ahead.program import Lowerer
 from autoshard.apply.ahead.targets import LOCAL, Target, check_num_devices, parse_target
 from autoshard.apply.ahead.time_estimate import estimate_seconds
@@ -73,6 +74,7 @@ class VerifyOptions:
         compiler_options: Further flags of the compiler.
         timeout_seconds: For one compile.
         max_tries: Compiles that a search for constraints that compile may take.
+        keep_in: A folder for compiled programs; one that lies there is not compiled again.
     """
 
     topology: str = LOCAL
@@ -80,6 +82,7 @@ class VerifyOptions:
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     timeout_seconds: float = 600.0
     max_tries: int = 12
+    keep_in: Path | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -89,13 +92,14 @@ class _Compiles:
     lowerer: Lowerer
     constraints: Mapping[str, Sharding]
     request: CompileRequest
+    keep_in: Path | None
     failures: list[FailedCompile] = field(default_factory=list)
     last: CompiledAhead | None = None
 
     def __call__(self, paths: Sequence[str]) -> bool:
         """Whether it compiles with these constraints alone; keeps what came out."""
         chosen = {path: self.constraints[path] for path in paths}
-        outcome = run_compiler(self.lowerer.lower(chosen), self.request)
+        outcome = kept_or_compiled(self.lowerer.lower(chosen), self.request, self.keep_in)
         if isinstance(outcome, CompiledAhead):
             self.last = outcome
             return True
@@ -125,7 +129,7 @@ def verify_plan(
 
     Raises:
         InputError: The topology is unknown or impossible, has another number of devices than the
-            mesh, or its compiler is not installed.
+            mesh, or its compiler is not installed; or compiled programs cannot be kept.
         ExportError: The program does not lower for the platform.
     """
     target = parse_target(options.topology)
@@ -149,6 +153,7 @@ def verify_plan(
             compiler_options=flags,
             timeout_seconds=options.timeout_seconds,
         ),
+        options.keep_in,
     )
     paths = tuple(constraints)
     status = COMPILED

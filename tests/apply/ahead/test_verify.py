@@ -14,6 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 import autoshard
+from autoshard.apply.ahead import kept_compiles
 from autoshard.apply.ahead import verify as verify_room
 from autoshard.apply.ahead.compile_process import (
     CompiledAhead,
@@ -162,7 +163,7 @@ def test_where_constraints_crash_the_compiler_a_set_that_compiles_is_found(
             )
         return real(program, request)
 
-    monkeypatch.setattr(verify_room, "run_compiler", fragile)
+    monkeypatch.setattr(kept_compiles, "run_compiler", fragile)
     found = pinned.verify()
     assert found.status == "compiled with fewer constraints"
     assert len(found.culprits) == 1
@@ -186,7 +187,7 @@ def always(failure: CompileFailure, monkeypatch: pytest.MonkeyPatch) -> list[int
         tries.append(num_constraints(program))
         return failure
 
-    monkeypatch.setattr(verify_room, "run_compiler", run)
+    monkeypatch.setattr(kept_compiles, "run_compiler", run)
     monkeypatch.setattr(verify_room, "_is_there", lambda _: True)
     return tries
 
