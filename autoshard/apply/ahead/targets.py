@@ -193,9 +193,13 @@ def _unknown(text: str) -> InputError:
     known = {name.lower(): name for name in (*TPU_KINDS, *GPU_KINDS)}
     words = re.findall(r"[a-wyz][a-z0-9-]*", text.lower())
     near = difflib.get_close_matches(words[0] if words else "", known, n=1, cutoff=0.5)
-    meant = f"; did you mean {known[near[0]]}?" if near else ""
+    if near and near[0] == words[0]:
+        problem = f'"{text}" is not how a topology of {known[near[0]]} is written'
+    else:
+        meant = f"; did you mean {known[near[0]]}?" if near else ""
+        problem = f'no topology is called "{text}"{meant}'
     return InputError(
-        f'no topology is called "{text}"{meant}',
+        problem,
         where="topology",
         fix=f'write "v5e:4x4" for a slice of TPU chips ({", ".join(TPU_KINDS)}), "2x v5e:4x4" for'
         f' two of them, "8xH100" or "2x8xH100" for hosts of GPUs ({", ".join(GPU_KINDS)}), or'

@@ -65,9 +65,10 @@ _FORMS = (
         ("v5:4x4", 'no topology is called "v5:4x4"; did you mean v5p?'),
         ("8xH1000", 'no topology is called "8xH1000"; did you mean H100?'),
         ("", 'no topology is called ""'),
-        ("v5e 4x4", 'no topology is called "v5e 4x4"; did you mean v5e?'),
-        ("0xH100", 'no topology is called "0xH100"; did you mean H100?'),
-        ("8x8x8xH100", 'no topology is called "8x8x8xH100"; did you mean H100?'),
+        ("v5e", '"v5e" is not how a topology of v5e is written'),
+        ("v5e 4x4", '"v5e 4x4" is not how a topology of v5e is written'),
+        ("0xH100", '"0xH100" is not how a topology of H100 is written'),
+        ("8x8x8xH100", '"8x8x8xH100" is not how a topology of H100 is written'),
     ],
 )
 def test_an_unknown_topology_is_told_what_there_is(text: str, what: str) -> None:
