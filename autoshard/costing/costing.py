@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import widened_bits
+from autoshard.backend_habits import rearranges_exchanges, widened_bits
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.local_products import local_products
@@ -106,8 +106,19 @@ class Costing:
         if kind is StepKind.ALL_GATHER:
             return np.asarray(self.model.all_gather_seconds(num_bytes, axes))
         if kind is StepKind.ALL_TO_ALL:
-            return np.asarray(self.model.all_to_all_seconds(num_bytes, axes))
+            sent = np.asarray(self.model.all_to_all_seconds(num_bytes, axes))
+            return sent + self._rearranging_seconds(num_bytes)
         return np.asarray(self.model.permute_seconds(num_bytes, axes))
+
+    def _rearranging_seconds(self, num_bytes: FloatArray) -> FloatArray:
+        """Seconds in which the pieces of all-to-alls are copied into order; 0 if measured in it."""
+        machine = self.model.hardware
+        measured = machine.measured
+        if measured is not None and measured.collective("all-to-all") is not None:
+            return np.zeros_like(num_bytes)
+        if not rearranges_exchanges(machine.backend):
+            return np.zeros_like(num_bytes)
+        return self.copy_seconds(2.0 * num_bytes)
 
     def copy_seconds(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds that copies take which read and write so many bytes together.

@@ -13,6 +13,7 @@ from autoshard.costing.sums import sums_of
 from autoshard.encoding.encode import Encoder
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.graph.rule import Dims, Rule
+from autoshard.reshard import StepKind
 from cost_models import AxisPart, get_hardware
 from tests.planner.graphs import Program, encoder_for, parts_of
 
@@ -47,6 +48,22 @@ def test_cutting_the_work_never_costs_more(mesh: str, hardware: str) -> None:
     reductions = encoder.costing.reduction_seconds(encoder.graph, op, candidates)
     work = np.array(seconds) - reductions
     assert np.all(work <= work[0] * (1 + 1e-9))
+
+
+def test_an_all_to_all_takes_a_copy_of_all_it_moves_on_accelerators() -> None:
+    num_bytes = np.array([2.0**24])
+    extra = {}
+    for hardware in HARDWARE:
+        parts = parts_of("x=8")
+        model = cost_model_for(get_hardware(hardware), parts)
+        costing = Costing(model, parts)
+        took = costing.step_seconds(StepKind.ALL_TO_ALL, (0,), num_bytes)
+        sent = model.all_to_all_seconds(num_bytes, costing.axis_parts((0,)))
+        extra[hardware] = float(took[0] - sent[0])
+    assert extra["cpu-host"] == 0
+    for hardware in ("tpu-v5p", "h100"):
+        moved = 2 * num_bytes[0] / get_hardware(hardware).memory.bytes_per_second
+        assert 1.0 <= extra[hardware] / moved < 1.5
 
 
 def reduction_of(hardware: str, *, is_scattered: bool) -> float:
