@@ -47,8 +47,9 @@ def converts_before_moving(backend: str) -> bool:
     """Whether an operand that its readers take in narrower elements is narrowed where it lies.
 
     libtpu 0.0.42 does so on v5e before gathers, all-to-alls and permutations of values that only
-    products and conversions read, also through transposes, reshapes, slices and concatenations. A
-    moved copy that anything else reads too travels as it is, once.
+    products and conversions read, also through transposes, reshapes, slices (those of a loop too),
+    paddings, broadcasts, selections and concatenations. A moved copy that anything else reads too
+    travels as it is, once.
     """
     return backend == "tpu"
 

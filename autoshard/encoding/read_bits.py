@@ -13,7 +13,10 @@ from autoshard.backend_habits import converts_before_moving, multiplied_bits
 from autoshard.graph.buffers import consumers_of
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
-_MOVES_DATA = frozenset({"concatenate", "reshape", "reverse", "slice", "transpose"})
+_MOVES_DATA = frozenset(
+    {"broadcast_in_dim", "concatenate", "reshape", "reverse", "select", "slice", "transpose"}
+)
+_MOVES_FIRST = frozenset({"dynamic_slice", "gather", "pad"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,5 +84,6 @@ def _hands_on(op: Op, position: int) -> bool:
     """Whether an op gives its readers an operand as it is: rearranged, looked up, in a loop."""
     if op.kind is OpKind.JOIN:
         return op.name == "while" and len(op.operands) == 1  # what a loop reads unchanged
-    is_looked_up = op.name == "gather" and position == 0
-    return op.kind is OpKind.CONSTRAINT or op.name in _MOVES_DATA or is_looked_up
+    if op.name in _MOVES_FIRST:
+        return position == 0
+    return op.kind is OpKind.CONSTRAINT or op.name in _MOVES_DATA

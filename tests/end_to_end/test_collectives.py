@@ -44,3 +44,25 @@ def test_what_a_scatter_sums_is_summed_and_then_cut() -> None:
     found = read_compiled(compiled, plan.data.mesh).collectives
     assert [(c.kind, c.bytes_per_device) for c in found] == [("all-reduce", 64 * 32 * 4)]
     assert compare_collectives(plan.data.collectives, found).difference_percent == 0
+
+
+def test_what_products_sum_on_to_their_batch_is_summed_and_then_cut() -> None:
+    def combine(weights: jax.Array, experts: jax.Array) -> Any:
+        return jnp.einsum("bsc,bcd->bsd", weights, experts)
+
+    weights = jax.ShapeDtypeStruct((16, 64, 1024), jnp.float32)
+    experts = jax.ShapeDtypeStruct((16, 1024, 128), jnp.float32)
+    plan = autoshard.optimize(
+        combine,
+        weights,
+        experts,
+        mesh="data=2,model=4",
+        in_shardings=(P("data", None, "model"), P("data", "model")),
+        out_shardings=P(("data", "model")),
+    )
+    compiled = plan.jit().lower(weights, experts).compile()
+    found = read_compiled(compiled, plan.data.mesh).collectives
+    assert [(c.kind, c.axes, c.bytes_per_device) for c in found] == [
+        ("all-reduce", ("model",), 8 * 64 * 128 * 4)
+    ]
+    assert compare_collectives(plan.data.collectives, found).difference_percent == 0

@@ -111,6 +111,37 @@ def test_what_a_loop_reads_unchanged_is_sent_as_its_products_take_it() -> None:
     assert bits_of(graph, "while") == [16, 32]
 
 
+@pytest.mark.parametrize("name", ["dynamic_slice", "pad", "broadcast_in_dim", "reshape"])
+def test_a_rearranged_operand_of_a_product_is_sent_as_the_product_takes_it(name: str) -> None:
+    program = Program()
+    x, w = program.argument(256, 512), program.argument(512, 128)
+    graph = program.graph(program.matmul(program.elementwise(x, name=name), w))
+    assert bits_of(graph, name) == [16]
+
+
+def test_a_selection_sends_both_its_choices_narrow_and_a_padding_its_first_operand() -> None:
+    program = Program()
+    x, w = program.argument(256, 512), program.argument(512, 128)
+    chosen = program.elementwise(x, x, x, name="select")
+    padded = program.elementwise(chosen, x, name="pad")
+    read_bits = ReadBits.of(program.graph(program.matmul(padded, w)), "tpu")
+    ops = {op.name: op for op in read_bits.graph.ops}
+    assert [read_bits.to(ops["select"], place) for place in (1, 2)] == [16, 16]
+    assert [read_bits.to(ops["pad"], place) for place in (0, 1)] == [16, 32]
+
+
+def test_what_a_loop_slices_for_its_products_is_sent_narrow() -> None:
+    program = Program()
+    x, w, stack = program.argument(256, 256), program.argument(256, 256), program.argument(256, 256)
+    rows, held, carried = program.carry(stack), program.carry(w), program.carry(x)
+    program.open_loop(4.0)
+    row = program.elementwise(rows, name="dynamic_slice")
+    product = program.matmul(row, held)
+    program.loop_back(carried, program.elementwise(carried, product))
+    program.close_loop()
+    assert bits_of(program.graph(carried), "while") == [16, 16, 32]
+
+
 def test_a_sharding_constraint_reads_what_its_readers_take() -> None:
     program = Program()
     x, w = program.argument(256, 512), program.argument(512, 128)

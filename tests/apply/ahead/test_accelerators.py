@@ -210,6 +210,47 @@ def test_the_gradient_of_a_table_is_scattered_not_its_updates_gathered() -> None
     assert row.predicted_bytes == row.compiled_bytes == 1024 * 512 * 4
 
 
+@needs_tpu
+def test_sums_on_to_the_batch_of_a_product_are_scattered_not_the_batch_gathered() -> None:
+    def combine(weights: jax.Array, experts: jax.Array) -> Any:
+        return jnp.einsum("bsc,bcd->bsd", weights, experts)
+
+    plan = autoshard.optimize(
+        combine,
+        jax.ShapeDtypeStruct((64, 128, 4096), BF16),
+        jax.ShapeDtypeStruct((64, 4096, 256), BF16),
+        mesh="data=2,model=4",
+        hardware="tpu-v5e",
+        in_shardings=(P("data", None, "model"), P("data", "model")),
+        out_shardings=P(BOTH),
+        baselines=False,
+    )
+    found = plan.verify("v5e:2x4", windowed_einsum=False)
+    assert found.predicted_bytes == 32 * 128 * 256 * 2
+    assert found.compiled_bytes == pytest.approx(found.predicted_bytes, rel=0.01)
+
+
+@needs_tpu
+def test_what_a_loop_slices_travels_in_the_elements_that_its_products_take() -> None:
+    def run(w: jax.Array, rows: jax.Array, start: jax.Array) -> Any:
+        return jax.lax.scan(lambda h, x: (jnp.tanh(x @ w) + h, None), start, rows)[0]
+
+    columns = P(None, BOTH)
+    plan = autoshard.optimize(
+        run,
+        jax.ShapeDtypeStruct((512, 512), jnp.float32),
+        jax.ShapeDtypeStruct((16, 64, 512), jnp.float32),
+        jax.ShapeDtypeStruct((64, 512), jnp.float32),
+        mesh="data=2,model=4",
+        hardware="tpu-v5e",
+        in_shardings=(columns, P(None, None, BOTH), columns),
+        out_shardings=columns,
+        baselines=False,
+    )
+    found = plan.verify("v5e:2x4")
+    assert found.compiled_bytes == found.predicted_bytes == 16 * 64 * 512 * 2
+
+
 def trained(hardware: str) -> autoshard.Plan:
     """A step of training with momentum: weights whole, a batch in pieces, gradients summed."""
 
