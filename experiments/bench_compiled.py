@@ -43,6 +43,7 @@ AT_START = provenance()
 SIZES: dict[str, dict[str, Any]] = {
     "mlp": {"features": 1024, "hidden": 4096, "batch": 4096},
     "gpt": {
+        "layers": 1,
         "d_model": 1024,
         "heads": 16,
         "d_ff": 4096,
@@ -62,6 +63,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "compute_dtype": "bfloat16",
     },
     "llama": {
+        "layers": 1,
         "d_model": 1024,
         "heads": 16,
         "num_kv_heads": 8,
@@ -72,6 +74,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "compute_dtype": "bfloat16",
     },
     "moe": {
+        "layers": 1,
         "d_model": 512,
         "heads": 8,
         "experts": 8,
@@ -86,7 +89,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gnn": {"nodes": 4096, "edges": 32768, "hidden": 256, "node_features": 256},
     "rnn": {"d_embed": 512, "hidden": 512, "vocab": 4096, "seq": 64, "batch": 64},
 }
-"""Two-layer models wide enough that 64 devices have something to do."""
+"""Shallow models, which compile soon, wide enough that 64 devices have something to do."""
 
 MESHES = {
     "8": "data=8",
