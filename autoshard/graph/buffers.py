@@ -100,9 +100,11 @@ def _stored(
         is_stored = index not in in_place and (
             index in kept or _is_stored(graph, consumers, index, fusing, written)
         )
-        operands = graph.ops[value.op].operands
-        same = [made_of[v] for v in operands if v < index and graph.values[v].shape == value.shape]
-        widest = max(same, default=0)
+        op = graph.ops[value.op]
+        same = [v for v in op.operands if v < index and graph.values[v].shape == value.shape]
+        widest = max((made_of[v] for v in same), default=0)
+        if op.name == "divide":
+            widest = max(widest, value.bits)
         if not is_stored and not fusing.from_wider and widest > value.bits:
             is_stored = any(graph.ops[reader].op_class in PRODUCTS for reader in consumers[index])
         stored.append(is_stored)

@@ -21,7 +21,8 @@ class Fusing:
         kept_bits: Of elements of at most so many bits; wider ones are computed again.
         with_products: Whether a product computes its element-wise operands, and goes on with the
             element-wise ops that alone read its result.
-        from_wider: Whether a product computes also such operands as are made of wider elements.
+        from_wider: Whether a product computes also such operands as are made of wider elements:
+            stored ones, or quotients.
         with_gathers: Whether a gather of fewer elements than there are computes those it takes.
         into_addends: Whether a scatter into zeros, to which something is added, is one into that.
         one_hot_scatters: Whether a scatter of one element per row compares positions instead, and

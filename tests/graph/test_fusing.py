@@ -174,3 +174,21 @@ def test_an_operand_narrower_than_what_it_is_made_of_is_written_on_a_v5p(
     machine: str, *, is_written: bool
 ) -> None:
     assert ("convert 1" in stored(narrowed_weights(), machine)) == is_written
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "is_written"),
+    [("tpu", "divide", False), ("v5p", "divide", True), ("v5p", "exponential", False)],
+)
+def test_a_narrowed_quotient_that_a_product_reads_is_written_on_a_v5p(
+    machine: str, name: str, *, is_written: bool
+) -> None:
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    scores = program.matmul(x, w)
+    program.values[scores] = replace(program.values[scores], dtype="bf16", bits=16)
+    wide = program.elementwise(scores, name="convert")
+    narrow = program.elementwise(program.elementwise(wide, name=name), name="convert")
+    program.values[narrow] = replace(program.values[narrow], dtype="bf16", bits=16)
+    graph = program.graph(program.matmul(narrow, w), program.sum(scores))
+    assert ("convert 2" in stored(graph, machine)) == is_written
