@@ -413,7 +413,7 @@ class Costing:
             if made is None or candidate.streamed is not None:
                 continue
             if candidate.reduced or candidate.scattered:
-                sums = self.sums_of(candidate, made)
+                sums = self.sums_of(op, candidate, made)
                 key = tuple((one.kind, one.parts) for one in sums)
                 groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
         for key, found in groups.items():
@@ -425,11 +425,12 @@ class Costing:
             seconds[members] = spent / [candidates[i].runs_per_sum for i in members]
         return seconds
 
-    def sums_of(self, candidate: Candidate, made: Value) -> tuple[Sum, ...]:
+    def sums_of(self, op: Op, candidate: Candidate, made: Value) -> tuple[Sum, ...]:
         """The collectives that sum what a candidate leaves partial of its (first) result."""
         links = self._links(candidate.scattered) if candidate.scattered else ()
         machine = self.model.hardware
-        return sums_of(machine, self.parts, candidate, made.shape, made.bits, links)
+        op_class = op.op_class
+        return sums_of(machine, self.parts, op_class, candidate, made.shape, made.bits, links)
 
     def _links(self, parts: Parts) -> tuple[int, ...]:
         """Devices of a group along each physical dimension that it spans."""

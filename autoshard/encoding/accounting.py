@@ -164,7 +164,7 @@ def _reductions(
         return
     if not (candidate.reduced or candidate.scattered):
         return
-    sums = costing.sums_of(candidate, encoded.graph.values[op.results[0]])
+    sums = costing.sums_of(op, candidate, encoded.graph.values[op.results[0]])
     for value in op.results:
         for one in sums:
             yield _predicted(

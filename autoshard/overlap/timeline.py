@@ -251,7 +251,7 @@ class _Builder:
         if not (candidate.reduced or candidate.scattered):
             return []
         made = self.encoded.graph.values[op.results[0]]
-        return [one.kind for one in self.costing.sums_of(candidate, made)]
+        return [one.kind for one in self.costing.sums_of(op, candidate, made)]
 
     def _task(
         self,

@@ -46,6 +46,21 @@ def test_what_a_scatter_sums_is_summed_and_then_cut() -> None:
     assert compare_collectives(plan.data.collectives, found).difference_percent == 0
 
 
+@pytest.mark.parametrize("out", [P("data"), P("model"), P(None, "model")])
+@pytest.mark.parametrize(
+    "fn", [lambda x: x.sum(0), lambda x: jnp.einsum("bij,bik->jk", x, x)], ids=["sum", "product"]
+)
+def test_sums_of_which_a_part_is_scattered_compile_as_planned(fn: Any, out: P) -> None:
+    x = jax.ShapeDtypeStruct((64, 64, 32), jnp.float32)
+    plan = autoshard.optimize(
+        fn, x, mesh="data=2,model=4", in_shardings=P(("data", "model")), out_shardings=out
+    )
+    compiled = plan.jit().lower(x).compile()
+    found = read_compiled(compiled, plan.data.mesh).collectives
+    assert found
+    assert compare_collectives(plan.data.collectives, found).difference_percent == 0
+
+
 def test_what_products_sum_on_to_their_batch_is_summed_and_then_cut() -> None:
     def combine(weights: jax.Array, experts: jax.Array) -> Any:
         return jnp.einsum("bsc,bcd->bsd", weights, experts)

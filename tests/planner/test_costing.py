@@ -11,7 +11,7 @@ from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.costing.costing import Costing, cost_model_for, model_dtype
 from autoshard.costing.sums import sums_of
 from autoshard.encoding.encode import Encoder
-from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.rule import Dims, Rule
 from autoshard.reshard import StepKind
 from cost_models import AxisPart, get_hardware
@@ -183,7 +183,10 @@ def test_sums_over_two_cut_dimensions_are_taken_one_by_one_on_hosts_and_at_once_
     (both,) = (c for c in candidates if c.operands == (((0,), (1,)),))
     sums = {
         hardware: tuple(
-            one.parts for one in sums_of(get_hardware(hardware), parts_of("x=2,y=4"), both, (), 32)
+            one.parts
+            for one in sums_of(
+                get_hardware(hardware), parts_of("x=2,y=4"), OpClass.REDUCE, both, (), 32
+            )
         )
         for hardware in HARDWARE
     }
@@ -206,7 +209,8 @@ def along(shape: tuple[int, ...], dim: int) -> Candidate:
 
 
 def kinds(hardware: str, candidate: Candidate, shape: tuple[int, ...], bits: int) -> list[str]:
-    sums = sums_of(get_hardware(hardware), parts_of("x=2,y=4"), candidate, shape, bits)
+    machine, parts = get_hardware(hardware), parts_of("x=2,y=4")
+    sums = sums_of(machine, parts, OpClass.REDUCE, candidate, shape, bits)
     assert {part for one in sums for part in one.parts} == {0, 1}
     return [one.kind for one in sums]
 
@@ -247,11 +251,26 @@ def test_tpus_take_a_sum_that_is_scattered_onto_two_dimensions_whole() -> None:
     assert kinds("h100", ended(shape, (0,), (1,)), shape, 32) == ["reduce-scatter"]
 
 
-def test_a_sum_is_scattered_before_the_rest_is_reduced() -> None:
-    parts, candidate = parts_of("x=2,y=4"), ended((512, 1024), (), (1,))
-    scattered, reduced = sums_of(get_hardware("tpu-v5e"), parts, candidate, (512, 1024), 32)
-    assert (scattered.kind, scattered.pieces) == ("reduce-scatter", 1)
-    assert (reduced.kind, reduced.pieces) == ("all-reduce", 4)
+@pytest.mark.parametrize(
+    ("bits", "kind"), [(32, "reduce-scatter"), (16, "all-reduce")], ids=["float32", "bfloat16"]
+)
+def test_what_products_sum_is_scattered_before_the_rest_is_reduced(bits: int, kind: str) -> None:
+    candidate, shape = ended((512, 512), (), (1,)), (512, 512)
+    machine, parts = get_hardware("tpu-v5e"), parts_of("x=2,y=4")
+    first, rest = sums_of(machine, parts, OpClass.MATMUL, candidate, shape, bits)
+    assert (first.kind, first.parts, first.pieces) == (kind, (1,), 1)
+    assert (rest.kind, rest.parts, rest.pieces) == ("all-reduce", (0,), 4)
+
+
+@pytest.mark.parametrize("op_class", [OpClass.REDUCE, OpClass.SCATTER])
+@pytest.mark.parametrize("hardware", HARDWARE)
+def test_what_other_ops_sum_is_reduced_at_once_unless_all_of_it_is_scattered(
+    hardware: str, op_class: OpClass
+) -> None:
+    candidate, shape = ended((512, 1024), (), (1,)), (512, 1024)
+    machine, parts = get_hardware(hardware), parts_of("x=2,y=4")
+    (one,) = sums_of(machine, parts, op_class, candidate, shape, 32)
+    assert (one.kind, one.parts, one.pieces) == ("all-reduce", (0, 1), 1)
 
 
 def test_a_sum_that_a_tpu_does_not_scatter_costs_as_much_as_one_that_stays_whole() -> None:
@@ -281,14 +300,16 @@ def test_a_sum_that_a_tpu_does_not_scatter_costs_as_much_as_one_that_stays_whole
 def test_tpus_scatter_sums_over_rings_that_fit_the_torus(links: tuple[int, ...], kind: str) -> None:
     shape, parts = (512, 1024), parts_of("x=2,y=4")
     for hardware, expected in (("tpu-v5e", kind), ("h100", "reduce-scatter")):
-        (one,) = sums_of(get_hardware(hardware), parts, along(shape, 0), shape, 32, links)
+        machine, candidate = get_hardware(hardware), along(shape, 0)
+        (one,) = sums_of(machine, parts, OpClass.REDUCE, candidate, shape, 32, links)
         assert one.kind == expected
 
 
 def test_a_group_over_the_whole_of_a_square_slice_does_not_scatter() -> None:
     program = Program()
     graph = program.graph(program.sum(program.argument(512, 1024, 16)))
-    made = graph.values[next(op for op in graph.ops if op.name == "reduce").results[0]]
+    op = next(op for op in graph.ops if op.name == "reduce")
+    made = graph.values[op.results[0]]
     kinds_by_mesh = {}
     for mesh in ("x=2,y=4", "x=4,y=4"):
         parts = parts_of(mesh)
@@ -299,5 +320,5 @@ def test_a_group_over_the_whole_of_a_square_slice_does_not_scatter() -> None:
             for c in CandidateMaker(parts).of_rule(rule)
             if c.operands == (((), (), (0, 1)),) and c.results == (((0, 1), ()),)
         )
-        kinds_by_mesh[mesh] = [one.kind for one in costing.sums_of(candidate, made)]
+        kinds_by_mesh[mesh] = [one.kind for one in costing.sums_of(op, candidate, made)]
     assert kinds_by_mesh == {"x=2,y=4": ["reduce-scatter"], "x=4,y=4": ["all-reduce"]}
