@@ -109,6 +109,21 @@ def on_chip_bytes(machine: Hardware) -> int:
     return _ON_CHIP_BYTES.get(machine.name, 0)
 
 
+# Lanes of a TPU's vector registers; a row of a tile has as many elements.
+_ROW_LANES = {"tpu": 128}
+
+
+def row_lanes(backend: str) -> int:
+    """To a multiple of how many elements rows are padded that are looked up; 1 for no padding.
+
+    Elsewhere libtpu lets another dimension than that of narrow rows fill the lanes. For a gather or
+    scatter of whole rows it copies the table, what is scattered and the result into padded rows:
+    float32[65536, 16], looked up 16384 times, took 42 MB on a v5p in the place of 5 (libtpu 0.0.42;
+    on a v5e the copies lay on the chip).
+    """
+    return _ROW_LANES.get(backend, 1)
+
+
 def turns_gathers(backend: str) -> bool:
     """Whether what is gathered along another than the leading dimension is copied into order.
 

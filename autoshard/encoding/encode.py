@@ -20,6 +20,7 @@ from autoshard.backend_habits import (
     copies_convolution_gradients,
     keeps_order_of_gathers,
     on_chip_bytes,
+    row_lanes,
     temporary_overhead,
     turns_gathers,
 )
@@ -29,6 +30,7 @@ from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
 from autoshard.encoding.on_chip import OnChip
+from autoshard.encoding.padded_rows import padded_row_bytes
 from autoshard.encoding.read_bits import ReadBits
 from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
@@ -623,6 +625,7 @@ class Encoder:
                 left = self._on_chip.left(partial, is_brief=True)
                 terms.append(NodeMemory(node, start, start + 1, left))
         terms += self._panels(node_by_op)
+        terms += self._padded_rows(node_by_op)
         return terms
 
     def _panels(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
@@ -636,6 +639,17 @@ class Encoder:
             held = [self.costing.streamed_bytes(self.graph, op, c) for c in candidates]
             usage = (np.array(held, dtype=np.float64) * overhead).astype(np.int64)
             yield NodeMemory(node, index, index + 1, usage)
+
+    def _padded_rows(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
+        """Copies into padded rows that look-ups make."""
+        overhead = temporary_overhead(self._backend)
+        lanes = row_lanes(self._backend)
+        for index, node in node_by_op.items():
+            op, candidates = self.graph.ops[index], self._candidates[index]
+            held = padded_row_bytes(self.graph, self.costing.parts, op, candidates, lanes)
+            if held is not None:
+                left = self._on_chip.left((held * overhead).astype(np.int64), is_brief=True)
+                yield NodeMemory(node, index, index + 1, left)
 
     def _copied_arguments(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""

@@ -1,0 +1,67 @@
+"""What look-ups hold where rows have to lie in whole lanes: copies of all that has rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.candidates.candidate import Candidate
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.layouts import Layout, MeshParts
+
+
+def padded_row_bytes(
+    graph: Graph, parts: MeshParts, op: Op, candidates: Sequence[Candidate], lanes: int
+) -> npt.NDArray[np.int64] | None:
+    """Bytes per device of the padded copies that an op makes while it runs.
+
+    A gather or a scatter of whole rows wants them one after the other. Rows that do not fill their
+    lanes lie otherwise before and after it.
+
+    Args:
+        graph: The program.
+        parts: The mesh.
+        op: Any op.
+        candidates: How it may be cut.
+        lanes: Elements in one tile of a row; 1 where rows lie without gaps.
+
+    Returns:
+        int64[num_candidates], 0 where rows fill their lanes; None for an op that takes no rows.
+    """
+    if lanes == 1 or not _takes_rows(graph, op):
+        return None
+    sides = [(value, False, place) for place, value in enumerate(op.operands)]
+    sides += [(value, True, place) for place, value in enumerate(op.results)]
+    width = graph.values[op.results[0]].shape[-1]
+    held = np.zeros(len(candidates), dtype=np.int64)
+    for value, is_result, place in sides:
+        found = graph.values[value]
+        if len(found.shape) < 2 or found.shape[-1] != width:  # indices
+            continue
+        for index, candidate in enumerate(candidates):
+            layout = candidate.side(is_result=is_result)[place]
+            rows, row = _local_rows(found.shape, layout, parts)
+            if row % lanes:
+                held[index] += rows * -(-row // lanes) * lanes * found.bits // 8
+    return held if held.any() else None
+
+
+def _takes_rows(graph: Graph, op: Op) -> bool:
+    """Whether a gather or scatter leaves the last dimension of what it takes as it is."""
+    is_lookup = op.op_class in (OpClass.GATHER, OpClass.SCATTER)
+    if not is_lookup or op.kind is not OpKind.COMPUTE or op.rule is None or len(op.results) != 1:
+        return False
+    table, made = op.rule.operands[0], op.rule.results[0]
+    shapes = [graph.values[value].shape for value in (op.operands[0], op.results[0])]
+    if min(map(len, shapes)) < 2 or shapes[0][-1] != shapes[1][-1]:
+        return False
+    return bool(table[-1]) and table[-1] == made[-1]
+
+
+def _local_rows(shape: tuple[int, ...], layout: Layout, parts: MeshParts) -> tuple[int, int]:
+    """How many rows a device has, and of how many elements."""
+    local = [-(-size // parts.num_shards(dim)) for size, dim in zip(shape, layout, strict=True)]
+    return prod(local[:-1]), local[-1]

@@ -1,0 +1,65 @@
+"""Look-ups of rows that do not fill the lanes of a TPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.backend_habits import temporary_overhead
+from autoshard.encoding.encode import Wishes
+from autoshard.graph.program import OpClass
+from autoshard.graph.rule import Rule
+from tests.planner.graphs import Program, parts_of, plan
+
+TABLE_ROWS, TAKEN_ROWS = 4096, 512
+LANES, F32_BYTES = 128, 4
+
+
+def held_beside_arguments(name: str, width: int, hardware: str) -> int:
+    """Bytes on one of 8 devices that cut the rows of a table, each into pieces of this width."""
+    program = Program()
+    whole_width = 8 * width
+    table, indices = program.argument(TABLE_ROWS, whole_width), program.argument(TAKEN_ROWS, 1)
+    updates = program.argument(TAKEN_ROWS, whole_width)
+    sizes = (TABLE_ROWS, TAKEN_ROWS, whole_width, 1)
+    large, small, place = ((0,), (2,)), ((1,), (2,)), ((1,), (3,))
+    if name == "gather":
+        rule = Rule(sizes, (large, place), (small,))
+        made = program.compute(
+            name, (table, indices), [(TAKEN_ROWS, whole_width)], rule, OpClass.GATHER
+        )
+    else:
+        rule = Rule(sizes, (large, place, small), (large,))
+        operands = (table, indices, updates)
+        made = program.compute(name, operands, [(TABLE_ROWS, whole_width)], rule, OpClass.SCATTER)
+    (result,) = made
+    graph = program.graph(program.sum(result))
+    parts = parts_of("x=8")
+    columns, whole = parts.to_sharding(((), (0,))), parts.to_sharding(((), ()))
+    wishes = Wishes(
+        arguments=[columns, whole, columns],
+        results=[parts.to_sharding(((),))],
+        values={result: columns},
+    )
+    memory = plan(graph, "x=8", wishes, None, hardware).account.memory
+    return memory.peak_bytes - memory.argument_bytes
+
+
+def local_bytes(rows: int, width: int) -> float:
+    return rows * width * F32_BYTES * temporary_overhead("tpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "copied_rows"),
+    [("gather", TABLE_ROWS + TAKEN_ROWS), ("scatter", 2 * TABLE_ROWS + TAKEN_ROWS)],
+)
+def test_narrow_rows_are_copied_into_whole_lanes(name: str, copied_rows: int) -> None:
+    made = TAKEN_ROWS if name == "gather" else TABLE_ROWS
+    held = local_bytes(copied_rows, LANES) + local_bytes(made, 16)
+    assert held_beside_arguments(name, 16, "tpu-v5p") == pytest.approx(held, rel=1e-2)
+
+
+@pytest.mark.parametrize(("width", "hardware"), [(LANES, "tpu-v5p"), (16, "tpu-v5e"), (16, "h100")])
+def test_rows_that_fill_their_lanes_are_not_copied_nor_those_on_the_chip_or_elsewhere(
+    width: int, hardware: str
+) -> None:
+    assert held_beside_arguments("gather", width, hardware) <= local_bytes(TAKEN_ROWS, width) * 1.01
