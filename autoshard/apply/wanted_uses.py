@@ -43,7 +43,9 @@ def wanted_uses(
     a pair of shardings that are more than one step apart.
 
     Reads whose sharding the user asked for are always named, and so are those of a product that
-    runs in steps: propagation must not look into it.
+    runs in steps: propagation must not look into it. So is what a scatter makes in pieces and
+    something is added to, by the path of the value: compilers for TPUs turn `x + scatter(zeros,
+    updates)` into `scatter(x, updates)`, which works where `x` is unless something stands between.
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
@@ -74,6 +76,7 @@ def wanted_uses(
             for number, step in enumerate(way[:-1]):
                 found[f"{use}~{number}"] = parts.to_sharding(step.after)
             found[use] = parts.to_sharding(wanted[position])
+    found |= _scattered(encoded, decoded)
     for use, value in asked_uses(graph):
         (read,) = graph.ops[graph.values[value].op].operands
         have, want = decoded.layouts[read], decoded.layouts[value]
@@ -82,6 +85,21 @@ def wanted_uses(
         for number, layout in enumerate(stops):
             found[f"{use}~{number}"] = parts.to_sharding(layout)
         found[use] = parts.to_sharding(want)
+    return found
+
+
+def _scattered(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
+    """What scatters make in pieces and something is added to, where it is made."""
+    graph = encoded.graph
+    added = {value for op in graph.ops if op.name == "add" for value in op.operands}
+    found = {}
+    for path, value in graph.value_by_path.items():
+        is_scattered = graph.ops[graph.values[value].op].op_class is OpClass.SCATTER
+        if "<" in path or not is_scattered or value not in added:
+            continue
+        layout = placed_layout(graph, decoded, value)
+        if any(layout):
+            found[path] = encoded.parts.to_sharding(layout)
     return found
 
 

@@ -348,7 +348,7 @@ class PlanData:
         arguments: In flat order.
         results: In flat order.
         values: Planned sharding by jaxpr path, for every value a path leads to.
-        wanted_uses: Reshards wanted at single uses, by use path.
+        wanted_uses: Reshards wanted at single uses, by use path; results of scatters by theirs.
         constraints: The minimal set that reproduces `values`, once it has been computed.
         misses: What that set does not reproduce.
         ops: Ops that take time, in program order.

@@ -211,6 +211,27 @@ def test_the_gradient_of_a_table_is_scattered_not_its_updates_gathered() -> None
 
 
 @needs_tpu
+def test_what_is_added_to_a_scatter_does_not_change_where_it_scatters() -> None:
+    def add_up(x: jax.Array, rows: jax.Array, updates: jax.Array) -> Any:
+        return x + jnp.zeros_like(x).at[rows].add(updates)
+
+    columns = P(None, "data")
+    plan = autoshard.optimize(
+        add_up,
+        jax.ShapeDtypeStruct((1024, 1024), jnp.float32),
+        jax.ShapeDtypeStruct((8192,), jnp.int32),
+        jax.ShapeDtypeStruct((8192, 1024), jnp.float32),
+        mesh="data=8",
+        hardware="tpu-v5e",
+        in_shardings=(P(), P(), columns),
+        out_shardings=columns,
+        baselines=False,
+    )
+    found = plan.verify("v5e:2x4")
+    assert found.compiled_bytes == found.predicted_bytes == 0
+
+
+@needs_tpu
 def test_sums_on_to_the_batch_of_a_product_are_scattered_not_the_batch_gathered() -> None:
     def combine(weights: jax.Array, experts: jax.Array) -> Any:
         return jnp.einsum("bsc,bcd->bsd", weights, experts)
