@@ -18,8 +18,8 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linprog
 
+from solvers.linear_program import solve_linear_program
 from solvers.local_search import LocalSearch
 from solvers.memory_rows import RowUse, memory_terms, most_use, priced, rows_to_add
 from solvers.price_oracles import NEAR, Oracle
@@ -307,14 +307,14 @@ class PriceSearch:
         coefficients = np.column_stack((-excess / unit, np.ones(len(costs))))
         right = (np.array([float(cost - self.lower_bound) for cost in costs])) / scale
         bounds = [(max(0.0, float(b) - reach * size), float(b) + reach * size) for b in best]
-        solved = linprog(
-            objective, A_ub=coefficients, b_ub=right, bounds=[*bounds, (None, None)], method="highs"
+        solved = solve_linear_program(
+            objective, A_ub=coefficients, b_ub=right, bounds=[*bounds, (None, None)]
         )
-        if solved.status != 0 or solved.x is None:
+        if solved is None:
             return {row: self.best_prices.get(row, 0.0) * 1.1 for row in rows}, None
-        found = np.asarray(solved.x[:-1]) * scale / unit
+        found = solved[:-1] * scale / unit
         prices = {row: float(p) for row, p in zip(rows, found, strict=True) if p > 0}
-        return prices, self.lower_bound + float(solved.x[-1]) * scale
+        return prices, self.lower_bound + float(solved[-1]) * scale
 
 
 GOOD_PEAK_GAP = 1e-3
@@ -410,18 +410,17 @@ class PeakSearch:
         num_seen, num_rows = held.shape
         objective = np.zeros(num_rows + 1)
         objective[-1] = -1.0
-        solved = linprog(
+        solved = solve_linear_program(
             objective,
             A_ub=np.column_stack((-held, np.ones(num_seen))),
             b_ub=np.zeros(num_seen),
             A_eq=np.append(np.ones(num_rows), 0.0)[None, :],
             b_eq=np.ones(1),
             bounds=[*[(0.0, 1.0)] * num_rows, (None, None)],
-            method="highs",
         )
-        if solved.status != 0 or solved.x is None:
+        if solved is None:
             return weights
-        mixed = 0.5 * weights + 0.5 * np.maximum(solved.x[:-1], 0.0)
+        mixed = 0.5 * weights + 0.5 * np.maximum(solved[:-1], 0.0)
         return np.asarray(mixed / mixed.sum(), dtype=np.float64)
 
 

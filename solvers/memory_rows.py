@@ -15,6 +15,14 @@ def memory_terms(problem: Problem) -> list[NodeMemory | EdgeMemory]:
     return [*problem.node_memory, *problem.edge_memory]
 
 
+def least_and_most(terms: Sequence[NodeMemory | EdgeMemory]) -> tuple[IntArray, IntArray]:
+    """Returns int64[terms] twice: the least and the most each may hold."""
+    distinct = {id(term.usage): term.usage for term in terms}
+    bounds = {key: (int(usage.min()), int(usage.max())) for key, usage in distinct.items()}
+    pairs = np.array([bounds[id(term.usage)] for term in terms], dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0].copy(), pairs[:, 1].copy()
+
+
 def compress_memory(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
     """Replaces time by row numbers, with a row only for each time at which the limit can bind.
 
@@ -30,7 +38,7 @@ def compress_memory(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
         return replace(problem, node_memory=(), edge_memory=(), memory_limit=None), ()
     starts = np.array([term.start for term in terms], dtype=np.int64)
     stops = np.array([term.stop for term in terms], dtype=np.int64)
-    most = np.array([int(term.usage.max()) for term in terms], dtype=np.int64)
+    _, most = least_and_most(terms)
     times = np.unique(starts)
     all_stops = np.unique(stops)
     until = np.append(times[1:], np.iinfo(np.int64).max)
@@ -71,7 +79,7 @@ def least_use(problem: Problem) -> tuple[int, int]:
         return 0, 0
     starts = np.array([term.start for term in terms], dtype=np.int64)
     stops = np.array([term.stop for term in terms], dtype=np.int64)
-    least = np.array([int(term.usage.min()) for term in terms], dtype=np.int64)
+    least, _ = least_and_most(terms)
     times = np.unique(starts)
     held = _profile(times, starts, stops, least)
     return int(held.max()), int(times[held.argmax()])
@@ -84,7 +92,7 @@ def most_use(problem: Problem) -> int:
         return 0
     starts = np.array([term.start for term in terms], dtype=np.int64)
     stops = np.array([term.stop for term in terms], dtype=np.int64)
-    most = np.array([int(term.usage.max()) for term in terms], dtype=np.int64)
+    _, most = least_and_most(terms)
     return int(_profile(np.unique(starts), starts, stops, most).max())
 
 

@@ -15,6 +15,8 @@ import threading
 import time
 from typing import Any, BinaryIO
 
+import scipy.optimize  # noqa: F401 (early, while the parent reduces the problem)
+
 from solvers.backends.protocol import Backend, Request
 from solvers.errors import SolverError
 from solvers.exchange import Exchange

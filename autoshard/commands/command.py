@@ -11,7 +11,6 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from autoshard.errors import AutoshardError
-from cost_models import CostModelError
 from solvers.errors import SolverError
 
 EXIT_ERROR = 2
@@ -42,6 +41,8 @@ class Command(click.Command):
 
 
 def _message(error: Exception) -> str:
+    from cost_models.errors import CostModelError  # `autoshard solve` starts sooner without
+
     if isinstance(error, (AutoshardError, CostModelError, SolverError)):
         return str(error)
     return (

@@ -110,11 +110,15 @@ def _edges(reader: Reader, problem: dict[str, Any], sizes: list[int]) -> list[Ed
     reader.check_ends("edges.nodes", ends, len(sizes))
     shapes = [(sizes[u], sizes[v]) for u, v in ends.tolist()]
     rows = reader.rows("edges.costs", all_costs, [a * b for a, b in shapes])
+    shaped: dict[tuple[int, tuple[int, int]], IntArray] = {}
+    found = []
     tables = reader.costs("edges.costs", rows)
-    return [
-        Edge(u, v, table.reshape(shape))
-        for (u, v), table, shape in zip(ends.tolist(), tables, shapes, strict=True)
-    ]
+    for (u, v), table, shape in zip(ends.tolist(), tables, shapes, strict=True):
+        key = (id(table), shape)
+        if key not in shaped:
+            shaped[key] = table.reshape(shape)
+        found.append(Edge(u, v, shaped[key]))
+    return found
 
 
 def format_iopddl(problem: Problem) -> dict[str, Any]:

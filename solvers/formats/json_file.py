@@ -12,16 +12,20 @@ from typing import Any
 
 from solvers.collector import no_collections
 from solvers.errors import FormatError
+from solvers.formats import integer_lists
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE = 1 << 22
+
+LARGE = 1 << 20
+"""Bytes from which long lists of integers are worth the loop compiled to read them."""
 
 MEMORY_PER_BYTE = 8
 """Bytes of memory a byte of JSON may need while it is read (lists of small integers: up to 8)."""
 
 
 def read_document(path: str | Path) -> Any:
-    """Reads a JSON document.
+    """Reads a JSON document; long lists of integers in a large one are `IntegerLists`.
 
     Args:
         path: A file with JSON, compressed or not (told apart by content).
@@ -32,8 +36,9 @@ def read_document(path: str | Path) -> Any:
     """
     try:
         raw = _content(Path(path))
+        load = integer_lists.loads if len(raw) >= LARGE else json.loads
         with no_collections():
-            return json.loads(raw)  # NaN passes here and is refused with its path
+            return load(raw)  # NaN passes here and is refused with its path
     except MemoryError as error:
         raise _too_large(str(path), "more memory than there is") from error
     except (ValueError, RecursionError) as error:

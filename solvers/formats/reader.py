@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from solvers.errors import FormatError
+from solvers.formats.integer_lists import IntegerLists
 from solvers.problem import FORBIDDEN, LARGEST_ALLOWED_COST, LARGEST_TOTAL_USAGE, IntArray
 
 LARGEST = 2**63 - 1
@@ -36,6 +37,8 @@ class Reader:
         if not isinstance(holder, dict) or key not in holder:
             self.refuse(inner, "is missing")
         found = holder[key]
+        if isinstance(found, IntegerLists) and kind is list:
+            return found
         if not isinstance(found, kind):
             expected = "an object" if kind is dict else "a list"
             self.refuse(inner, f"is {kind_of(found)}, expected {expected}")
@@ -51,12 +54,20 @@ class Reader:
 
     def numbers(self, path: str, listed: object) -> IntArray:
         """Returns a list of non-negative 64-bit integers as an array."""
+        if isinstance(listed, IntegerLists):
+            if listed.ends is None:
+                return listed.values
+            listed = listed.listed()
         if not isinstance(listed, list):
             self.refuse(path, f"is {kind_of(listed)}, expected a list of integers")
         return self._array(path, [listed])
 
-    def pairs(self, path: str, listed: Sequence[object]) -> IntArray:
+    def pairs(self, path: str, listed: Sequence[object] | IntegerLists) -> IntArray:
         """Returns int64[entries, 2] from a list of pairs."""
+        if isinstance(listed, IntegerLists):
+            if listed.ends is not None and bool((np.diff(listed.ends, prepend=0) == 2).all()):
+                return listed.values.reshape(-1, 2)
+            listed = listed.listed()
         self._check_lists(path, listed)
         if any(len(pair) != 2 for pair in listed):  # type: ignore[arg-type]
             for i, pair in enumerate(listed):
@@ -65,50 +76,60 @@ class Reader:
         return self._array(path, listed, has_rows=True).reshape(-1, 2)
 
     def rows(
-        self, path: str, listed: Sequence[object], lengths: Sequence[int] | None = None
+        self,
+        path: str,
+        listed: Sequence[object] | IntegerLists,
+        lengths: Sequence[int] | None = None,
     ) -> list[IntArray]:
-        """Returns each list of integers as an array.
+        """Returns each list of integers as an array, equal ones as the same array.
 
         Args:
             path: Of the list of lists.
             listed: The list of lists.
             lengths: How long each must be; None for any length but 0.
         """
-        self._check_lists(path, listed)
-        found = [len(row) for row in listed]  # type: ignore[arg-type]
+        if isinstance(listed, IntegerLists) and listed.ends is None:
+            listed = listed.listed()
+        if isinstance(listed, IntegerLists):
+            found = np.diff(listed.ends, prepend=0).tolist()  # type: ignore[arg-type]
+        else:
+            self._check_lists(path, listed)
+            found = [len(row) for row in listed]  # type: ignore[arg-type]
         if lengths is None and 0 in found:
             self.refuse(f"{path}[{found.index(0)}]", "is empty, expected at least one choice")
         if lengths is not None and found != list(lengths):
             for i, (has, expected) in enumerate(zip(found, lengths, strict=True)):
                 if has != expected:
                     self.refuse(f"{path}[{i}]", f"has {has} entries, expected {expected}")
-        flat = self._array(path, listed, has_rows=True)
-        ends = np.cumsum(found, dtype=np.int64).tolist()
-        return [flat[end - length : end] for end, length in zip(ends, found, strict=True)]
+        if isinstance(listed, IntegerLists):
+            rows = listed.rows()
+        else:
+            rows = _cut(self._array(path, listed, has_rows=True), found)
+        row_by_content: dict[bytes, IntArray] = {}
+        return [row_by_content.setdefault(row.tobytes(), row) for row in rows]
 
     def costs(self, path: str, rows: Sequence[IntArray]) -> list[IntArray]:
-        """Returns costs with all that are not allowed set to `FORBIDDEN`.
+        """Returns costs with all that are not allowed set to `FORBIDDEN`; same rows stay the same.
 
         Refuses those too large to be costs and too small to mean "not allowed".
         """
-        if not rows:
+        distinct = {id(row): row for row in rows}
+        if not distinct:
             return []
-        flat = np.concatenate(rows)
+        flat = np.concatenate(list(distinct.values()))
         if flat.size and int(flat.max()) >= LARGEST_ALLOWED_COST:
-            between = (flat >= LARGEST_ALLOWED_COST) & (flat < FORBIDDEN)
-            if between.any():
-                where, value = self._at(path, rows, int(between.argmax()))
-                self.refuse(
-                    where,
-                    f"is {value}, expected less than 10**16, or 10**17 and up for not allowed",
-                )
+            if ((flat >= LARGEST_ALLOWED_COST) & (flat < FORBIDDEN)).any():
+                self._refuse_between(path, rows)
             np.minimum(flat, FORBIDDEN, out=flat)
-        ends = np.cumsum([row.size for row in rows], dtype=np.int64).tolist()
-        return [flat[end - row.size : end] for end, row in zip(ends, rows, strict=True)]
+        cut = _cut(flat, [row.size for row in distinct.values()])
+        costs = dict(zip(distinct, cut, strict=True))
+        return [costs[id(row)] for row in rows]
 
     def check_total(self, path: str, rows: Sequence[IntArray]) -> None:
         """Refuses usages that could add up to more than 64 bits hold."""
-        total = sum(int(row.max(initial=0)) for row in rows)
+        distinct = {id(row): row for row in rows}
+        most = {key: int(row.max(initial=0)) for key, row in distinct.items()}
+        total = sum(most[id(row)] for row in rows)
         if total >= LARGEST_TOTAL_USAGE:
             self.refuse(
                 path,
@@ -160,12 +181,22 @@ class Reader:
                 self.number(f"{path}[{i}][{k}]" if has_rows else f"{path}[{k}]", value)
         raise AssertionError("a number was refused as an array but not alone")
 
-    def _at(self, path: str, rows: Sequence[IntArray], position: int) -> tuple[str, int]:
+    def _refuse_between(self, path: str, rows: Sequence[IntArray]) -> NoReturn:
+        """Refuses the first cost that is neither small enough nor large enough."""
         for i, row in enumerate(rows):
-            if position < row.size:
-                return f"{path}[{i}][{position}]", int(row[position])
-            position -= row.size
-        raise AssertionError("the position is beyond the last row")
+            for position in np.flatnonzero((row >= LARGEST_ALLOWED_COST) & (row < FORBIDDEN)):
+                self.refuse(
+                    f"{path}[{i}][{position}]",
+                    f"is {row[position]}, expected less than 10**16, or 10**17 and up for not "
+                    "allowed",
+                )
+        raise AssertionError("no such cost is in any row")
+
+
+def _cut(flat: IntArray, lengths: Sequence[int]) -> list[IntArray]:
+    """Cuts an array into pieces."""
+    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    return [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def kind_of(value: object) -> str:
@@ -176,7 +207,7 @@ def kind_of(value: object) -> str:
         return _short(value)
     if isinstance(value, str):
         return "text"
-    return "a list" if isinstance(value, list) else "an object"
+    return "a list" if isinstance(value, (list, IntegerLists)) else "an object"
 
 
 def _short(value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 import numpy.typing as npt
 
-from solvers.memory_rows import num_rows_of
+from solvers.memory_rows import least_and_most, num_rows_of
 from solvers.problem import EdgeMemory, IntArray, NodeMemory, Problem
 from solvers.restricted import Restricted, restrict
 
@@ -95,9 +95,7 @@ class LiveTerms:
         terms: list[NodeMemory | EdgeMemory] = [*self._of_nodes, *self._of_pairs]
         self.starts = np.array([term.start for term in terms], dtype=np.int64)
         self.stops = np.array([term.stop for term in terms], dtype=np.int64)
-        bounds = {id(t.usage): (int(t.usage.min()), int(t.usage.max())) for t in terms}
-        pairs = np.array([bounds[id(t.usage)] for t in terms], dtype=np.int64).reshape(-1, 2)
-        self.least, self.most = pairs[:, 0].copy(), pairs[:, 1].copy()
+        self.least, self.most = least_and_most(terms)
 
     def of_node(self, t: int) -> NodeMemory:
         return self._of_nodes[t]

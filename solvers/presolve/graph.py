@@ -16,6 +16,7 @@ from solvers.saturating import FORBIDDEN_FROM, add, saturate
 Pair = tuple[int, int]
 
 _MANY_TERMS = 16
+_DIGESTED_FROM = 1024  # bytes: longer contents are told apart by their digests
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +80,11 @@ class TableCache:
     def intern(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns the one array kept for this content."""
         whole = np.ascontiguousarray(table)
-        digest = hashlib.blake2b(whole.data, digest_size=16).digest()
-        return self._by_content.setdefault((whole.dtype.char, whole.shape, digest), whole)
+        if whole.nbytes < _DIGESTED_FROM:
+            content = whole.tobytes()
+        else:
+            content = hashlib.blake2b(whole.data, digest_size=16).digest()
+        return self._by_content.setdefault((whole.dtype.char, whole.shape, content), whole)
 
     def compute(
         self,
@@ -112,6 +116,29 @@ class TableCache:
 
 def _kept(table: IntArray, axis: int, mask: bytes) -> IntArray:
     return np.compress(np.frombuffer(mask, dtype=bool), table, axis=axis)
+
+
+def _taken(usage: IntArray, partner: bytes) -> IntArray:
+    return usage[np.frombuffer(partner, dtype=np.int64)]
+
+
+def _merged_costs(
+    table: IntArray, costs: IntArray, leader_costs: IntArray, is_turned: bool, partner: bytes
+) -> IntArray:
+    """Returns what a leader pays once a node follows it; the leader is in the table's rows."""
+    taken = np.frombuffer(partner, dtype=np.int64)
+    between = (table.T if is_turned else table)[np.arange(len(taken)), taken]
+    return add(leader_costs, add(between, costs[taken]))
+
+
+def _with_only_row(costs: IntArray, table: IntArray, is_turned: bool) -> IntArray:
+    """Returns what a node pays once its neighbour, in the table's rows, has one choice."""
+    return add(costs, table[:, 0] if is_turned else table[0])
+
+
+def holds_any(usage: IntArray) -> IntArray:
+    """Returns an array that is empty where a usage is 0 throughout."""
+    return np.zeros(int(usage.any()), dtype=np.int64)
 
 
 def _followed(table: IntArray, is_turned: bool, is_result_turned: bool, partner: bytes) -> IntArray:
@@ -165,8 +192,10 @@ class ChoiceGraph:
     def from_problem(cls, problem: Problem) -> ChoiceGraph:
         """Sums parallel edges, caps forbidden costs and copies the memory terms."""
         cache = TableCache()
+        distinct = {id(costs): costs for costs in problem.node_costs}
+        saturated = {key: cache.intern(saturate(costs)) for key, costs in distinct.items()}
         graph = cls(
-            node_costs=[cache.intern(saturate(costs)) for costs in problem.node_costs],
+            node_costs=[saturated[id(costs)] for costs in problem.node_costs],
             surviving=[np.arange(len(costs), dtype=np.int64) for costs in problem.node_costs],
             tables={},
             neighbours=[set() for _ in problem.node_costs],
@@ -186,6 +215,14 @@ class ChoiceGraph:
             graph.add_table(min(edge.u, edge.v), max(edge.u, edge.v), interned[key])
         usages: dict[tuple[int, bool], IntArray] = {}
 
+        is_held: dict[int, bool] = {}
+
+        def does_hold(term: NodeMemory | EdgeMemory) -> bool:
+            key = id(term.usage)
+            if key not in is_held:
+                is_held[key] = bool(term.usage.any())
+            return is_held[key] and term.start < term.stop
+
         def usage_of(term: NodeMemory | EdgeMemory, is_turned: bool) -> IntArray:
             key = (id(term.usage), is_turned)
             if key not in usages:
@@ -193,12 +230,12 @@ class ChoiceGraph:
             return usages[key]
 
         for term in problem.node_memory:
-            if term.start < term.stop and term.usage.any():
+            if does_hold(term):
                 usage = usage_of(term, False)
                 graph.node_terms[term.node].append(Term(term.start, term.stop, usage))
         for pair_term in problem.edge_memory:
             edge = problem.edges[pair_term.edge]
-            if pair_term.start < pair_term.stop and pair_term.usage.any():
+            if does_hold(pair_term):
                 usage = usage_of(pair_term, edge.u > edge.v)
                 graph.pair_terms.setdefault((min(edge.u, edge.v), max(edge.u, edge.v)), []).append(
                     Term(pair_term.start, pair_term.stop, usage)
@@ -221,11 +258,11 @@ class ChoiceGraph:
 
     def base_table(self, node: int, other: int) -> IntArray:
         """The interned table of a pair, as stored (lower node in the rows)."""
-        return self.tables[min(node, other), max(node, other)]
+        return self.tables[(node, other) if node < other else (other, node)]
 
     def add_node_costs(self, node: int, costs: IntArray) -> None:
-        """Adds to what a node pays."""
-        self.node_costs[node] = self.cache.intern(add(self.costs_of(node), costs))
+        """Adds to what a node pays; `costs` must be interned."""
+        self.node_costs[node] = self.cache.compute(add, self.costs_of(node), costs)
         self.dirty.add(node)
 
     def add_table(self, u: int, v: int, table: IntArray) -> None:
@@ -241,7 +278,7 @@ class ChoiceGraph:
 
     def drop_pair(self, u: int, v: int) -> None:
         """Removes the table and the memory terms of a pair."""
-        pair = (min(u, v), max(u, v))
+        pair = (u, v) if u < v else (v, u)
         del self.tables[pair]
         self.pair_terms.pop(pair, None)
         self.neighbours[u].discard(v)
@@ -250,8 +287,8 @@ class ChoiceGraph:
 
     def terms_between(self, node: int, other: int) -> list[Term]:
         """Memory terms of a pair with `node` in the rows."""
-        terms = self.pair_terms.get((min(node, other), max(node, other)), [])
-        if node < other:
+        terms = self.pair_terms.get((node, other) if node < other else (other, node), [])
+        if node < other or not terms:
             return terms
         return [Term(term.start, term.stop, term.usage.T) for term in terms]
 
@@ -277,7 +314,7 @@ class ChoiceGraph:
             for t in self.node_terms[node]
         ]
         for other in self.neighbours[node]:
-            pair = (min(node, other), max(node, other))
+            pair = (node, other) if node < other else (other, node)
             axis = 0 if node < other else 1
             self.tables[pair] = self.cache.compute(_kept, self.tables[pair], extra=(axis, mask))
             if pair in self.pair_terms:
@@ -297,7 +334,12 @@ class ChoiceGraph:
         self.constant += cost
         self.held_terms += self.node_terms[node]
         for other in sorted(self.neighbours[node]):
-            self.add_node_costs(other, self.table(node, other)[0])
+            self.node_costs[other] = self.cache.compute(
+                _with_only_row,
+                self.costs_of(other),
+                self.base_table(node, other),
+                extra=(node > other,),
+            )
             self.node_terms[other] += [
                 Term(term.start, term.stop, self.cache.intern(term.usage[0]))
                 for term in self.terms_between(node, other)
@@ -309,19 +351,23 @@ class ChoiceGraph:
 
     def merge(self, node: int, leader: int, partner: IntArray) -> None:
         """Lets `node` take choice ``partner[choice of leader]``, and takes it out."""
-        rows = np.arange(len(partner))
-        between = self.table(leader, node)[rows, partner]
-        self.add_node_costs(leader, add(between, self.costs_of(node)[partner]))
+        map_bytes = partner.tobytes()
+        self.node_costs[leader] = self.cache.compute(
+            _merged_costs,
+            self.base_table(leader, node),
+            self.costs_of(node),
+            self.costs_of(leader),
+            extra=(leader > node, map_bytes),
+        )
         self.node_terms[leader] += [
-            Term(term.start, term.stop, self.cache.intern(term.usage[partner]))
-            for term in self.node_terms[node]
+            Term(t.start, t.stop, self.cache.compute(_taken, t.usage, extra=(map_bytes,)))
+            for t in self.node_terms[node]
         ]
         self.node_terms[leader] += [
-            Term(term.start, term.stop, self.cache.intern(term.usage[rows, partner]))
-            for term in self.terms_between(leader, node)
+            Term(t.start, t.stop, self.cache.intern(t.usage[np.arange(len(partner)), partner]))
+            for t in self.terms_between(leader, node)
         ]
         self.drop_pair(leader, node)
-        map_bytes = partner.tobytes()
         for other in sorted(self.neighbours[node]):
             low, high = min(leader, other), max(leader, other)
             moved = self.cache.compute(
@@ -330,17 +376,18 @@ class ChoiceGraph:
                 extra=(node > other, other < leader, map_bytes),
             )
             self.add_table(low, high, moved)
-            self.add_pair_terms(
-                leader,
-                other,
-                [
-                    Term(term.start, term.stop, term.usage[partner])
-                    for term in self.terms_between(node, other)
-                ],
-            )
+            followed = [
+                Term(term.start, term.stop, term.usage[partner])
+                for term in self.terms_between(node, other)
+            ]
+            self.add_pair_terms(leader, other, followed)
             self.drop_pair(node, other)
-        by_original = np.full(int(self.surviving[leader].max()) + 1, -1, dtype=np.int64)
-        by_original[self.surviving[leader]] = self.surviving[node][partner]
+        surviving, follows = self.surviving[leader], self.surviving[node][partner]
+        num_original = int(surviving[-1]) + 1
+        by_original = follows
+        if num_original > len(surviving):
+            by_original = np.full(num_original, -1, dtype=np.int64)
+            by_original[surviving] = follows
         self.undo.append(Merged(node, leader, by_original))
         self._forget(node)
         self._sum_many_terms(leader)
@@ -372,9 +419,10 @@ class ChoiceGraph:
         """
         around = []
         for other in self.neighbours[node]:
-            pair = (min(node, other), max(node, other))
-            terms = _described(self.pair_terms.get(pair, []))
-            around.append((id(self.tables[pair]), node > other, terms))
+            pair = (node, other) if node < other else (other, node)
+            terms = self.pair_terms.get(pair)
+            described = () if terms is None else _described(terms)
+            around.append((id(self.tables[pair]), node > other, described))
         around.sort()
         return (id(self.costs_of(node)), _described(self.node_terms[node]), *around)
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from solvers.memory_rows import compress_memory
-from solvers.presolve.graph import ChoiceGraph, Fixed, Merged, TableCache, Term
+from solvers.presolve.graph import ChoiceGraph, Fixed, Merged, TableCache, Term, holds_any
 from solvers.presolve.rules import ALL_RULES, Rule
 from solvers.problem import Edge, EdgeMemory, IntArray, NodeMemory, Problem
 
@@ -152,8 +152,15 @@ def _joined(terms: list[Term], cache: TableCache) -> list[Term]:
     by_interval: dict[tuple[int, int], IntArray] = {}
     for term in terms:
         key = (term.start, term.stop)
-        by_interval[key] = by_interval[key] + term.usage if key in by_interval else term.usage
-    return [Term(*key, cache.intern(usage)) for key, usage in by_interval.items() if usage.any()]
+        present = by_interval.get(key)
+        by_interval[key] = (
+            term.usage if present is None else cache.compute(np.add, present, term.usage)
+        )
+    return [
+        Term(*key, usage)
+        for key, usage in by_interval.items()
+        if cache.compute(holds_any, usage).size
+    ]
 
 
 def _held_profile(terms: list[Term]) -> list[tuple[int, int, int]]:

@@ -26,16 +26,27 @@ _BLOCK = 1 << 16  # table entries compared at once, to stay in the processor's c
 
 def forbid(graph: ChoiceGraph, node: int) -> None:
     """Removes choices that are forbidden or have no allowed partner at some neighbour."""
-    keep = is_allowed(graph.costs_of(node))
+    compute = graph.cache.compute
+    costs = graph.costs_of(node)
+    found = [compute(_forbidden, costs)]
     for other in graph.neighbours[node]:
         table, axis = graph.base_table(node, other), 1 if node < other else 0
-        keep &= graph.cache.compute(_has_partner, table, extra=(axis,))
-    if not keep.all():
+        found.append(compute(_without_partner, table, extra=(axis,)))
+    lost = [choices for choices in found if choices.size]
+    if lost:
+        keep = np.ones(len(costs), dtype=bool)
+        keep[np.concatenate(lost)] = False
         graph.keep_choices(node, keep)
 
 
-def _has_partner(table: IntArray, axis: int) -> npt.NDArray[np.bool_]:
-    return np.asarray(is_allowed(table).any(axis=axis))
+def _forbidden(costs: IntArray) -> IntArray:
+    """Returns int64[forbidden choices]."""
+    return np.flatnonzero(~is_allowed(costs))
+
+
+def _without_partner(table: IntArray, axis: int) -> IntArray:
+    """Returns int64[choices that are forbidden with all of the other's]."""
+    return np.flatnonzero(~is_allowed(table).any(axis=axis))
 
 
 def decompose(graph: ChoiceGraph, node: int) -> None:
@@ -47,12 +58,19 @@ def decompose(graph: ChoiceGraph, node: int) -> None:
         rows = graph.cache.compute(_row_term_if_decomposable, table)
         if rows.size:
             graph.add_node_costs(node, rows)
-            graph.add_node_costs(other, table[0] - rows[0])
+            graph.add_node_costs(other, graph.cache.compute(_first_row, table))
             graph.drop_pair(node, other)
 
 
+def _first_row(table: IntArray) -> IntArray:
+    return table[0]
+
+
 def _row_term_if_decomposable(table: IntArray) -> IntArray:
-    """Returns int64[rows] such that ``table - row`` is the same in all rows; empty if none is."""
+    """Returns int64[rows], 0 first, such that ``table - row`` is the same in all rows.
+
+    Empty where no rows are.
+    """
     rows = table[:, 0] - table[0, 0]
     if table.max() >= FORBIDDEN_FROM or (table != rows[:, None] + table[0]).any():
         return np.empty(0, dtype=np.int64)
@@ -105,17 +123,26 @@ def merge_leaf(graph: ChoiceGraph, node: int) -> None:
     (leader,) = graph.neighbours[node]
     if graph.terms_between(node, leader):
         return
+    key = (merge_leaf, *graph.surroundings(node))
+    wanted = graph.cache.recall(key, lambda: _wanted_at_leaf(graph, node, leader))
+    if wanted.size:
+        graph.merge(node, leader, wanted)
+
+
+def _wanted_at_leaf(graph: ChoiceGraph, node: int, leader: int) -> IntArray:
+    """Returns int64[choices of the leader]: what the leaf wants with each; empty if it depends."""
+    nothing = np.empty(0, dtype=np.int64)
     costs = add(graph.table(leader, node), graph.costs_of(node)[None, :])
     allowed = is_allowed(costs)
     if not allowed.any(axis=1).all():
-        return  # `forbid` comes first
+        return nothing  # `forbid` comes first
     wanted = costs == costs.min(axis=1)[:, None]
     for usage in usage_by_time(graph.node_terms[node]):
         held = np.where(allowed, usage[None, :], _BLOCKED)
         wanted &= held == held.min(axis=1)[:, None]
         if not wanted.any(axis=1).all():
-            return
-    graph.merge(node, leader, wanted.argmax(axis=1).astype(np.int64))
+            return nothing
+    return wanted.argmax(axis=1).astype(np.int64)
 
 
 def drop_dominated(graph: ChoiceGraph, node: int) -> None:
