@@ -345,9 +345,9 @@ class ChoiceGraph:
                 for term in self.terms_between(node, other)
             ]
             self.drop_pair(node, other)
-            self._sum_many_terms(other)
+            self.sum_many_terms(other)
         self.undo.append(Fixed(node, int(self.surviving[node][0])))
-        self._forget(node)
+        self.forget(node)
 
     def merge(self, node: int, leader: int, partner: IntArray) -> None:
         """Lets `node` take choice ``partner[choice of leader]``, and takes it out."""
@@ -389,8 +389,8 @@ class ChoiceGraph:
             by_original = np.full(num_original, -1, dtype=np.int64)
             by_original[surviving] = follows
         self.undo.append(Merged(node, leader, by_original))
-        self._forget(node)
-        self._sum_many_terms(leader)
+        self.forget(node)
+        self.sum_many_terms(leader)
 
     def shift_to_constant(self) -> None:
         """Moves each node's least cost into the constant, so that costs are non-negative."""
@@ -402,7 +402,7 @@ class ChoiceGraph:
                 self.node_costs[node] = self.cache.intern(shifted)
                 self.constant += least
 
-    def _sum_many_terms(self, node: int) -> None:
+    def sum_many_terms(self, node: int) -> None:
         """Keeps the number of terms at the number of times something changes, within a factor."""
         if len(self.node_terms[node]) >= self.sum_terms_from.get(node, _MANY_TERMS):
             self.node_terms[node] = [
@@ -426,7 +426,8 @@ class ChoiceGraph:
         around.sort()
         return (id(self.costs_of(node)), _described(self.node_terms[node]), *around)
 
-    def _forget(self, node: int) -> None:
+    def forget(self, node: int) -> None:
+        """Takes a node out; its pairs are gone already or about to go."""
         self.node_costs[node] = None
         self.node_terms[node] = []
         self.dirty.discard(node)

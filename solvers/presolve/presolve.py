@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from solvers.memory_rows import compress_memory
+from solvers.presolve.equals import merge_equals
 from solvers.presolve.graph import ChoiceGraph, Fixed, Merged, TableCache, Term, holds_any
-from solvers.presolve.rules import ALL_RULES, Rule
+from solvers.presolve.rules import ALL_RULES, LONG_RULES, Rule, merge_forced
 from solvers.problem import Edge, EdgeMemory, IntArray, NodeMemory, Problem
 
 _NODES_BETWEEN_LOOKS = 64
@@ -88,17 +89,37 @@ def presolve(
         problem = replace(problem, node_memory=(), edge_memory=(), memory_limit=None)
     compressed, row_times = compress_memory(problem)
     graph = ChoiceGraph.from_problem(compressed)
-    while graph.dirty and not graph.is_infeasible and not is_over():
-        dirty, graph.dirty = sorted(graph.dirty), set()
-        for count, node in enumerate(dirty):
-            if count % _NODES_BETWEEN_LOOKS == 0 and is_over():
-                break
-            for rule in rules:
-                if graph.node_costs[node] is None or graph.is_infeasible:
-                    break
-                rule(graph, node)
+    if merge_forced in rules:
+        merge_equals(graph)
+    _apply(graph, rules, is_over)
     graph.shift_to_constant()
     return _presolved(graph, compressed, row_times)
+
+
+def _apply(graph: ChoiceGraph, rules: Sequence[Rule], is_over: Callable[[], bool]) -> None:
+    """Applies rules until none finds anything; those that take long once the others are done."""
+    quick = [rule for rule in rules if rule not in LONG_RULES]
+    long = [rule for rule in rules if rule in LONG_RULES]
+    seen: set[int] = set()
+    while graph.dirty and not graph.is_infeasible and not is_over():
+        dirty, graph.dirty = sorted(graph.dirty), set()
+        _visit(graph, dirty, quick, is_over)
+        seen.update(dirty)
+        if not graph.dirty:
+            _visit(graph, sorted(seen), long, is_over)
+            seen.clear()
+
+
+def _visit(
+    graph: ChoiceGraph, nodes: list[int], rules: list[Rule], is_over: Callable[[], bool]
+) -> None:
+    for count, node in enumerate(nodes):
+        if count % _NODES_BETWEEN_LOOKS == 0 and is_over():
+            return
+        for rule in rules:
+            if graph.node_costs[node] is None or graph.is_infeasible:
+                break
+            rule(graph, node)
 
 
 def _presolved(graph: ChoiceGraph, source: Problem, row_times: tuple[int, ...]) -> Presolved:

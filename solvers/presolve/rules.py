@@ -96,7 +96,8 @@ def merge_forced(graph: ChoiceGraph, node: int) -> None:
         degree = len(graph.neighbours[other])
         if does_grow and degree > MOST_PARTNERS_TO_MOVE:
             continue
-        if not does_grow and degree > len(graph.neighbours[node]) and _is_onto(partner):
+        is_later = not does_grow and degree > len(graph.neighbours[node])
+        if is_later and graph.cache.compute(_met_twice, partner).size == 0:
             continue  # The other end merges into this one's place when its turn comes.
         graph.merge(other, node, partner)
 
@@ -109,8 +110,9 @@ def _only_partner(table: IntArray, is_turned: bool) -> IntArray:
     return np.empty(0, dtype=np.int64)
 
 
-def _is_onto(partner: IntArray) -> bool:
-    return len(np.unique(partner)) == len(partner)
+def _met_twice(partner: IntArray) -> IntArray:
+    """Returns int64[choices that are the partner of more than one]."""
+    return np.flatnonzero(np.bincount(partner) > 1)
 
 
 def merge_leaf(graph: ChoiceGraph, node: int) -> None:
@@ -166,15 +168,20 @@ def _undominated(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
     others = sorted(graph.neighbours[node])
     at_least = {other: _cached_least_excess(graph, node, other) for other in others}
     total = costs[:, None] - costs[None, :]  # [p, s]: what p costs more than s, at least
-    for part in at_least.values():
-        total = np.minimum(total + part, _BLOCKED)
-        total[total >= FORBIDDEN_FROM] = _BLOCKED
+    for k, part in enumerate(at_least.values()):
+        total += part
+        if k % 2:  # three numbers of this size still fit 64 bits
+            np.minimum(total, _BLOCKED, out=total)
+    total[total >= FORBIDDEN_FROM] = _BLOCKED
     np.fill_diagonal(total, _BLOCKED)
     if total.min() > 0:
         return all_kept
-    for usage in usage_by_time(graph.node_terms[node]):
-        total[usage[:, None] > usage[None, :]] = _BLOCKED
     p, s = np.nonzero(total <= 0)
+    for usage in usage_by_time(graph.node_terms[node]):
+        holds_no_more = usage[p] <= usage[s]
+        p, s = p[holds_no_more], s[holds_no_more]
+        if not p.size:
+            return all_kept
     excess = total[p, s]
     for other in others:  # One by one, the least each may add is replaced by what it adds.
         if not p.size:
@@ -242,3 +249,6 @@ STRUCTURAL_RULES: tuple[Rule, ...] = (forbid, decompose, fix_single, merge_force
 """Those that look only at what is allowed and at the shape of tables: fast on any problem."""
 
 ALL_RULES: tuple[Rule, ...] = (*STRUCTURAL_RULES, merge_leaf, drop_dominated)
+
+LONG_RULES: tuple[Rule, ...] = (drop_dominated,)
+"""Those that compare every two choices: they wait until no other rule finds anything."""
