@@ -44,6 +44,12 @@ class IntegerLists:
     def __len__(self) -> int:
         return len(self.values if self.ends is None else self.ends)
 
+    def lengths(self) -> list[int]:
+        """Returns how long the inner lists are; for a list of lists only."""
+        assert self.ends is not None
+        lengths: list[int] = np.diff(self.ends, prepend=0).tolist()
+        return lengths
+
     def rows(self) -> list[IntArray]:
         """Returns the inner lists; for a list of lists only."""
         assert self.ends is not None

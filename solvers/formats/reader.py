@@ -62,17 +62,17 @@ class Reader:
             self.refuse(path, f"is {kind_of(listed)}, expected a list of integers")
         return self._array(path, [listed])
 
-    def pairs(self, path: str, listed: Sequence[object] | IntegerLists) -> IntArray:
+    def pairs(self, path: str, listed: Sequence[Any] | IntegerLists) -> IntArray:
         """Returns int64[entries, 2] from a list of pairs."""
         if isinstance(listed, IntegerLists):
-            if listed.ends is not None and bool((np.diff(listed.ends, prepend=0) == 2).all()):
+            if listed.ends is not None and set(listed.lengths()) <= {2}:
                 return listed.values.reshape(-1, 2)
             listed = listed.listed()
         self._check_lists(path, listed)
-        if any(len(pair) != 2 for pair in listed):  # type: ignore[arg-type]
+        if any(len(pair) != 2 for pair in listed):
             for i, pair in enumerate(listed):
-                if len(pair) != 2:  # type: ignore[arg-type]
-                    self.refuse(f"{path}[{i}]", f"has {len(pair)} entries, expected 2")  # type: ignore[arg-type]
+                if len(pair) != 2:
+                    self.refuse(f"{path}[{i}]", f"has {len(pair)} entries, expected 2")
         return self._array(path, listed, has_rows=True).reshape(-1, 2)
 
     def rows(
@@ -91,7 +91,7 @@ class Reader:
         if isinstance(listed, IntegerLists) and listed.ends is None:
             listed = listed.listed()
         if isinstance(listed, IntegerLists):
-            found = np.diff(listed.ends, prepend=0).tolist()  # type: ignore[arg-type]
+            found = listed.lengths()
         else:
             self._check_lists(path, listed)
             found = [len(row) for row in listed]  # type: ignore[arg-type]

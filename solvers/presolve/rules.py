@@ -63,7 +63,8 @@ def decompose(graph: ChoiceGraph, node: int) -> None:
 
 
 def _first_row(table: IntArray) -> IntArray:
-    return table[0]
+    row: IntArray = table[0]
+    return row
 
 
 def _row_term_if_decomposable(table: IntArray) -> IntArray:
@@ -144,7 +145,7 @@ def _wanted_at_leaf(graph: ChoiceGraph, node: int, leader: int) -> IntArray:
         wanted &= held == held.min(axis=1)[:, None]
         if not wanted.any(axis=1).all():
             return nothing
-    return wanted.argmax(axis=1).astype(np.int64)
+    return np.asarray(wanted.argmax(axis=1), dtype=np.int64)
 
 
 def drop_dominated(graph: ChoiceGraph, node: int) -> None:

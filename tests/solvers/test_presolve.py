@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem, evaluate, verify_problem
 from solvers.backends.brute_force import BruteForce
@@ -101,6 +102,53 @@ def test_reducing_restored_choices_gives_them_back(problem: Problem) -> None:
     if not reduced.is_infeasible:
         choices = tuple(len(costs) - 1 for costs in reduced.problem.node_costs)
         assert reduced.reduce(reduced.restore(choices)) == choices
+
+
+@st.composite
+def problems_with_equals(draw: st.DrawFn) -> Problem:
+    """Random problems with many more edges whose choices follow one to one, also round cycles."""
+    problem = draw(small_problems())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes = [len(costs) for costs in problem.node_costs]
+    edges = list(problem.edges)
+    for u, v in itertools.permutations(range(len(sizes)), 2):
+        if sizes[u] == sizes[v] and rng.random() < 0.3:
+            costs = np.full((sizes[u], sizes[v]), FORBIDDEN, dtype=np.int64)
+            partner = np.arange(sizes[u]) if rng.random() < 0.5 else rng.permutation(sizes[u])
+            costs[np.arange(sizes[u]), partner] = rng.integers(0, 3, sizes[u])
+            edges.append(Edge(u, v, costs))
+    return replace(problem, edges=tuple(edges))
+
+
+@settings(max_examples=200, deadline=None)
+@given(problem=problems_with_equals())
+def test_merging_equals_keeps_the_optimum(problem: Problem) -> None:
+    assert_same_optimum(problem, presolve(problem, rules=(merge_forced,)))
+    assert_same_optimum(problem, reduce_fully(problem))
+
+
+def test_equals_become_one_node_that_pays_and_holds_for_all() -> None:
+    swapped = np.array([[FORBIDDEN, 1], [0, FORBIDDEN]])
+    problem = Problem(
+        (ints(1, 2), ints(30, 40), ints(500, 600)),
+        (Edge(0, 1, swapped), Edge(2, 1, swapped)),
+        (NodeMemory(0, 0, 2, ints(1, 2)), NodeMemory(2, 0, 2, ints(5, 0))),
+        memory_limit=4,
+    )
+    small = presolve(problem, rules=(merge_forced,))
+    assert small.nodes == (1,)  # the one with the most neighbours
+    assert small.constant == 40 + (1 + 1) + (500 + 1)
+    assert small.problem.node_costs[0].tolist() == [30 + 2 + 600 - small.constant, 0]
+    assert small.problem.node_memory[0].usage.tolist() == [2 + 0, 1 + 5]
+    assert small.restore((0,)) == (1, 0, 1)
+    assert small.restore((1,)) == (0, 1, 0)
+
+
+def test_equals_that_disagree_round_a_cycle_are_forbidden() -> None:
+    same = np.array([[0, FORBIDDEN], [FORBIDDEN, 0]])
+    other = np.array([[FORBIDDEN, 0], [0, FORBIDDEN]])
+    problem = Problem((ints(0, 0),) * 3, (Edge(0, 1, same), Edge(1, 2, same), Edge(0, 2, other)))
+    assert presolve(problem, rules=(merge_forced, forbid)).is_infeasible
 
 
 def test_forbid_removes_a_choice_without_partner_and_then_those_that_needed_it() -> None:
