@@ -118,6 +118,22 @@ class Result:
         """How far `cost` may be above the best, as a fraction of `cost`; inf without choices."""
         return relative_gap(self.cost, self.lower_bound)
 
+    @property
+    def advice(self) -> str:
+        """What the user should do next, with the smallest peak found as a figure."""
+        if self.least_peak is not None:
+            return self.status.advice.replace("least_peak", str(self.least_peak))
+        if self.status is Status.NO_SOLUTION:
+            return "Nothing allowed was found and nothing was proven: raise the time limit."
+        if self.status is not Status.INFEASIBLE:
+            return self.status.advice
+        if self.least_peak_bound:
+            return (
+                f"No choices are allowed: every peak is at least {self.least_peak_bound}; raise "
+                "the memory limit, or offer choices that hold less."
+            )
+        return "No choices are allowed: forbidden costs leave none; drop some of them."
+
 
 def relative_gap(cost: int | None, lower_bound: int) -> float:
     """Returns ``(cost - lower_bound) / cost``, 0 where they meet and inf without a cost."""

@@ -91,7 +91,7 @@ def solve_command(instance: Path, timeout: float, seed: int, gap: float, solver:
         result = _solve(instance, started, timeout - ending, seed, gap, solver, stop)
     click.echo(_summary(result), err=True)
     if result.choices is None:
-        click.echo(f"error: {result.status.advice}", err=True)
+        click.echo(f"error: {result.advice}", err=True)
         _end(EXIT_NO_SOLUTION)
         sys.exit(EXIT_NO_SOLUTION)
     click.echo(str(list(result.choices)))

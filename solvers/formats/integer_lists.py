@@ -7,6 +7,7 @@ wrong with it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from dataclasses import dataclass
@@ -88,9 +89,10 @@ def loads(text: bytes) -> Any:
         lists.append(IntegerLists(values[first_value : place[_VALUES]], own_ends))
         first_value, first_end = place[_VALUES], place[_ENDS]
     pieces.append(text[at:])
-    if not lists:
-        return json.loads(text)
-    return _joined(pieces, lists)
+    if lists:
+        with contextlib.suppress(ValueError):
+            return _joined(pieces, lists)
+    return json.loads(text)  # where it is no JSON, the place named is that in the text
 
 
 def _joined(pieces: list[bytes], lists: list[IntegerLists]) -> Any:

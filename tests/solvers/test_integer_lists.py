@@ -58,9 +58,11 @@ def test_damaged_text_is_refused_where_json_refuses_it(data: st.DataObject) -> N
     text += json.dumps({"a": [1] * 40}).encode()[at + 1 :] if data.draw(st.booleans()) else b""
     try:
         expected = json.loads(text)
-    except ValueError:
-        with pytest.raises(NOT_JSON):
+    except ValueError as error:
+        expected_error = error
+        with pytest.raises(NOT_JSON) as refused:
             loads(text)
+        assert str(refused.value) == str(expected_error)
     else:
         assert listed(loads(text)) == expected
 

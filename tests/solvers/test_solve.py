@@ -55,7 +55,47 @@ def test_an_infeasible_limit_tells_the_least_peak_when_and_who_reaches_it() -> N
     assert (result.least_peak, result.least_peak_time) == (57, 4)
     assert result.least_peak_choices == (1, 0)
     assert 30 < result.least_peak_bound <= 57
-    assert result.status.advice.startswith("No choices are allowed: raise the memory limit")
+    assert result.advice == (
+        "No choices are allowed: raise the memory limit to at least 57, offer choices that hold "
+        "less, or drop forbidden costs."
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "advice"),
+    [
+        (
+            Result(status=Status.INFEASIBLE, choices=None, cost=None, lower_bound=0),
+            "No choices are allowed: forbidden costs leave none; drop some of them.",
+        ),
+        (
+            Result(
+                status=Status.INFEASIBLE,
+                choices=None,
+                cost=None,
+                lower_bound=0,
+                least_peak_bound=9,
+            ),
+            "No choices are allowed: every peak is at least 9; raise the memory limit, or offer "
+            "choices that hold less.",
+        ),
+        (
+            Result(status=Status.NO_SOLUTION, choices=None, cost=None, lower_bound=0),
+            "Nothing allowed was found and nothing was proven: raise the time limit.",
+        ),
+        (
+            Result(status=Status.NO_SOLUTION, choices=None, cost=None, lower_bound=0, least_peak=7),
+            "Nothing allowed was found and nothing was proven: raise the time limit, or raise the "
+            "memory limit to 7, which some choices reach.",
+        ),
+        (
+            Result(status=Status.OPTIMAL, choices=(0,), cost=1, lower_bound=1),
+            "Nothing costs less; use the choices as they are.",
+        ),
+    ],
+)
+def test_advice_says_what_is_known_of_this_solve(result: Result, advice: str) -> None:
+    assert result.advice == advice
 
 
 def test_forbidden_costs_and_the_limit_together_leave_the_least_peak_known() -> None:
