@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from autoshard.apply.hlo_text import HloModule, Instruction, parse_hlo
+from autoshard.apply.hlo_trip_counts import known_trip_count
 from autoshard.apply.replica_groups import crossed_axes, is_ring_shift, parse_groups
 from autoshard.sharding import AxisRef, Mesh, spanned_axes
 from autoshard.verification.collective_comparison import (
@@ -48,13 +49,10 @@ __all__ = [
     "CompiledCollective",
     "CompiledProgram",
     "compare_collectives",
-    "known_trip_count",
     "read_collectives",
     "read_compiled",
     "read_module_collectives",
 ]
-
-_KNOWN_TRIP_COUNT = re.compile(r'"?known_trip_count"?\s*:\s*\{\s*"?n"?\s*:\s*"?(\d+)"?')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,25 +330,3 @@ def _names(axes: tuple[AxisRef, ...] | None) -> tuple[str, ...] | None:
 
 def _axis_name(axis: AxisRef) -> str:
     return axis.name if axis.size is None else f"{axis.name}:({axis.pre_size}){axis.size}"
-
-
-def known_trip_count(module: HloModule, loop: Instruction) -> int | None:
-    """What the compiler noted, else the bound of a condition that counts up from 0."""
-    known = _KNOWN_TRIP_COUNT.search(loop.attributes)
-    if known is not None:
-        return int(known[1])
-    condition = next((name for key, name in loop.called() if key == "condition"), "")
-    instructions = [*_with_called(module, condition)]
-    compares = [i for i in instructions if i.opcode == "compare"]
-    bounds = [i for i in instructions if i.opcode == "constant" and "[]" in i.type_text]
-    if len(compares) != 1 or len(bounds) != 1 or "direction=LT" not in compares[0].attributes:
-        return None
-    value = bounds[0].operands[0]
-    return int(value) if value.isdigit() else None
-
-
-def _with_called(module: HloModule, computation: str) -> Iterator[Instruction]:
-    for instruction in module.computations.get(computation, {}).values():
-        yield instruction
-        for _, name in instruction.called():
-            yield from _with_called(module, name)

@@ -17,10 +17,10 @@ from autoshard.apply.compiled import (
     carried_collectives,
     collectives_inside,
     is_async_start,
-    known_trip_count,
     own_collective,
 )
 from autoshard.apply.hlo_text import HloModule, Instruction
+from autoshard.apply.hlo_trip_counts import known_trip_count
 from autoshard.sharding import Mesh
 from autoshard.verification.collective_comparison import CompiledCollective
 

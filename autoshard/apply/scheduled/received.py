@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from autoshard.apply.compiled import known_trip_count
 from autoshard.apply.hlo_text import HloModule, Instruction, parse_hlo
+from autoshard.apply.hlo_trip_counts import known_trip_count
 from autoshard.apply.replica_groups import parse_groups
 from autoshard.errors import InputError
 
