@@ -6,7 +6,8 @@ for jaxlib 0.10.2 on CPU; `experiments/fidelity.py` measures them again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -220,10 +221,38 @@ _RUN_BESIDE = {
 def loops_over_scattered_sums(backend: str) -> bool:
     """Whether the compiler makes a ring of a product whose sums are scattered.
 
-    That of TPUs does (a windowed einsum), of large sums. Gathers that a plan asks for it leaves
-    alone, as each is pinned at its product.
+    One for TPUs does (a windowed einsum), where the product takes long enough. Gathers that a plan
+    asks for it leaves alone, as each is pinned at its product.
     """
     return backend == "tpu"
+
+
+# Elements that a product sums on each device for every byte of an element of its result, above
+# which its scattered sum becomes a windowed einsum: the product then takes as long as the sending.
+# Seen with libtpu 0.0.42 for v5e and v5p: in groups of 8, which send both ways round, 640 elements
+# of a bfloat16 product are enough and 512 are not (float32: not 1024, but 8192); in groups of 4,
+# 1280 and not 1024. Groups of 2 never are, nor those of 2 x 2 chips of a v5p; all chips of a v5p
+# 2 x 2 x 2 and of a v5e 4 x 4 are.
+_SUMMED_PER_BYTE = 512
+_BOTH_WAYS_FROM = 8
+
+
+def windows_scattered_sum(
+    machine: Hardware, links: Sequence[int], summed: float, bits: int
+) -> bool:
+    """Whether a scattered sum is long enough in the making for a windowed einsum.
+
+    Args:
+        machine: Whose compiler it is.
+        links: Devices of its group along each physical dimension that it spans.
+        summed: Elements that the product sums on each device.
+        bits: Of an element of its result.
+    """
+    size = math.prod(links)
+    if size < 4 or (machine.name == "tpu-v5p" and tuple(links) == (2, 2)):
+        return False
+    ways = 2 if size >= _BOTH_WAYS_FROM else 1
+    return summed > _SUMMED_PER_BYTE * bits / 8 / ways
 
 
 def runs_beside(machine: Hardware, kind: str) -> bool:

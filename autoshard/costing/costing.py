@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import rearranges_exchanges, widened_bits
+from autoshard.backend_habits import (
+    loops_over_scattered_sums,
+    rearranges_exchanges,
+    widened_bits,
+    windows_scattered_sum,
+)
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.local_products import local_products
@@ -431,6 +436,17 @@ class Costing:
         machine = self.model.hardware
         op_class = op.op_class
         return sums_of(machine, self.parts, op_class, candidate, made.shape, made.bits, links)
+
+    def is_windowed(self, op: Op, candidate: Candidate, made: Value) -> bool:
+        """Whether the compiler may make a windowed einsum of a product and its scattered sum."""
+        if not candidate.scattered or candidate.reduced or op.rule is None:
+            return False
+        machine = self.model.hardware
+        if op.name != "dot_general" or not loops_over_scattered_sums(machine.backend):
+            return False
+        _, _, summed = local_products(self.parts, op.rule, (candidate,), op.name)
+        links = self._links(candidate.scattered)
+        return windows_scattered_sum(machine, links, float(summed[0]), made.bits)
 
     def _links(self, parts: Parts) -> tuple[int, ...]:
         """Devices of a group along each physical dimension that it spans."""

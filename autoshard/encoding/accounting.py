@@ -121,6 +121,7 @@ def _predicted(
     parts: Parts,
     bytes_per_device: int,
     count: float,
+    is_windowed: bool = False,
 ) -> PredictedCollective:
     axes = costing.axis_parts(parts)
     return PredictedCollective(
@@ -130,6 +131,7 @@ def _predicted(
         bytes_per_device=bytes_per_device,
         count=count,
         op=_op_text(op),
+        is_windowed=is_windowed,
     )
 
 
@@ -164,7 +166,9 @@ def _reductions(
         return
     if not (candidate.reduced or candidate.scattered):
         return
-    sums = costing.sums_of(op, candidate, encoded.graph.values[op.results[0]])
+    made = encoded.graph.values[op.results[0]]
+    sums = costing.sums_of(op, candidate, made)
+    is_windowed = costing.is_windowed(op, candidate, made)
     for value in op.results:
         for one in sums:
             yield _predicted(
@@ -175,6 +179,7 @@ def _reductions(
                 parts=one.parts,
                 bytes_per_device=encoded.graph.values[value].num_bytes // one.pieces,
                 count=op.repeat / candidate.runs_per_sum,
+                is_windowed=is_windowed,
             )
 
 

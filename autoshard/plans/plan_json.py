@@ -55,6 +55,7 @@ _ADDED_LATER = frozenset(
         "PlanData.mesh_search",
         "PlanData.overlapped_seconds",
         "PlanData.places",
+        "PredictedCollective.is_windowed",
         "SolverFacts.overlap",
     }
 )

@@ -124,7 +124,9 @@ def test_a_loop_that_counts_in_no_known_way_tells_nothing(changed: dict[str, str
 @pytest.mark.parametrize("unroll", [1, 2, 4])
 def test_a_compiled_loop_is_counted_without_the_compilers_note(unroll: int) -> None:
     def scanned(x: jax.Array) -> jax.Array:
-        return jax.lax.scan(lambda c, _: (jnp.tanh(c), None), x, length=12, unroll=unroll)[0]
+        carried: jax.Array
+        carried, _ = jax.lax.scan(lambda c, _: (jnp.tanh(c), None), x, length=12, unroll=unroll)
+        return carried
 
     x = jax.ShapeDtypeStruct((8,), jnp.float32)
     text = jax.jit(scanned).lower(x).compile().as_text()

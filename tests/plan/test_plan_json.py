@@ -40,6 +40,16 @@ def test_a_plan_comes_back_from_its_text(plan: PlanData) -> None:
     assert dump_plan(parse_plan(text)) == text
 
 
+def test_a_file_from_before_windowed_einsums_is_read_without_any() -> None:
+    def older(members: dict[str, Any]) -> None:
+        for collective in members["collectives"]:
+            del collective["is_windowed"]
+
+    found = parse_plan(edited(older)).collectives
+    assert len(found) == len(gpt_plan().collectives) > 0
+    assert not any(collective.is_windowed for collective in found)
+
+
 def test_a_plan_that_was_not_found_comes_back_with_its_infinite_gap() -> None:
     plan = plan_that_does_not_fit()
     assert plan.solver.gap == math.inf

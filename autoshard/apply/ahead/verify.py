@@ -171,7 +171,7 @@ def verify_plan(
         if found is not None:
             status, culprits, untried = PARTLY, found.culprits, found.untried
     machine = _prices_for(data, target, prices)
-    made = _Made.of(compiles.last, data, machine)
+    made = _Made.of(compiles.last, data, machine, options.windowed_einsum)
     return Verification(
         function=data.function,
         mesh=format_mesh(data.mesh),
@@ -204,7 +204,12 @@ class _Made:
     notes: tuple[str, ...] = ()
 
     @staticmethod
-    def of(compiled: CompiledAhead | None, data: PlanData, prices: CompiledPrices | None) -> _Made:
+    def of(
+        compiled: CompiledAhead | None,
+        data: PlanData,
+        prices: CompiledPrices | None,
+        windowed_einsum: bool,
+    ) -> _Made:
         if compiled is None:
             return _Made(
                 comparison=compare_collectives(data.collectives, ()), memory=None, time=None
@@ -213,7 +218,9 @@ class _Made:
         mesh = Mesh(data.mesh.axes)  # a program numbers its devices in the order of the mesh
         collectives = tuple(read_module_collectives(module, mesh))
         return _Made(
-            comparison=compare_collectives(data.collectives, collectives),
+            comparison=compare_collectives(
+                data.collectives, collectives, windowed_einsum=windowed_einsum
+            ),
             memory=_memory(data, compiled),
             time=_time(module, mesh, data, prices),
             notes=tuple(_reading_notes(collectives)),
