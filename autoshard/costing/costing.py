@@ -22,8 +22,8 @@ from autoshard.backend_habits import (
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.local_products import local_products
-from autoshard.costing.sums import Sum, sums_of
-from autoshard.graph.buffers import Buffers
+from autoshard.costing.sums import Sum, made_order, sums_of
+from autoshard.graph.buffers import Buffers, consumers_of
 from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
@@ -80,6 +80,7 @@ class Costing:
     _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
     _group_sizes: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
     _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
+    _readers: tuple[Graph, list[list[int]]] | None = None
     _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
 
     def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
@@ -418,7 +419,7 @@ class Costing:
             if made is None or candidate.streamed is not None:
                 continue
             if candidate.reduced or candidate.scattered:
-                sums = self.sums_of(op, candidate, made)
+                sums = self.sums_of(graph, op, candidate)
                 key = tuple((one.kind, one.parts) for one in sums)
                 groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
         for key, found in groups.items():
@@ -430,12 +431,25 @@ class Costing:
             seconds[members] = spent / [candidates[i].runs_per_sum for i in members]
         return seconds
 
-    def sums_of(self, op: Op, candidate: Candidate, made: Value) -> tuple[Sum, ...]:
-        """The collectives that sum what a candidate leaves partial of its (first) result."""
-        links = self._links(candidate.scattered) if candidate.scattered else ()
-        machine = self.model.hardware
-        op_class = op.op_class
-        return sums_of(machine, self.parts, op_class, candidate, made.shape, made.bits, links)
+    def sums_of(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Sum, ...]:
+        """The collectives that sum what a candidate leaves partial of an op's (first) result."""
+        made = graph.values[op.results[0]]
+        return sums_of(
+            self.model.hardware,
+            self.parts,
+            op.op_class,
+            candidate,
+            made.shape,
+            made.bits,
+            self._links(candidate.scattered) if candidate.scattered else (),
+            made_order(graph, op, self._readers_of(graph)[made.index]),
+        )
+
+    def _readers_of(self, graph: Graph) -> list[list[int]]:
+        """Per value, the ops that read it; of one program at a time."""
+        if self._readers is None or self._readers[0] is not graph:
+            self._readers = (graph, consumers_of(graph))
+        return self._readers[1]
 
     def is_windowed(self, op: Op, candidate: Candidate, made: Value) -> bool:
         """Whether the compiler may make a windowed einsum of a product and its scattered sum."""

@@ -167,7 +167,7 @@ def _reductions(
     if not (candidate.reduced or candidate.scattered):
         return
     made = encoded.graph.values[op.results[0]]
-    sums = costing.sums_of(op, candidate, made)
+    sums = costing.sums_of(encoded.graph, op, candidate)
     is_windowed = costing.is_windowed(op, candidate, made)
     for value in op.results:
         for one in sums:

@@ -250,8 +250,8 @@ class _Builder:
             return [found.message.kind for found in sent]
         if not (candidate.reduced or candidate.scattered):
             return []
-        made = self.encoded.graph.values[op.results[0]]
-        return [one.kind for one in self.costing.sums_of(op, candidate, made)]
+        graph = self.encoded.graph
+        return [one.kind for one in self.costing.sums_of(graph, op, candidate)]
 
     def _task(
         self,

@@ -307,6 +307,34 @@ def test_what_other_ops_sum_is_reduced_at_once_unless_all_of_it_is_scattered(
     assert (one.kind, one.parts, one.pieces) == ("all-reduce", (0, 1), 1)
 
 
+@pytest.mark.parametrize(("is_turned", "scattered_dim"), [(False, 0), (True, 1)])
+def test_a_product_that_is_transposed_is_scattered_as_its_transpose_lies(
+    is_turned: bool, scattered_dim: int
+) -> None:
+    program = Program()
+    x, y = program.argument(1024, 65536), program.argument(65536, 1024)
+    made = program.matmul(x, y)
+    turned = Rule((1024, 1024), (((0,), (1,)),), (((1,), (0,)),))
+    if is_turned:
+        program.compute("transpose", (made,), [(1024, 1024)], turned, OpClass.COPY)
+    graph, parts = program.graph(), parts_of("x=8")
+    costing = Costing(cost_model_for(get_hardware("tpu-v5e"), parts), parts)
+    op = next(op for op in graph.ops if op.name == "dot_general")
+    graph = replace(
+        graph,
+        values=tuple(
+            replace(v, dtype="bf16", bits=16) if v.index == made else v for v in graph.values
+        ),
+    )
+    assert op.rule is not None
+    kinds_by_dim = {
+        candidate.results[0].index((0,)): costing.sums_of(graph, op, candidate)[0].kind
+        for candidate in CandidateMaker(parts).of_rule(op.rule)
+        if candidate.scattered
+    }
+    assert kinds_by_dim == {scattered_dim: "reduce-scatter", 1 - scattered_dim: "all-reduce"}
+
+
 def test_a_sum_that_a_tpu_does_not_scatter_costs_as_much_as_one_that_stays_whole() -> None:
     program = Program()
     graph = program.graph(program.sum(program.argument(128, 1024, 8)))
@@ -343,7 +371,6 @@ def test_a_group_over_the_whole_of_a_square_slice_does_not_scatter() -> None:
     program = Program()
     graph = program.graph(program.sum(program.argument(512, 1024, 16)))
     op = next(op for op in graph.ops if op.name == "reduce")
-    made = graph.values[op.results[0]]
     kinds_by_mesh = {}
     for mesh in ("x=2,y=4", "x=4,y=4"):
         parts = parts_of(mesh)
@@ -354,5 +381,5 @@ def test_a_group_over_the_whole_of_a_square_slice_does_not_scatter() -> None:
             for c in CandidateMaker(parts).of_rule(rule)
             if c.operands == (((), (), (0, 1)),) and c.results == (((0, 1), ()),)
         )
-        kinds_by_mesh[mesh] = [one.kind for one in costing.sums_of(op, candidate, made)]
+        kinds_by_mesh[mesh] = [one.kind for one in costing.sums_of(graph, op, candidate)]
     assert kinds_by_mesh == {"x=2,y=4": ["reduce-scatter"], "x=4,y=4": ["all-reduce"]}

@@ -211,6 +211,28 @@ def test_the_gradient_of_a_table_is_scattered_not_its_updates_gathered() -> None
 
 
 @needs_tpu
+@pytest.mark.parametrize("cut", [P("data"), P(None, "data")], ids=["rows", "columns"])
+def test_a_transposed_product_is_scattered_as_its_transpose_lies(cut: P) -> None:
+    def gradient(x: jax.Array, y: jax.Array) -> Any:
+        return jax.lax.dot_general(y, x, (((0,), (0,)), ((), ()))).T
+
+    operand = jax.ShapeDtypeStruct((65536, 1024), BF16)
+    plan = autoshard.optimize(
+        gradient,
+        operand,
+        operand,
+        mesh="data=8",
+        hardware="tpu-v5e",
+        in_shardings=(P("data"), P("data")),
+        out_shardings=cut,
+        baselines=False,
+    )
+    rows = plan.verify("v5e:2x4", windowed_einsum=False).collectives
+    assert "reduce-scatter" in {row.kind for row in rows}
+    assert [row.predicted_bytes for row in rows] == [row.compiled_bytes for row in rows]
+
+
+@needs_tpu
 def test_what_is_added_to_a_scatter_does_not_change_where_it_scatters() -> None:
     def add_up(x: jax.Array, rows: jax.Array, updates: jax.Array) -> Any:
         return x + jnp.zeros_like(x).at[rows].add(updates)
