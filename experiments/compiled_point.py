@@ -151,6 +151,7 @@ def figures(found: Verification) -> dict[str, Any]:
             "predicted_seconds": found.time.predicted_seconds,
             "compiled_compute": found.time.compute_seconds,
             "compiled_link": found.time.link_seconds,
+            "at_memory_speed_seconds": found.time.at_memory_speed_seconds + found.time.link_seconds,
             "compiled_seconds": found.time.compiled_seconds,
             "overlapped_seconds": found.time.overlapped_seconds,
         }

@@ -86,6 +86,11 @@ def _totals(found: Verification) -> RenderableType:
         time = found.time
         rows += [
             _seconds("compute", time.predicted_compute_seconds, time.compute_seconds),
+            _seconds(
+                "compute at memory speed",
+                time.predicted_compute_seconds,
+                time.at_memory_speed_seconds,
+            ),
             _seconds("links", time.predicted_link_seconds, time.link_seconds),
             _seconds("step, nothing overlapped", time.predicted_seconds, time.compiled_seconds),
             ("step, overlapped", "", format_seconds(time.overlapped_seconds), ""),

@@ -67,6 +67,8 @@ class TimeCheck:
         predicted_compute_seconds: Of the plan.
         predicted_link_seconds: Of the plan's collectives.
         compute_seconds: The compiler's cycles over the clock.
+        at_memory_speed_seconds: Likewise, but of work element by element no more than device memory
+            takes to read and write it.
         link_seconds: The compiled collectives on the links of the machine.
         overlapped_seconds: Both together where asynchronous collectives run beside the work that
             the compiler scheduled between their start and their end.
@@ -77,6 +79,7 @@ class TimeCheck:
     predicted_compute_seconds: float
     predicted_link_seconds: float
     compute_seconds: float
+    at_memory_speed_seconds: float
     link_seconds: float
     overlapped_seconds: float
     cycles: float

@@ -57,6 +57,7 @@ def verification(**fields: Any) -> Verification:
             predicted_compute_seconds=1e-3,
             predicted_link_seconds=1e-3,
             compute_seconds=2e-3,
+            at_memory_speed_seconds=1.5e-3,
             link_seconds=1e-3,
             overlapped_seconds=2.5e-3,
             cycles=3e6,
@@ -79,6 +80,7 @@ Predicted and compiled
   peak memory                   20.0 MB    25.0 MB      -20.0 %
   of which arguments            8.00 MB    8.00 MB
   compute                       1.00 ms    2.00 ms      -50.0 %
+  compute at memory speed       1.00 ms    1.50 ms      -33.3 %
   links                         1.00 ms    1.00 ms       +0.0 %
   step, nothing overlapped      2.00 ms    3.00 ms      -33.3 %
   step, overlapped                         2.50 ms

@@ -9,7 +9,7 @@ any other stops the work.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from autoshard.apply.compiled import (
@@ -27,6 +27,15 @@ from autoshard.verification.collective_comparison import CompiledCollective
 _CYCLES = re.compile(r'"estimated_cycles":\s*"?(\d+)')
 
 
+# What reads and writes each element once and computes little: device memory bounds it.
+_BY_ELEMENT = frozenset(
+    "abs add and bitcast broadcast clamp compare constant convert copy divide exponential"
+    " exponential-minus-one get-tuple-element iota log log-plus-one logistic maximum minimum"
+    " multiply negate not or parameter power remainder reshape rsqrt select sign sqrt subtract tanh"
+    " transpose tuple xor".split()
+)
+
+
 @dataclass(frozen=True, slots=True)
 class EstimatedSeconds:
     """What a program takes.
@@ -34,12 +43,15 @@ class EstimatedSeconds:
     Args:
         cycles: As the compiler estimates them, all runs.
         compute_seconds: The same over the clock.
+        at_memory_speed_seconds: Likewise, but of work element by element no more than device memory
+            takes to read and write it. The compiler's estimate is two to four times that.
         link_seconds: Of all collectives, one after another.
         overlapped_seconds: Of the two lanes together.
     """
 
     cycles: float
     compute_seconds: float
+    at_memory_speed_seconds: float
     link_seconds: float
     overlapped_seconds: float
 
@@ -49,6 +61,7 @@ def estimate_seconds(
     mesh: Mesh,
     link_seconds: Callable[[CompiledCollective], float],
     clock_hz: float,
+    bytes_per_second: float,
 ) -> EstimatedSeconds:
     """Add up a program as it is scheduled.
 
@@ -59,11 +72,13 @@ def estimate_seconds(
         mesh: That it was compiled for.
         link_seconds: Of one run of a collective.
         clock_hz: What cycles are counted in.
+        bytes_per_second: Of device memory.
     """
-    spent = _Schedule(module, mesh, link_seconds, clock_hz).run(module.entry)
+    spent = _Schedule(module, mesh, link_seconds, clock_hz, bytes_per_second).run(module.entry)
     return EstimatedSeconds(
         cycles=spent.cycles,
         compute_seconds=spent.cycles / clock_hz,
+        at_memory_speed_seconds=spent.capped / clock_hz,
         link_seconds=spent.link,
         overlapped_seconds=spent.both,
     )
@@ -72,14 +87,22 @@ def estimate_seconds(
 @dataclass(frozen=True, slots=True)
 class _Spent:
     cycles: float = 0.0
+    capped: float = 0.0
     link: float = 0.0
     both: float = 0.0
 
     def times(self, count: float) -> _Spent:
-        return _Spent(self.cycles * count, self.link * count, self.both * count)
+        return _Spent(
+            self.cycles * count, self.capped * count, self.link * count, self.both * count
+        )
 
     def plus(self, other: _Spent) -> _Spent:
-        return _Spent(self.cycles + other.cycles, self.link + other.link, self.both + other.both)
+        return _Spent(
+            self.cycles + other.cycles,
+            self.capped + other.capped,
+            self.link + other.link,
+            self.both + other.both,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +129,7 @@ class _Schedule:
     mesh: Mesh
     link_seconds: Callable[[CompiledCollective], float]
     clock_hz: float
+    bytes_per_second: float
     known: dict[str, _Spent] = field(default_factory=dict)
     underway: set[int] = field(default_factory=set)  # channels of fused collectives, loops too
 
@@ -119,19 +143,41 @@ class _Schedule:
     def _run(self, computation: str) -> _Spent:
         instructions = self.module.computations.get(computation, {})
         lanes = _Lanes()
-        cycles = link = 0.0
+        cycles = capped = link = 0.0
         for instruction in instructions.values():
             own = cycles_of(instruction)
             cycles += own
+            capped += self._capped(own, instruction, instructions)
             link += self._communicate(computation, instruction, lanes)
             lanes.work += own / self.clock_hz
             inner = self._inside(instruction)
             if inner is not None:
-                cycles, link = cycles + inner.cycles, link + inner.link
+                cycles, capped = cycles + inner.cycles, capped + inner.capped
+                link += inner.link
                 lanes.work += inner.both
                 if inner.link:
                     lanes.network = max(lanes.network, lanes.work)
-        return _Spent(cycles, link, max(lanes.work, lanes.network))
+        return _Spent(cycles, capped, link, max(lanes.work, lanes.network))
+
+    def _capped(
+        self, cycles: float, instruction: Instruction, beside: Mapping[str, Instruction]
+    ) -> float:
+        """Cycles of one instruction; of work by element at most those of its bytes."""
+        if not cycles or not self._is_by_element(instruction):
+            return cycles
+        operands = (beside[name].num_bytes for name in instruction.operands if name in beside)
+        num_bytes = instruction.num_bytes + sum(operands)
+        return min(cycles, num_bytes / self.bytes_per_second * self.clock_hz)
+
+    def _is_by_element(self, instruction: Instruction) -> bool:
+        if instruction.opcode != "fusion":
+            return instruction.opcode in _BY_ELEMENT
+        inside = [
+            found
+            for _, name in instruction.called()
+            for found in self.module.computations.get(name, {}).values()
+        ]
+        return all(self._is_by_element(found) for found in inside)
 
     def _communicate(self, computation: str, instruction: Instruction, lanes: _Lanes) -> float:
         """Enter what an instruction starts or waits for; seconds of what it starts."""

@@ -323,13 +323,15 @@ def _time(
 ) -> TimeCheck | None:
     if prices is None or prices.clock_hz is None:
         return None
-    spent = estimate_seconds(module, mesh, prices.link_seconds, prices.clock_hz)
+    memory = prices.model.hardware.memory.bytes_per_second
+    spent = estimate_seconds(module, mesh, prices.link_seconds, prices.clock_hz, memory)
     if spent.cycles == 0:
         return None
     return TimeCheck(
         predicted_compute_seconds=data.compute_seconds,
         predicted_link_seconds=data.communication_seconds,
         compute_seconds=spent.compute_seconds,
+        at_memory_speed_seconds=spent.at_memory_speed_seconds,
         link_seconds=spent.link_seconds,
         overlapped_seconds=spent.overlapped_seconds,
         cycles=spent.cycles,

@@ -90,7 +90,7 @@ def estimate(name: str, seconds: dict[str, float]) -> EstimatedSeconds:
     def price(collective: CompiledCollective) -> float:
         return seconds[collective.kind]
 
-    return estimate_seconds(module(name), MESH, price, 1e3)
+    return estimate_seconds(module(name), MESH, price, 1e3, 1e9)
 
 
 def test_an_asynchronous_gather_hides_behind_the_products_up_to_its_end() -> None:
@@ -109,3 +109,44 @@ def test_a_loop_multiplies_cycles_and_permutations_beside_them() -> None:
     assert found.overlapped_seconds == 9 * 20.0  # 15 of each 20 s in the loop are hidden
     short = estimate("tpu_windowed", {"collective-permute": 10.0})
     assert short.overlapped_seconds == 7 * 15.0 + 2 * 10.0
+
+
+def work(instruction: str, cycles: int) -> str:
+    """A program of one instruction over `f32[1024]`, 4096 bytes."""
+    config = f'backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
+    return f"""HloModule work, is_scheduled=true
+
+%doubled (p: f32[1024]) -> f32[1024] {{
+  %p = f32[1024]{{0}} parameter(0)
+  ROOT %sum = f32[1024]{{0}} add(%p, %p)
+}}
+
+%squared (q: f32[1024]) -> f32[] {{
+  %q = f32[1024]{{0}} parameter(0)
+  ROOT %dot = f32[] dot(%q, %q), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+}}
+
+ENTRY %main (x: f32[1024]) -> f32[1024] {{
+  %x = f32[1024]{{0}} parameter(0)
+  ROOT %made = {instruction}, {config}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("instruction", "cycles", "expected"),
+    [
+        ("bf16[1024]{0} convert(%x)", 9000, 6144),
+        ("bf16[1024]{0} convert(%x)", 600, 600),
+        ("f32[1024]{0} fusion(%x), kind=kLoop, calls=%doubled", 9000, 8192),
+        ("f32[] fusion(%x), kind=kOutput, calls=%squared", 9000, 9000),
+        ("f32[1024]{0} sort(%x), dimensions={0}", 9000, 9000),
+    ],
+)
+def test_work_by_element_takes_no_longer_than_memory_at_memory_speed(
+    instruction: str, cycles: int, expected: int
+) -> None:
+    module = parse_hlo(work(instruction, cycles))
+    found = estimate_seconds(module, MESH, lambda _: 0.0, 1e3, 1e3)  # a byte a cycle
+    assert found.cycles == cycles
+    assert found.at_memory_speed_seconds == expected / 1e3
