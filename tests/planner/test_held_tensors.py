@@ -10,6 +10,7 @@ from autoshard.plans.plan import MemoryUse
 from tests.planner.graphs import Program, parts_of, plan
 
 TENSOR = 64 * 64 * 4
+pytestmark = pytest.mark.usefixtures("nothing_lost_on_gpus")
 
 
 def chain(length: int) -> Graph:

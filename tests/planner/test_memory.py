@@ -19,9 +19,8 @@ from tests.planner.graphs import Program, encoder_for, parts_of, plan
 
 KIB = 1024
 TENSOR = 64 * 64 * 4  # 16 KiB
-
-
-MACHINE = "h100"  # nothing on the chip, nothing lost: temporaries take what is counted
+MACHINE = "h100"  # nothing on the chip
+pytestmark = pytest.mark.usefixtures("nothing_lost_on_gpus")
 
 
 def planned(

@@ -1,0 +1,17 @@
+"""What tests of plans share."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.backend_habits import temporary_overhead
+
+
+@pytest.fixture
+def nothing_lost_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporaries on GPUs take what is counted, to the byte."""
+
+    def overhead(backend: str) -> float:
+        return 1.0 if backend == "gpu" else temporary_overhead(backend)
+
+    monkeypatch.setattr("autoshard.encoding.encode.temporary_overhead", overhead)
