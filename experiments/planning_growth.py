@@ -10,18 +10,17 @@ each in a process of its own, and compares the shortest runs. Writes
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiments.planning_speed import POINTS
+from experiments.planning_speed import POINTS, found_by, run_point, stages_text
 from experiments.results_table import markdown_table, write_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,21 +41,14 @@ def tree_at(revision: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def plan_in(tree: Path, point: tuple[Any, ...]) -> Found:
+def plan_in(tree: Path, point: Sequence[Any]) -> Found:
     """Plan one point with the code of a tree."""
-    script = tree / "experiments" / "planning_speed.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--point", json.dumps(point)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tree,
-    )
-    found: Found = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    done = run_point(point, tree)
+    done.check_returncode()
+    return found_by(done)
 
 
-def compared(before: Path, point: tuple[Any, ...], rounds: int) -> tuple[Found, Found]:
+def compared(before: Path, point: Sequence[Any], rounds: int) -> tuple[Found, Found]:
     """The shortest run of each tree, taken in turns."""
     runs: dict[Path, list[Found]] = {before: [], ROOT: []}
     for _ in range(rounds):
@@ -76,15 +68,9 @@ def row_of(name: str, mesh: str, before: Found, now: Found) -> dict[str, str]:
         "ratio": f"{now['wall'] / before['wall']:.2f}",
         "gap before %": f"{100 * before['gap']:.2f}",
         "gap now %": f"{100 * now['gap']:.2f}",
-        "stages before, s": _stages(before),
-        "stages now, s": _stages(now),
+        "stages before, s": stages_text(before),
+        "stages now, s": stages_text(now),
     }
-
-
-def _stages(found: Found) -> str:
-    return ", ".join(
-        f"{name} {spent:.1f}" for name, spent in found["stages"].items() if spent > 0.05
-    )
 
 
 def main() -> None:
@@ -103,7 +89,7 @@ def main() -> None:
         plan_in(before, POINTS[0][1:])  # compiles that tree's kernels
         plan_in(ROOT, POINTS[0][1:])
         for name, *point in POINTS[: options.points]:
-            earlier, now = compared(before, tuple(point), options.rounds)
+            earlier, now = compared(before, point, options.rounds)
             rows.append(row_of(name, str(point[2]), earlier, now))
             print(rows[-1], flush=True)
     text = f"Now beside {options.revision}, the shortest of {options.rounds} runs in turns.\n\n"

@@ -14,9 +14,12 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
 POINTS = [
     # name, workload, overrides, mesh, hardware
@@ -64,6 +67,32 @@ def measure(
     }
 
 
+def run_point(point: Sequence[Any], tree: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Plan a point in a process of its own, with the code of a tree."""
+    return subprocess.run(
+        [
+            sys.executable,
+            str(tree / "experiments" / Path(__file__).name),
+            "--point",
+            json.dumps(point),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def found_by(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What the process of a point printed."""
+    found: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
+    return found
+
+
+def stages_text(found: Mapping[str, Any]) -> str:
+    """Seconds by stage, as far as they are worth telling."""
+    return ", ".join(f"{k} {v:.1f}" for k, v in found["stages"].items() if v >= 0.05)
+
+
 def main() -> None:
     """Measure every point and write the table."""
     parser = argparse.ArgumentParser(
@@ -79,24 +108,18 @@ def main() -> None:
 
     rows = []
     for name, *point in POINTS[:1] if options.quick else POINTS:
-        run = subprocess.run(
-            [sys.executable, __file__, "--point", json.dumps(point)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        run = run_point(point)
         if run.returncode:
             print(f"{name}: failed\n{run.stderr[-2000:]}", file=sys.stderr)
             rows.append({"program": name, "mesh": point[2], "wall s": "failed"})
             continue
-        found = json.loads(run.stdout.strip().splitlines()[-1])
-        stages = ", ".join(f"{k} {v:.1f}" for k, v in found["stages"].items() if v >= 0.05)
+        found = found_by(run)
         rows.append(
             {
                 "program": name,
                 "mesh": point[2],
                 "wall s": f"{found['wall']:.1f}",
-                "by stage, s": stages,
+                "by stage, s": stages_text(found),
                 "ops": found["ops"],
                 "choices": found["choices"],
                 "after presolve": f"{found['reduced_nodes']} ops",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autoshard.apply.hlo_text import HloModule, Instruction
 
-_NOTED = re.compile(r'"?known_trip_count"?[:=]\s*\{"?n"?[:=]\s*"?(\d+)')
+_NOTED = re.compile(r'"?known_trip_count"?\s*:\s*\{\s*"?n"?\s*:\s*"?(\d+)"?')
 _PASSING_ON = {"copy", "bitcast", "reshape"}
 
 
@@ -66,13 +66,21 @@ def _resolved(module: HloModule, scope: _Scope, name: str) -> tuple[_Scope, Inst
             scope = _Scope(module.computations.get(called, {}), made.operands, scope)
             name = _root(scope)
         elif made.opcode == "get-tuple-element":
-            whole = _resolved(module, scope, made.operands[0])
-            if whole is None or whole[1].opcode != "tuple":
+            element = _element(module, scope, made.operands[0], made.number("index") or 0)
+            if element is None:
                 return scope, made
-            scope, name = whole[0], whole[1].operands[made.number("index") or 0]
+            scope, name = element
         else:
             return scope, made
     return None
+
+
+def _element(module: HloModule, scope: _Scope, name: str, index: int) -> tuple[_Scope, str] | None:
+    """An element of a tuple: a name in a scope; None where the tuple is not made in sight."""
+    whole = _resolved(module, scope, name)
+    if whole is None or whole[1].opcode != "tuple":
+        return None
+    return whole[0], whole[1].operands[index]
 
 
 def _carried(module: HloModule, scope: _Scope, name: str) -> int | None:
@@ -129,20 +137,17 @@ class _Loop:
         for instructions in self.module.computations.values():
             if instructions.get(self.loop.name) is self.loop:
                 scope = _Scope(instructions)
-                state = _resolved(self.module, scope, self.loop.operands[0])
-                if state is None or state[1].opcode != "tuple":
+                told = _element(self.module, scope, self.loop.operands[0], element)
+                if told is None:
                     return from_outside
-                found = _resolved(self.module, state[0], state[1].operands[element])
+                found = _resolved(self.module, *told)
                 return None if found is None else _number(found[1])
         return None
 
     def _after(self, element: int) -> tuple[_Scope, str] | None:
         """What an element of the state is after a run: a name in the body."""
         scope = _scope(self.module, self.body)
-        state = _resolved(self.module, scope, _root(scope))
-        if state is None or state[1].opcode != "tuple":
-            return None
-        return state[0], state[1].operands[element]
+        return _element(self.module, scope, _root(scope), element)
 
     def _fixed(self, scope: _Scope, name: str) -> int | None:
         """A number that no run changes, in the text or in the state."""

@@ -414,12 +414,13 @@ class Costing:
         seconds = np.zeros(len(candidates))
         total = float(sum(graph.values[v].num_bytes for v in op.results))
         made = graph.values[op.results[0]] if op.results else None
+        order = self._made_order(graph, op) if made is not None else ()
         groups: dict[tuple[tuple[str, Parts], ...], list[tuple[int, tuple[int, ...]]]] = {}
         for index, candidate in enumerate(candidates):
             if made is None or candidate.streamed is not None:
                 continue
             if candidate.reduced or candidate.scattered:
-                sums = self.sums_of(graph, op, candidate)
+                sums = self._sums_of(op, candidate, made, order)
                 key = tuple((one.kind, one.parts) for one in sums)
                 groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
         for key, found in groups.items():
@@ -434,6 +435,11 @@ class Costing:
     def sums_of(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Sum, ...]:
         """The collectives that sum what a candidate leaves partial of an op's (first) result."""
         made = graph.values[op.results[0]]
+        return self._sums_of(op, candidate, made, self._made_order(graph, op))
+
+    def _sums_of(
+        self, op: Op, candidate: Candidate, made: Value, order: tuple[int, ...]
+    ) -> tuple[Sum, ...]:
         return sums_of(
             self.model.hardware,
             self.parts,
@@ -442,8 +448,12 @@ class Costing:
             made.shape,
             made.bits,
             self._links(candidate.scattered) if candidate.scattered else (),
-            made_order(graph, op, self._readers_of(graph)[made.index]),
+            order,
         )
+
+    def _made_order(self, graph: Graph, op: Op) -> tuple[int, ...]:
+        """Dimensions of an op's (first) result as they are made, major to minor."""
+        return made_order(graph, op, self._readers_of(graph)[op.results[0]])
 
     def _readers_of(self, graph: Graph) -> list[list[int]]:
         """Per value, the ops that read it; of one program at a time."""

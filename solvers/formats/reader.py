@@ -78,7 +78,7 @@ class Reader:
     def rows(
         self,
         path: str,
-        listed: Sequence[object] | IntegerLists,
+        listed: Sequence[Any] | IntegerLists,
         lengths: Sequence[int] | None = None,
     ) -> list[IntArray]:
         """Returns each list of integers as an array, equal ones as the same array.
@@ -94,7 +94,7 @@ class Reader:
             found = listed.lengths()
         else:
             self._check_lists(path, listed)
-            found = [len(row) for row in listed]  # type: ignore[arg-type]
+            found = [len(row) for row in listed]
         if lengths is None and 0 in found:
             self.refuse(f"{path}[{found.index(0)}]", "is empty, expected at least one choice")
         if lengths is not None and found != list(lengths):

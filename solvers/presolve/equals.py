@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.presolve.graph import ChoiceGraph, Merged, Term
+from solvers.presolve.graph import ChoiceGraph, Merged, Term, pair_of, taken
 from solvers.problem import IntArray
 from solvers.saturating import is_allowed
 
@@ -96,14 +96,10 @@ def _follow(
 
 def _after(graph: ChoiceGraph, before: _Follows, partner: IntArray) -> _Follows:
     """Returns what the node behind another one follows."""
-    choices = graph.cache.compute(_taken, partner, extra=(before.content,))
+    choices = graph.cache.compute(taken, partner, extra=(before.content,))
     if choices is before.choices:
         return before
     return _Follows(before.leader, choices, choices.tobytes())
-
-
-def _taken(values: IntArray, choices: bytes) -> IntArray:
-    return values[np.frombuffer(choices, dtype=np.int64)]
 
 
 def _along(table: IntArray, rows: bytes, columns: bytes) -> IntArray:
@@ -124,9 +120,9 @@ def _hand_over(graph: ChoiceGraph, node: int, followed: _Follows) -> None:
     """Lets the leader pay and hold what a follower does."""
     compute, content = graph.cache.compute, (followed.content,)
     leader = followed.leader
-    graph.add_node_costs(leader, compute(_taken, graph.costs_of(node), extra=content))
+    graph.add_node_costs(leader, compute(taken, graph.costs_of(node), extra=content))
     graph.node_terms[leader] += [
-        Term(term.start, term.stop, compute(_taken, term.usage, extra=content))
+        Term(term.start, term.stop, compute(taken, term.usage, extra=content))
         for term in graph.node_terms[node]
     ]
     graph.undo.append(Merged(node, leader, followed.choices))
@@ -159,7 +155,7 @@ def _rename_pair(
         a > b,
     )
     is_same = key == (b"", b"", False)
-    pair = (a, b) if a < b else (b, a)
+    pair = pair_of(a, b)
     graph.add_table(*pair, table if is_same else compute(_renamed, table, extra=key))
     if terms:
         graph.pair_terms.setdefault(pair, []).extend(

@@ -15,8 +15,14 @@ from solvers.saturating import FORBIDDEN_FROM, add, saturate
 
 Pair = tuple[int, int]
 
+
 _MANY_TERMS = 16
 _DIGESTED_FROM = 1024  # bytes: longer contents are told apart by their digests
+
+
+def pair_of(u: int, v: int) -> Pair:
+    """The key of a pair: the lower node first."""
+    return (u, v) if u < v else (v, u)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +124,8 @@ def _kept(table: IntArray, axis: int, mask: bytes) -> IntArray:
     return np.compress(np.frombuffer(mask, dtype=bool), table, axis=axis)
 
 
-def _taken(usage: IntArray, partner: bytes) -> IntArray:
+def taken(usage: IntArray, partner: bytes) -> IntArray:
+    """Returns a usage or costs in the order of the choices taken (the bytes of int64[choices])."""
     return usage[np.frombuffer(partner, dtype=np.int64)]
 
 
@@ -258,7 +265,7 @@ class ChoiceGraph:
 
     def base_table(self, node: int, other: int) -> IntArray:
         """The interned table of a pair, as stored (lower node in the rows)."""
-        return self.tables[(node, other) if node < other else (other, node)]
+        return self.tables[pair_of(node, other)]
 
     def add_node_costs(self, node: int, costs: IntArray) -> None:
         """Adds to what a node pays; `costs` must be interned."""
@@ -278,7 +285,7 @@ class ChoiceGraph:
 
     def drop_pair(self, u: int, v: int) -> None:
         """Removes the table and the memory terms of a pair."""
-        pair = (u, v) if u < v else (v, u)
+        pair = pair_of(u, v)
         del self.tables[pair]
         self.pair_terms.pop(pair, None)
         self.neighbours[u].discard(v)
@@ -287,7 +294,7 @@ class ChoiceGraph:
 
     def terms_between(self, node: int, other: int) -> list[Term]:
         """Memory terms of a pair with `node` in the rows."""
-        terms = self.pair_terms.get((node, other) if node < other else (other, node), [])
+        terms = self.pair_terms.get(pair_of(node, other), [])
         if node < other or not terms:
             return terms
         return [Term(term.start, term.stop, term.usage.T) for term in terms]
@@ -299,7 +306,7 @@ class ChoiceGraph:
         else:
             terms = [Term(t.start, t.stop, self.cache.intern(t.usage)) for t in terms]
         if terms:
-            self.pair_terms.setdefault((min(node, other), max(node, other)), []).extend(terms)
+            self.pair_terms.setdefault(pair_of(node, other), []).extend(terms)
 
     def keep_choices(self, node: int, keep: npt.NDArray[np.bool_]) -> None:
         """Removes the choices of `node` that ``bool[choices]`` does not keep."""
@@ -314,7 +321,7 @@ class ChoiceGraph:
             for t in self.node_terms[node]
         ]
         for other in self.neighbours[node]:
-            pair = (node, other) if node < other else (other, node)
+            pair = pair_of(node, other)
             axis = 0 if node < other else 1
             self.tables[pair] = self.cache.compute(_kept, self.tables[pair], extra=(axis, mask))
             if pair in self.pair_terms:
@@ -360,7 +367,7 @@ class ChoiceGraph:
             extra=(leader > node, map_bytes),
         )
         self.node_terms[leader] += [
-            Term(t.start, t.stop, self.cache.compute(_taken, t.usage, extra=(map_bytes,)))
+            Term(t.start, t.stop, self.cache.compute(taken, t.usage, extra=(map_bytes,)))
             for t in self.node_terms[node]
         ]
         self.node_terms[leader] += [
@@ -419,7 +426,7 @@ class ChoiceGraph:
         """
         around = []
         for other in self.neighbours[node]:
-            pair = (node, other) if node < other else (other, node)
+            pair = pair_of(node, other)
             terms = self.pair_terms.get(pair)
             described = () if terms is None else _described(terms)
             around.append((id(self.tables[pair]), node > other, described))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,10 +80,10 @@ def test_locations_and_limits_make_no_other_program(
     ids=lambda changed: next(iter(changed)),
 )
 def test_another_machine_mesh_or_option_is_compiled_anew(
-    compiles: list[AheadProgram], tmp_path: Path, changed: dict[str, object]
+    compiles: list[AheadProgram], tmp_path: Path, changed: dict[str, Any]
 ) -> None:
     kept_or_compiled(program(), REQUEST, tmp_path)
-    kept_or_compiled(program(), replace(REQUEST, **changed), tmp_path)  # type: ignore[arg-type]
+    kept_or_compiled(program(), replace(REQUEST, **changed), tmp_path)
     assert len(compiles) == 2
 
 
