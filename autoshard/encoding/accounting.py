@@ -17,7 +17,7 @@ from autoshard.encoding.held_tensors import Holdings
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.collective import PredictedCollective
-from autoshard.graph.program import Op, OpKind
+from autoshard.graph.program import Op
 from autoshard.layouts import Parts
 from autoshard.plans.plan import HeldTensor, LiveTensor, MemoryUse, PlannedOp
 from autoshard.reshard import Step, StepKind
@@ -232,7 +232,7 @@ def memory_use(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> 
         amount = int(term.usage[choices[term.node]])
         steps[term.start] += amount
         steps[term.stop] -= amount
-        if encoded.maker(term.node).kind is OpKind.ARGUMENT:
+        if encoded.is_argument(term):
             argument_bytes += amount
     for copy in problem.edge_memory:
         edge = problem.edges[copy.edge]

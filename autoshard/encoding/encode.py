@@ -31,8 +31,8 @@ from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
 from autoshard.encoding.on_chip import OnChip
 from autoshard.encoding.padded_rows import padded_row_bytes
-from autoshard.encoding.read_bits import ReadBits
-from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads
+from autoshard.encoding.read_bits import ReadBits, copies_for_loops
+from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads, updating_reads
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers, read_stop
@@ -82,6 +82,10 @@ class Encoded:
         """Reshards of a value, with so many bits of an element sent."""
         found = self.graph.values[value]
         return self.tables[found.shape, found.bits, bits]
+
+    def is_argument(self, term: NodeMemory) -> bool:
+        """Whether it is what an argument takes itself, which is there from the start."""
+        return self.maker(term.node).kind is OpKind.ARGUMENT and term.start == 0
 
     def maker(self, node: int) -> Op:
         """The op of a node; of a shared read, the one that makes the value."""
@@ -161,7 +165,10 @@ class Encoder:
         node_by_op = {op.index: node for node, op in enumerate(nodes)}
         own_costs = {op.index: self._node_costs(op) for op in nodes}
         hidden = self._hidden(own_costs)
-        reads = tuple(shared_reads(self.graph, self.buffers, self._candidates, self._read_bits))
+        updates = updating_reads(self.graph, self.wishes.alike)
+        reads = tuple(
+            shared_reads(self.graph, self.buffers, self._candidates, self._read_bits, updates)
+        )
         edges, copies = self._edges(nodes, node_by_op, reads, hidden)
         edges += self._ties(node_by_op, offers.pins)
         edges += self._sums_in_loops(sums, node_by_op)
@@ -591,7 +598,7 @@ class Encoder:
         return found
 
     def _node_memory(self, node_by_op: Mapping[int, int]) -> list[NodeMemory]:
-        terms = list(self._copied_arguments(node_by_op))
+        terms = [*self._copied_arguments(node_by_op), *self._narrowed_for_loops(node_by_op)]
         cache: dict[tuple[int, int, int], tuple[object, IntArray]] = {}
         for value in self.graph.values:
             start, stop = self.buffers.intervals[value.index]
@@ -613,6 +620,8 @@ class Encoder:
                 usage = held // np.array(pieces, dtype=np.int64)
                 cache[key] = (candidates, usage)
             usage = cache[key][1]
+            if value.index in self.buffers.unless_summed:
+                usage = np.where([bool(c.reduced or c.scattered) for c in candidates], usage, 0)
             if is_summed:  # what it is written as comes after the sum: until then all is held
                 start, usage = op.index, np.zeros_like(usage)
             else:
@@ -666,6 +675,21 @@ class Encoder:
             ]
             usage = value.num_bytes // np.array(pieces, dtype=np.int64)
             yield NodeMemory(node_by_op[op.index], op.index, len(self.graph.ops), usage)
+
+    def _narrowed_for_loops(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
+        """Narrower copies of what loops read unchanged, from the first such loop to the last."""
+        for copy in copies_for_loops(self.graph, self._backend):
+            found = self.graph.values[copy.value]
+            if found.op not in node_by_op or found.num_bytes < self._negligible_bytes:
+                continue
+            maker = self.graph.ops[found.op]
+            place = maker.results.index(copy.value)
+            pieces = [
+                self.costing.parts.num_shards(p for dim in c.results[place] for p in dim)
+                for c in self._candidates[found.op]
+            ]
+            usage = self._temporary(found) * copy.bits // found.bits // np.array(pieces)
+            yield NodeMemory(node_by_op[found.op], copy.start, copy.stop, usage)
 
     def _temporary(self, value: Value) -> int:
         """Bytes that a whole value takes as a temporary of this backend."""

@@ -80,13 +80,20 @@ class Holdings:
 
     def _value(self, span: _Span) -> HeldTensor:
         encoded, decoded = self.encoded, self.decoded
-        op = encoded.maker(encoded.problem.node_memory[span.term].node)
+        term = encoded.problem.node_memory[span.term]
+        op = encoded.maker(term.node)
         value = encoded.graph.values[(op.results or op.operands)[0]]
         has_steps = decoded.candidates[op.index].streamed is not None
         is_panel = has_steps and span.stop == span.start + 1  # a result is read later than that
+        is_copy = op.kind is OpKind.ARGUMENT and not encoded.is_argument(term)
+        name = value.name or op.name
+        if is_panel:
+            name = f"panels and sums of {op.name}"
+        elif is_copy:
+            name = f"narrower copy of {name}"
         return HeldTensor(
-            name=f"panels and sums of {op.name}" if is_panel else value.name or op.name,
-            kind="argument" if op.kind is OpKind.ARGUMENT else "panels" if is_panel else "value",
+            name=name,
+            kind=_kind(is_argument=encoded.is_argument(term), is_copy=is_copy, is_panel=is_panel),
             source=op.source,
             type_text=value.type_text,
             sharding=encoded.parts.to_sharding(decoded.layouts[value.index]),
@@ -111,6 +118,14 @@ class Holdings:
             start=span.start,
             stop=span.stop,
         )
+
+
+def _kind(*, is_argument: bool, is_copy: bool, is_panel: bool) -> str:
+    if is_panel:
+        return "panels"
+    if is_copy:
+        return "copy"
+    return "argument" if is_argument else "value"
 
 
 def _spans(encoded: Encoded, choices: tuple[int, ...]) -> Iterator[_Span]:

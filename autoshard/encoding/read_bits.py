@@ -6,16 +6,17 @@ it. So a read by a product sends fewer bytes than another of the same value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autoshard.backend_habits import converts_before_moving, multiplied_bits
-from autoshard.graph.buffers import consumers_of
+from autoshard.graph.buffers import carry_stop, consumers_of
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
 _MOVES_DATA = frozenset(
     {"broadcast_in_dim", "concatenate", "reshape", "reverse", "select", "slice", "transpose"}
 )
+_HAND_ON = frozenset({"while"})
 _MOVES_FIRST = frozenset({"dynamic_slice", "gather", "pad"})
 
 
@@ -37,19 +38,61 @@ class ReadBits:
         if not converts_before_moving(backend):
             return cls(graph, {})
         readers = consumers_of(graph)
-        narrowed: dict[tuple[int, int], int] = {}
-        for op in reversed(graph.ops):  # an op that only moves data sends what its readers take
-            for position, value in enumerate(op.operands):
-                bits = graph.values[value].bits
-                taken = _taken(graph, op, position, backend, readers, narrowed)
-                if taken < bits:
-                    narrowed[op.index, position] = taken
-        return cls(graph, narrowed)
+        return cls(graph, _narrowed(graph, backend, readers, _HAND_ON))
 
     def to(self, op: Op, position: int) -> int:
         """Bits of an element of the operand at a position."""
         found = self.narrowed.get((op.index, position))
         return self.graph.values[op.operands[position]].bits if found is None else found
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCopy:
+    """A narrower copy of what loops read unchanged, made before the first of them.
+
+    Args:
+        value: What it is a copy of.
+        bits: Of an element.
+        start: When the first loop starts.
+        stop: When the last one ends.
+    """
+
+    value: int
+    bits: int
+    start: int
+    stop: int
+
+
+def copies_for_loops(graph: Graph, backend: str) -> Iterator[LoopCopy]:
+    """What a backend narrows as a whole, where its loops take it in narrower elements.
+
+    A loop in which it stands behind a barrier (of a recomputed layer) takes it likewise.
+    """
+    if not converts_before_moving(backend):
+        return
+    found: dict[int, LoopCopy] = {}
+    narrowed = _narrowed(graph, backend, consumers_of(graph), _HAND_ON | {"optimization_barrier"})
+    for (index, _), bits in sorted(narrowed.items()):
+        op = graph.ops[index]
+        if op.name != "while" or graph.ops[graph.values[op.operands[0]].op].name == "while":
+            continue  # of a loop in a loop, the outer one says it
+        value, stop = op.operands[0], carry_stop(graph, op)
+        one = found.get(value, LoopCopy(value, bits, index, stop))
+        found[value] = LoopCopy(value, max(one.bits, bits), one.start, max(one.stop, stop))
+    yield from found.values()
+
+
+def _narrowed(
+    graph: Graph, backend: str, readers: list[list[int]], handing_on: frozenset[str]
+) -> dict[tuple[int, int], int]:
+    narrowed: dict[tuple[int, int], int] = {}
+    for op in reversed(graph.ops):  # an op that only moves data sends what its readers take
+        for position, value in enumerate(op.operands):
+            bits = graph.values[value].bits
+            taken = _taken(graph, op, position, backend, readers, narrowed, handing_on)
+            if taken < bits:
+                narrowed[op.index, position] = taken
+    return narrowed
 
 
 def _taken(
@@ -59,6 +102,7 @@ def _taken(
     backend: str,
     readers: list[list[int]],
     narrowed: Mapping[tuple[int, int], int],
+    handing_on: frozenset[str],
 ) -> int:
     """Bits of an operand that an op makes use of."""
     value = graph.values[op.operands[position]]
@@ -66,7 +110,7 @@ def _taken(
         return value.bits if op.is_exact else multiplied_bits(backend, value.dtype, value.bits)
     if op.kind is OpKind.COMPUTE and op.name == "convert":
         return min(value.bits, graph.values[op.results[0]].bits)
-    if not _hands_on(op, position):
+    if not _hands_on(op, position, handing_on):
         return value.bits
     made = op.results[0]
     return max(
@@ -80,10 +124,10 @@ def _taken(
     )
 
 
-def _hands_on(op: Op, position: int) -> bool:
+def _hands_on(op: Op, position: int, joins: frozenset[str]) -> bool:
     """Whether an op gives its readers an operand as it is: rearranged, looked up, in a loop."""
     if op.kind is OpKind.JOIN:
-        return op.name == "while" and len(op.operands) == 1  # what a loop reads unchanged
+        return op.name in joins and len(op.operands) == 1  # what a loop reads unchanged
     if op.name in _MOVES_FIRST:
         return position == 0
     return op.kind is OpKind.CONSTRAINT or op.name in _MOVES_DATA

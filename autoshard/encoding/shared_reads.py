@@ -10,13 +10,13 @@ shared and both are the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.read_bits import ReadBits
 from autoshard.graph.buffers import Buffers, read_stop
-from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout
 
 
@@ -48,6 +48,7 @@ def shared_reads(
     buffers: Buffers,
     candidates: Mapping[int, Sequence[Candidate]],
     read_bits: ReadBits,
+    updates: Collection[tuple[int, int]] = (),
 ) -> Iterator[SharedRead]:
     """Find the values that two or more ops of one body read equally often and equally wide.
 
@@ -56,6 +57,7 @@ def shared_reads(
         buffers: Its storage.
         candidates: Of every op with a choice, by op index.
         read_bits: How wide they read.
+        updates: Reads that take the value as it lies: `(op index, value)`.
 
     Returns:
         In the order of first readers.
@@ -67,6 +69,8 @@ def shared_reads(
             continue
         for position, value in enumerate(op.operands):
             maker = graph.values[value].op
+            if (index, value) in updates:
+                continue
             if maker in candidates and maker != index and graph.values[value].shape:
                 key = (value, op.region, reads_of(op, position), read_bits.to(op, position))
                 readers.setdefault(key, []).append((index, position))
@@ -77,6 +81,37 @@ def shared_reads(
         layouts = _layouts(graph, candidates, value, reads)
         stop = max(read_stop(graph, buffers, graph.ops[index]) for index in indices)
         yield SharedRead(value, tuple(reads), repeat, bits, layouts, min(indices), stop)
+
+
+def updating_reads(graph: Graph, alike: Collection[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+    """Element-wise reads of arguments on the way to the results that replace them.
+
+    An update reads a state last of all, and gives it back in the sharding that it came in. So no
+    copy that is moved for a product is held for it.
+
+    Args:
+        graph: The program.
+        alike: Arguments and the results that replace them, by position.
+
+    Returns:
+        `(op index, value)` of each.
+    """
+    arguments, results = graph.arguments, graph.results
+    found: set[tuple[int, int]] = set()
+    for argument, result in alike:
+        state = arguments[argument].results[0]
+        todo, seen = [results[result].operands[0]], set()
+        while todo:
+            value = todo.pop()
+            op = graph.ops[graph.values[value].op]
+            if op.index in seen or op.op_class is not OpClass.ELEMENTWISE:
+                continue
+            seen.add(op.index)
+            if state in op.operands:
+                found.add((op.index, state))
+            same = graph.values[value].shape
+            todo += [o for o in op.operands if graph.values[o].shape == same]
+    return frozenset(found)
 
 
 def reads_of(op: Op, position: int) -> float:

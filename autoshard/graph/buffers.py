@@ -28,12 +28,15 @@ class Buffers:
         owner: Per value, the value whose buffer it shares (itself when it owns one).
         intervals: Per value, `(start, stop)` of the buffer it owns; `(0, 0)` when it owns none.
         last_use: Per value, the time after which it is not read, through fused readers too.
+        unless_summed: Products computed together with all that reads them: they take their buffer
+            only where devices have to sum what they make.
     """
 
     is_stored: tuple[bool, ...]
     owner: tuple[int, ...]
     intervals: tuple[tuple[int, int], ...]
     last_use: tuple[int, ...]
+    unless_summed: frozenset[int] = frozenset()
 
 
 def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
@@ -66,7 +69,8 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         else:
             start = owner_first[value.index]
             intervals.append((start, max(owner_last[value.index], op.index + 1)))
-    return Buffers(tuple(stored), tuple(owner), tuple(intervals), tuple(owner_last))
+    updating = _updating_products(graph, consumers) if fusing.with_products else frozenset()
+    return Buffers(tuple(stored), tuple(owner), tuple(intervals), tuple(owner_last), updating)
 
 
 def consumers_of(graph: Graph) -> list[list[int]]:
@@ -120,8 +124,10 @@ def _is_stored(
     written: Mapping[int, int],
 ) -> bool:
     op = graph.ops[graph.values[value].op]
-    if op.kind is OpKind.FREE or not graph.values[value].shape:
+    if op.kind is OpKind.FREE or _is_made_in_loop(graph, op):
         return False
+    if not graph.values[value].shape:  # a sum is there once it is taken, however late it is read
+        return op.kind is OpKind.COMPUTE and op.op_class not in _FUSIBLE
     readers = [graph.ops[index] for index in consumers[value]]
     if value in written:
         is_reduced_only = all(reader.op_class is OpClass.REDUCE for reader in readers)
@@ -132,6 +138,12 @@ def _is_stored(
         return True
     is_kept = op.name in fusing.kept and graph.values[value].bits <= fusing.kept_bits
     return is_kept and len(readers) > 1
+
+
+def _is_made_in_loop(graph: Graph, op: Op) -> bool:
+    """Whether a loop makes in each run what it reads unchanged, as that is made of constants."""
+    is_invariant = op.name == "while" and len(op.operands) == 1
+    return is_invariant and graph.ops[graph.values[op.operands[0]].op].kind is OpKind.FREE
 
 
 def _is_fusible(graph: Graph, op: Op, fusing: Fusing) -> bool:
@@ -217,6 +229,50 @@ def _goes_on(
         return None
     others = [operand for operand in reader.operands if operand != value]
     return reader.results[0] if all(there[o] < product.index for o in others) else None
+
+
+def _updating_products(graph: Graph, consumers: list[list[int]]) -> frozenset[int]:
+    """Products that are computed with the update of a state that they are the gradient of.
+
+    One goes on with all the element-wise ops that follow it, if what they make are results of the
+    program, and all else that they need is there before.
+    """
+    there = _available(graph)
+    found = set()
+    for op in graph.ops:
+        if op.op_class is OpClass.MATMUL and len(op.results) == 1:
+            made = op.results[0]
+            after = _computed_after(graph, consumers, made)
+            others = {o for index in after for o in graph.ops[index].operands}
+            others -= {made, *(r for index in after for r in graph.ops[index].results)}
+            if after and all(there[value] < op.index for value in others):
+                found.add(made)
+    return frozenset(found)
+
+
+def _computed_after(graph: Graph, consumers: list[list[int]], made: int) -> list[int]:
+    """All that is computed from a value, if it is element-wise and ends in results; else nothing.
+
+    The value itself, turned or not, is no result.
+    """
+    num_elements = prod(graph.values[made].shape)
+    found: dict[int, bool] = {}  # by op, whether it only turns the value
+    todo = [(index, True) for index in consumers[made]]
+    while todo:
+        index, is_value = todo.pop()
+        reader = graph.ops[index]
+        if reader.kind is OpKind.RESULT and not is_value:
+            continue
+        is_turned = is_value and reader.name in _RENAMES
+        is_fused = reader.op_class is OpClass.ELEMENTWISE or is_turned
+        if reader.kind is not OpKind.COMPUTE or not is_fused:
+            return []
+        if prod(graph.values[reader.results[0]].shape) != num_elements:
+            return []
+        if index not in found:
+            found[index] = is_turned
+            todo += [(after, is_turned) for after in consumers[reader.results[0]]]
+    return sorted(found)
 
 
 def _is_widening(graph: Graph, value: int) -> bool:

@@ -1,0 +1,91 @@
+"""From when to when values take memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.backend_habits import fusing
+from autoshard.graph.buffers import Buffers, find_buffers
+from autoshard.graph.program import Graph
+from cost_models import get_hardware
+from tests.planner.graphs import Program
+
+
+def buffers_of(graph: Graph, machine: str = "h100") -> Buffers:
+    return find_buffers(graph, fusing(get_hardware(machine)))
+
+
+def test_what_a_loss_is_summed_from_is_not_held_until_the_loss_is_given_back() -> None:
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    made = program.matmul(x, w)
+    loss = program.sum(program.sum(made))
+    last = program.matmul(w, w)
+    graph = program.graph(program.elementwise(loss, name="negate"), last)
+    start, stop = buffers_of(graph).intervals[made]
+    assert (start, stop) == (graph.values[made].op, graph.values[made].op + 2)
+
+
+def loop_over(initial: str) -> tuple[Graph, int]:
+    """A loop that adds what it reads unchanged to its carry."""
+    program = Program()
+    x = program.argument(64, 64)
+    read = program.zeros(64, 64) if initial == "zeros" else program.elementwise(x, name="tanh")
+    held, carried = program.carry(read), program.carry(x)
+    program.open_loop(4.0)
+    program.loop_back(carried, program.elementwise(carried, held))
+    program.close_loop()
+    return program.graph(carried), held
+
+
+@pytest.mark.parametrize("machine", ["cpu-host", "h100", "tpu-v5p"])
+@pytest.mark.parametrize(("initial", "is_held"), [("zeros", False), ("tanh", True)])
+def test_a_loop_makes_constants_in_each_run(machine: str, initial: str, *, is_held: bool) -> None:
+    graph, held = loop_over(initial)
+    assert buffers_of(graph, machine).is_stored[held] == is_held
+
+
+def step(*, waits: bool) -> tuple[Graph, int]:
+    """A gradient that two states are updated with; maybe scaled by what a later product makes."""
+    program = Program()
+    x, dy = program.argument(64, 64), program.argument(64, 64)
+    weights, moment = program.argument(64, 64), program.argument(64, 64)
+    gradient = program.matmul(x, dy)
+    scale = program.matmul(dy, x) if waits else dy
+    moved = program.elementwise(program.elementwise(gradient, scale, name="multiply"), moment)
+    graph = program.graph(
+        program.elementwise(weights, moved, name="subtract"), moved, donated=(2, 3)
+    )
+    return graph, gradient
+
+
+@pytest.mark.parametrize(
+    ("machine", "waits", "is_with_update"),
+    [
+        ("tpu-v5e", False, True),
+        ("tpu-v5p", False, True),
+        ("tpu-v5p", True, False),
+        ("h100", False, False),
+    ],
+)
+def test_a_tpu_computes_an_update_with_the_product_that_is_its_gradient(
+    machine: str, *, waits: bool, is_with_update: bool
+) -> None:
+    graph, gradient = step(waits=waits)
+    assert (gradient in buffers_of(graph, machine).unless_summed) == is_with_update
+
+
+def test_a_product_that_another_reads_too_is_written() -> None:
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    made = program.matmul(x, w)
+    graph = program.graph(program.elementwise(made, w), program.matmul(made, w))
+    assert made not in buffers_of(graph, "tpu-v5p").unless_summed
+
+
+def test_a_gradient_that_is_a_result_itself_is_written() -> None:
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    made = program.matmul(x, w)
+    graph = program.graph(program.elementwise(made, w), made)
+    assert buffers_of(graph, "tpu-v5p").unless_summed == frozenset()
