@@ -175,6 +175,17 @@ def sums_after_loops(backend: str) -> bool:
     return backend in ("tpu", "gpu")
 
 
+def joins_added_sums(backend: str) -> bool:
+    """Whether partial sums that are added to one another are summed over devices once.
+
+    XLA adds what each device has first (seen with libtpu 0.0.42 for a v5e and jaxlib 0.10.2 for an
+    H100): products to products, of which dimensions may be reordered between, and scatters to
+    scatters; all-reduces and reduce-scatters alike. A sum that anything else reads too is taken by
+    itself, and on host CPUs every one is.
+    """
+    return backend in ("tpu", "gpu")
+
+
 def scatters_along_lines(backend: str) -> bool:
     """Whether only groups along one physical dimension, or two by more, take a reduce-scatter.
 

@@ -417,7 +417,7 @@ class Costing:
         order = self._made_order(graph, op) if made is not None else ()
         groups: dict[tuple[tuple[str, Parts], ...], list[tuple[int, tuple[int, ...]]]] = {}
         for index, candidate in enumerate(candidates):
-            if made is None or candidate.streamed is not None:
+            if made is None or candidate.streamed is not None or candidate.is_sum_joined:
                 continue
             if candidate.reduced or candidate.scattered:
                 sums = self._sums_of(op, candidate, made, order)

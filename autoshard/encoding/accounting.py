@@ -162,7 +162,7 @@ def _reductions(
     costing: Costing, encoded: Encoded, decoded: Decoded, op: Op
 ) -> Iterator[PredictedCollective]:
     candidate = decoded.candidates[op.index]
-    if candidate.streamed is not None:
+    if candidate.streamed is not None or candidate.is_sum_joined:
         return
     if not (candidate.reduced or candidate.scattered):
         return

@@ -29,6 +29,7 @@ from autoshard.candidates.op_candidates import OpCandidates, place_of
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
+from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.on_chip import OnChip
 from autoshard.encoding.padded_rows import padded_row_bytes
 from autoshard.encoding.read_bits import ReadBits, copies_for_loops
@@ -77,6 +78,7 @@ class Encoded:
     read_bits: ReadBits
     reads: tuple[SharedRead, ...] = ()  # per node after those of ops
     sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
+    joined: JoinedSums = field(default_factory=JoinedSums)
 
     def table(self, value: int, bits: int) -> ReshardTable:
         """Reshards of a value, with so many bits of an element sent."""
@@ -159,8 +161,10 @@ class Encoder:
         nodes = [op for op in self.graph.ops if offers.has_choice(op)]
         with_steps = self._with_steps()
         sums = SumsAfterLoops.of(self.graph, self._backend)
+        joined = JoinedSums.of(self.graph, self._backend)
         for op in nodes:
-            self._candidates[op.index] = sums.offered(op, with_steps.of(op, offers.of(op)))
+            offered = sums.offered(op, with_steps.of(op, offers.of(op)))
+            self._candidates[op.index] = joined.offered(op, offered)
         self._make_tables(nodes, offers)
         node_by_op = {op.index: node for node, op in enumerate(nodes)}
         own_costs = {op.index: self._node_costs(op) for op in nodes}
@@ -172,6 +176,7 @@ class Encoder:
         edges, copies = self._edges(nodes, node_by_op, reads, hidden)
         edges += self._ties(node_by_op, offers.pins)
         edges += self._sums_in_loops(sums, node_by_op)
+        edges += self._sums_apart(joined, node_by_op)
         exposed = (self._exposed(op, own_costs[op.index], hidden) for op in nodes)
         free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
         problem = Problem(
@@ -192,6 +197,7 @@ class Encoder:
             self._read_bits,
             reads,
             sums,
+            joined,
         )
 
     def _sums_in_loops(self, sums: SumsAfterLoops, node_by_op: Mapping[int, int]) -> Iterator[Edge]:
@@ -206,6 +212,19 @@ class Encoder:
             more = _picoseconds((inside - after) * op.repeat)
             stays = ~sums.leaves(one, made, added)
             yield Edge(node_by_op[one.op], node_by_op[one.add], np.where(stays, more[:, None], 0))
+
+    def _sums_apart(self, joined: JoinedSums, node_by_op: Mapping[int, int]) -> Iterator[Edge]:
+        """What sums cost that are not taken with those of the result they are added to."""
+        for one in joined:
+            if one.first.op not in node_by_op or one.second.op not in node_by_op:
+                continue
+            op = self.graph.ops[one.second.op]
+            firsts, seconds = self._candidates[one.first.op], self._candidates[op.index]
+            own = self.costing.reduction_seconds(self.graph, op, joined.apart(seconds))
+            more = _picoseconds(own * op.repeat)
+            are_joined = joined.are_joined(one, firsts, seconds)
+            nodes = node_by_op[one.first.op], node_by_op[op.index]
+            yield Edge(*nodes, np.where(are_joined, 0, more[None, :]))
 
     def _with_steps(self) -> WithSteps:
         is_only_round = self.round is ONLY_ROUND
@@ -806,11 +825,13 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
     reader wants cut further it cuts for itself.
     """
     graph = encoded.graph
-    chosen = encoded.sums.as_run(
-        {
-            op: encoded.candidates[node][choice]
-            for node, (op, choice) in enumerate(zip(encoded.ops, choices, strict=False))
-        }
+    chosen = encoded.joined.as_run(
+        encoded.sums.as_run(
+            {
+                op: encoded.candidates[node][choice]
+                for node, (op, choice) in enumerate(zip(encoded.ops, choices, strict=False))
+            }
+        )
     )
     layouts: list[Layout | None] = [None] * len(graph.values)
     for op in graph.ops:

@@ -134,6 +134,37 @@ def test_gradients_added_up_over_microbatches_are_summed_once(topology: str) -> 
     assert [row.compiled_count for row in found.collectives] == [1]
 
 
+@pytest.mark.parametrize(
+    "topology",
+    [pytest.param("v5e:2x4", marks=needs_tpu), pytest.param("8xH100", marks=needs_gpu)],
+)
+@pytest.mark.parametrize("looks_up", [False, True], ids=["products", "scatters"])
+def test_sums_that_are_added_to_one_another_are_taken_once(topology: str, looks_up: bool) -> None:
+    def scattered(rows: jax.Array, indices: jax.Array) -> Any:
+        return jnp.zeros((256, 1024), BF16).at[indices[:, 0]].add(rows)
+
+    def added(x: jax.Array, a: jax.Array, v: jax.Array, b: jax.Array, w: jax.Array) -> Any:
+        if looks_up:
+            return jnp.tanh(x) + scattered(v, a) + scattered(w, b)
+        return a @ v + b @ w
+
+    shape, dtype = ((65536, 1), jnp.int32) if looks_up else ((256, 65536), BF16)
+    left, right = jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct((65536, 1024), BF16)
+    cut = P("data") if looks_up else P(None, "data")
+    plan = autoshard.optimize(
+        added,
+        jax.ShapeDtypeStruct((256, 1024), BF16),
+        *(left, right, left, right),
+        mesh="data=8",
+        hardware=parse_target(topology).hardware,
+        in_shardings=(P(), cut, P("data"), cut, P("data")),
+        out_shardings=P(),
+        baselines=False,
+    )
+    found = plan.verify(topology, windowed_einsum=False)
+    assert found.compiled_bytes == found.predicted_bytes == 256 * 1024 * 2
+
+
 @needs_tpu
 @pytest.mark.parametrize(("precision", "bits"), [(None, 16), ("high", 32), ("highest", 32)])
 def test_operands_of_products_travel_in_the_elements_that_are_multiplied(
