@@ -154,14 +154,28 @@ class StreamOffers:
 
 
 def stream_offers(
-    graph: Graph, parts: MeshParts, equations: frozenset[str], memory_limit: int | None
+    graph: Graph,
+    parts: MeshParts,
+    equations: frozenset[str],
+    memory_limit: int | None,
+    most_held_bytes: int = 0,
 ) -> StreamOffers | None:
-    """What is offered under a memory limit; None where there is none, or nothing to rewrite."""
+    """What is offered under a memory limit; None where there is none, or nothing to rewrite.
+
+    Args:
+        graph: The program.
+        parts: The mesh parts of this plan.
+        equations: Paths of the `dot_general` equations that may be rewritten.
+        memory_limit: Bytes one device may hold.
+        most_held_bytes: By the whole program at one time. No limit below a device's share of it is
+            met, and none makes more operands heavy than that share does: all would be.
+    """
     if memory_limit is None or not equations or parts.others:
         return None
     made = Counter(op.equation for op in graph.ops if op.name == "dot_general")
     once = frozenset(path for path in equations if made[path] == 1)
-    return StreamOffers(graph, parts, once, memory_limit * HEAVY_SHARE)
+    limit = max(memory_limit, most_held_bytes // parts.mesh.num_devices)
+    return StreamOffers(graph, parts, once, limit * HEAVY_SHARE)
 
 
 def cuts_by_factor(rule: Rule, candidate: Candidate) -> dict[int, Parts]:

@@ -150,9 +150,11 @@ class Costing:
         if op.collective is not None:
             return spent + self.written_seconds(graph, op, candidates)
         spent += self._work_seconds(graph, buffers, op, candidates)
-        for index, candidate in enumerate(candidates):
-            if candidate.streamed is not None:
-                spent[index] = sum(self.streamed_seconds(graph, op, candidate))
+        if any(candidate.streamed is not None for candidate in candidates):
+            flops = self._padded_flops(op, candidates)
+            for index, candidate in enumerate(candidates):
+                if candidate.streamed is not None:
+                    spent[index] = sum(self._steps_seconds(graph, op, candidate, flops[index]))
         return spent
 
     def streamed_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[float, float]:
@@ -161,6 +163,13 @@ class Costing:
         Every step reads its panels, and reads and writes the sums that it adds to. What of a piece
         on its way is hidden behind the product of another one is in `overlap.hidden`.
         """
+        flops = self._padded_flops(op, (candidate,))[0]
+        return self._steps_seconds(graph, op, candidate, flops)
+
+    def _steps_seconds(
+        self, graph: Graph, op: Op, candidate: Candidate, flops: float
+    ) -> tuple[float, float]:
+        """The same, where the floating-point operations of a device are known."""
         assert op.rule is not None
         assert candidate.streamed is not None
         values = [graph.values[value] for value in (*op.results, *op.operands)]
@@ -172,7 +181,7 @@ class Costing:
         )
         num_bytes += 2.0 * self.step_sums_bytes(graph, op, candidate)
         one = self.model.compute_seconds(
-            self._padded_flops(op, (candidate,)) / steps,
+            np.array([flops / steps]),
             np.asarray(num_bytes),
             self._operand_dtype(graph, op),
             op.op_class.value,

@@ -229,11 +229,10 @@ class Encoder:
     def _with_steps(self) -> WithSteps:
         is_only_round = self.round is ONLY_ROUND
         equations = self.streamable if is_only_round else frozenset()
-        return WithSteps(
-            stream_offers(self.graph, self.costing.parts, equations, self.memory_limit),
-            self.costing,
-            self.buffers,
-        )
+        held = self.buffers.most_held_bytes(self.graph)
+        parts, limit = self.costing.parts, self.memory_limit
+        offers = stream_offers(self.graph, parts, equations, limit, held)
+        return WithSteps(offers, self.costing, self.buffers)
 
     # -- reshards -------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 
 from autoshard.graph.fusing import AS_ON_CPU, Fusing
@@ -37,6 +38,17 @@ class Buffers:
     intervals: tuple[tuple[int, int], ...]
     last_use: tuple[int, ...]
     unless_summed: frozenset[int] = frozenset()
+
+    def most_held_bytes(self, graph: Graph) -> int:
+        """The most bytes that the buffers hold at one time, on all devices together.
+
+        A share of it is about what a device holds at least, where everything is cut everywhere.
+        """
+        change = [0] * (len(graph.ops) + 1)
+        for value, (start, stop) in zip(graph.values, self.intervals, strict=True):
+            change[start] += value.num_bytes
+            change[stop] -= value.num_bytes
+        return max(accumulate(change))
 
 
 def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:

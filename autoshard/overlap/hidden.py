@@ -172,7 +172,7 @@ def hidden_in_steps(graph: Graph, costing: Costing, op: Op, candidate: Candidate
     """
     streamed = candidate.streamed
     machine = costing.model.hardware
-    if streamed is None or not runs_beside(machine, "collective-permute"):
+    if streamed is None or not streamed.rings or not runs_beside(machine, "collective-permute"):
         return 0.0
     if 0 in streamed.moved and loops_over_scattered_sums(machine.backend):
         return 0.0

@@ -317,6 +317,15 @@ def _solution(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
             where=f"time limit, after {sum(result.seconds_by_stage.values()):.1f} s",
             fix="raise time_limit_seconds",
         )
+    limit = encoded.problem.memory_limit
+    if choices is None and limit is not None and result.least_peak_bound > limit:
+        raise NoPlanInTimeError(
+            f"no plan fits {limit} bytes: {result.least_peak_bound} are needed at least; time was "
+            "up before the leanest plan was found",
+            where=f"memory_budget and time limit, after {sum(result.seconds_by_stage.values()):.1f}"
+            " s",
+            fix="raise memory_budget, or time_limit_seconds to see what takes the memory",
+        )
     if choices is None:
         raise ConstraintError(
             "the shardings asked for contradict one another: no plan meets all of them",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,10 @@ from autoshard.encoding.accounting import account_for
 from autoshard.encoding.encode import Wishes, decode
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
-from autoshard.planning.planner import Solution
+from autoshard.planning import planner
+from autoshard.planning.planner import NoPlanInTimeError, Solution
 from autoshard.sharding import Sharding
-from solvers import Status, evaluate
+from solvers import Problem, Result, Status, evaluate, solve
 from tests.planner.graphs import Program, encoder_for, parts_of, plan
 
 KIB = 1024
@@ -99,6 +101,19 @@ def tightest(graph: Graph, mesh: str) -> int:
     assert result.status is Status.INFEASIBLE
     assert result.least_peak is not None
     return result.least_peak
+
+
+def test_without_even_a_leanest_plan_memory_is_blamed_and_not_the_shardings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cut_short(problem: Problem, **options: Any) -> Result:
+        found = solve(problem, **options)
+        assert found.status is Status.INFEASIBLE
+        return replace(found, least_peak=None, least_peak_choices=None)
+
+    monkeypatch.setattr(planner, "solve", cut_short)
+    with pytest.raises(NoPlanInTimeError, match=r"no plan fits 1 bytes: \d+ are needed at least"):
+        planned(chain(), "x=4", memory_limit=1)
 
 
 def test_a_budget_met_exactly_is_met() -> None:

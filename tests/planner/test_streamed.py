@@ -20,6 +20,7 @@ from autoshard.candidates.streamed import (
     messages_of_small,
     stream_offers,
 )
+from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.layouts import MeshParts, refines
 from autoshard.loops import dot_general_statement, parse_statement, simulate
@@ -107,6 +108,18 @@ def test_nothing_is_offered_without_a_limit_or_outside_of_the_equations() -> Non
     parts = parts_of("x=4")
     assert stream_offers(graph, parts, frozenset({op.equation}), None) is None
     assert stream_offers(graph, parts, frozenset(), 10**6) is None
+
+
+def test_a_limit_that_nothing_meets_makes_no_more_operands_heavy() -> None:
+    graph, op = product_graph(64, 64, 64, "x=4")
+    parts = parts_of("x=4")
+    held = find_buffers(graph).most_held_bytes(graph)
+    assert held == 3 * 64 * 64 * 4
+    equations = frozenset({op.equation})
+    lowest = stream_offers(graph, parts, equations, held // 4, held)
+    assert lowest == stream_offers(graph, parts, equations, 1, held)
+    assert lowest == StreamOffers(graph, parts, equations, held / 4 / 16)
+    assert stream_offers(graph, parts, equations, held, held) != lowest
 
 
 @pytest.mark.parametrize("hardware", ["cpu-host", "tpu-v5p", "h100"])
