@@ -48,8 +48,7 @@ class _FewRows:
         self.prices: dict[int, float] = {}  # by row of `compressed`
 
     def run(self) -> None:
-        for hint in self.hints:
-            self.look(hint)
+        self.look_at_hints()
         for _ in range(MOST_ROUNDS):
             before = list(self.rows)
             answers = self.solve()
@@ -59,6 +58,19 @@ class _FewRows:
                 self.repair(answers[-1])
             if self.rows == before or self.exchange.is_over():
                 return
+
+    def look_at_hints(self) -> None:
+        """Offers hints that fit; adds the rows of the cheapest one that does not.
+
+        The others may hold far more than any good answer: their rows would never bind.
+        """
+        told = [evaluate(self.problem, hint) for hint in self.hints]
+        for hint, found in zip(self.hints, told, strict=True):
+            if found.is_allowed:
+                self.look(hint)
+        passing = [k for k, found in enumerate(told) if not found.is_allowed]
+        if passing:
+            self.look(self.hints[min(passing, key=lambda k: told[k].cost)])
 
     def look(self, choices: Choices) -> None:
         """Offers choices that fit at all rows; adds rows at which they do not."""

@@ -33,7 +33,7 @@ from solvers.scalable import run_scalable
 TIGHT_LIMIT = 2
 """A limit below this many times the least use of memory any choices could have will bind."""
 
-SHARE_AT_FEW_ROWS = 0.6
+SHARE_AT_FEW_ROWS = 0.8
 """Of the time left: how long to look with the limit at a few times only, where a gap is allowed."""
 
 SHARE_WITHOUT_LIMIT = 0.05

@@ -232,7 +232,7 @@ class Encoder:
         held = self.buffers.most_held_bytes(self.graph)
         parts, limit = self.costing.parts, self.memory_limit
         offers = stream_offers(self.graph, parts, equations, limit, held)
-        return WithSteps(offers, self.costing, self.buffers)
+        return WithSteps(offers, self.costing, self.buffers, self.max_candidates)
 
     # -- reshards -------------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from autoshard.candidates.candidate import Candidate
+from autoshard.candidates.candidate import MAX_CANDIDATES, Candidate
 from autoshard.candidates.streamed import StreamOffers
 from autoshard.costing.costing import Costing
 from autoshard.graph.buffers import Buffers
@@ -21,11 +22,13 @@ class WithSteps:
         offers: What there is; None for nothing.
         costing: Prices them.
         buffers: Of the program.
+        most: How many in steps an op gets at most.
     """
 
     offers: StreamOffers | None
     costing: Costing
     buffers: Buffers
+    most: int = MAX_CANDIDATES
     _known: dict[Hashable, tuple[object, tuple[Candidate, ...]]] = field(default_factory=dict)
 
     def of(self, op: Op, plain: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
@@ -48,7 +51,10 @@ class WithSteps:
     def _unbeaten(
         self, op: Op, in_steps: tuple[Candidate, ...], offers: StreamOffers
     ) -> Iterator[Candidate]:
-        """Those of which no other with the same layouts is as fast and as small."""
+        """Those of which no other with the same layouts is as fast and as small, the best of them.
+
+        Of too many the fastest of every way for the operands to live comes before the second one.
+        """
         graph, parts = offers.graph, offers.parts
         seconds = self.costing.candidate_seconds(graph, self.buffers, op, in_steps)
         if self.costing.overlaps:
@@ -61,9 +67,21 @@ class WithSteps:
                 held += made // parts.num_shards(p for dim in candidate.partial for p in dim)
             group = groups.setdefault((candidate.operands, candidate.results), [])
             group.append((float(seconds[place]), held, place))
-        for group in groups.values():
-            least: float = float("inf")
-            for _, held, place in sorted(group):
-                if held < least:
-                    least = held
-                    yield in_steps[place]
+        kept = [(spent, place) for group in groups.values() for spent, place in _leaner(group)]
+        faster_at_home: Counter[object] = Counter()
+        ranked = []
+        for spent, place in sorted(kept):
+            home = in_steps[place].operands
+            ranked.append((faster_at_home[home], spent, place))
+            faster_at_home[home] += 1
+        for place in sorted(place for _, _, place in sorted(ranked)[: self.most]):
+            yield in_steps[place]
+
+
+def _leaner(group: Iterable[tuple[float, int, int]]) -> Iterator[tuple[float, int]]:
+    """Of seconds, bytes and a place each, those than which no faster one is as small."""
+    least: float = float("inf")
+    for spent, held, place in sorted(group):
+        if held < least:
+            least = held
+            yield spent, place

@@ -20,6 +20,7 @@ from autoshard.candidates.streamed import (
     messages_of_small,
     stream_offers,
 )
+from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.layouts import MeshParts, refines
@@ -120,6 +121,36 @@ def test_a_limit_that_nothing_meets_makes_no_more_operands_heavy() -> None:
     assert lowest == stream_offers(graph, parts, equations, 1, held)
     assert lowest == StreamOffers(graph, parts, equations, held / 4 / 16)
     assert stream_offers(graph, parts, equations, held, held) != lowest
+
+
+def test_of_too_many_in_steps_every_way_to_live_keeps_its_fastest() -> None:
+    graph, op = product_graph(64, 4096, 64, "x=4,y=2")
+    encoder = encoder_for(graph, "x=4,y=2")
+    parts = encoder.costing.parts
+    wishes = Wishes(arguments=(None, None), results=(None,), alike=[])
+    plain = OpCandidates(graph, parts, wishes, "cpu", 400).of(op)
+    offers = StreamOffers(graph, parts, frozenset({op.equation}), 0.0)
+
+    def in_steps(most: int) -> tuple[Candidate, ...]:
+        found = WithSteps(offers, encoder.costing, encoder.buffers, most).of(op, plain)
+        assert found[: len(plain)] == plain
+        return found[len(plain) :]
+
+    every = in_steps(10**6)
+    homes = {candidate.operands for candidate in every}
+    few = in_steps(len(homes))
+    assert len(few) == len(homes) < len(every)
+    assert {candidate.operands for candidate in few} == homes
+    assert set(few) < set(every)
+
+    def seconds(candidates: tuple[Candidate, ...]) -> dict[object, float]:
+        spent = encoder.costing.candidate_seconds(graph, encoder.buffers, op, candidates)
+        least: dict[object, float] = {}
+        for candidate, value in zip(candidates, spent.tolist(), strict=True):
+            least[candidate.operands] = min(value, least.get(candidate.operands, value))
+        return least
+
+    assert seconds(few) == seconds(every)
 
 
 @pytest.mark.parametrize("hardware", ["cpu-host", "tpu-v5p", "h100"])

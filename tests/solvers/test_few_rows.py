@@ -72,6 +72,22 @@ def test_rows_are_added_where_answers_do_not_fit(monkeypatch: pytest.MonkeyPatch
     assert len(looked) > 1
 
 
+def test_only_the_cheapest_hint_says_at_which_rows_the_limit_binds() -> None:
+    problem, cheapest = layered_with_limit(0.97)
+    wasteful = list(cheapest)
+    for term in problem.node_memory:
+        wasteful[term.node] = int(term.usage.argmax())
+
+    def first_look(hints: list[tuple[int, ...]]) -> str:
+        exchange = Exchange(relative_gap=GAP)
+        solve_at_few_rows(problem, exchange, hints)
+        return next(line for line in exchange.log() if line.startswith("few rows"))
+
+    alone = first_look([cheapest])
+    assert first_look([tuple(wasteful)]) != alone
+    assert first_look([tuple(wasteful), cheapest]) == alone
+
+
 @given(problem=small_problems(), data=st.data())
 def test_what_fits_fits_at_some_of_the_times(problem: Problem, data: st.DataObject) -> None:
     compressed, times = compress_memory(problem)
