@@ -68,7 +68,8 @@ def wanted_uses(
             reader = op.equation
             if op.kind is OpKind.JOIN and op.name == "case":  # each branch ends in its own use
                 reader = f"{op.equation}.branches[{position}]/out"
-            place = _operand_place(graph, reader, value, operand_paths)
+            earlier = op.operands[:position].count(value) if op.kind is OpKind.COMPUTE else 0
+            place = _operand_place(graph, reader, value, operand_paths, earlier)
             if place < 0:
                 continue
             use = f"{reader}<{place}"
@@ -121,10 +122,19 @@ def _stops(encoded: Encoded, value: int, start: Layout, end: Layout) -> list[Lay
 
 
 def _operand_place(
-    graph: Graph, reader: str, value: int, operand_paths: Mapping[str, tuple[str | None, ...]]
+    graph: Graph,
+    reader: str,
+    value: int,
+    operand_paths: Mapping[str, tuple[str | None, ...]],
+    num_earlier: int,
 ) -> int:
-    """Which operand of an equation, or result of a body, a value is; -1 when it is none."""
-    for place, path in enumerate(operand_paths.get(reader, ())):
-        if path is not None and graph.value_by_path.get(path) == value:
-            return place
-    return -1
+    """Which operand of an equation, or result of a body, a value is; -1 when it is none.
+
+    Of an equation that reads it several times as its op does, the operand after so many of them.
+    """
+    places = [
+        place
+        for place, path in enumerate(operand_paths.get(reader, ()))
+        if path is not None and graph.value_by_path.get(path) == value
+    ]
+    return places[min(num_earlier, len(places) - 1)] if places else -1

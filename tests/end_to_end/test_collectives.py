@@ -81,3 +81,22 @@ def test_what_products_sum_on_to_their_batch_is_summed_and_then_cut() -> None:
         ("all-reduce", ("model",), 8 * 64 * 128 * 4)
     ]
     assert compare_collectives(plan.data.collectives, found).difference_percent == 0
+
+
+def test_a_value_that_a_product_reads_twice_is_gathered_for_both_reads() -> None:
+    def interactions(features: jax.Array) -> Any:
+        features = jnp.sin(features)
+        return jnp.einsum("bfd,bgd->bfg", features, features), jnp.sort(features)
+
+    features = jax.ShapeDtypeStruct((3, 5, 64), jnp.float32)
+    plan = autoshard.optimize(
+        interactions,
+        features,
+        mesh="x=8",
+        in_shardings=P(None, None, "x"),
+        out_shardings=P(),
+    )
+    compiled = plan.jit().lower(features).compile()
+    found = read_compiled(compiled, plan.data.mesh).collectives
+    assert [(c.kind, c.bytes_per_device) for c in found] == [("all-gather", 3 * 5 * 64 * 4)]
+    assert compare_collectives(plan.data.collectives, found).difference_percent == 0
