@@ -32,6 +32,11 @@ _TEMPORARY_OVERHEAD = {"cpu": 1.13, "gpu": 1.07, "tpu": 1.1}
 _WIDENED_BITS = {("cpu", "bf16"): 32}
 
 
+def machine_kind(name: str) -> str:
+    """What a machine is called whatever slices it has: `tpu-v5e` of `2x tpu-v5e:4x4`."""
+    return name.partition(":")[0].rpartition(" ")[2]
+
+
 def widened_bits(backend: str, dtype: str, bits: int) -> int:
     """Bits an intermediate element really takes: XLA's CPU backend does bfloat16 in float32."""
     return _WIDENED_BITS.get((backend, dtype), bits)
@@ -92,7 +97,7 @@ def fusing(machine: Hardware) -> Fusing:
     `tanh` in bfloat16; it takes a label's logit from the product's result, with no float32 copy,
     and adds the label's gradient in place.
     """
-    return _FUSING.get(machine.name, _FUSING.get(machine.backend, AS_ON_CPU))
+    return _FUSING.get(machine_kind(machine.name), _FUSING.get(machine.backend, AS_ON_CPU))
 
 
 # Bytes of memory on the chip in which temporaries lie, by machine: of the 128 MiB of vector memory
@@ -109,7 +114,7 @@ def on_chip_bytes(machine: Hardware) -> int:
     The compiler keeps there what is read soon, and moves what is read much later to device memory
     and in again. Arguments and results stay in device memory.
     """
-    return _ON_CHIP_BYTES.get(machine.name, 0)
+    return _ON_CHIP_BYTES.get(machine_kind(machine.name), 0)
 
 
 # Lanes of a TPU's vector registers; a row of a tile has as many elements.
@@ -184,6 +189,40 @@ def joins_added_sums(backend: str) -> bool:
     itself, and on host CPUs every one is.
     """
     return backend in ("tpu", "gpu")
+
+
+# Chips of a slice all of which gather by a sum, and by machine the most bytes that they gather so.
+# Seen with libtpu 0.0.42: all chips of a v5p 4 x 4 x 4, 2 x 4 x 8 and 4 x 4 x 8 sum up to 2.1 GB,
+# those of a v5e 8 x 8 and 8 x 16 up to 16.8 MB and not 21; those of a v5e 4 x 8 and a v5p 2 x 4 x 4
+# gather 0.1 MB, and so do groups of 16 and 64 in larger slices.
+_SUMMING_CHIPS = 64
+_GATHERED_BY_SUM = {"tpu-v5e": 2.0**24, "tpu-v5p": math.inf}
+
+
+def most_gathered_by_sum(machine: Hardware, group_size: int, slice_size: int) -> float:
+    """Bytes, of the result, up to which an all-gather is run as an all-reduce; 0 for none.
+
+    libtpu adds pieces to zeros where all chips of a large slice gather. Operands are not narrowed
+    before that.
+
+    Args:
+        machine: Whose compiler it is.
+        group_size: Devices of the group.
+        slice_size: Devices of the slice.
+    """
+    if group_size < max(_SUMMING_CHIPS, slice_size):
+        return 0.0
+    return _GATHERED_BY_SUM.get(machine_kind(machine.name), 0.0)
+
+
+def runs_by_level(backend: str) -> bool:
+    """Whether a collective over several slices is a collective in each, and one between them.
+
+    Seen with libtpu 0.0.42 for two slices of v5e and v5p: pieces are gathered between slices first;
+    sums are scattered in the slice, summed between slices and gathered; an all-to-all is one
+    exchange between hosts. Nothing is narrowed before it leaves the slice.
+    """
+    return backend == "tpu"
 
 
 def scatters_along_lines(backend: str) -> bool:
@@ -262,7 +301,7 @@ def windows_scattered_sum(
         bits: Of an element of its result.
     """
     size = math.prod(links)
-    if size < 4 or (machine.name == "tpu-v5p" and tuple(links) == (2, 2)):
+    if size < 4 or (machine_kind(machine.name) == "tpu-v5p" and tuple(links) == (2, 2)):
         return False
     ways = 2 if size >= _BOTH_WAYS_FROM else 1
     return summed > _SUMMED_PER_BYTE * bits / 8 / ways
@@ -271,7 +310,7 @@ def windows_scattered_sum(
 def runs_beside(machine: Hardware, kind: str) -> bool:
     """Whether a machine computes while a collective of this kind is under way."""
     by_backend = _RUN_BESIDE.get(machine.backend, frozenset())
-    return kind in _RUN_BESIDE.get(machine.name, by_backend)
+    return kind in _RUN_BESIDE.get(machine_kind(machine.name), by_backend)
 
 
 def overlaps_on(machine: Hardware) -> bool:

@@ -107,6 +107,10 @@ class CostModel(Protocol):
         """Devices of a group along each physical dimension that it spans, outermost first."""
         ...
 
+    def slices_spanned(self, axes: tuple[AxisPart, ...]) -> int:
+        """Slices or nodes, joined by the network, that a group spans."""
+        ...
+
 
 class AlphaBetaModel:
     """Collectives as latency plus bytes over the mesh's links, ops as rooflines.
@@ -365,6 +369,17 @@ class AlphaBetaModel:
             CostModelError: An unknown axis, a part that the axis has not.
         """
         return tuple(dim.size for dim in self._group(axes) if dim.size > 1)
+
+    def slices_spanned(self, axes: tuple[AxisPart, ...]) -> int:
+        """Slices or nodes, joined by the network, that a group spans.
+
+        Args:
+            axes: The parts of mesh axes that the group spans.
+
+        Raises:
+            CostModelError: An unknown axis, a part that the axis has not.
+        """
+        return math.prod(dim.size for dim in self._group(axes) if dim.kind == "network")
 
     def _group(self, axes: tuple[AxisPart, ...]) -> tuple[GroupDim, ...]:
         """The links a group spans; checks that the parts are parts and do not overlap."""

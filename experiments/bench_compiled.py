@@ -132,10 +132,16 @@ def points(options: argparse.Namespace) -> Iterator[CompiledPoint]:
                         sizes=SIZES[workload],
                         mesh=MESHES[mesh],
                         topology=TOPOLOGY[chip, num_devices],
-                        hardware=HARDWARE[chip],
+                        hardware=hardware_of(chip, num_devices),
                         plan=plan,
                         windowed_einsum=options.windowed,
                     )
+
+
+def hardware_of(chip: str, num_devices: int) -> str:
+    """The machine that is compiled for: `tpu-v5p`, `2x tpu-v5p:2x2x4`."""
+    slices, _, shape = TOPOLOGY[chip, num_devices].partition(f" {chip}:")
+    return f"{slices} {HARDWARE[chip]}:{shape}" if shape else HARDWARE[chip]
 
 
 def _num_devices(mesh: str) -> int:
@@ -189,7 +195,7 @@ def known_rows() -> dict[str, dict[str, Any]]:
 
 def row_of(point: CompiledPoint, found: dict[str, Any]) -> dict[str, Any]:
     """A row of the table: the point, what was found, and whether it fits its budget."""
-    chip = next(chip for chip, name in HARDWARE.items() if name == point.hardware)
+    chip = next(chip for chip, name in HARDWARE.items() if name in point.hardware)
     machine = get_hardware(point.hardware).memory
     room = found.get("budget") or machine.capacity_bytes - machine.reserved_bytes
     held = found.get("compiled_memory")

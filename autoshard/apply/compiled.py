@@ -13,7 +13,8 @@ import jax
 from autoshard.apply.hlo_text import HloModule, Instruction, parse_hlo
 from autoshard.apply.hlo_trip_counts import known_trip_count
 from autoshard.apply.replica_groups import crossed_axes, is_ring_shift, parse_groups
-from autoshard.sharding import AxisRef, Mesh, spanned_axes
+from autoshard.apply.slice_transfers import transfer_groups, transfer_kind
+from autoshard.sharding import AxisRef, Mesh, axes_crossed, spanned_axes
 from autoshard.verification.collective_comparison import (
     ASYNC,
     FUSED,
@@ -149,7 +150,7 @@ def _walk(
     if _WINDOWED_LOOP.search(computation):
         place = replace(place, form=WINDOWED)
     for instruction in module.computations.get(computation, {}).values():
-        if instruction.opcode in KIND_BY_OPCODE:
+        if collective_kind(instruction) is not None:
             found = own_collective(module, mesh, computation, instruction, place)
             if found is not None:
                 yield found
@@ -264,6 +265,11 @@ def _carried(
                 yield from _carried(module, mesh, name, place, marks)
 
 
+def collective_kind(instruction: Instruction) -> str | None:
+    """What an instruction is as a collective; None if it is none."""
+    return KIND_BY_OPCODE.get(instruction.opcode) or transfer_kind(instruction)
+
+
 def is_async_start(instruction: Instruction) -> bool:
     """Whether the program goes on while this runs."""
     return instruction.opcode.endswith("-start")
@@ -277,20 +283,29 @@ def own_collective(
     place: _Place = _Place(),
 ) -> CompiledCollective | None:
     """An instruction as a collective; None if it is none, or moves nothing."""
-    kind = KIND_BY_OPCODE.get(instruction.opcode)
+    kind = collective_kind(instruction)
     if kind is None:
         return None
     instructions = module.computations[computation]
-    groups = parse_groups(instruction.attributes, module.num_devices)
+    is_between_slices = instruction.opcode == "send"
+    if is_between_slices:
+        groups = transfer_groups(module, instruction)
+    else:
+        groups = parse_groups(instruction.attributes, module.num_devices)
     size, num_groups = max(map(len, groups), default=1), len(groups)
     if size == 1:
         return None
-    num_bytes = sum(instructions[name].num_bytes for name in instruction.operands)
+    operands = instruction.operands[:1] if is_between_slices else instruction.operands
+    num_bytes = sum(instructions[name].num_bytes for name in operands)
     if kind == "all-gather":
         num_bytes *= size
     axes: tuple[AxisRef, ...] | None = None
     if mesh is not None and kind == "collective-permute":
-        axes = crossed_axes(instruction.attributes, mesh)
+        axes = (
+            axes_crossed(groups, mesh)
+            if is_between_slices
+            else crossed_axes(instruction.attributes, mesh)
+        )
         size = math.prod(axis.size_on(mesh) for axis in axes)
         num_groups = module.num_devices // size
     elif mesh is not None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from autoshard.backend_habits import (
     loops_over_scattered_sums,
+    most_gathered_by_sum,
     rearranges_exchanges,
     widened_bits,
     windows_scattered_sum,
@@ -23,6 +24,7 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.local_products import local_products
 from autoshard.costing.sums import Sum, made_order, sums_of
+from autoshard.costing.transfers import Transfer, transfers_of
 from autoshard.graph.buffers import Buffers, consumers_of
 from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.custom_cost import CustomCost
@@ -79,6 +81,7 @@ class Costing:
     overlaps: bool = False
     _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
     _group_sizes: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
+    _slices: dict[Parts, int] = field(default_factory=dict)
     _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
     _readers: tuple[Graph, list[list[int]]] | None = None
     _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
@@ -110,11 +113,46 @@ class Costing:
         if kind is StepKind.SLICE:
             return self.copy_seconds(2.0 * num_bytes)
         if kind is StepKind.ALL_GATHER:
-            return np.asarray(self.model.all_gather_seconds(num_bytes, axes))
+            return self._gather_seconds(num_bytes, parts)
         if kind is StepKind.ALL_TO_ALL:
             sent = np.asarray(self.model.all_to_all_seconds(num_bytes, axes))
             return sent + self._rearranging_seconds(num_bytes)
         return np.asarray(self.model.permute_seconds(num_bytes, axes))
+
+    def _gather_seconds(self, num_bytes: FloatArray, parts: Parts) -> FloatArray:
+        """Seconds of all-gathers, of those too that are run as sums."""
+        axes = self.axis_parts(parts)
+        gathered = np.asarray(self.model.all_gather_seconds(num_bytes, axes))
+        size = self.parts.num_shards(parts)
+        summed = most_gathered_by_sum(self.model.hardware, size, self._slice_size)
+        if not summed or self._num_slices(parts) > 1:
+            return gathered
+        by_sum = self.model.all_reduce_seconds(num_bytes, axes)
+        return np.where(num_bytes <= summed, by_sum, gathered)
+
+    def transfers(self, kind: str, parts: Parts, num_bytes: int) -> tuple[Transfer, ...]:
+        """The collectives that a planned one becomes.
+
+        Args:
+            kind: As of `PredictedCollective`.
+            parts: The mesh parts that it works over.
+            num_bytes: Per device of the larger side, as wide as elements lie.
+        """
+        axes = self.axis_parts(parts)
+        return tuple(transfers_of(self.model, self._slice_size, kind, axes, num_bytes))
+
+    @property
+    def _slice_size(self) -> int:
+        """Devices of a slice or node, or of all where there is one."""
+        every = tuple(range(len(self.parts.axes)))
+        return self.parts.mesh.num_devices // self._num_slices(every)
+
+    def _num_slices(self, parts: Parts) -> int:
+        """Slices or nodes that a group spans."""
+        found = self._slices.get(parts)
+        if found is None:
+            found = self._slices[parts] = self.model.slices_spanned(self.axis_parts(parts))
+        return found
 
     def _rearranging_seconds(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds in which the pieces of all-to-alls are copied into order; 0 if measured in it."""
@@ -458,6 +496,7 @@ class Costing:
             made.bits,
             self._links(candidate.scattered) if candidate.scattered else (),
             order,
+            is_in_slice=self._num_slices(candidate.scattered) == 1,
         )
 
     def _made_order(self, graph: Graph, op: Op) -> tuple[int, ...]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autoshard.backend_habits import scatters_along_lines, scatters_whole_tiles, sums_by_dimension
+from autoshard.backend_habits import (
+    runs_by_level,
+    scatters_along_lines,
+    scatters_whole_tiles,
+    sums_by_dimension,
+)
 from autoshard.candidates.candidate import Candidate
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass
 from autoshard.layouts import MeshParts, Parts
@@ -39,6 +44,8 @@ def sums_of(
     bits: int,
     links: Sequence[int] = (),
     order: Sequence[int] = (),
+    *,
+    is_in_slice: bool = True,
 ) -> tuple[Sum, ...]:
     """What a candidate ends in, in the order in which it runs.
 
@@ -56,6 +63,7 @@ def sums_of(
         links: Devices of a group that scatters, along each physical dimension that it spans.
         order: Dimensions of the result as they are made, major to minor; as they are numbered where
             it is left out.
+        is_in_slice: Whether a group that scatters lies in one slice.
     """
     every = tuple(sorted((*candidate.scattered, *candidate.reduced)))
     if candidate.reduced and op_class not in PRODUCTS:
@@ -63,7 +71,8 @@ def sums_of(
     pieces = parts.num_shards(part for dim in candidate.partial for part in dim)
     found = []
     if candidate.scattered:
-        is_fit = _scatters_over(machine, links)
+        is_fit = is_in_slice or not runs_by_level(machine.backend)
+        is_fit = is_fit and _scatters_over(machine, links)
         is_fit = is_fit and _scatters(machine, parts, candidate, shape, bits, order)
         if not is_fit and len(_changed(candidate)) > 1:
             return (Sum("all-reduce", every, pieces),)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from autoshard.encoding.held_tensors import Holdings
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.collective import PredictedCollective
-from autoshard.graph.program import Op
+from autoshard.graph.program import Op, Value
 from autoshard.layouts import Parts
 from autoshard.plans.plan import HeldTensor, LiveTensor, MemoryUse, PlannedOp
 from autoshard.reshard import Step, StepKind
@@ -107,8 +108,8 @@ def _op_account(
                 continue
             spent += encoded.table(value, bits).step_seconds(step) * repeat
             if step.kind is not StepKind.SLICE:
-                num_bytes = graph.values[value].num_bytes * bits // graph.values[value].bits
-                collectives.append(_moved(costing, encoded, step, num_bytes, op, repeat))
+                found = graph.values[value]
+                collectives += _moved(costing, encoded, step, found, bits, op, repeat)
     return (total - sent) * op.repeat, spent, collectives
 
 
@@ -121,32 +122,49 @@ def _predicted(
     parts: Parts,
     bytes_per_device: int,
     count: float,
+    narrowed: float = 1.0,
     is_windowed: bool = False,
-) -> PredictedCollective:
-    axes = costing.axis_parts(parts)
-    return PredictedCollective(
-        kind=kind,
-        axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in axes),
-        group_size=encoded.parts.num_shards(parts),
-        bytes_per_device=bytes_per_device,
-        count=count,
-        op=_op_text(op),
-        is_windowed=is_windowed,
-    )
+) -> Iterator[PredictedCollective]:
+    """The collectives that one becomes.
+
+    Args:
+        costing: Knows the machine.
+        encoded: The program.
+        op: That it serves.
+        kind: As of `PredictedCollective`.
+        parts: The mesh parts it works over.
+        bytes_per_device: Of the larger side, as wide as elements lie.
+        count: How often it runs.
+        narrowed: The width that elements are sent in where the compiler narrows them, over that.
+        is_windowed: As of `PredictedCollective`.
+    """
+    for one in costing.transfers(kind, parts, bytes_per_device):
+        sent = bytes_per_device * (narrowed if one.is_narrowed else 1.0)
+        yield PredictedCollective(
+            kind=one.kind,
+            axes=tuple(_axis_text(encoded, p.name, p.pre_size, p.size) for p in one.axes),
+            group_size=prod(part.size for part in one.axes),
+            bytes_per_device=int(sent) // one.pieces,
+            count=count,
+            op=_op_text(op),
+            is_windowed=is_windowed,
+        )
 
 
 def _moved(
-    costing: Costing, encoded: Encoded, step: Step, num_bytes: int, op: Op, repeat: float
-) -> PredictedCollective:
+    costing: Costing, encoded: Encoded, step: Step, value: Value, bits: int, op: Op, repeat: float
+) -> Iterator[PredictedCollective]:
     larger = step.after if step.kind is StepKind.ALL_GATHER else step.before
+    pieces = encoded.parts.num_shards(p for dim in larger for p in dim)
     return _predicted(
         costing,
         encoded,
         op,
         kind=step.kind.value,
         parts=step.parts,
-        bytes_per_device=num_bytes // encoded.parts.num_shards(p for dim in larger for p in dim),
+        bytes_per_device=value.num_bytes // pieces,
         count=repeat,
+        narrowed=bits / value.bits,
     )
 
 
@@ -171,7 +189,7 @@ def _reductions(
     is_windowed = costing.is_windowed(op, candidate, made)
     for value in op.results:
         for one in sums:
-            yield _predicted(
+            yield from _predicted(
                 costing,
                 encoded,
                 op,
@@ -193,7 +211,7 @@ def _in_steps(
     values = [encoded.graph.values[value] for value in (*op.results, *op.operands)]
     for found in messages_of(encoded.parts, op.rule, candidate):
         bits = costing.sent_bits(values[found.place])
-        yield _predicted(
+        yield from _predicted(
             costing,
             encoded,
             op,

@@ -22,7 +22,7 @@ from autoshard.apply.ahead.targets import LOCAL, Target, check_num_devices, pars
 from autoshard.apply.ahead.time_estimate import estimate_seconds
 from autoshard.apply.compiled import read_module_collectives
 from autoshard.apply.hlo_text import HloModule, parse_hlo
-from autoshard.backend_habits import in_order_options
+from autoshard.backend_habits import in_order_options, machine_kind
 from autoshard.errors import InputError
 from autoshard.frontend.trace import Traced
 from autoshard.plans.plan import PlanData
@@ -299,7 +299,7 @@ def _prices_for(
 ) -> CompiledPrices | None:
     """Of the machine compiled for; of the one planned for, on the devices at hand."""
     name = target.hardware or data.hardware
-    if planned is not None and planned.model.hardware.name == name:
+    if planned is not None and machine_kind(planned.model.hardware.name) == machine_kind(name):
         return planned
     return CompiledPrices.of_machine(name, Mesh(data.mesh.axes))
 
@@ -340,7 +340,7 @@ def _time(
 
 
 def _notes(data: PlanData, target: Target, compiled: CompiledAhead | None) -> Iterator[str]:
-    if target.hardware and target.hardware != data.hardware:
+    if target.hardware and target.hardware != machine_kind(data.hardware):
         yield f"the plan was made for {data.hardware}, and compiled for {target.hardware}"
     if compiled is not None and compiled.device_order == "as numbered" and target.platform == "tpu":
         yield "devices lie in the mesh as the compiler numbers them, not by neighbourhood"
