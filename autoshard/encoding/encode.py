@@ -404,7 +404,7 @@ class Encoder:
         usage = self._copy_bytes(table, rows, columns, value, bits, is_brief=is_brief)
         if usage is None:
             return None
-        return EdgeMemory(-1, op.index, stop, usage)
+        return EdgeMemory(-1, self.buffers.time_of(op.index), stop, usage)
 
     def _copy_bytes(
         self,

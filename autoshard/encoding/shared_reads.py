@@ -80,7 +80,8 @@ def shared_reads(
             continue
         layouts = _layouts(graph, candidates, value, reads)
         stop = max(read_stop(graph, buffers, graph.ops[index]) for index in indices)
-        yield SharedRead(value, tuple(reads), repeat, bits, layouts, min(indices), stop)
+        start = min(map(buffers.time_of, indices))
+        yield SharedRead(value, tuple(reads), repeat, bits, layouts, start, stop)
 
 
 def updating_reads(graph: Graph, alike: Collection[tuple[int, int]]) -> frozenset[tuple[int, int]]:

@@ -8,12 +8,13 @@ reader. Times are op indices; an interval `[start, stop)` is half-open.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
 
 from autoshard.graph.fusing import AS_ON_CPU, Fusing
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+from autoshard.graph.waiting_products import waiting_products
 
 _FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 _READS_FUSED = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING, OpClass.REDUCE})
@@ -31,6 +32,7 @@ class Buffers:
         last_use: Per value, the time after which it is not read, through fused readers too.
         unless_summed: Products computed together with all that reads them: they take their buffer
             only where devices have to sum what they make.
+        run_at: When products run that wait for others, by op index.
     """
 
     is_stored: tuple[bool, ...]
@@ -38,6 +40,11 @@ class Buffers:
     intervals: tuple[tuple[int, int], ...]
     last_use: tuple[int, ...]
     unless_summed: frozenset[int] = frozenset()
+    run_at: Mapping[int, int] = field(default_factory=dict)
+
+    def time_of(self, op: int) -> int:
+        """When an op is run: in program order, if it is no product that waits."""
+        return self.run_at.get(op, op)
 
     def most_held_bytes(self, graph: Graph) -> int:
         """The most bytes that the buffers hold at one time, on all devices together.
@@ -63,15 +70,16 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     addends = _scattered_into(graph, consumers) if fusing.into_addends else {}
     stored = _stored(graph, consumers, fusing, written, addends)
     owner = _owners(graph, stored, consumers, addends)
-    last = _last_uses(graph, stored, consumers)
+    run_at = waiting_products(graph, consumers, fusing.waits_for_products)
+    last = _last_uses(graph, stored, consumers, run_at)
     end = len(graph.ops)
     intervals = []
     owner_last = list(last)
-    owner_first = [value.op for value in graph.values]
+    owner_first = [run_at.get(value.op, value.op) for value in graph.values]
     for value in graph.values:
         root = owner[value.index]
         owner_last[root] = max(owner_last[root], last[value.index])
-        owner_first[root] = min(owner_first[root], value.op)
+        owner_first[root] = min(owner_first[root], run_at.get(value.op, value.op))
     for value in graph.values:
         op = graph.ops[value.op]
         if owner[value.index] != value.index or not stored[value.index]:
@@ -80,9 +88,11 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
             intervals.append((0, end))
         else:
             start = owner_first[value.index]
-            intervals.append((start, max(owner_last[value.index], op.index + 1)))
+            intervals.append((start, max(owner_last[value.index], start + 1)))
     updating = _updating_products(graph, consumers) if fusing.with_products else frozenset()
-    return Buffers(tuple(stored), tuple(owner), tuple(intervals), tuple(owner_last), updating)
+    return Buffers(
+        tuple(stored), tuple(owner), tuple(intervals), tuple(owner_last), updating, run_at
+    )
 
 
 def consumers_of(graph: Graph) -> list[list[int]]:
@@ -367,13 +377,16 @@ def _root(owner: list[int], value: int) -> int:
     return value
 
 
-def _last_uses(graph: Graph, stored: list[bool], consumers: list[list[int]]) -> list[int]:
+def _last_uses(
+    graph: Graph, stored: list[bool], consumers: list[list[int]], run_at: Mapping[int, int]
+) -> list[int]:
     last = [graph.values[v].op + 1 for v in range(len(graph.values))]
     end = len(graph.ops)
     for op in reversed(graph.ops):
         for value in op.results:
             for index in consumers[value]:
-                last[value] = max(last[value], _use_time(graph, value, graph.ops[index], end))
+                used = _use_time(graph, value, graph.ops[index], end)
+                last[value] = max(last[value], used, run_at.get(index, 0) + 1)
     # A fused value keeps its operands alive until its own last reader.
     for op in reversed(graph.ops):
         for result in op.results:
@@ -407,7 +420,8 @@ def read_stop(graph: Graph, buffers: Buffers, reader: Op) -> int:
     A carry is needed until the end of its loop.
     """
     fused = (value for value in reader.results if not buffers.is_stored[value])
-    return max(carry_stop(graph, reader), *(buffers.last_use[value] for value in fused), 0)
+    run = max(carry_stop(graph, reader), buffers.time_of(reader.index) + 1)
+    return max(run, *(buffers.last_use[value] for value in fused), 0)
 
 
 def carry_stop(graph: Graph, join: Op) -> int:

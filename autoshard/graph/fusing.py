@@ -1,4 +1,4 @@
-"""Which ops a compiler computes together with others, so that what lies between takes no memory."""
+"""Which ops a compiler computes together with others, or when: what takes memory, how long."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Fusing:
         into_addends: Whether a scatter into zeros, to which something is added, is one into that.
         one_hot_scatters: Whether a scatter of one element per row compares positions instead, and
             so is element-wise.
+        waits_for_products: So many products run before one that no other needs, where there are as
+            many.
     """
 
     kept: frozenset[str] = EXPENSIVE
@@ -36,6 +38,7 @@ class Fusing:
     with_gathers: bool = False
     into_addends: bool = False
     one_hot_scatters: bool = False
+    waits_for_products: int = 0
 
 
 AS_ON_CPU = Fusing()

@@ -1,0 +1,68 @@
+"""Products that nothing but the end of the program needs, and when they are run.
+
+A compiler that schedules from the end backwards runs the product of a weight gradient late: most
+products of the backward pass wait for one another, and none waits for it. Until then it holds what
+it reads, and what it makes takes nothing yet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+from autoshard.graph.program import PRODUCTS, Graph, OpKind
+
+_TURNS = frozenset({"reshape", "transpose"})
+
+
+def waiting_products(
+    graph: Graph, consumers: Sequence[Sequence[int]], most: int
+) -> Mapping[int, int]:
+    """When products run that no other product needs.
+
+    Args:
+        graph: The program.
+        consumers: Per value, the ops that read it.
+        most: Half of the others that are left run first, but no more than so many.
+
+    Returns:
+        By op index, the time at which it runs; products of loop bodies are not among them.
+    """
+    if most == 0:
+        return {}
+    needed = _needed(graph)
+    products = [op for op in graph.ops if op.op_class in PRODUCTS]
+    ends = [op for op in products if op.region == 0 and not needed[op.results[0]]]
+    others = [op.index for op in products if op.region != 0 or needed[op.results[0]]]
+    found: dict[int, int] = {}
+    for op in ends:
+        left = others[bisect_right(others, op.index) :]
+        later = left[: min(most, len(left) // 2)]
+        readers = _readers(graph, consumers, op.results[0])
+        if later and readers:
+            found[op.index] = min(later[-1] + 1, *readers)
+    return found
+
+
+def _needed(graph: Graph) -> list[bool]:
+    """Per value, whether a product, a loop or a branch makes use of it."""
+    needed = [False] * len(graph.values)
+    for op in reversed(graph.ops):
+        is_plain = op.region == 0 and op.kind in (OpKind.COMPUTE, OpKind.CONSTRAINT)
+        leads_on = any(needed[value] for value in op.results)
+        is_end = op.kind is OpKind.RESULT or (is_plain and op.op_class not in PRODUCTS)
+        for value in op.operands:
+            needed[value] |= leads_on or not is_end
+    return needed
+
+
+def _readers(graph: Graph, consumers: Sequence[Sequence[int]], value: int) -> list[int]:
+    """Ops that read a value or what it is turned into."""
+    found: list[int] = []
+    for index in consumers[value]:
+        op = graph.ops[index]
+        if op.name in _TURNS or op.kind is OpKind.CONSTRAINT:
+            found += _readers(graph, consumers, op.results[0])
+        else:
+            found.append(index)
+    return found
