@@ -296,13 +296,14 @@ class _Search:
         for round_number in itertools.count(1):
             for _ in range(count):
                 ascent.sweep()
-                if self.is_over():
+                self.lower_bound = max(self.lower_bound, level.constant + ascent.bound)
+                if self.is_done() or self.is_over():
                     break
-            self.lower_bound = max(self.lower_bound, level.constant + ascent.bound)
             if ascent.is_infeasible:
                 self.is_infeasible = self.cost is None
                 return
-            best = self.improve(level, ascent, best)
+            if not self.is_done():
+                best = self.improve(level, ascent, best)
             if self.is_done() or self.is_over():
                 break
             gap = (self.cost if self.cost is not None else ascent.largest_total) - self.lower_bound

@@ -42,6 +42,9 @@ SHARE_WITHOUT_LIMIT = 0.05
 HEAD_START_SHARE, MOST_HEAD_START_SECONDS = 0.05, 2.0
 """Of the time limit: what bounds get alone where no memory row can bind; most are done by then."""
 
+PATIENT_HEAD_START_SHARE, MOST_PATIENT_HEAD_START_SECONDS = 0.2, 20.0
+"""The same where a gap is allowed: bounds nearly always meet it, and a second lane slows them."""
+
 GRACE_SHARE, MOST_GRACE_SECONDS = 0.005, 0.5
 """Of the time limit: what lanes have to return in, before the deadline is missed."""
 
@@ -223,7 +226,7 @@ def _solve_with(run: Run, backend: Backend | None, *, use_memory: bool) -> bool:
                 run,
                 grounded,
                 exchange,
-                head_start=run.share_of_limit(HEAD_START_SHARE, MOST_HEAD_START_SECONDS),
+                head_start=_head_start(run),
             )
         )
     name = f"solve{'' if use_memory else ' without memory'}"
@@ -232,6 +235,13 @@ def _solve_with(run: Run, backend: Backend | None, *, use_memory: bool) -> bool:
         until = time.monotonic() + SHARE_WITHOUT_LIMIT * (run.deadline - run.began)
     with run.stage(name):
         return _run(run, grounded, lanes, name, until)
+
+
+def _head_start(run: Run) -> float:
+    """Seconds that bounds get alone where no memory row can bind."""
+    if run.relative_gap > 0:
+        return run.share_of_limit(PATIENT_HEAD_START_SHARE, MOST_PATIENT_HEAD_START_SECONDS)
+    return run.share_of_limit(HEAD_START_SHARE, MOST_HEAD_START_SECONDS)
 
 
 def _solve_at_few_rows(run: Run) -> None:
