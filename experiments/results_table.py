@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,22 @@ def provenance() -> dict[str, str]:
         text=True,
         check=False,
     ).stdout.strip()
-    versions = ", ".join(
-        f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib", "ortools")
-    )
     return {
         "commit": commit or "unknown",
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
-        "versions": versions,
+        "versions": ", ".join(_versions()),
     }
+
+
+def _versions() -> Iterator[str]:
+    for name in ("jax", "jaxlib", "ortools"):
+        yield f"{name} {importlib.metadata.version(name)}"
+    try:
+        yield f"pytoulbar2 {importlib.metadata.version('pytoulbar2')}"
+    except importlib.metadata.PackageNotFoundError:
+        yield "without pytoulbar2"
 
 
 _AT_START = provenance()  # a long measurement is of the code it began with
