@@ -34,8 +34,10 @@ def constrain_jaxpr(
     * `7.jaxpr/38<1~0`, `7.jaxpr/38<1~1`: the same, before it and in this order: stops on the way.
     * `out<2`, `7.jaxpr/out<0`: before that result.
 
-    A constraint on a value and another on one of its uses both take effect, in that order. Nothing
-    is traced again, and bodies without constraints are shared with the given program.
+    A constraint on a value and another on one of its uses both take effect, in that order. Uses
+    behind the same stops share them: compilers make one of equal moves in one step, but move in
+    several steps as often as it is written. Nothing is traced again, and bodies without constraints
+    are shared with the given program.
 
     Args:
         closed: As `frontend.trace.trace_call` gives it.
@@ -79,6 +81,7 @@ class _Inserter:
     def insert(self, jaxpr: Jaxpr, prefix: str, parent: JaxprEqn | None) -> Jaxpr:
         eqns: list[JaxprEqn] = []
         current: dict[Var, Var] = {}
+        moved: dict[tuple[int, Sharding], Var] = {}  # by id of the atom
         first = jaxpr.eqns[0] if jaxpr.eqns else parent
 
         def constrain(atom: Any, path: str, like: JaxprEqn | None) -> Any:
@@ -90,8 +93,8 @@ class _Inserter:
             read = [a if isinstance(a, Literal) else current.get(a, a) for a in atoms]
             if path in self.used_equations:
                 for position in range(len(read)):
-                    for use in self.constraints_of_use(f"{path}<{position}"):
-                        read[position] = constrain(read[position], use, like)
+                    use = f"{path}<{position}"
+                    read[position] = self.brought(read[position], use, like, eqns, moved)
             return read
 
         for kind, variables in (("const", jaxpr.constvars), ("in", jaxpr.invars)):
@@ -126,6 +129,25 @@ class _Inserter:
             return eqn.replace(invars=operands, params=self.params(eqn, path))
         self.placed.add(path)
         return scheduled_equation(eqn, operands, schedule, self.mesh, path)
+
+    def brought(
+        self,
+        atom: Any,
+        use: str,
+        like: JaxprEqn | None,
+        eqns: list[JaxprEqn],
+        moved: dict[tuple[int, Sharding], Var],
+    ) -> Any:
+        """What one use reads, behind its constraints; a way with stops is gone once for all."""
+        stops = tuple(self.constraints_of_use(use))
+        for stop in stops:
+            key = (id(atom), self.constraints[stop])
+            if len(stops) == 1 or key not in moved:
+                eqns.append(self.equation(atom, stop, like))
+                moved[key] = eqns[-1].outvars[0]
+            self.placed.add(stop)
+            atom = moved[key]
+        return atom
 
     def constraints_of_use(self, use: str) -> Iterator[str]:
         """Paths of the constraints on a use: `38<1~0`, `38<1~1`, ..., then `38<1`."""

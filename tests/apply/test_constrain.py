@@ -150,3 +150,35 @@ def test_an_axis_a_shard_map_works_over_is_refused_inside_it() -> None:
         "  where: 0.jaxpr/0.0\n"
         "  fix: use axes the shard_map does not map over"
     )
+
+
+def twice_multiplied(x: Any, v: Any, w: Any) -> Any:
+    return x @ v, x @ w
+
+
+SQUARE = jax.ShapeDtypeStruct((16, 16), jnp.float32)
+ROWS, WHOLE = (parse_sharding(f"<@mesh, {text}>") for text in ('[{"x"}, {}]', "[{}, {}]"))
+
+
+def test_uses_behind_the_same_stops_share_the_way() -> None:
+    closed = program(twice_multiplied, X, SQUARE, SQUARE)
+    way = {"0<0~0": CUT, "0<0": WHOLE, "1<0~0": CUT, "1<0": WHOLE}
+    found = constrain_jaxpr(closed, way, ABSTRACT)
+    assert primitives(found) == ["sharding_constraint"] * 2 + ["dot_general"] * 2
+    assert found.eqns[2].invars[0] is found.eqns[3].invars[0] is found.eqns[1].outvars[0]
+    check_jaxpr(found.jaxpr)
+
+
+def test_their_ways_part_where_they_differ() -> None:
+    closed = program(twice_multiplied, X, SQUARE, SQUARE)
+    way = {"0<0~0": CUT, "0<0": WHOLE, "1<0~0": CUT, "1<0": ROWS}
+    found = constrain_jaxpr(closed, way, ABSTRACT)
+    assert primitives(found).count("sharding_constraint") == 3
+    first, second, third = (e for e in found.eqns if e.primitive.name == "sharding_constraint")
+    assert second.invars[0] is third.invars[0] is first.outvars[0]
+
+
+def test_uses_without_stops_are_constrained_one_by_one() -> None:
+    closed = program(twice_multiplied, X, SQUARE, SQUARE)
+    found = constrain_jaxpr(closed, {"0<0": WHOLE, "1<0": WHOLE}, ABSTRACT)
+    assert primitives(found).count("sharding_constraint") == 2
