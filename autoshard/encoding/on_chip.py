@@ -29,11 +29,13 @@ class OnChip:
         room: Bytes of it; a larger tensor is not in it. None on most machines.
         products: Before each op, and after the last, products run so far.
         brief: Per value, whether its buffer is read again soon until it is read no more.
+        updates: Ops that make new states: what they read lies beside those in device memory.
     """
 
     room: int
     products: tuple[float, ...]
     brief: tuple[bool, ...]
+    updates: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, graph: Graph, buffers: Buffers, room: int) -> OnChip:
@@ -48,11 +50,11 @@ class OnChip:
             maker, times = graph.ops[value.op], reads[value.index]
             if maker.kind is OpKind.COMPUTE and times is not None:
                 brief[value.index] = _is_brief(products, maker, {maker.index, *times})
-        return cls(room, products, tuple(brief))
+        return cls(room, products, tuple(brief), buffers.updates)
 
     def is_brief(self, reader: Op, times: Iterable[int]) -> bool:
         """Whether a copy made for an op, and read at these times, is never unread for long."""
-        if not self.room or reader.kind is not OpKind.COMPUTE:
+        if not self.room or reader.kind is not OpKind.COMPUTE or reader.index in self.updates:
             return False
         return _is_brief(self.products, reader, times)
 
@@ -88,7 +90,7 @@ def _reads(graph: Graph, buffers: Buffers) -> list[set[int] | None]:
 def _times(op: Op, buffers: Buffers, reads: list[set[int] | None]) -> set[int] | None:
     if op.kind is OpKind.CONSTRAINT:
         return reads[op.results[0]]
-    if op.kind is not OpKind.COMPUTE:
+    if op.kind is not OpKind.COMPUTE or op.index in buffers.updates:
         return None
     if any(buffers.is_stored[value] for value in op.results):
         return {op.index}

@@ -1,4 +1,4 @@
-"""What look-ups hold where rows have to lie in whole lanes: copies of all that has rows."""
+"""What look-ups and reshapes hold where rows have to lie in whole lanes: copies of their rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def padded_row_bytes(
 ) -> npt.NDArray[np.int64] | None:
     """Bytes per device of the padded copies that an op makes while it runs.
 
-    A gather or a scatter of whole rows wants them one after the other. Rows that do not fill their
-    lanes lie otherwise before and after it.
+    A gather or a scatter of whole rows wants them one after the other, and so does a reshape that
+    merges the dimensions before them. Rows that do not fill their lanes lie otherwise before.
 
     Args:
         graph: The program.
@@ -31,10 +31,11 @@ def padded_row_bytes(
     Returns:
         int64[num_candidates], 0 where rows fill their lanes; None for an op that takes no rows.
     """
-    if lanes == 1 or not _takes_rows(graph, op):
+    if lanes == 1 or not (_takes_rows(graph, op) or _merges_rows(graph, op)):
         return None
     sides = [(value, False, place) for place, value in enumerate(op.operands)]
-    sides += [(value, True, place) for place, value in enumerate(op.results)]
+    if op.name != "reshape":  # of which the result is the copy
+        sides += [(value, True, place) for place, value in enumerate(op.results)]
     width = graph.values[op.results[0]].shape[-1]
     held = np.zeros(len(candidates), dtype=np.int64)
     for value, is_result, place in sides:
@@ -59,6 +60,16 @@ def _takes_rows(graph: Graph, op: Op) -> bool:
     if min(map(len, shapes)) < 2 or shapes[0][-1] != shapes[1][-1]:
         return False
     return bool(table[-1]) and table[-1] == made[-1]
+
+
+def _merges_rows(graph: Graph, op: Op) -> bool:
+    """Whether a reshape makes fewer dimensions of those before the last one."""
+    if op.name != "reshape" or op.kind is not OpKind.COMPUTE:
+        return False
+    before, after = (graph.values[value].shape for value in (op.operands[0], op.results[0]))
+    if min(len(before), len(after)) < 2 or before[-1] != after[-1]:
+        return False
+    return sum(size > 1 for size in before) > sum(size > 1 for size in after)
 
 
 def _local_rows(shape: tuple[int, ...], layout: Layout, parts: MeshParts) -> tuple[int, int]:

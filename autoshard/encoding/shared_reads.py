@@ -30,7 +30,7 @@ class SharedRead:
         repeat: How often each reads it.
         bits: Of an element, as they read it.
         layouts: What it may be moved to; all that its op may make are among them.
-        start: When the moved copy is made: the first reader.
+        start: When the moved copy is made: the first reader, or all of an update.
         stop: When it is read no more.
     """
 
@@ -80,7 +80,8 @@ def shared_reads(
             continue
         layouts = _layouts(graph, candidates, value, reads)
         stop = max(read_stop(graph, buffers, graph.ops[index]) for index in indices)
-        start = min(map(buffers.time_of, indices))
+        at_once = buffers.updates.issuperset(indices)
+        start = stop - 1 if at_once else min(map(buffers.time_of, indices))
         yield SharedRead(value, tuple(reads), repeat, bits, layouts, start, stop)
 
 

@@ -33,6 +33,7 @@ class Buffers:
         unless_summed: Products computed together with all that reads them: they take their buffer
             only where devices have to sum what they make.
         run_at: When products run that wait for others, by op index.
+        updates: Element-wise ops of which come results only, where all of one state run at once.
     """
 
     is_stored: tuple[bool, ...]
@@ -41,6 +42,7 @@ class Buffers:
     last_use: tuple[int, ...]
     unless_summed: frozenset[int] = frozenset()
     run_at: Mapping[int, int] = field(default_factory=dict)
+    updates: frozenset[int] = frozenset()
 
     def time_of(self, op: int) -> int:
         """When an op is run: in program order, if it is no product that waits."""
@@ -89,9 +91,15 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         else:
             start = owner_first[value.index]
             intervals.append((start, max(owner_last[value.index], start + 1)))
-    updating = _updating_products(graph, consumers) if fusing.with_products else frozenset()
+    with_products = fusing.with_products
     return Buffers(
-        tuple(stored), tuple(owner), tuple(intervals), tuple(owner_last), updating, run_at
+        is_stored=tuple(stored),
+        owner=tuple(owner),
+        intervals=tuple(intervals),
+        last_use=tuple(owner_last),
+        unless_summed=_updating_products(graph, consumers) if with_products else frozenset(),
+        run_at=run_at,
+        updates=_updates(graph, consumers) if with_products else frozenset(),
     )
 
 
@@ -269,6 +277,17 @@ def _updating_products(graph: Graph, consumers: list[list[int]]) -> frozenset[in
             others -= {made, *(r for index in after for r in graph.ops[index].results)}
             if after and all(there[value] < op.index for value in others):
                 found.add(made)
+    return frozenset(found)
+
+
+def _updates(graph: Graph, consumers: list[list[int]]) -> frozenset[int]:
+    """Element-wise ops that lead to results of the program, and to nothing else."""
+    found: set[int] = set()
+    for op in reversed(graph.ops):
+        if op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE and op.region == 0:
+            readers = [graph.ops[index] for value in op.results for index in consumers[value]]
+            if all(reader.kind is OpKind.RESULT or reader.index in found for reader in readers):
+                found.add(op.index)
     return frozenset(found)
 
 

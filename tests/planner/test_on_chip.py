@@ -99,3 +99,31 @@ def test_on_a_tpu_a_value_is_better_moved_after_it_is_transposed() -> None:
 def test_elsewhere_it_makes_next_to_no_difference() -> None:
     first, after = (cost_of_moving("h100", is_first=first) for first in (True, False))
     assert first == pytest.approx(after, rel=1e-3)
+
+
+def updated(hardware: str) -> Solution:
+    """A gradient made in pieces that the updates of two whole states read."""
+    program = Program()
+    x, states = program.argument(2048, 2048), [program.argument(2048, 2048) for _ in range(2)]
+    gradient = program.elementwise(program.matmul(x, x), name="tanh")
+    new = [program.elementwise(gradient, state) for state in states]
+    parts = parts_of("x=4")
+    rows, whole = parts.to_sharding(((0,), ())), parts.to_sharding(((), ()))
+    graph = program.graph(*new, donated=(1, 2))
+    wishes = Wishes(
+        arguments=[rows, whole, whole],
+        results=[whole, whole],
+        alike=[(1, 0), (2, 1)],
+        values={gradient: rows},
+    )
+    return plan(graph, "x=4", wishes, None, hardware)
+
+
+@pytest.mark.parametrize(("hardware", "num_ops"), [("tpu-v5e", 1), ("tpu-v5p", 1), ("h100", 2)])
+def test_a_tpu_holds_a_gathered_gradient_for_one_update_and_not_on_the_chip(
+    hardware: str, num_ops: int
+) -> None:
+    held = updated(hardware).account.memory.held
+    (copy,) = (t for t in held if t.kind == "copy" and t.name.endswith("for add"))
+    assert copy.local_bytes >= 16 * MIB
+    assert copy.stop - copy.start == num_ops

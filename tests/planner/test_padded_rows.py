@@ -64,3 +64,25 @@ def test_rows_that_fill_their_lanes_are_not_copied_nor_those_on_the_chip_or_else
 ) -> None:
     result = TAKEN_ROWS * width * F32_BYTES
     assert held_beside_arguments("gather", width, hardware) < 1.2 * result
+
+
+def held_by_reshape(before: tuple[int, ...], after: tuple[int, ...]) -> int:
+    """Bytes beside the argument of a reshape that every device makes whole."""
+    program = Program()
+    x = program.argument(*before)
+    rule = Rule((), (((),) * len(before),), (((),) * len(after),))
+    (made,) = program.compute("reshape", (x,), [after], rule, OpClass.COPY)
+    memory = plan(program.graph(program.sum(made)), "x=8", None, None, "tpu-v5p").account.memory
+    return memory.peak_bytes - memory.argument_bytes
+
+
+def test_a_reshape_that_merges_narrow_rows_copies_them_into_whole_lanes() -> None:
+    copied = held_by_reshape((64, 32, 8), (64 * 32, 8))
+    assert copied == pytest.approx(local_bytes(64 * 32, LANES), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [((64, 32, 128), (64 * 32, 128)), ((64 * 32, 8), (64, 32, 8))]
+)
+def test_other_reshapes_copy_nothing(before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    assert held_by_reshape(before, after) < local_bytes(64 * 32, 8)
