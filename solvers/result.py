@@ -11,7 +11,7 @@ NEGLIGIBLE_GAP = 1e-8
 
 
 class Status(Enum):
-    """How a solve ended; `advice` tells the user what to do next."""
+    """How a solve ended; `Result.advice` tells the user what to do next."""
 
     OPTIMAL = "optimal"
     WITHIN_GAP = "within gap"
@@ -22,11 +22,6 @@ class Status(Enum):
     @property
     def has_choices(self) -> bool:
         return self in (Status.OPTIMAL, Status.WITHIN_GAP, Status.FEASIBLE)
-
-    @property
-    def advice(self) -> str:
-        """One sentence telling the user what to do next."""
-        return _ADVICE[self]
 
 
 _ADVICE = {
@@ -40,12 +35,12 @@ _ADVICE = {
         "accept the gap that lower_bound proves."
     ),
     Status.INFEASIBLE: (
-        "No choices are allowed: raise the memory limit to at least least_peak, offer choices "
+        "No choices are allowed: raise the memory limit to at least {least_peak}, offer choices "
         "that hold less, or drop forbidden costs."
     ),
     Status.NO_SOLUTION: (
         "Nothing allowed was found and nothing was proven: raise the time limit, or raise the "
-        "memory limit to least_peak, which some choices reach."
+        "memory limit to {least_peak}, which some choices reach."
     ),
 }
 
@@ -121,12 +116,10 @@ class Result:
     @property
     def advice(self) -> str:
         """What the user should do next, with the smallest peak found as a figure."""
-        if self.least_peak is not None:
-            return self.status.advice.replace("least_peak", str(self.least_peak))
+        if self.least_peak is not None or self.status.has_choices:
+            return _ADVICE[self.status].format(least_peak=self.least_peak)
         if self.status is Status.NO_SOLUTION:
             return "Nothing allowed was found and nothing was proven: raise the time limit."
-        if self.status is not Status.INFEASIBLE:
-            return self.status.advice
         if self.least_peak_bound:
             return (
                 f"No choices are allowed: every peak is at least {self.least_peak_bound}; raise "
