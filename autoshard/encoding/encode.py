@@ -222,9 +222,13 @@ class Encoder:
             firsts, seconds = self._candidates[one.first.op], self._candidates[op.index]
             own = self.costing.reduction_seconds(self.graph, op, joined.apart(seconds))
             more = _picoseconds(own * op.repeat)
+            node = node_by_op[op.index]
             are_joined = joined.are_joined(one, firsts, seconds)
-            nodes = node_by_op[one.first.op], node_by_op[op.index]
-            yield Edge(*nodes, np.where(are_joined, 0, more[None, :]))
+            yield Edge(node_by_op[one.first.op], node, np.where(are_joined, 0, more))
+            if one.first.addend_at in node_by_op:
+                are_whole = joined.are_whole(self._candidates[one.first.addend_at], seconds)
+                addition = node_by_op[one.first.addend_at]
+                yield Edge(addition, node, np.where(are_whole, 0, more))
 
     def _with_steps(self) -> WithSteps:
         is_only_round = self.round is ONLY_ROUND

@@ -69,6 +69,13 @@ class JoinedSums:
         joined: npt.NDArray[np.bool_] = (before[:, None] == after) | ~has_sums
         return joined
 
+    @staticmethod
+    def are_whole(adds: Candidates, seconds: Candidates) -> npt.NDArray[np.bool_]:
+        """bool[num_adds, num_seconds]: whether a scatter is made into an addend, or no sum is."""
+        whole = np.array([_adds_whole(c) for c in adds])
+        joined: npt.NDArray[np.bool_] = whole[:, None] | ~np.array([_has_sums(c) for c in seconds])
+        return joined
+
     def as_run(self, chosen: Mapping[int, Candidate]) -> dict[int, Candidate]:
         """Chosen candidates by op, with sums of their own where they are not joined."""
         found = dict(chosen)
@@ -76,7 +83,7 @@ class JoinedSums:
             first, second = chosen.get(one.first.op), chosen.get(one.second.op)
             if second is not None and second.is_sum_joined:
                 is_joined = first is not None and self.are_joined(one, (first,), (second,))[0, 0]
-                if not is_joined:
+                if not (is_joined and _adds_whole(chosen.get(one.first.addend_at))):
                     (found[one.second.op],) = self.apart((second,))
         return found
 
@@ -87,6 +94,11 @@ def _has_sums(candidate: Candidate) -> bool:
     return has_sums and candidate.streamed is None and candidate.runs_per_sum == 1
 
 
+def _adds_whole(add: Candidate | None) -> bool:
+    """Whether a scatter can be made into what is added to it: not, where pieces are added."""
+    return add is None or not any(map(any, add.operands))
+
+
 def _way(summand: Summand, candidate: Candidate) -> tuple[object, ...]:
     """How a result is summed: alike for two results that are summed as one.
 
@@ -94,7 +106,7 @@ def _way(summand: Summand, candidate: Candidate) -> tuple[object, ...]:
     added to it, and the sum of both together is none over devices.
     """
     (layout,) = candidate.results
-    is_held = summand.is_with_addend and any(layout)
+    is_held = summand.addend_at >= 0 and any(layout)
     if not _has_sums(candidate) or is_held:
         return (summand.op,)
     added = tuple(layout[dim] for dim in summand.order)

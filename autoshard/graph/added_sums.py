@@ -21,12 +21,12 @@ class Summand:
     Args:
         op: The op.
         order: By dimension of what is read, the dimension of the op's result that it is.
-        is_with_addend: Whether something that is no such sum was added to it before.
+        addend_at: The addition of something that is no such sum to it, before; -1 for none.
     """
 
     op: int
     order: tuple[int, ...]
-    is_with_addend: bool = False
+    addend_at: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _with_addend(graph: Graph, add: Op, read: Sequence[Summand | None]) -> Summa
     for value, one in zip(add.operands, read, strict=True):
         is_as_made = one is not None and graph.values[value].op == one.op
         if one is not None and is_as_made and graph.ops[one.op].name == _SCATTER:
-            return replace(one, is_with_addend=True)
+            return replace(one, addend_at=add.index)
     return None
 
 

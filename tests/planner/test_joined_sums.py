@@ -14,6 +14,7 @@ from autoshard.encoding.encode import PICOSECONDS, decode
 from autoshard.graph.added_sums import added_sums
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule
+from autoshard.layouts import Layout
 from solvers import FORBIDDEN, evaluate
 from tests.planner.graphs import Program, closed, encoder_for, parts_of, plan, wishes_for
 
@@ -164,7 +165,7 @@ def test_host_cpus_take_every_sum() -> None:
 
 @given(data=st.data())
 def test_the_objective_is_what_the_account_says(data: st.DataObject) -> None:
-    add, made = data.draw(st.sampled_from(ONE))
+    add, made = data.draw(st.sampled_from([pair for pair in ONE if pair[0] is not beside]))
     graph = built(add, made)
     encoder = encoder_for(graph, "data=2,model=4", hardware="h100")
     encoded = encoder.encode()
@@ -198,3 +199,24 @@ def test_a_scatter_made_in_pieces_is_summed_before_anything_is_added(
             and c.results[0] == layout
         )
     assert decode(encoded, choices).candidates[one.second.op].is_sum_joined is is_one
+
+
+@pytest.mark.parametrize(("added", "is_one"), [(((), ()), True), (((), (0,)), False)])
+def test_a_scatter_is_not_made_into_pieces_of_an_addend(added: Layout, is_one: bool) -> None:
+    encoder = encoder_for(built(beside, scattered), "data=8", hardware="h100")
+    encoded = encoder.encode()
+    (one,) = encoded.joined
+    choices = [0] * len(encoded.problem.node_costs)
+    ends = {one.first.op: ((), ()), one.second.op: ((), ()), one.first.addend_at: added}
+    for op, end in ends.items():
+        node = encoded.node_by_op[op]
+        is_sum = op != one.first.addend_at
+        choices[node] = next(
+            i
+            for i, c in enumerate(encoded.candidates[node])
+            if c.results[0] == end and bool(c.reduced) == is_sum
+        )
+    assert decode(encoded, choices).candidates[one.second.op].is_sum_joined is is_one
+    pair = {encoded.node_by_op[one.first.addend_at], encoded.node_by_op[one.second.op]}
+    (edge,) = (edge for edge in encoded.problem.edges if {edge.u, edge.v} == pair)
+    assert (edge.costs[choices[edge.u], choices[edge.v]] == 0) == is_one
