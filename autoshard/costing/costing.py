@@ -22,6 +22,7 @@ from autoshard.backend_habits import (
 )
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
+from autoshard.costing.halos import Halo, halos_of
 from autoshard.costing.local_products import local_products
 from autoshard.costing.sums import Sum, made_order, sums_of
 from autoshard.costing.transfers import Transfer, transfers_of
@@ -457,8 +458,11 @@ class Costing:
     def reduction_seconds(
         self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
     ) -> FloatArray:
-        """float64[num_candidates]: seconds of the op's reductions for each of its runs."""
-        seconds = np.zeros(len(candidates))
+        """float64[num_candidates]: seconds of the op's reductions for each of its runs.
+
+        Those of convolutions include what neighbours exchange for them.
+        """
+        seconds = self._halo_seconds(graph, op, candidates)
         total = float(sum(graph.values[v].num_bytes for v in op.results))
         made = graph.values[op.results[0]] if op.results else None
         order = self._made_order(graph, op) if made is not None else ()
@@ -476,8 +480,27 @@ class Costing:
                 num_bytes = np.array([total / pieces[place] for _, pieces in found])
                 spent += self._sum_seconds(kind, num_bytes, self.axis_parts(parts))
             members = [index for index, _ in found]
-            seconds[members] = spent / [candidates[i].runs_per_sum for i in members]
+            seconds[members] += spent / [candidates[i].runs_per_sum for i in members]
         return seconds
+
+    def _halo_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+        seconds = np.zeros(len(candidates))
+        if op.op_class is not OpClass.CONVOLUTION:
+            return seconds
+        bits = graph.values[op.operands[0]].bits
+        for index, candidate in enumerate(candidates):
+            for halo in self.halos(graph, op, candidate):
+                num_bytes = np.asarray(halo.num_elements * bits / 8)
+                axes = self.axis_parts(halo.parts)
+                seconds[index] += float(self.model.permute_seconds(num_bytes, axes))
+        return seconds
+
+    def halos(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Halo, ...]:
+        """What neighbours exchange for a convolution that sums over positions of an image."""
+        if op.op_class is not OpClass.CONVOLUTION:
+            return ()
+        image, kernel = graph.values[op.operands[0]], graph.values[op.results[0]]
+        return tuple(halos_of(self.parts, op, candidate, image.shape, kernel.shape))
 
     def sums_of(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Sum, ...]:
         """The collectives that sum what a candidate leaves partial of an op's (first) result."""

@@ -94,6 +94,7 @@ def _op_account(
         sent += costing.streamed_seconds(graph, op, candidate)[1]
     sent += float(costing.written_seconds(graph, op, (candidate,))[0])
     collectives = [
+        *_halos(costing, encoded, decoded, op),
         *_reductions(costing, encoded, decoded, op),
         *_in_steps(costing, encoded, decoded, op),
         *_written(costing, encoded, decoded, op),
@@ -199,6 +200,24 @@ def _reductions(
                 count=op.repeat / candidate.runs_per_sum,
                 is_windowed=is_windowed,
             )
+
+
+def _halos(
+    costing: Costing, encoded: Encoded, decoded: Decoded, op: Op
+) -> Iterator[PredictedCollective]:
+    """What neighbours exchange for a convolution."""
+    for halo in costing.halos(encoded.graph, op, decoded.candidates[op.index]):
+        image = encoded.graph.values[op.operands[0]]
+        yield from _predicted(
+            costing,
+            encoded,
+            op,
+            kind="collective-permute",
+            parts=halo.parts,
+            bytes_per_device=halo.num_elements * image.bits // 8,
+            count=op.repeat,
+            narrowed=encoded.read_bits.to(op, 0) / image.bits,
+        )
 
 
 def _in_steps(

@@ -100,3 +100,33 @@ def test_a_value_that_a_product_reads_twice_is_gathered_for_both_reads() -> None
     found = read_compiled(compiled, plan.data.mesh).collectives
     assert [(c.kind, c.bytes_per_device) for c in found] == [("all-gather", 3 * 5 * 64 * 4)]
     assert compare_collectives(plan.data.collectives, found).difference_percent == 0
+
+
+@pytest.mark.parametrize(("window", "axes"), [(1, "x=8"), (3, "x=8"), (5, "x=4"), (4, "x=4")])
+def test_neighbours_exchange_edges_of_images_cut_for_the_gradient_of_a_kernel(
+    window: int, axes: str
+) -> None:
+    def gradient(images: jax.Array, above: jax.Array) -> Any:
+        def convolved(kernel: jax.Array) -> Any:
+            return jax.lax.conv_general_dilated(
+                images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+
+        kernel = jnp.zeros((window, window, 16, 24))
+        return jax.vjp(convolved, kernel)[1](above)[0]
+
+    images = jax.ShapeDtypeStruct((3, 64, 7, 16), jnp.float32)
+    above = jax.ShapeDtypeStruct((3, 64, 7, 24), jnp.float32)
+    rows = P(None, "x")
+    plan = autoshard.optimize(
+        gradient, images, above, mesh=axes, in_shardings=(rows, rows), out_shardings=P()
+    )
+    compiled = plan.jit().lower(images, above).compile()
+    found = read_compiled(compiled, plan.data.mesh).collectives
+    reaches = [reach for reach in ((window - 1) // 2, window // 2) if reach]
+    assert [c.bytes_per_device for c in found if c.kind == "collective-permute"] == [
+        reach * 3 * 7 * 16 * 4 for reach in reaches
+    ]
+    compared = compare_collectives(plan.data.collectives, found).rows
+    assert {row.kind for row in compared} >= {"all-reduce"}
+    assert [row.predicted_bytes for row in compared] == [row.compiled_bytes for row in compared]
