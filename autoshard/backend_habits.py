@@ -142,6 +142,17 @@ def turns_gathers(backend: str) -> bool:
     return backend == "cpu"
 
 
+COPIES_OF_TURNED = 3
+"""As how many copies it counts that rows gathered from short pieces lie in another order.
+
+A TPU gathers pieces of less than 128 columns with that dimension outermost, and where no product
+reads them all that is computed with them is turned. In a data-parallel step of GPT with the
+gradient of an embedding so gathered (float32[8192, 1024] from 64 columns each) libtpu 0.0.42 for a
+v5p copied weights and moments there and back; a stack of weights gathered so before its loop took
+six times as long to be sliced, row by row, as to be copied.
+"""
+
+
 def keeps_order_of_gathers(backend: str) -> bool:
     """Whether what is moved and then transposed is used as it came, and all beside it copied.
 

@@ -185,6 +185,21 @@ def turned_shares(table: ReshardTable, parts: MeshParts, shape: Sequence[int]) -
         at = np.where(step < 0, at, after[step])
 
 
+def widens_rows(
+    table: ReshardTable, parts: MeshParts, shape: Sequence[int], lanes: int
+) -> npt.NDArray[np.bool_]:
+    """Whether a reshard gathers rows from pieces that are shorter than a register's lanes.
+
+    Returns:
+        bool[num_layouts, num_layouts]: from row to column.
+    """
+    local = np.array([parts.local_shape(layout, shape) for layout in table.layouts])
+    columns, elements = local[:, -1], local.prod(axis=1)
+    is_gather = (columns[:, None] < columns) & (elements[:, None] < elements)
+    found: npt.NDArray[np.bool_] = is_gather & (columns[:, None] < lanes)
+    return found
+
+
 def _turned_share(step: Step, parts: MeshParts, shape: Sequence[int]) -> float:
     if step.kind is not StepKind.ALL_GATHER:
         return 0.0

@@ -96,6 +96,25 @@ class ScatteredAccess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedAccess:
+    """Share of the memory bandwidth that ops reach which go through memory in order.
+
+    Attributes:
+        products: Matrix products and convolutions, with what is computed with them.
+        elementwise: Ops element by element, and reductions.
+        copies: Copies, also into another order of dimensions.
+        conversions: Conversions to narrower elements that nothing is computed with.
+        fills: Writing one number everywhere.
+    """
+
+    products: SmallFraction
+    elementwise: SmallFraction
+    copies: SmallFraction
+    conversions: SmallFraction
+    fills: SmallFraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Main memory of one device.
 
@@ -105,6 +124,7 @@ class Memory:
         bytes_per_second: Peak of reads and writes together.
         source: Where the numbers are from.
         scattered: What gathers, scatters and sorts reach; None for the roofline's own shares.
+        streamed: What all other ops reach; None where that is the whole bandwidth.
     """
 
     capacity_bytes: CapacityBytes
@@ -112,6 +132,7 @@ class Memory:
     bytes_per_second: BytesPerSecond
     source: str
     scattered: ScatteredAccess | None = None
+    streamed: StreamedAccess | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

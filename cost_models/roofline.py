@@ -24,6 +24,8 @@ OP_CLASSES: tuple[str, ...] = (
     "scatter",
     "sort",
     "copy",
+    "convert",
+    "fill",
     "custom",
     "nothing",
 )
@@ -36,6 +38,17 @@ _MEMORY_EFFICIENCY = {"gather": 0.5, "scatter": 0.25, "sort": 0.25, "nothing": m
 
 Source: house defaults, orders of magnitude until calibrated.
 """
+
+_STREAMED = {
+    "matmul": "products",
+    "convolution": "products",
+    "elementwise": "elementwise",
+    "reduce": "elementwise",
+    "copy": "copies",
+    "convert": "conversions",
+    "fill": "fills",
+}
+"""Field of `StreamedAccess` by op class."""
 
 _DTYPE_PATTERNS: tuple[tuple[str, str], ...] = (
     (r"float64|f64|complex128|complex<f64>", "float64"),
@@ -145,6 +158,9 @@ def memory_efficiency(hardware: Hardware, op_class: str) -> float:
     scattered = hardware.memory.scattered
     if scattered is not None and op_class in ("gather", "scatter", "sort"):
         return float(getattr(scattered, op_class))
+    streamed = hardware.memory.streamed
+    if streamed is not None and op_class in _STREAMED:
+        return float(getattr(streamed, _STREAMED[op_class]))
     return _MEMORY_EFFICIENCY.get(op_class, 1.0)
 
 

@@ -6,7 +6,16 @@ times, the share of a link that collectives reach) is an order of magnitude, and
 
 from __future__ import annotations
 
-from cost_models.hardware import Compute, Hardware, Link, Memory, PeakFlops, RingOrder, Torus
+from cost_models.hardware import (
+    Compute,
+    Hardware,
+    Link,
+    Memory,
+    PeakFlops,
+    RingOrder,
+    StreamedAccess,
+    Torus,
+)
 
 _GIB = 2**30
 
@@ -28,6 +37,7 @@ _TPU_EFFICIENCY = (
     "0.9 of the nominal link: the usable figures (4.5e10, 9e10) of Austin et al. (2025)"
 )
 _AVAILABLE = "all but what the compiler of libtpu 0.0.52 reports as available when memory runs out"
+_STREAMED = "; shares of streamed accesses: libtpu 0.0.42, estimated_cycles of training steps"
 _TPU_LAUNCH = "launch: order of magnitude, default until calibrated"
 
 _CUBE_SHAPES = (
@@ -84,6 +94,7 @@ def _tpu(
     ring_orders: tuple[RingOrder, ...] = (),
     devices_per_chip: int = 1,
     chip_link: Link | None = None,
+    streamed: StreamedAccess | None = None,
     note: str = "",
 ) -> Hardware:
     source = f"{_TPU_DOCS}, {page}{note}"
@@ -118,7 +129,8 @@ def _tpu(
             capacity_bytes=memory_gib * _GIB,
             reserved_bytes=round((memory_gib - available_gib) * _GIB),
             bytes_per_second=memory_bytes_per_second,
-            source=f"{source}; reserved: {available_source}",
+            source=f"{source}; reserved: {available_source}" + (_STREAMED if streamed else ""),
+            streamed=streamed,
         ),
         torus=Torus(
             link=Link(
@@ -188,6 +200,9 @@ V5E = _tpu(
     clock_hertz=1.5e9,
     clock_source=_BOOK_CLOCK,
     ring_orders=_FLAT_RINGS,
+    streamed=StreamedAccess(
+        products=0.8, elementwise=0.9, copies=0.4, conversions=0.32, fills=0.33
+    ),
     cubes=False,
 )
 V5P = _tpu(
@@ -207,6 +222,9 @@ V5P = _tpu(
     network_source="50 Gb/s per chip",
     clock_hertz=1.75e9,
     clock_source=_PEAK_CLOCK,
+    streamed=StreamedAccess(
+        products=0.35, elementwise=0.8, copies=0.25, conversions=0.25, fills=0.23
+    ),
     cubes=True,
 )
 V6E = _tpu(

@@ -5,7 +5,7 @@ The planner speaks of mesh parts and layouts, cost models of axes and bytes; thi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from autoshard.backend_habits import (
     loops_over_scattered_sums,
     most_gathered_by_sum,
+    multiplied_bits,
     rearranges_exchanges,
     widened_bits,
     windows_scattered_sum,
@@ -23,7 +24,9 @@ from autoshard.backend_habits import (
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.halos import Halo, halos_of
+from autoshard.costing.shared_calls import shared_calls
 from autoshard.costing.local_products import local_products
+from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.sums import Sum, made_order, sums_of
 from autoshard.costing.transfers import Transfer, transfers_of
 from autoshard.graph.buffers import Buffers, consumers_of
@@ -84,7 +87,7 @@ class Costing:
     _group_sizes: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
     _slices: dict[Parts, int] = field(default_factory=dict)
     _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
-    _readers: tuple[Graph, list[list[int]]] | None = None
+    _facts: _GraphFacts | None = None
     _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
 
     def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
@@ -181,10 +184,11 @@ class Costing:
     ) -> FloatArray:
         """float64[num_candidates]: seconds one run of the op takes, its reductions included."""
         arrays = self._arrays(candidates)
-        if op.kind is OpKind.ARGUMENT and op.index not in graph.donated:
-            return self._arrival_seconds(graph, op, arrays)
         if op.kind is not OpKind.COMPUTE:
-            return np.zeros(len(candidates))
+            spent = self._border_seconds(graph, op, arrays)
+            if op.kind is OpKind.ARGUMENT and op.index not in graph.donated:
+                spent += self._arrival_seconds(graph, op, arrays)
+            return spent
         spent = self.reduction_seconds(graph, op, candidates)
         if op.collective is not None:
             return spent + self.written_seconds(graph, op, candidates)
@@ -382,29 +386,67 @@ class Costing:
         num_bytes = graph.values[op.results[0]].num_bytes / arrays.result_shards[0]
         return np.asarray(num_bytes / self.model.hardware.memory.bytes_per_second)
 
+    def _border_seconds(self, graph: Graph, op: Op, arrays: _CandidateArrays) -> FloatArray:
+        """float64[num_candidates]: seconds before a loop that fill a carry or convert an argument.
+
+        Neither is an op of the program; see `LoopBorders`.
+        """
+        filled, converted = self.border_bytes(graph, op)
+        if not filled and not converted:
+            return np.zeros(len(arrays.cut))
+        dtype = model_dtype(graph.values[op.results[0]].dtype)
+        num_bytes = (filled or converted) / arrays.result_shards[0]
+        op_class = "fill" if filled else "convert"
+        return np.asarray(
+            self.model.compute_seconds(np.zeros_like(num_bytes), num_bytes, dtype, op_class)
+        )
+
+    def border_bytes(self, graph: Graph, op: Op) -> tuple[int, int]:
+        """Bytes that are filled for a carry, and read and written to convert an argument."""
+        borders = self._facts_of(graph).borders
+        return borders.filled.get(op.index, 0), borders.converted.get(op.index, 0)
+
+    def sums_in_call(self, graph: Graph, op: Op) -> int:
+        """How many sums one call takes that an all-reduce of the op's result is in."""
+        return self._facts_of(graph).in_call.get(op.index, 1)
+
     def _work_seconds(
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
     ) -> FloatArray:
         arrays = self._arrays(candidates)
         num_bytes = np.zeros(len(arrays.cut))
-        for position, value in enumerate(op.operands):
-            if buffers.is_stored[value] and not _reads_a_piece(op, position):
-                num_bytes += graph.values[value].num_bytes / arrays.operand_shards[position]
+        reads = self._read_bytes(graph, buffers, op)
+        for read, pieces in zip(reads, arrays.operand_shards, strict=True):
+            num_bytes += read / pieces
         writes = False
         for position, value in enumerate(op.results):
             if buffers.is_stored[value] and buffers.owner[value] == value:
                 writes = True
                 num_bytes += graph.values[value].num_bytes / arrays.result_shards[position]
         flops = self._padded_flops(op, candidates)
+        op_class = op.op_class
         if op.name == "dynamic_update_slice":
             update = graph.values[op.operands[1]].num_bytes / arrays.operand_shards[1]
             num_bytes = 2.0 * update
+            op_class = OpClass.ELEMENTWISE  # what it writes is computed with it
         elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
             return flops / self._vector_flops(graph, op)
         dtype = self._operand_dtype(graph, op)
         if op.declared is not None:
             return self._declared_seconds(graph, op, op.declared, arrays, dtype)
-        return np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op.op_class.value))
+        return np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op_class.value))
+
+    def _read_bytes(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[float, ...]:
+        """Bytes that an op reads through each operand; a product as narrow as it multiplies."""
+        reads = buffers.reads[op.index]
+        if op.op_class not in PRODUCTS or op.is_exact:
+            return reads
+        backend = self.model.hardware.backend
+        values = [graph.values[value] for value in op.operands]
+        return tuple(
+            read * multiplied_bits(backend, value.dtype, value.bits) / value.bits
+            for read, value in zip(reads, values, strict=True)
+        )
 
     def _declared_seconds(
         self, graph: Graph, op: Op, declared: CustomCost, arrays: _CandidateArrays, dtype: str
@@ -422,10 +464,10 @@ class Costing:
         if declared.num_bytes is not None and whole:
             local *= declared.num_bytes / whole
         on_matrices, on_vectors = (
-            self.model.compute_seconds(work / arrays.cut, local, dtype, op_class)
-            for work, op_class in (
-                (declared.flops, OpClass.MATMUL.value),
-                (declared.vector_flops, OpClass.CUSTOM.value),
+            self.model.compute_seconds(work / arrays.cut, moved, dtype, op_class)
+            for work, moved, op_class in (
+                (declared.flops, np.zeros_like(local), OpClass.MATMUL.value),
+                (declared.vector_flops, local, OpClass.CUSTOM.value),
             )
         )
         return np.maximum(on_matrices, on_vectors)
@@ -466,6 +508,7 @@ class Costing:
         total = float(sum(graph.values[v].num_bytes for v in op.results))
         made = graph.values[op.results[0]] if op.results else None
         order = self._made_order(graph, op) if made is not None else ()
+        joined = self.sums_in_call(graph, op)
         groups: dict[tuple[tuple[str, Parts], ...], list[tuple[int, tuple[int, ...]]]] = {}
         for index, candidate in enumerate(candidates):
             if made is None or candidate.streamed is not None or candidate.is_sum_joined:
@@ -478,7 +521,7 @@ class Costing:
             spent = np.zeros(len(found))
             for place, (kind, parts) in enumerate(key):
                 num_bytes = np.array([total / pieces[place] for _, pieces in found])
-                spent += self._sum_seconds(kind, num_bytes, self.axis_parts(parts))
+                spent += self._sum_seconds(kind, num_bytes, self.axis_parts(parts), joined)
             members = [index for index, _ in found]
             seconds[members] += spent / [candidates[i].runs_per_sum for i in members]
         return seconds
@@ -524,13 +567,19 @@ class Costing:
 
     def _made_order(self, graph: Graph, op: Op) -> tuple[int, ...]:
         """Dimensions of an op's (first) result as they are made, major to minor."""
-        return made_order(graph, op, self._readers_of(graph)[op.results[0]])
+        return made_order(graph, op, self._facts_of(graph).readers[op.results[0]])
 
-    def _readers_of(self, graph: Graph) -> list[list[int]]:
-        """Per value, the ops that read it; of one program at a time."""
-        if self._readers is None or self._readers[0] is not graph:
-            self._readers = (graph, consumers_of(graph))
-        return self._readers[1]
+    def _facts_of(self, graph: Graph) -> _GraphFacts:
+        """Of one program at a time."""
+        if self._facts is None or self._facts.graph is not graph:
+            readers = consumers_of(graph)
+            self._facts = _GraphFacts(
+                graph,
+                readers,
+                LoopBorders.of(graph, self.model.hardware.backend),
+                shared_calls(graph, readers),
+            )
+        return self._facts
 
     def is_windowed(self, op: Op, candidate: Candidate, made: Value) -> bool:
         """Whether the compiler may make a windowed einsum of a product and its scattered sum."""
@@ -550,11 +599,13 @@ class Costing:
         return self._group_sizes[parts]
 
     def _sum_seconds(
-        self, kind: str, num_bytes: FloatArray, axes: tuple[AxisPart, ...]
+        self, kind: str, num_bytes: FloatArray, axes: tuple[AxisPart, ...], joined: int
     ) -> FloatArray:
+        """Seconds of sums; all-reduces that share a call share the time in which it starts."""
         if kind == "reduce-scatter":
             return np.asarray(self.model.reduce_scatter_seconds(num_bytes, axes))
-        return np.asarray(self.model.all_reduce_seconds(num_bytes, axes))
+        alone = np.asarray(self.model.all_reduce_seconds(num_bytes, axes))
+        return alone - (1 - 1 / joined) * self.model.all_reduce_seconds(0.0, axes)
 
     def _num_pieces(self, layout: Layout) -> int:
         return self.parts.num_shards(part for dim in layout for part in dim)
@@ -565,6 +616,23 @@ class Costing:
             found = (candidates, _candidate_arrays(self.parts, candidates))
             self._shards[id(candidates)] = found
         return found[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _GraphFacts:
+    """What of a program costs depend on beside the op priced.
+
+    Args:
+        graph: The program.
+        readers: Per value, the ops that read it.
+        borders: What is done before loops.
+        in_call: By op, how many sums share a call with its own.
+    """
+
+    graph: Graph
+    readers: list[list[int]]
+    borders: LoopBorders
+    in_call: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -593,8 +661,3 @@ def _written(candidate: Candidate, position: int) -> Layout:
     """Layout of a result as the op itself writes it: partial sums, before any is scattered."""
     is_partial = position == 0 and candidate.scattered
     return candidate.partial if is_partial else candidate.results[position]
-
-
-def _reads_a_piece(op: Op, position: int) -> bool:
-    """Whether the op reads only a small part of this operand."""
-    return position == 0 and op.name in ("dynamic_slice", "gather", "dynamic_update_slice")

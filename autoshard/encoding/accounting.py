@@ -100,18 +100,23 @@ def _op_account(
         *_written(costing, encoded, decoded, op),
     ]
     spent = sent * op.repeat
+    own = (total - sent) * op.repeat
     for position, value in enumerate(op.operands):
         repeat = reads_of(op, position)
+        order = encoder.order_seconds(op, value)
         for step in way_to_reader(encoded, decoded, op, position):
             taken = (value, step, op.region)  # serves every reader in a body, none outside it
             bits = unseen.pop(taken, None)
             if bits is None:
                 continue
-            spent += encoded.table(value, bits).step_seconds(step) * repeat
+            table = encoded.table(value, bits)
+            spent += table.step_seconds(step) * repeat
+            if order is not None:
+                own += float(order[table.index[step.before], table.index[step.after]]) * repeat
             if step.kind is not StepKind.SLICE:
                 found = graph.values[value]
                 collectives += _moved(costing, encoded, step, found, bits, op, repeat)
-    return (total - sent) * op.repeat, spent, collectives
+    return own, spent, collectives
 
 
 def _predicted(

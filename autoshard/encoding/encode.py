@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.backend_habits import (
+    COPIES_OF_TURNED,
     copies_convolution_gradients,
     keeps_order_of_gathers,
     on_chip_bytes,
@@ -29,15 +30,15 @@ from autoshard.candidates.op_candidates import OpCandidates, place_of
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
+from autoshard.costing.read_bits import ReadBits, copies_for_loops
 from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.on_chip import OnChip
 from autoshard.encoding.padded_rows import padded_row_bytes
-from autoshard.encoding.read_bits import ReadBits, copies_for_loops
 from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads, updating_reads
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers, read_stop
-from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout, MeshParts
 from autoshard.overlap.hidden import (
     NOTHING_HIDDEN,
@@ -47,7 +48,7 @@ from autoshard.overlap.hidden import (
     hidden_in_products,
     hidden_sums,
 )
-from autoshard.reshard import Resharder, ReshardTable, turned_shares
+from autoshard.reshard import Resharder, ReshardTable, turned_shares, widens_rows
 from autoshard.sharding import format_sharding
 from autoshard.wishes.pinned import Pin
 from autoshard.wishes.ties import Tie, TiedTensor, constrained_arguments, refuse_clashes, unequal
@@ -132,6 +133,7 @@ class Encoder:
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
     _moves: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by id of the table
     _turns: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)  # likewise
+    _orders: dict[tuple[int, bool], npt.NDArray[np.float64]] = field(default_factory=dict)
     _reused: set[int] = field(init=False)
     _on_chip: OnChip = field(init=False)
     _negligible_bytes: float = field(init=False)
@@ -316,6 +318,8 @@ class Encoder:
             columns = self._read_indices(read)
             slack = hidden.reads.get(read.reads[0], 0.0)
             costs = self._edge_costs(table, rows, columns, read.repeat, slack)
+            first, place = read.reads[0]
+            costs = self._with_order(costs, self.graph.ops[first], place, rows, columns)
             edges.append(Edge(maker, node, costs))
             times = {index for index, _ in read.reads} | {read.stop - 1}
             is_brief = self._on_chip.is_brief(self.graph.ops[read.start], times)
@@ -346,8 +350,7 @@ class Encoder:
                     if shared.all():
                         continue
                     costs = np.where(shared, 0, costs)
-                if op.name == "transpose" and keeps_order_of_gathers(self._backend):
-                    costs = costs + self._copied_into_order(op, table, rows, columns, value)
+                costs = self._with_order(costs, op, position, rows, columns)
                 edges.append(Edge(node, node_by_op[op.index], costs))
                 copy = self._copy(op, table, rows, columns, value, bits)
                 if copy is not None:
@@ -462,26 +465,56 @@ class Encoder:
         if known[1].any():
             yield EdgeMemory(edge, time, time + 1, known[1])
 
-    def _copied_into_order(
-        self, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
+    def _with_order(
+        self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
     ) -> IntArray:
-        """int64[num_rows, num_columns]: what a copy costs of what is moved and then transposed."""
-        key = (id(table), id(rows), id(columns), hash(("order", op.repeat)))
+        """What an operand costs with the copies it takes into another order of dimensions."""
+        order = self.order_seconds(op, op.operands[position])
+        if order is None:
+            return costs
+        repeat = reads_of(op, position)
+        key = (id(costs), id(order), id(rows), id(columns), hash(repeat))
         found = self._costs.get(key)
         if found is None:
-            num_bytes = 2.0 * self.graph.values[value].num_bytes / self._pieces(table)[columns]
-            seconds = self.costing.copy_seconds(num_bytes) * op.repeat
-            moved = self._moved(table, rows, columns)
-            found = ((table, rows, columns), np.where(moved, _picoseconds(seconds), 0))
-            self._costs[key] = found
+            more = _picoseconds(order[np.ix_(rows, columns)] * repeat)
+            found = self._costs[key] = ((costs, order, rows, columns), costs + more)
         return found[1]
+
+    def order_seconds(self, op: Op, value: int) -> npt.NDArray[np.float64] | None:
+        """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
+
+        None where the reader takes it in any order of dimensions. Rows and columns are those of the
+        value's table.
+        """
+        found = self.graph.values[value]
+        is_turned = op.name == "transpose"
+        if op.op_class in PRODUCTS or not keeps_order_of_gathers(self._backend):
+            return None
+        if len(found.shape) < 2:
+            return None
+        table = self._table(value)
+        known = self._orders.get((id(table), is_turned))
+        if known is None:
+            num_bytes = 2.0 * found.num_bytes / self._pieces(table)
+            copied = (
+                self._moves_of(table)
+                if is_turned
+                else widens_rows(table, self.costing.parts, found.shape, row_lanes(self._backend))
+            )
+            copies = 1 if is_turned else COPIES_OF_TURNED
+            known = np.where(copied, copies * self.costing.copy_seconds(num_bytes), 0.0)
+            self._orders[id(table), is_turned] = known
+        return known if known.any() else None
 
     def _moved(
         self, table: ReshardTable, rows: IntArray, columns: IntArray
     ) -> npt.NDArray[np.bool_]:
+        return self._moves_of(table)[np.ix_(rows, columns)]
+
+    def _moves_of(self, table: ReshardTable) -> npt.NDArray[np.bool_]:
         if id(table) not in self._moves:
             self._moves[id(table)] = _moves_data(table)
-        return self._moves[id(table)][np.ix_(rows, columns)]
+        return self._moves[id(table)]
 
     def _outgrown_bytes(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
@@ -578,7 +611,10 @@ class Encoder:
             op.collective,
             op.declared,
             tuple((self._type(v), self.graph.values[v].dtype) for v in values),
-            tuple(self.buffers.is_stored[v] for v in values),
+            self.buffers.reads[op.index],
+            self.costing.border_bytes(self.graph, op),
+            self.costing.sums_in_call(self.graph, op),
+            tuple(self.buffers.is_stored[v] for v in op.results),
             tuple(self.buffers.owner[v] == v for v in op.results),
         )
         found = self._own_costs.get(key)

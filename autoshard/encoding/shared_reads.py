@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.encoding.read_bits import ReadBits
+from autoshard.costing.read_bits import ReadBits
 from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
 
+from autoshard.graph.fused_reads import fused_reads
 from autoshard.graph.fusing import AS_ON_CPU, Fusing
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.waiting_products import waiting_products
@@ -34,12 +35,14 @@ class Buffers:
             only where devices have to sum what they make.
         run_at: When products run that wait for others, by op index.
         updates: Element-wise ops of which come results only, where all of one state run at once.
+        reads: Per op and operand, bytes of whole tensors that the op reads from buffers through it.
     """
 
     is_stored: tuple[bool, ...]
     owner: tuple[int, ...]
     intervals: tuple[tuple[int, int], ...]
     last_use: tuple[int, ...]
+    reads: tuple[tuple[int, ...], ...]
     unless_summed: frozenset[int] = frozenset()
     run_at: Mapping[int, int] = field(default_factory=dict)
     updates: frozenset[int] = frozenset()
@@ -97,6 +100,7 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         owner=tuple(owner),
         intervals=tuple(intervals),
         last_use=tuple(owner_last),
+        reads=fused_reads(graph, stored, owner, set(written.values())),
         unless_summed=_updating_products(graph, consumers) if with_products else frozenset(),
         run_at=run_at,
         updates=_updates(graph, consumers) if with_products else frozenset(),

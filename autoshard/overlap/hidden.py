@@ -17,7 +17,7 @@ import numpy.typing as npt
 from autoshard.backend_habits import loops_over_scattered_sums, runs_beside
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
-from autoshard.encoding.read_bits import ReadBits
+from autoshard.costing.read_bits import ReadBits
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.overlap.slack import MOVABLE, SharedSlack, Wanted, Windows, prefetched_first
 from autoshard.reshard import StepKind

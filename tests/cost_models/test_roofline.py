@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,14 +38,31 @@ def test_a_large_matmul_runs_at_the_peak_of_its_dtype() -> None:
     assert seconds(393e12, 1e9, dtype="int8") == pytest.approx(1.0 + LAUNCH)
 
 
-def test_an_elementwise_op_runs_at_memory_speed() -> None:
-    assert seconds(1e9, 819e9, op_class="elementwise") == pytest.approx(1.0 + LAUNCH)
+def test_an_elementwise_op_runs_at_its_share_of_the_memory() -> None:
+    assert V5E.memory.streamed is not None
+    share = V5E.memory.streamed.elementwise
+    assert seconds(1e9, share * 819e9, op_class="elementwise") == pytest.approx(1.0 + LAUNCH)
+    whole = replace(V5E, memory=replace(V5E.memory, streamed=None))
+    for op_class in ("elementwise", "reduce", "copy", "convert", "fill", "matmul"):
+        alone = op_seconds(whole, flops=0.0, bytes_accessed=819e9, dtype="f32", op_class=op_class)
+        assert alone == pytest.approx(1.0 + LAUNCH)
 
 
 def test_scattered_accesses_reach_less_of_the_memory() -> None:
-    contiguous = seconds(0.0, 819e9, op_class="copy")
+    contiguous = seconds(0.0, 819e9, op_class="elementwise")
     assert seconds(0.0, 819e9, op_class="gather") > contiguous
     assert seconds(0.0, 819e9, op_class="scatter") > seconds(0.0, 819e9, op_class="gather")
+
+
+def test_what_nothing_is_computed_with_is_slower_than_what_is_computed_together() -> None:
+    for machine in (V5E, get_hardware("tpu-v5p")):
+        took = {
+            op_class: op_seconds(
+                machine, flops=0.0, bytes_accessed=1e9, dtype="f32", op_class=op_class
+            )
+            for op_class in ("elementwise", "copy", "convert", "fill")
+        }
+        assert took["elementwise"] < took["copy"] <= took["convert"] <= took["fill"] * 1.1
 
 
 def test_what_compilers_remove_is_free() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding.accounting import account_for
 from autoshard.encoding.encode import Encoded, Encoder, decode
-from autoshard.encoding.read_bits import ReadBits
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule
 from autoshard.overlap.hidden import LEAST_EXPOSED_SHARE, exposed_seconds, hidden_behind_computing
@@ -181,7 +181,7 @@ def test_no_plan_at_all_is_faster_by_a_tenth_when_collectives_overlap(
 
 
 def test_weights_that_can_be_fetched_early_are_gathered_where_sums_would_block() -> None:
-    graph = chain(4096, 8192)
+    graph = chain(3584, 8192)
     wishes = batch_and_cut_weights(graph)
     alone = timed(*planned(graph, wishes, overlaps=False))
     beside = timed(*planned(graph, wishes, overlaps=True))

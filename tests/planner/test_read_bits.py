@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoshard.encoding.read_bits import ReadBits
+from autoshard.costing.read_bits import ReadBits
 from autoshard.graph.program import Graph, OpClass, Value
 from autoshard.graph.rule import Rule
 from autoshard.planning.planner import Solution

@@ -1,0 +1,52 @@
+"""What compilers do at the borders of loops that no op of the program says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoshard.costing.read_bits import ReadBits
+from autoshard.graph.program import Graph, Op, OpKind
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBorders:
+    """Bytes that are read and written once before a loop, of whole tensors.
+
+    Args:
+        filled: By op of a carry that starts as something every device can make (zeros). A stack
+            that each run writes its own row of, in order, is not filled: libtpu 0.0.42 leaves it as
+            it is allocated, and fills those that are written from the end (gradients).
+        converted: By op of an argument that a loop reads unchanged, in narrower elements: the
+            compiler converts it whole before the loop, where it lies.
+    """
+
+    filled: Mapping[int, int]
+    converted: Mapping[int, int]
+
+    @classmethod
+    def of(cls, graph: Graph, backend: str) -> LoopBorders:
+        """What a backend does for a program."""
+        narrowed = ReadBits.of(graph, backend).narrowed
+        filled, converted = {}, {}
+        for op in graph.ops:
+            if op.kind is not OpKind.JOIN or op.name != "while":
+                continue
+            value = graph.values[op.operands[0]]
+            maker = graph.ops[value.op]
+            if len(op.operands) == 1:
+                bits = narrowed.get((op.index, 0), value.bits)
+                if maker.kind is OpKind.ARGUMENT and bits < value.bits:
+                    converted[maker.index] = value.num_bytes * (value.bits + bits) // value.bits
+            elif maker.kind is OpKind.FREE and value.shape and not _is_written_in_order(graph, op):
+                filled[op.index] = value.num_bytes
+        return cls(filled, converted)
+
+
+def _is_written_in_order(graph: Graph, carry: Op) -> bool:
+    """Whether each run of a body writes its row of a carry, the first one first."""
+    update = graph.ops[graph.values[carry.operands[1]].op]
+    if update.name != "dynamic_update_slice" or update.operands[0] != carry.results[0]:
+        return False
+    places = (graph.ops[graph.values[index].op] for index in update.operands[2:])
+    return any(place.kind is OpKind.JOIN for place in places)

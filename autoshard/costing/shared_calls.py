@@ -1,0 +1,66 @@
+"""Which sums over devices a compiler takes in one call: gradients of one body, of one type."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+
+_SUMMING = PRODUCTS | {OpClass.REDUCE, OpClass.SCATTER}
+_PASSING = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
+
+
+def shared_calls(graph: Graph, readers: Sequence[Sequence[int]]) -> Mapping[int, int]:
+    """By op, how many sums of its region one call can take, that of its result included.
+
+    Ops whose sum other sums or products wait for are left out.
+
+    What nothing waits for but element-wise ops and the end of the region (the gradients of weights)
+    is summed when all of it is there. XLA does so for host CPUs, for an H100 (which lays the
+    gradients end to end) and for TPUs: of the body of a backward scan of GPT two all-reduces are
+    left, one of twelve `bfloat16` gradients and one of four of `float32` (jaxlib 0.10.2,
+    libtpu 0.0.42).
+
+    Args:
+        graph: The program.
+        readers: Per value, the ops that read it.
+    """
+    waits = [False] * len(graph.values)
+    for op in reversed(graph.ops):
+        for value in op.results:
+            waits[value] = any(
+                _makes_wait(graph, graph.ops[reader], op, waits) for reader in readers[value]
+            )
+    groups = {
+        op.index: (op.region, graph.values[op.results[0]].dtype)
+        for op in graph.ops
+        if op.kind is OpKind.COMPUTE
+        and op.op_class in _SUMMING
+        and not _passes_on(graph, op)
+        and not waits[op.results[0]]
+    }
+    sizes = Counter(groups.values())
+    return {index: sizes[group] for index, group in groups.items()}
+
+
+def _makes_wait(graph: Graph, reader: Op, maker: Op, waits: Sequence[bool]) -> bool:
+    """Whether a sum, a product or another region needs what is made before its own has ended."""
+    if reader.kind is OpKind.RESULT or (reader.kind is OpKind.JOIN and reader.index < maker.index):
+        return False
+    if reader.kind is OpKind.CONSTRAINT:
+        return waits[reader.results[0]]
+    if not _passes_on(graph, reader) or reader.region != maker.region:
+        return True
+    return any(waits[value] for value in reader.results)
+
+
+def _passes_on(graph: Graph, op: Op) -> bool:
+    """Whether an op sums nothing: element by element, or over dimensions of size one."""
+    if op.kind is not OpKind.COMPUTE:
+        return False
+    if op.op_class is OpClass.REDUCE:
+        shapes = (graph.values[value].shape for value in (op.operands[0], op.results[0]))
+        return len({prod(shape) for shape in shapes}) == 1
+    return op.op_class in _PASSING

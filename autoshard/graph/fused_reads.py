@@ -1,0 +1,91 @@
+"""What an op reads from memory: the stored values behind the operands that are computed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+
+_TAKES_A_PIECE = frozenset({"dynamic_slice", "gather", "slice"})
+"""Ops that read of their first operand no more than they make."""
+
+
+def fused_reads(
+    graph: Graph, stored: Sequence[bool], owner: Sequence[int], at_products: Collection[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Bytes that each op reads through each of its operands, of whole tensors.
+
+    Of an operand that is not stored these are what it is computed from; a buffer counts once for an
+    op. What an element-wise op reads of a result of the program that another one makes is there:
+    both run in one kernel (the moments and the weights of an optimizer). So is what a reduction
+    reads of what is computed with a product.
+
+    Args:
+        graph: The program.
+        stored: Per value, whether it has a buffer.
+        owner: Per value, whose buffer it shares.
+        at_products: Values written in the place of a product.
+    """
+    behind: dict[int, Mapping[int, int]] = {}
+    results = {op.operands[0] for op in graph.results}
+    found = []
+    for op in graph.ops:
+        seen: dict[int, int] = {}
+        reads = []
+        for position, value in enumerate(op.operands):
+            sources = _own(graph, value, owner) if stored[value] else behind.get(value, {})
+            if position == 0 and op.results:
+                sources = _piece(graph, op, sources)
+            new = {
+                source: num_bytes
+                for source, num_bytes in sources.items()
+                if source not in seen and not _is_at_hand(graph, op, source, results, at_products)
+            }
+            seen.update(new)
+            reads.append(sum(new.values()))
+        if op.op_class not in PRODUCTS:  # a product is not computed again by what follows it
+            behind.update((value, seen) for value in op.results if not stored[value])
+        found.append(tuple(reads))
+    return tuple(found)
+
+
+def _own(graph: Graph, value: int, owner: Sequence[int]) -> Mapping[int, int]:
+    """A stored value by itself; nothing, if every device makes it for each reader."""
+    maker = graph.ops[graph.values[value].op]
+    is_invariant = maker.kind is OpKind.JOIN and len(maker.operands) == 1
+    if is_invariant and _maker(graph, maker.operands[0]).kind is OpKind.FREE:
+        return {}
+    return {owner[value]: graph.values[value].num_bytes}
+
+
+def _piece(graph: Graph, op: Op, sources: Mapping[int, int]) -> Mapping[int, int]:
+    """What of an op's first operand it reads."""
+    if op.name == "dynamic_update_slice":
+        return {}
+    if op.name not in _TAKES_A_PIECE:
+        return sources
+    elements = prod(graph.values[op.results[0]].shape)
+    return {
+        source: min(num_bytes, elements * graph.values[source].bits // 8)
+        for source, num_bytes in sources.items()
+    }
+
+
+def _is_at_hand(
+    graph: Graph, op: Op, source: int, results: set[int], at_products: Collection[int]
+) -> bool:
+    """Whether what makes a value and what reads it run in one kernel."""
+    if op.op_class is OpClass.REDUCE:
+        return source in at_products and _maker(graph, source).region == op.region
+    if source not in results or not op.results:
+        return False
+    maker = _maker(graph, source)
+    is_elementwise = all(
+        one.kind is OpKind.COMPUTE and one.op_class is OpClass.ELEMENTWISE for one in (maker, op)
+    )
+    return is_elementwise and graph.values[op.results[0]].shape == graph.values[source].shape
+
+
+def _maker(graph: Graph, value: int) -> Op:
+    return graph.ops[graph.values[value].op]

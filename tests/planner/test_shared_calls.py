@@ -1,0 +1,79 @@
+"""Sums over devices that share a call, and the time that it takes to start."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.costing.shared_calls import shared_calls
+from autoshard.graph.buffers import consumers_of
+from autoshard.graph.program import Graph
+from tests.planner.graphs import Program, encoder_for
+
+ROWS, WIDTH = 4096, 256
+
+
+def sharing(graph: Graph) -> dict[str, list[int | None]]:
+    """By name of op, how many sums share a call with its own; None where it is summed alone."""
+    found = shared_calls(graph, consumers_of(graph))
+    return {
+        name: [found.get(op.index) for op in graph.ops if op.name == name]
+        for name in ("dot_general", "reduce")
+    }
+
+
+def gradients(count: int) -> Graph:
+    """Products of transposed activations and what comes back, each with a step of its weight."""
+    program = Program()
+    left = program.argument(WIDTH, ROWS)
+    updates = []
+    for _ in range(count):
+        gradient = program.matmul(left, program.argument(ROWS, WIDTH))
+        updates.append(program.elementwise(program.argument(WIDTH, WIDTH), gradient))
+    return program.graph(*updates)
+
+
+def test_gradients_of_one_body_are_summed_in_one_call() -> None:
+    assert sharing(gradients(3)) == {"dot_general": [3, 3, 3], "reduce": []}
+
+
+def test_a_sum_that_a_product_waits_for_has_a_call_of_its_own() -> None:
+    program = Program()
+    x, w = program.argument(WIDTH, ROWS), program.argument(ROWS, WIDTH)
+    made = program.elementwise(program.matmul(x, w), name="tanh")
+    graph = program.graph(program.matmul(made, program.argument(WIDTH, WIDTH)))
+    assert sharing(graph)["dot_general"] == [None, 1]
+
+
+def test_a_sum_over_a_dimension_of_size_one_keeps_nothing_waiting() -> None:
+    program = Program()
+    bias = program.sum(program.argument(WIDTH, 1, ROWS))
+    graph = program.graph(program.sum(bias))
+    assert sharing(graph)["reduce"] == [1, None]
+
+
+def test_bodies_of_loops_sum_for_themselves() -> None:
+    program = Program()
+    carried = program.carry(program.argument(WIDTH, WIDTH))
+    left, right = program.argument(WIDTH, ROWS), program.argument(ROWS, WIDTH)
+    program.open_loop(4)
+    program.loop_back(carried, program.elementwise(carried, program.matmul(left, right)))
+    program.close_loop()
+    graph = program.graph(carried, program.matmul(left, right))
+    assert sharing(graph)["dot_general"] == [1, 1]
+
+
+@pytest.mark.parametrize("hardware", ["cpu-host", "h100", "tpu-v5p"])
+def test_sums_in_one_call_start_once(hardware: str) -> None:
+    seconds, starts = {}, 0.0
+    for count in (1, 4):
+        graph = gradients(count)
+        encoder = encoder_for(graph, "x=4", hardware=hardware)
+        encoded = encoder.encode()
+        op = next(op for op in graph.ops if op.name == "dot_general")
+        candidates = encoded.candidates[encoded.node_by_op[op.index]]
+        summed = next(c for c in candidates if c.reduced)
+        costing = encoder.costing
+        seconds[count] = float(costing.reduction_seconds(graph, op, (summed,))[0])
+        starts = float(costing.model.all_reduce_seconds(0.0, costing.axis_parts(summed.reduced)))
+    assert starts > 0
+    assert seconds[4] == pytest.approx(seconds[1] - 0.75 * starts)
