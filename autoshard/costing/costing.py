@@ -27,6 +27,7 @@ from autoshard.costing.halos import Halo, halos_of
 from autoshard.costing.shared_calls import shared_calls
 from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
+from autoshard.costing.shared_calls import shared_calls
 from autoshard.costing.sums import Sum, made_order, sums_of
 from autoshard.costing.transfers import Transfer, transfers_of
 from autoshard.graph.buffers import Buffers, consumers_of

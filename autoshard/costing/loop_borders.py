@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoshard.costing.read_bits import ReadBits
-from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.costing.read_bits import copies_for_loops
+from autoshard.graph.program import Graph, Op, OpKind, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +27,29 @@ class LoopBorders:
     @classmethod
     def of(cls, graph: Graph, backend: str) -> LoopBorders:
         """What a backend does for a program."""
-        narrowed = ReadBits.of(graph, backend).narrowed
-        filled, converted = {}, {}
-        for op in graph.ops:
-            if op.kind is not OpKind.JOIN or op.name != "while":
-                continue
-            value = graph.values[op.operands[0]]
-            maker = graph.ops[value.op]
-            if len(op.operands) == 1:
-                bits = narrowed.get((op.index, 0), value.bits)
-                if maker.kind is OpKind.ARGUMENT and bits < value.bits:
-                    converted[maker.index] = value.num_bytes * (value.bits + bits) // value.bits
-            elif maker.kind is OpKind.FREE and value.shape and not _is_written_in_order(graph, op):
-                filled[op.index] = value.num_bytes
+        converted = {
+            graph.values[copy.value].op: _converted_bytes(graph.values[copy.value], copy.bits)
+            for copy in copies_for_loops(graph, backend)
+            if graph.ops[graph.values[copy.value].op].kind is OpKind.ARGUMENT
+        }
+        filled = {
+            op.index: graph.values[op.results[0]].num_bytes
+            for op in graph.ops
+            if _is_carry_of_free(graph, op) and not _is_written_in_order(graph, op)
+        }
         return cls(filled, converted)
+
+
+def _converted_bytes(value: Value, bits: int) -> int:
+    return value.num_bytes * (value.bits + bits) // value.bits
+
+
+def _is_carry_of_free(graph: Graph, op: Op) -> bool:
+    """Whether an op is a carry that changes, and starts as something every device can make."""
+    if op.kind is not OpKind.JOIN or op.name != "while" or len(op.operands) == 1:
+        return False
+    start = graph.values[op.operands[0]]
+    return bool(start.shape) and graph.ops[start.op].kind is OpKind.FREE
 
 
 def _is_written_in_order(graph: Graph, carry: Op) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from autoshard.backend_habits import temporary_overhead
-from autoshard.encoding.encode import Wishes
 from autoshard.costing.read_bits import LoopCopy, copies_for_loops
+from autoshard.encoding.encode import Wishes
 from autoshard.encoding.shared_reads import updating_reads
 from autoshard.graph.program import Graph, OpKind
 from autoshard.graph.rule import identity_rule
