@@ -15,7 +15,8 @@ _PASSING = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 def shared_calls(graph: Graph, readers: Sequence[Sequence[int]]) -> Mapping[int, int]:
     """By op, how many sums of its region one call can take, that of its result included.
 
-    Ops whose sum other sums or products wait for are left out.
+    Ops whose sum other sums or products wait for are left out, and so are single numbers, which may
+    well be the only ones summed.
 
     What nothing waits for but element-wise ops and the end of the region (the gradients of weights)
     is summed when all of it is there. XLA does so for host CPUs, for an H100 (which lays the
@@ -39,6 +40,7 @@ def shared_calls(graph: Graph, readers: Sequence[Sequence[int]]) -> Mapping[int,
         if op.kind is OpKind.COMPUTE
         and op.op_class in _SUMMING
         and not _passes_on(graph, op)
+        and graph.values[op.results[0]].shape
         and not waits[op.results[0]]
     }
     sizes = Counter(groups.values())
