@@ -17,7 +17,7 @@ from autoshard.report import format_report
 
 SIZE = 4096
 WEIGHTS = [jax.ShapeDtypeStruct((SIZE, SIZE), jnp.bfloat16) for _ in range(3)]
-X = jax.ShapeDtypeStruct((4 * SIZE, SIZE), jnp.bfloat16)
+X = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.bfloat16)
 
 
 def step(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
