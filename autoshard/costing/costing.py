@@ -24,7 +24,6 @@ from autoshard.backend_habits import (
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.halos import Halo, halos_of
-from autoshard.costing.shared_calls import shared_calls
 from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.shared_calls import shared_calls
