@@ -208,6 +208,25 @@ def test_slices_are_joined_by_the_network() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "mesh", "slices"),
+    [
+        ("2x tpu-v5e:4x4", {"s": 2, "x": 16}, {"s": 2, "x": 1}),
+        ("2x tpu-v5e:4x4", {"x": 32}, {"x": 2}),
+        ("4x h100", {"x": 4, "y": 8}, {"x": 4, "y": 1}),
+        ("tpu-v5e", {"x": 4, "y": 4}, {"x": 1, "y": 1}),
+    ],
+)
+def test_a_group_spans_the_slices_that_its_axes_cross(
+    name: str, mesh: dict[str, int], slices: dict[str, int]
+) -> None:
+    model = AlphaBetaModel(get_hardware(name), mesh)
+    found = {axis: model.slices_spanned((AxisPart(axis, 1, mesh[axis]),)) for axis in mesh}
+    assert found == slices
+    every = tuple(AxisPart(axis, 1, size) for axis, size in mesh.items())
+    assert model.slices_spanned(every) == math.prod(slices.values())
+
+
 def test_collectives_of_arrays_are_those_of_their_numbers() -> None:
     model = AlphaBetaModel(get_hardware("tpu-v5p"), {"x": 4, "y": 16})
     amounts = np.array([0.0, 1.0, 1e6, 1e9])
