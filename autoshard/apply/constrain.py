@@ -140,13 +140,14 @@ class _Inserter:
     ) -> Any:
         """What one use reads, behind its constraints; a way with stops is gone once for all."""
         stops = tuple(self.constraints_of_use(use))
+        shared = moved if len(stops) > 1 else {}
         for stop in stops:
             key = (id(atom), self.constraints[stop])
-            if len(stops) == 1 or key not in moved:
+            if key not in shared:
                 eqns.append(self.equation(atom, stop, like))
-                moved[key] = eqns[-1].outvars[0]
+                shared[key] = eqns[-1].outvars[0]
             self.placed.add(stop)
-            atom = moved[key]
+            atom = shared[key]
         return atom
 
     def constraints_of_use(self, use: str) -> Iterator[str]:

@@ -169,6 +169,15 @@ def test_uses_behind_the_same_stops_share_the_way() -> None:
     check_jaxpr(found.jaxpr)
 
 
+def test_a_use_that_ends_at_a_stop_leaves_the_way_of_the_others_alone() -> None:
+    closed = program(lambda x, v: (x @ v, jnp.tanh(x), x @ v.T), X, SQUARE)
+    way = {"0<0~0": CUT, "0<0": WHOLE, "1<0": CUT, "3<0~0": CUT, "3<0": WHOLE}
+    found = constrain_jaxpr(closed, way, ABSTRACT)
+    first, last = (e for e in found.eqns if e.primitive.name == "dot_general")
+    assert first.invars[0] is last.invars[0]
+    assert primitives(found).count("sharding_constraint") == 3
+
+
 def test_their_ways_part_where_they_differ() -> None:
     closed = program(twice_multiplied, X, SQUARE, SQUARE)
     way = {"0<0~0": CUT, "0<0": WHOLE, "1<0~0": CUT, "1<0": ROWS}
