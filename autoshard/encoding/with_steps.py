@@ -74,8 +74,8 @@ class WithSteps:
             home = in_steps[place].operands
             ranked.append((faster_at_home[home], spent, place))
             faster_at_home[home] += 1
-        for place in sorted(place for _, _, place in sorted(ranked)[: self.most]):
-            yield in_steps[place]
+        best = {place for _, _, place in sorted(ranked)[: self.most]}
+        yield from (in_steps[place] for _, place in kept if place in best)
 
 
 def _leaner(group: Iterable[tuple[float, int, int]]) -> Iterator[tuple[float, int]]:
