@@ -296,8 +296,7 @@ def _write_contest(options: argparse.Namespace, rows: list[dict[str, Any]]) -> N
         f"{markdown_table(rows)}\n"
         "Points are the best known cost over ours; 1 equals it, more is better than it. All "
         "times are from the start of the process, reading included. With the extra `toulbar2` "
-        "problems of few nodes that are joined widely (V) are handed to it; without it their bound "
-        "stays open.\n"
+        "problems of few nodes that are joined widely (V) go on in it after a fifth of the time.\n"
     )
     write_page("iopddl", "Solvers: contest instances", text)
 
