@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.encoding.accounting import account_for
-from autoshard.encoding.encode import PICOSECONDS, decode
+from autoshard.encoding.encode import decode
 from autoshard.graph.added_sums import added_sums
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule
 from autoshard.layouts import Layout
-from solvers import FORBIDDEN, evaluate
 from tests.planner.graphs import Program, closed, encoder_for, parts_of, plan, wishes_for
+from tests.planner.objective import check_objective_is_account
 
 LONG = 2**16  # what is summed over: where it is cut, sums are left to be taken
 ROWS, COLUMNS = 256, 512
@@ -167,17 +165,7 @@ def test_host_cpus_take_every_sum() -> None:
 def test_the_objective_is_what_the_account_says(data: st.DataObject) -> None:
     add, made = data.draw(st.sampled_from([pair for pair in ONE if pair[0] is not beside]))
     graph = built(add, made)
-    encoder = encoder_for(graph, "data=2,model=4", hardware="h100")
-    encoded = encoder.encode()
-    problem = encoded.problem
-    allowed = [np.flatnonzero(costs < FORBIDDEN).tolist() for costs in problem.node_costs]
-    choices = tuple(data.draw(st.sampled_from(options)) for options in allowed)
-    cost = evaluate(problem, choices).cost
-    if cost >= FORBIDDEN:
-        return
-    account = account_for(encoder, encoded, decode(encoded, choices), choices)
-    seconds = account.compute_seconds + account.communication_seconds
-    assert cost / PICOSECONDS == pytest.approx(seconds, rel=1e-6, abs=1e-9)
+    check_objective_is_account(encoder_for(graph, "data=2,model=4", hardware="h100"), data)
 
 
 @pytest.mark.parametrize(("layout", "is_one"), [(((), ()), True), (((0,), ()), False)])

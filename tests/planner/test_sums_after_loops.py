@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.encoding.accounting import account_for
-from autoshard.encoding.encode import PICOSECONDS, decode
+from autoshard.encoding.encode import decode
 from autoshard.graph.loop_sums import loop_sums
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule
-from solvers import FORBIDDEN, evaluate
 from tests.planner.graphs import Program, encoder_for, plan
+from tests.planner.objective import check_objective_is_account
 
 TRIPS = 8.0
 ROWS = 2**16  # of a microbatch: cutting them is what pays, and leaves partial sums
@@ -130,17 +128,7 @@ def test_on_host_cpus_it_is_summed_in_every_run() -> None:
 @given(data=st.data())
 def test_the_objective_is_what_the_account_says(data: st.DataObject) -> None:
     graph = accumulated(*data.draw(st.sampled_from([(), (transposed,), (converted, transposed)])))
-    encoder = encoder_for(graph, "data=2,model=4", hardware="h100")
-    encoded = encoder.encode()
-    problem = encoded.problem
-    allowed = [np.flatnonzero(costs < FORBIDDEN).tolist() for costs in problem.node_costs]
-    choices = tuple(data.draw(st.sampled_from(options)) for options in allowed)
-    cost = evaluate(problem, choices).cost
-    if cost >= FORBIDDEN:
-        return
-    account = account_for(encoder, encoded, decode(encoded, choices), choices)
-    seconds = account.compute_seconds + account.communication_seconds
-    assert cost / PICOSECONDS == pytest.approx(seconds, rel=1e-6, abs=1e-9)
+    check_objective_is_account(encoder_for(graph, "data=2,model=4", hardware="h100"), data)
 
 
 def test_a_sum_added_up_in_another_layout_stays_in_the_loop() -> None:
