@@ -29,7 +29,7 @@ from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.shared_calls import shared_calls
 from autoshard.costing.sums import Sum, made_order, sums_of
 from autoshard.costing.transfers import Transfer, transfers_of
-from autoshard.graph.buffers import Buffers, consumers_of
+from autoshard.graph.buffers import Buffers
 from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
@@ -567,17 +567,15 @@ class Costing:
 
     def _made_order(self, graph: Graph, op: Op) -> tuple[int, ...]:
         """Dimensions of an op's (first) result as they are made, major to minor."""
-        return made_order(graph, op, self._facts_of(graph).readers[op.results[0]])
+        return made_order(graph, op, graph.consumers[op.results[0]])
 
     def _facts_of(self, graph: Graph) -> _GraphFacts:
         """Of one program at a time."""
         if self._facts is None or self._facts.graph is not graph:
-            readers = consumers_of(graph)
             self._facts = _GraphFacts(
                 graph,
-                readers,
                 LoopBorders.of(graph, self.model.hardware.backend),
-                shared_calls(graph, readers),
+                shared_calls(graph, graph.consumers),
             )
         return self._facts
 
@@ -624,13 +622,11 @@ class _GraphFacts:
 
     Args:
         graph: The program.
-        readers: Per value, the ops that read it.
         borders: What is done before loops.
         in_call: By op, how many sums share a call with its own.
     """
 
     graph: Graph
-    readers: list[list[int]]
     borders: LoopBorders
     in_call: Mapping[int, int]
 

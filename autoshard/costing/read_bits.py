@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autoshard.backend_habits import converts_before_moving, multiplied_bits
-from autoshard.graph.buffers import carry_stop, consumers_of
+from autoshard.graph.buffers import carry_stop
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
 _MOVES_DATA = frozenset(
@@ -37,7 +37,7 @@ class ReadBits:
         """What a backend narrows of a program."""
         if not converts_before_moving(backend):
             return cls(graph, {})
-        readers = consumers_of(graph)
+        readers = graph.consumers
         return cls(graph, _narrowed(graph, backend, readers, _HAND_ON))
 
     def to(self, op: Op, position: int) -> int:
@@ -71,7 +71,7 @@ def copies_for_loops(graph: Graph, backend: str) -> Iterator[LoopCopy]:
     if not converts_before_moving(backend):
         return
     found: dict[int, LoopCopy] = {}
-    narrowed = _narrowed(graph, backend, consumers_of(graph), _HAND_ON | {"optimization_barrier"})
+    narrowed = _narrowed(graph, backend, graph.consumers, _HAND_ON | {"optimization_barrier"})
     for (index, _), bits in sorted(narrowed.items()):
         op = graph.ops[index]
         if op.name != "while" or graph.ops[graph.values[op.operands[0]].op].name == "while":

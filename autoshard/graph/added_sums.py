@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from autoshard.graph.buffers import consumers_of
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
 _SCATTER = "scatter"
@@ -52,7 +51,7 @@ def added_sums(graph: Graph) -> tuple[AddedSums, ...]:
 
 
 def _added_sums(graph: Graph) -> Iterator[AddedSums]:
-    readers = consumers_of(graph)
+    readers = graph.consumers
     found: dict[int, Summand] = {}  # by value
     for op in graph.ops:
         if op.kind is not OpKind.COMPUTE or len(op.results) != 1:

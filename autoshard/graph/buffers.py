@@ -70,7 +70,7 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         graph: The program.
         fusing: What the compiler computes together.
     """
-    consumers = consumers_of(graph)
+    consumers = graph.consumers
     written = _written_by_products(graph, consumers) if fusing.with_products else {}
     addends = _scattered_into(graph, consumers) if fusing.into_addends else {}
     stored = _stored(graph, consumers, fusing, written, addends)
@@ -105,15 +105,6 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         run_at=run_at,
         updates=_updates(graph, consumers) if with_products else frozenset(),
     )
-
-
-def consumers_of(graph: Graph) -> list[list[int]]:
-    """Per value, the ops that read it, in program order, each once."""
-    consumers: list[list[int]] = [[] for _ in graph.values]
-    for op in graph.ops:
-        for value in dict.fromkeys(op.operands):
-            consumers[value].append(op.index)
-    return consumers
 
 
 def _stored(

@@ -179,6 +179,17 @@ class Graph:
     donated: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     num_captured: int = 0
+    _consumers: list[list[int]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def consumers(self) -> list[list[int]]:
+        """Per value, the ops that read it, in program order, each once; not to be changed."""
+        if not self._consumers:
+            self._consumers.extend([] for _ in self.values)
+            for op in self.ops:
+                for value in dict.fromkeys(op.operands):
+                    self._consumers[value].append(op.index)
+        return self._consumers
 
     @property
     def arguments(self) -> tuple[Op, ...]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.graph.buffers import consumers_of
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 MOVABLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
@@ -71,7 +70,7 @@ class Windows:
             body.append(op.index)
         self._loop_stops = {op.index: self._loop_stop(op) for op in graph.ops if _is_carry(op)}
         self._start = self._find_starts()
-        self._stop = self._find_stops(consumers_of(graph))
+        self._stop = self._find_stops(graph.consumers)
 
     def body_of(self, op: Op) -> int:
         """The body an op runs in: bodies of `shard_map` belong to the one around them."""

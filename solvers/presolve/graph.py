@@ -15,7 +15,6 @@ from solvers.saturating import FORBIDDEN_FROM, add, saturate
 
 Pair = tuple[int, int]
 
-
 _MANY_TERMS = 16
 _DIGESTED_FROM = 1024  # bytes: longer contents are told apart by their digests
 

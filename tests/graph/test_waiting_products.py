@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoshard.backend_habits import fusing
-from autoshard.graph.buffers import Buffers, consumers_of, find_buffers
+from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph
 from autoshard.graph.waiting_products import waiting_products
 from cost_models import get_hardware
@@ -25,7 +25,7 @@ def backward(layers: int) -> tuple[Graph, list[int], list[int]]:
 
 
 def waits(graph: Graph, most: int) -> dict[int, int]:
-    return dict(waiting_products(graph, consumers_of(graph), most))
+    return dict(waiting_products(graph, graph.consumers, most))
 
 
 def buffers_of(graph: Graph, machine: str) -> Buffers:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from autoshard.costing.shared_calls import shared_calls
-from autoshard.graph.buffers import consumers_of
 from autoshard.graph.program import Graph
 from tests.planner.graphs import Program, encoder_for
 
@@ -14,7 +13,7 @@ ROWS, WIDTH = 4096, 256
 
 def sharing(graph: Graph) -> dict[str, list[int | None]]:
     """By name of op, how many sums share a call with its own; None where it is summed alone."""
-    found = shared_calls(graph, consumers_of(graph))
+    found = shared_calls(graph, graph.consumers)
     return {
         name: [found.get(op.index) for op in graph.ops if op.name == name]
         for name in ("dot_general", "reduce")
