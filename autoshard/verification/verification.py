@@ -42,7 +42,7 @@ class MemoryCheck:
         argument_bytes: Arguments as compiled, padding included.
         output_bytes: Results.
         alias_bytes: Results in the memory of donated arguments.
-        temp_bytes: Temporaries.
+        temp_bytes: Temporaries, gaps between them included.
         code_bytes: The program itself; not counted above.
     """
 

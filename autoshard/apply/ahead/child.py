@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -33,6 +34,8 @@ REQUEST, PROGRAM, COMPILED, ANSWER = (
     "answer.json",
 )
 MEMORY_FIELDS = ("argument", "output", "temp", "alias", "generated_code")
+_DUMP, _MEMORY_REPORT = "dump", "*memory-usage-report.txt"
+_DEVICE_MEMORY = re.compile(r"^Memory Space: default.*\nTotal bytes: (\d+)", re.MULTILINE)
 _TUPLED_ABOVE = 2000  # arguments of a program for TPU; beyond it JAX passes them as one tuple
 
 
@@ -40,7 +43,7 @@ def main(folder: Path) -> None:
     """Answer the request in a folder."""
     request = json.loads((folder / REQUEST).read_text())
     try:
-        answer = compile_program((folder / PROGRAM).read_bytes(), request, folder / COMPILED)
+        answer = compile_program((folder / PROGRAM).read_bytes(), request, folder)
     except Exception as error:  # told to the parent, which knows what the plan is
         answer = {"error": type(error).__name__, "message": str(error)}
     draft = folder / f"{ANSWER}.draft"
@@ -48,8 +51,11 @@ def main(folder: Path) -> None:
     draft.replace(folder / ANSWER)
 
 
-def compile_program(module: bytes, request: dict[str, Any], text_path: Path) -> dict[str, Any]:
+def compile_program(module: bytes, request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Compile a module and write its optimized HLO; returns what is to be told about it."""
+    asked = dict(request["compiler_options"])
+    if request["platform"] == "tpu":
+        asked["xla_dump_to"] = str(folder / _DUMP)
     devices, order = _ordered(_devices(request), request)
     client = devices.flat[0].client
     with mlir.make_ir_context(), ir.Location.unknown():
@@ -61,15 +67,16 @@ def compile_program(module: bytes, request: dict[str, Any], text_path: Path) -> 
             request["free_outputs"],
             client,
             devices,
-            dict(request["compiler_options"]),
+            asked,
         )
         made = compiler.backend_compile_and_load(
             client, parsed, xla_client.DeviceList(tuple(devices.flat)), options, []
         )
-    text_path.write_text(_text_of(made))
+    (folder / COMPILED).write_text(_text_of(made))
     memory = made.get_compiled_memory_stats()
     return {
         "memory": {name: int(getattr(memory, f"{name}_size_in_bytes")) for name in MEMORY_FIELDS},
+        "reported_bytes": _reported_bytes(folder / _DUMP),
         "device_kind": devices.flat[0].device_kind,
         "device_order": order,
         "versions": {
@@ -78,6 +85,16 @@ def compile_program(module: bytes, request: dict[str, Any], text_path: Path) -> 
             "platform": str(client.platform_version).strip(),
         },
     }
+
+
+def _reported_bytes(dump: Path) -> int | None:
+    """All device memory a program takes by libtpu's own report, if it wrote one."""
+    found = [
+        int(total.group(1))
+        for report in dump.glob(_MEMORY_REPORT)
+        if (total := _DEVICE_MEMORY.search(report.read_text())) is not None
+    ]
+    return max(found, default=None)
 
 
 def _text_of(made: Any) -> str:

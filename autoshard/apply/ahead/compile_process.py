@@ -30,6 +30,8 @@ class CompiledAhead:
     Args:
         text: Optimized HLO.
         memory: Bytes by the names of `child.MEMORY_FIELDS`.
+        reported_bytes: Arguments, results and temporaries as they lie in device memory, where the
+            compiler reports it; else None.
         device_kind: As the compiler calls the device.
         device_order: How devices were laid out.
         versions: Of what compiled.
@@ -38,6 +40,7 @@ class CompiledAhead:
 
     text: str
     memory: Mapping[str, int]
+    reported_bytes: int | None
     device_kind: str
     device_order: str
     versions: Mapping[str, str]
@@ -124,6 +127,7 @@ def run_compiler(program: AheadProgram, request: CompileRequest) -> CompiledAhea
         return CompiledAhead(
             text=(folder / child.COMPILED).read_text(),
             memory=answer["memory"],
+            reported_bytes=answer["reported_bytes"],
             device_kind=answer["device_kind"],
             device_order=answer["device_order"],
             versions=answer["versions"],

@@ -305,15 +305,18 @@ def _prices_for(
 
 
 def _memory(data: PlanData, compiled: CompiledAhead) -> MemoryCheck:
+    """Of libtpu's report, if there is one: its `temp_size_in_bytes` counts gaps twice."""
     sizes = compiled.memory
+    kept = sizes["argument"] + sizes["output"] - sizes["alias"]
+    whole = compiled.reported_bytes or kept + sizes["temp"]
     return MemoryCheck(
         predicted_bytes=data.memory.peak_bytes,
-        compiled_bytes=sizes["argument"] + sizes["output"] + sizes["temp"] - sizes["alias"],
+        compiled_bytes=whole,
         predicted_argument_bytes=data.memory.argument_bytes,
         argument_bytes=sizes["argument"],
         output_bytes=sizes["output"],
         alias_bytes=sizes["alias"],
-        temp_bytes=sizes["temp"],
+        temp_bytes=whole - kept,
         code_bytes=sizes["generated_code"],
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
+import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -366,3 +369,15 @@ def test_a_step_of_training_holds_what_was_planned(topology: str, hardware: str)
     assert found.memory is not None
     assert found.memory.temp_bytes > 0
     assert found.memory.predicted_bytes == pytest.approx(found.memory.compiled_bytes, rel=0.1)
+
+
+@needs_tpu
+def test_memory_on_a_tpu_is_what_the_compilers_report_says(tmp_path: Path) -> None:
+    found = trained("tpu-v5e").verify("v5e:2x4", keep_in=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    compiled = json.loads(gzip.decompress(kept.read_bytes()))
+    assert found.memory is not None
+    assert found.memory.compiled_bytes == compiled["reported_bytes"]
+    sizes = compiled["memory"]
+    parts = sizes["argument"] + sizes["output"] - sizes["alias"] + sizes["temp"]
+    assert found.memory.argument_bytes < found.memory.compiled_bytes <= parts
