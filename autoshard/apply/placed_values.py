@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.encoding.encode import Decoded
+from autoshard.encoding.encoded import Decoded
 from autoshard.graph.program import Graph, Op, OpClass
 from autoshard.layouts import Layout
 

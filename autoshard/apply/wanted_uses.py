@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from autoshard.apply.placed_values import placed_layout
-from autoshard.encoding.encode import Decoded, Encoded
+from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.way_to_reader import way_to_reader
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.layouts import Layout, refines

@@ -13,7 +13,8 @@ import numpy as np
 
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
-from autoshard.encoding.encode import Decoded, Encoded, Encoder
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.held_tensors import Holdings
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader

@@ -1,45 +1,43 @@
-"""The only door to `solvers`: the planning problem as integers, and the answer back as layouts.
+"""The only door to `solvers`: the planning problem as integers.
 
 One node per op, one choice per candidate. A node costs the op's own time; an edge costs the
 reshard of one operand. A value that several ops read has a node too: the sharding it is read in.
 Memory terms hold bytes per device over op indices. Costs are picoseconds.
-Encode and decode are a pair: `decode(encoded, result.choices)`.
+`encoded.decode` reads the answer back: `decode(encoded, result.choices)`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product, takewhile
-from typing import TypeAlias
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from autoshard.backend_habits import (
     COPIES_OF_TURNED,
-    copies_convolution_gradients,
     keeps_order_of_gathers,
-    on_chip_bytes,
     row_lanes,
-    temporary_overhead,
-    turns_gathers,
 )
 from autoshard.candidates.candidate import MAX_CANDIDATES, Candidate
 from autoshard.candidates.op_candidates import OpCandidates, place_of
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
-from autoshard.costing.read_bits import ReadBits, copies_for_loops
+from autoshard.costing.read_bits import ReadBits
+from autoshard.encoding.choice_memory import ChoiceMemory
+from autoshard.encoding.copy_memory import CopyMemory
+from autoshard.encoding.device_room import DeviceRoom
+from autoshard.encoding.encoded import Encoded, TableKey
 from autoshard.encoding.joined_sums import JoinedSums
-from autoshard.encoding.on_chip import OnChip
-from autoshard.encoding.padded_rows import padded_row_bytes
 from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads, updating_reads
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
+from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.with_steps import WithSteps
-from autoshard.graph.buffers import Buffers, read_stop
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
-from autoshard.layouts import Layout, MeshParts
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
+from autoshard.layouts import Layout
 from autoshard.overlap.hidden import (
     NOTHING_HIDDEN,
     Hidden,
@@ -48,54 +46,16 @@ from autoshard.overlap.hidden import (
     hidden_in_products,
     hidden_sums,
 )
-from autoshard.reshard import Resharder, ReshardTable, turned_shares, widens_rows
+from autoshard.reshard import Resharder, ReshardTable, widens_rows
 from autoshard.sharding import format_sharding
 from autoshard.wishes.pinned import Pin
 from autoshard.wishes.ties import Tie, TiedTensor, constrained_arguments, refuse_clashes, unequal
 from autoshard.wishes.wishes import Wishes as Wishes
-from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem
+from solvers import FORBIDDEN, Edge, EdgeMemory, Problem
 
 IntArray = npt.NDArray[np.int64]
 
 PICOSECONDS = 1e12
-NEGLIGIBLE_SHARE = 1e-4  # buffers below this share of the budget are not worth a memory term
-NEGLIGIBLE_SHARE_HELD = 1e-2  # nor below this one of the arguments, all of them cut evenly
-
-TableKey: TypeAlias = tuple[tuple[int, ...], int, int]
-"""Of a table of reshards: shape, bits of an element as it lies, bits as it is sent."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
-    """A planning problem ready to solve, and what is needed to read its answer."""
-
-    problem: Problem
-    graph: Graph
-    parts: MeshParts
-    ops: tuple[int, ...]  # per node, its op; nodes of shared reads come after these
-    candidates: tuple[tuple[Candidate, ...], ...]  # per node of an op
-    tables: Mapping[TableKey, ReshardTable]
-    node_by_op: Mapping[int, int]
-    read_bits: ReadBits
-    reads: tuple[SharedRead, ...] = ()  # per node after those of ops
-    sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
-    joined: JoinedSums = field(default_factory=JoinedSums)
-
-    def table(self, value: int, bits: int) -> ReshardTable:
-        """Reshards of a value, with so many bits of an element sent."""
-        found = self.graph.values[value]
-        return self.tables[found.shape, found.bits, bits]
-
-    def is_argument(self, term: NodeMemory) -> bool:
-        """Whether it is what an argument takes itself, which is there from the start."""
-        return self.maker(term.node).kind is OpKind.ARGUMENT and term.start == 0
-
-    def maker(self, node: int) -> Op:
-        """The op of a node; of a shared read, the one that makes the value."""
-        if node < len(self.ops):
-            return self.graph.ops[self.ops[node]]
-        value = self.reads[node - len(self.ops)].value
-        return self.graph.ops[self.graph.values[value].op]
 
 
 @dataclass(slots=True)
@@ -131,20 +91,19 @@ class Encoder:
     _read_columns: dict[tuple[tuple[Layout, ...], int], IntArray] = field(default_factory=dict)
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
-    _moves: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by id of the table
-    _turns: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)  # likewise
     _orders: dict[tuple[int, bool], npt.NDArray[np.float64]] = field(default_factory=dict)
-    _reused: set[int] = field(init=False)
-    _on_chip: OnChip = field(init=False)
-    _negligible_bytes: float = field(init=False)
+    _room: DeviceRoom = field(init=False)
+    _facts: TableFacts = field(init=False)
+    _copies: CopyMemory = field(init=False)
 
     def __post_init__(self) -> None:
         self._resharder = Resharder(self.costing.parts, self.costing)
         self._read_bits = ReadBits.of(self.graph, self._backend)
-        self._reused = self._reused_results()
-        room = on_chip_bytes(self.costing.model.hardware)
-        self._on_chip = OnChip.of(self.graph, self.buffers, room)
-        self._negligible_bytes = self._find_negligible_bytes()
+        self._room = DeviceRoom.of(
+            self.graph, self.buffers, self.costing, self.wishes, self.memory_limit
+        )
+        self._facts = TableFacts(self.costing.parts)
+        self._copies = CopyMemory(self._room, self._facts)
 
     @property
     def _backend(self) -> str:
@@ -181,10 +140,11 @@ class Encoder:
         edges += self._sums_apart(joined, node_by_op)
         exposed = (self._exposed(op, own_costs[op.index], hidden) for op in nodes)
         free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
+        memory = ChoiceMemory(self._room, self.wishes.alike, self._candidates, node_by_op)
         problem = Problem(
             node_costs=(*exposed, *free),
             edges=tuple(edges),
-            node_memory=tuple(self._node_memory(node_by_op)),
+            node_memory=tuple(memory.terms()),
             edge_memory=tuple(copies),
             memory_limit=self.memory_limit,
         )
@@ -322,11 +282,15 @@ class Encoder:
             costs = self._with_order(costs, self.graph.ops[first], place, rows, columns)
             edges.append(Edge(maker, node, costs))
             times = {index for index, _ in read.reads} | {read.stop - 1}
-            is_brief = self._on_chip.is_brief(self.graph.ops[read.start], times)
-            usage = self._copy_bytes(table, rows, columns, read.value, read.bits, is_brief=is_brief)
+            is_brief = self._room.on_chip.is_brief(self.graph.ops[read.start], times)
+            usage = self._copies.of_move(
+                table, rows, columns, read.value, read.bits, is_brief=is_brief
+            )
             if usage is not None:
                 copies.append(EdgeMemory(len(edges) - 1, read.start, read.stop, usage))
-            copies += self._turned(len(edges) - 1, read.start, table, rows, columns, read.value)
+            copies += self._copies.of_turned(
+                len(edges) - 1, read.start, table, rows, columns, read.value
+            )
             sources.update(dict.fromkeys(read.reads, (node, columns)))
         firsts = {read.reads[0] for read in reads}
         for op in nodes:
@@ -352,10 +316,12 @@ class Encoder:
                     costs = np.where(shared, 0, costs)
                 costs = self._with_order(costs, op, position, rows, columns)
                 edges.append(Edge(node, node_by_op[op.index], costs))
-                copy = self._copy(op, table, rows, columns, value, bits)
+                copy = self._copies.of_operand(op, table, rows, columns, value, bits)
                 if copy is not None:
                     copies.append(replace(copy, edge=len(edges) - 1))
-                copies += self._turned(len(edges) - 1, op.index, table, rows, columns, value)
+                copies += self._copies.of_turned(
+                    len(edges) - 1, op.index, table, rows, columns, value
+                )
         return edges, copies
 
     def _making(self, value: int, node_by_op: Mapping[int, int]) -> tuple[int, IntArray]:
@@ -394,77 +360,6 @@ class Encoder:
             self._costs[key] = found
         return found[1]
 
-    def _copy(
-        self, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray, value: int, bits: int
-    ) -> EdgeMemory | None:
-        """Memory that a reshard of an operand takes, for an edge still to be numbered."""
-        owner = self.buffers.owner[value]
-        if op.kind is OpKind.RESULT and owner in self._reused:
-            usage = self._outgrown_bytes(table, rows, columns, value)
-            return None if usage is None else EdgeMemory(-1, *self.buffers.intervals[owner], usage)
-        stop = (
-            len(self.graph.ops)
-            if op.kind is OpKind.RESULT
-            else read_stop(self.graph, self.buffers, op)
-        )
-        is_brief = self._on_chip.is_brief(op, {op.index, stop - 1})
-        usage = self._copy_bytes(table, rows, columns, value, bits, is_brief=is_brief)
-        if usage is None:
-            return None
-        return EdgeMemory(-1, self.buffers.time_of(op.index), stop, usage)
-
-    def _copy_bytes(
-        self,
-        table: ReshardTable,
-        rows: IntArray,
-        columns: IntArray,
-        value: int,
-        bits: int,
-        *,
-        is_brief: bool,
-    ) -> IntArray | None:
-        """int64[num_rows, num_columns]: bytes of the copy a reshard makes; None: negligible."""
-        tensor = self.graph.values[value]
-        if tensor.num_bytes * bits < self._negligible_bytes * tensor.bits:
-            return None
-        key = (id(table), id(rows), id(columns), -3 if is_brief else -1)
-        found = self._costs.get(key)
-        if found is None:
-            pieces = self._pieces(table)[columns]
-            local = np.broadcast_to(
-                self._temporary(tensor) * bits // (tensor.bits * pieces),
-                (len(rows), len(columns)),
-            )
-            moved = self._moved(table, rows, columns)
-            copied = np.where(moved, local, 0).astype(np.int64)
-            found = ((table, rows, columns), self._on_chip.left(copied, is_brief=is_brief))
-            self._costs[key] = found
-        return found[1] if found[1].any() else None
-
-    def _turned(
-        self,
-        edge: int,
-        time: int,
-        table: ReshardTable,
-        rows: IntArray,
-        columns: IntArray,
-        value: int,
-    ) -> Iterator[EdgeMemory]:
-        """What a gather holds twice while it is copied into order, where the backend does so."""
-        found = self.graph.values[value]
-        if not turns_gathers(self._backend) or found.num_bytes < self._negligible_bytes:
-            return
-        key = (id(table), id(rows), id(columns), -2)
-        known = self._costs.get(key)
-        if known is None:
-            if id(table) not in self._turns:
-                self._turns[id(table)] = turned_shares(table, self.costing.parts, found.shape)
-            held = self._turns[id(table)][np.ix_(rows, columns)] * self._temporary(found)
-            known = ((table, rows, columns), held.astype(np.int64))
-            self._costs[key] = known
-        if known[1].any():
-            yield EdgeMemory(edge, time, time + 1, known[1])
-
     def _with_order(
         self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
     ) -> IntArray:
@@ -495,9 +390,9 @@ class Encoder:
         table = self._table(value)
         known = self._orders.get((id(table), is_turned))
         if known is None:
-            num_bytes = 2.0 * found.num_bytes / self._pieces(table)
+            num_bytes = 2.0 * found.num_bytes / self._facts.pieces(table)
             copied = (
-                self._moves_of(table)
+                self._facts.moves(table)
                 if is_turned
                 else widens_rows(table, self.costing.parts, found.shape, row_lanes(self._backend))
             )
@@ -505,38 +400,6 @@ class Encoder:
             known = np.where(copied, copies * self.costing.copy_seconds(num_bytes), 0.0)
             self._orders[id(table), is_turned] = known
         return known if known.any() else None
-
-    def _moved(
-        self, table: ReshardTable, rows: IntArray, columns: IntArray
-    ) -> npt.NDArray[np.bool_]:
-        return self._moves_of(table)[np.ix_(rows, columns)]
-
-    def _moves_of(self, table: ReshardTable) -> npt.NDArray[np.bool_]:
-        if id(table) not in self._moves:
-            self._moves[id(table)] = _moves_data(table)
-        return self._moves[id(table)]
-
-    def _outgrown_bytes(
-        self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
-    ) -> IntArray | None:
-        """int64[num_rows, num_columns]: bytes of a value made otherwise than its result is kept.
-
-        Only then does it need a buffer beside that of the donated argument it replaces.
-        """
-        found = self.graph.values[value]
-        if found.num_bytes < self._negligible_bytes:
-            return None
-        local = self._temporary(found) // self._pieces(table)[rows]
-        is_kept = rows[:, None] == columns[None, :]
-        usage: IntArray = np.where(is_kept, 0, local[:, None]).astype(np.int64)
-        return usage if usage.any() else None
-
-    def _pieces(self, table: ReshardTable) -> IntArray:
-        parts = self.costing.parts
-        return np.array(
-            [parts.num_shards(p for dim in layout for p in dim) for layout in table.layouts],
-            dtype=np.int64,
-        )
 
     # -- ties -----------------------------------------------------------------------------------
 
@@ -655,169 +518,6 @@ class Encoder:
             self._own_costs[key] = found
         return found
 
-    def _node_memory(self, node_by_op: Mapping[int, int]) -> list[NodeMemory]:
-        terms = [*self._copied_arguments(node_by_op), *self._narrowed_for_loops(node_by_op)]
-        cache: dict[tuple[int, int, int], tuple[object, IntArray]] = {}
-        for value in self.graph.values:
-            start, stop = self.buffers.intervals[value.index]
-            op = self.graph.ops[value.op]
-            is_summed = op.op_class is OpClass.MATMUL and not self.buffers.is_stored[value.index]
-            if value.index in self._reused or value.op not in node_by_op:
-                continue
-            if stop <= start and not is_summed:
-                continue
-            node, candidates = node_by_op[op.index], self._candidates[op.index]
-            place = op.results.index(value.index)
-            held = value.num_bytes if op.kind is OpKind.ARGUMENT else self._temporary(value)
-            key = (id(candidates), place, held)
-            if key not in cache:
-                pieces = [
-                    self.costing.parts.num_shards(p for dim in c.results[place] for p in dim)
-                    for c in candidates
-                ]
-                usage = held // np.array(pieces, dtype=np.int64)
-                cache[key] = (candidates, usage)
-            usage = cache[key][1]
-            if value.index in self.buffers.unless_summed:
-                usage = np.where([bool(c.reduced or c.scattered) for c in candidates], usage, 0)
-            if is_summed:  # what it is written as comes after the sum: until then all is held
-                start, usage = op.index, np.zeros_like(usage)
-            else:
-                is_brief = self._on_chip.brief[value.index]
-                left = self._on_chip.left(usage, is_brief=is_brief)
-                terms.append(NodeMemory(node, start, stop, left))
-            terms += self._layout_copies(node, op, candidates)
-            partial = self._partial_bytes(op, candidates, held, usage)
-            if partial is not None:
-                left = self._on_chip.left(partial, is_brief=True)
-                terms.append(NodeMemory(node, start, start + 1, left))
-        terms += self._panels(node_by_op)
-        terms += self._padded_rows(node_by_op)
-        return terms
-
-    def _panels(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
-        """What products in steps hold while they run."""
-        overhead = temporary_overhead(self._backend)
-        for index, node in node_by_op.items():
-            candidates = self._candidates[index]
-            if candidates[-1].streamed is None:
-                continue
-            op = self.graph.ops[index]
-            held = [self.costing.streamed_bytes(self.graph, op, c) for c in candidates]
-            usage = (np.array(held, dtype=np.float64) * overhead).astype(np.int64)
-            yield NodeMemory(node, index, index + 1, usage)
-
-    def _padded_rows(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
-        """Copies into padded rows that look-ups make."""
-        overhead = temporary_overhead(self._backend)
-        lanes = row_lanes(self._backend)
-        for index, node in node_by_op.items():
-            op, candidates = self.graph.ops[index], self._candidates[index]
-            held = padded_row_bytes(self.graph, self.costing.parts, op, candidates, lanes)
-            if held is not None:
-                left = self._on_chip.left((held * overhead).astype(np.int64), is_brief=True)
-                yield NodeMemory(node, index, index + 1, left)
-
-    def _copied_arguments(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
-        """Results that are arguments unchanged: the program writes a copy."""
-        arguments = {op.results[0] for op in self.graph.arguments}
-        kept = {result for _, result in self.wishes.alike}
-        for position, op in enumerate(self.graph.results):
-            value = self.graph.values[op.operands[0]]
-            is_argument = self.buffers.owner[value.index] in arguments
-            if not is_argument or position in kept or op.index not in node_by_op:
-                continue
-            pieces = [
-                self.costing.parts.num_shards(p for dim in c.operands[0] for p in dim)
-                for c in self._candidates[op.index]
-            ]
-            usage = value.num_bytes // np.array(pieces, dtype=np.int64)
-            yield NodeMemory(node_by_op[op.index], op.index, len(self.graph.ops), usage)
-
-    def _narrowed_for_loops(self, node_by_op: Mapping[int, int]) -> Iterator[NodeMemory]:
-        """Narrower copies of what loops read unchanged, from the first such loop to the last."""
-        for copy in copies_for_loops(self.graph, self._backend):
-            found = self.graph.values[copy.value]
-            if found.op not in node_by_op or found.num_bytes < self._negligible_bytes:
-                continue
-            maker = self.graph.ops[found.op]
-            place = maker.results.index(copy.value)
-            pieces = [
-                self.costing.parts.num_shards(p for dim in c.results[place] for p in dim)
-                for c in self._candidates[found.op]
-            ]
-            usage = self._temporary(found) * copy.bits // found.bits // np.array(pieces)
-            yield NodeMemory(node_by_op[found.op], copy.start, copy.stop, usage)
-
-    def _temporary(self, value: Value) -> int:
-        """Bytes that a whole value takes as a temporary of this backend."""
-        return int(value.num_bytes * temporary_overhead(self._backend))
-
-    def _layout_copies(
-        self, node: int, op: Op, candidates: tuple[Candidate, ...]
-    ) -> Iterator[NodeMemory]:
-        """Copies that XLA's CPU backend makes for the gradients of a convolution.
-
-        The kernel's gradient contracts over the batch and wants both operands in another dimension
-        order; the input's gradient wants the kernel reversed. Each copy is made as soon as what it
-        is made from is there (seen in buffer assignments of jaxlib 0.10.2).
-        """
-        if op.op_class is not OpClass.CONVOLUTION or not copies_convolution_gradients(
-            self._backend
-        ):
-            return
-        assert op.rule is not None
-        contracts_batch = set(op.rule.operands[0][0]) <= op.rule.reduction
-        for position, value in enumerate(op.operands):
-            found = self.graph.values[value]
-            maker = self.graph.ops[found.op]
-            if contracts_batch:
-                start, stop = found.op, op.index + 1
-            elif maker.name == "reverse":
-                start, stop = self.graph.values[maker.operands[0]].op, maker.index
-            else:
-                continue
-            pieces = [
-                self.costing.parts.num_shards(p for dim in c.operands[position] for p in dim)
-                for c in candidates
-            ]
-            usage = self._temporary(found) // np.array(pieces, dtype=np.int64)
-            yield NodeMemory(node, start, stop, usage)
-
-    def _find_negligible_bytes(self) -> float:
-        arguments = sum(self.graph.values[op.results[0]].num_bytes for op in self.graph.arguments)
-        held = arguments / self.costing.parts.mesh.num_devices
-        if self.memory_limit is None:
-            return held * NEGLIGIBLE_SHARE
-        return min(self.memory_limit * NEGLIGIBLE_SHARE, held * NEGLIGIBLE_SHARE_HELD)
-
-    def _partial_bytes(
-        self, op: Op, candidates: tuple[Candidate, ...], total: int, usage: IntArray
-    ) -> IntArray | None:
-        """Bytes a result takes beyond its final size before it is scattered."""
-        if len(op.results) != 1 or not any(c.stands_partial for c in candidates):
-            return None
-        if total < self._negligible_bytes:
-            return None
-        before = [
-            total // self.costing.parts.num_shards(p for dim in c.partial for p in dim)
-            if c.stands_partial
-            else 0
-            for c in candidates
-        ]
-        extra: IntArray = np.maximum(np.array(before, dtype=np.int64) - usage, 0)
-        return extra
-
-    def _reused_results(self) -> set[int]:
-        """Values that end in the buffer of a donated argument."""
-        donated = set(self.graph.donated)
-        results = self.graph.results
-        return {
-            self.buffers.owner[results[result].operands[0]]
-            for argument, result in self.wishes.alike
-            if argument in donated
-        } - {op.results[0] for op in self.graph.arguments}
-
 
 def _earlier_reads(op: Op, position: int) -> list[int]:
     """Earlier operands of an op that are the same value, read as often."""
@@ -832,75 +532,3 @@ def _earlier_reads(op: Op, position: int) -> list[int]:
 def _picoseconds(seconds: npt.NDArray[np.float64]) -> IntArray:
     scaled = np.where(np.isfinite(seconds), seconds * PICOSECONDS, float(FORBIDDEN))
     return np.minimum(np.rint(scaled), float(FORBIDDEN)).astype(np.int64)
-
-
-def _moves_data(table: ReshardTable) -> npt.NDArray[np.bool_]:
-    """bool[num_layouts, num_layouts]: whether a reshard is more than cutting further."""
-    size = len(table.layouts)
-    moved = np.ones((size, size), dtype=np.bool_)
-    for end, layout in enumerate(table.layouts):
-        prefixes = [[dim[:length] for length in range(len(dim) + 1)] for dim in layout]
-        for coarser in product(*prefixes):
-            start = table.index.get(coarser)
-            if start is not None:
-                moved[start, end] = False
-    return moved
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Decoded:
-    """The chosen candidate of every op, and the layout of every value."""
-
-    candidates: Mapping[int, Candidate]  # by op index
-    layouts: tuple[Layout, ...]  # by value index
-    shared: Mapping[tuple[int, int], Layout] = field(default_factory=dict)
-    """By op index and operand position, the layout that readers of one value share a copy in."""
-
-
-def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
-    """Read a solver's choices back.
-
-    Values that every device can make itself follow their readers, as far as those agree: what one
-    reader wants cut further it cuts for itself.
-    """
-    graph = encoded.graph
-    chosen = encoded.joined.as_run(
-        encoded.sums.as_run(
-            {
-                op: encoded.candidates[node][choice]
-                for node, (op, choice) in enumerate(zip(encoded.ops, choices, strict=False))
-            }
-        )
-    )
-    layouts: list[Layout | None] = [None] * len(graph.values)
-    for op in graph.ops:
-        if op.index in chosen:
-            for value, layout in zip(op.results, chosen[op.index].results, strict=True):
-                layouts[value] = layout
-    for op in reversed(graph.ops):
-        wanted = chosen[op.index].operands if op.index in chosen else None
-        if op.kind is OpKind.FREE and op.results:  # made piece by piece, from pieces
-            made = layouts[op.results[0]]
-            shape = graph.values[op.results[0]].shape
-            same = all(graph.values[value].shape == shape for value in op.operands)
-            wanted = (made,) * len(op.operands) if made is not None and same else None
-        for position, value in enumerate(op.operands):
-            if wanted is not None and graph.values[value].op not in chosen:
-                layouts[value] = _common(layouts[value], wanted[position])
-    final = tuple(
-        layout if layout is not None else ((),) * len(value.shape)
-        for layout, value in zip(layouts, graph.values, strict=True)
-    )
-    copies = zip(encoded.reads, choices[len(encoded.ops) :], strict=True)
-    shared = {key: read.layouts[choice] for read, choice in copies for key in read.reads}
-    return Decoded(chosen, final, shared)
-
-
-def _common(layout: Layout | None, wanted: Layout) -> Layout:
-    """What two layouts cut alike, from the major end of every dimension on."""
-    if layout is None:
-        return wanted
-    return tuple(
-        tuple(a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(*dims, strict=False)))
-        for dims in zip(layout, wanted, strict=True)
-    )

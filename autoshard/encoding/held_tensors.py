@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.encoding.encode import Decoded, Encoded
+from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.program import OpKind
 from autoshard.plans.plan import HeldTensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from autoshard.encoding.encode import Decoded, Encoded
+from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.program import Op
 from autoshard.reshard import Step
 

@@ -12,7 +12,8 @@ from autoshard.backend_habits import overlaps_on, runs_beside
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.accounting import Account
-from autoshard.encoding.encode import Decoded, Encoded, Encoder
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Op, OpKind, Region

@@ -18,7 +18,8 @@ from autoshard.candidates.op_candidates import read_pins
 from autoshard.candidates.rounds import ONLY_ROUND, Round, rounds_of
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.accounting import Account, account_for
-from autoshard.encoding.encode import Decoded, Encoded, Encoder, Wishes, decode
+from autoshard.encoding.encode import Encoder, Wishes
+from autoshard.encoding.encoded import Decoded, Encoded, decode
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.errors import ConstraintError, InputError, ShardingError
 from autoshard.graph.buffers import find_buffers

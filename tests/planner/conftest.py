@@ -14,4 +14,4 @@ def nothing_lost_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def overhead(backend: str) -> float:
         return 1.0 if backend == "gpu" else temporary_overhead(backend)
 
-    monkeypatch.setattr("autoshard.encoding.encode.temporary_overhead", overhead)
+    monkeypatch.setattr("autoshard.encoding.device_room.temporary_overhead", overhead)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import strategies as st
 
 from autoshard.encoding.accounting import account_for
-from autoshard.encoding.encode import PICOSECONDS, Encoder, decode
+from autoshard.encoding.encode import PICOSECONDS, Encoder
+from autoshard.encoding.encoded import decode
 from solvers import FORBIDDEN, evaluate
 
 

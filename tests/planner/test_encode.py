@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.encoding.accounting import account_for
-from autoshard.encoding.encode import PICOSECONDS, Encoded, Encoder, decode
+from autoshard.encoding.encode import PICOSECONDS, Encoder
+from autoshard.encoding.encoded import Encoded, decode
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout

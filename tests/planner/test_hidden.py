@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding.accounting import account_for
-from autoshard.encoding.encode import Encoded, Encoder, decode
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Encoded, decode
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule
 from autoshard.overlap.hidden import LEAST_EXPOSED_SHARE, exposed_seconds, hidden_behind_computing

@@ -10,7 +10,8 @@ import pytest
 from autoshard.backend_habits import temporary_overhead
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.accounting import account_for
-from autoshard.encoding.encode import Wishes, decode
+from autoshard.encoding.encode import Wishes
+from autoshard.encoding.encoded import decode
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
 from autoshard.planning import planner

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.encoding.accounting import Account, account_for
-from autoshard.encoding.encode import Decoded, Encoded, Encoder, decode
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Decoded, Encoded, decode
 from autoshard.graph.program import Graph
 from autoshard.overlap.timeline import PlanTimeline, overlapped_seconds, plan_timeline
 from solvers import solve

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.encoding.encode import decode
+from autoshard.encoding.encoded import decode
 from autoshard.graph.loop_sums import loop_sums
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule

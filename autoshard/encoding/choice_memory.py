@@ -1,0 +1,171 @@
+"""Memory that choices of ops take: their results, and what they hold while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.backend_habits import copies_convolution_gradients, row_lanes
+from autoshard.candidates.candidate import Candidate
+from autoshard.costing.read_bits import copies_for_loops
+from autoshard.encoding.device_room import DeviceRoom
+from autoshard.encoding.padded_rows import padded_row_bytes
+from autoshard.graph.program import Op, OpClass, OpKind, Value
+from solvers import NodeMemory
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceMemory:
+    """The memory terms of nodes.
+
+    Args:
+        room: Of the device.
+        alike: Arguments and the results that replace them, by position.
+        candidates: By op index.
+        node_by_op: Likewise.
+    """
+
+    room: DeviceRoom
+    alike: Sequence[tuple[int, int]]
+    candidates: Mapping[int, tuple[Candidate, ...]]
+    node_by_op: Mapping[int, int]
+    _pieces: dict[tuple[int, bool, int], tuple[object, IntArray]] = field(default_factory=dict)
+
+    def terms(self) -> Iterator[NodeMemory]:
+        """All of them."""
+        yield from self._copied_arguments()
+        yield from self._narrowed_for_loops()
+        for value in self.room.graph.values:
+            if value.index not in self.room.reused and value.op in self.node_by_op:
+                yield from self._of_value(value)
+        yield from self._panels()
+        yield from self._padded_rows()
+
+    def _of_value(self, value: Value) -> Iterator[NodeMemory]:
+        """A value itself, and what making it takes beside it."""
+        room = self.room
+        start, stop = room.buffers.intervals[value.index]
+        op = room.graph.ops[value.op]
+        is_summed = op.op_class is OpClass.MATMUL and not room.buffers.is_stored[value.index]
+        if stop <= start and not is_summed:
+            return
+        node, candidates = self.node_by_op[op.index], self.candidates[op.index]
+        held = value.num_bytes if op.kind is OpKind.ARGUMENT else room.temporary(value)
+        usage = self._local(held, op, op.results.index(value.index))
+        if value.index in room.buffers.unless_summed:
+            usage = np.where([bool(c.reduced or c.scattered) for c in candidates], usage, 0)
+        if is_summed:  # what it is written as comes after the sum: until then all is held
+            start, usage = op.index, np.zeros_like(usage)
+        else:
+            is_brief = room.on_chip.brief[value.index]
+            yield NodeMemory(node, start, stop, room.on_chip.left(usage, is_brief=is_brief))
+        yield from self._layout_copies(node, op)
+        partial = self._partial_bytes(op, candidates, held, usage)
+        if partial is not None:
+            yield NodeMemory(node, start, start + 1, room.on_chip.left(partial, is_brief=True))
+
+    def _local(self, held: int, op: Op, place: int, *, is_result: bool = True) -> IntArray:
+        """int64[num_candidates]: what one device has of so many bytes of a result or operand."""
+        candidates = self.candidates[op.index]
+        key = (id(candidates), is_result, place)
+        if key not in self._pieces:
+            num_shards = self.room.costing.parts.num_shards
+            layouts = (c.side(is_result=is_result)[place] for c in candidates)
+            pieces = [num_shards(p for dim in layout for p in dim) for layout in layouts]
+            self._pieces[key] = candidates, np.array(pieces, dtype=np.int64)
+        return held // self._pieces[key][1]
+
+    def _panels(self) -> Iterator[NodeMemory]:
+        """What products in steps hold while they run."""
+        room = self.room
+        for index, node in self.node_by_op.items():
+            candidates = self.candidates[index]
+            if candidates[-1].streamed is None:
+                continue
+            op = room.graph.ops[index]
+            held = [room.costing.streamed_bytes(room.graph, op, c) for c in candidates]
+            usage = (np.array(held, dtype=np.float64) * room.overhead).astype(np.int64)
+            yield NodeMemory(node, index, index + 1, usage)
+
+    def _padded_rows(self) -> Iterator[NodeMemory]:
+        """Copies into padded rows that look-ups make."""
+        room = self.room
+        lanes = row_lanes(room.backend)
+        for index, node in self.node_by_op.items():
+            op, candidates = room.graph.ops[index], self.candidates[index]
+            held = padded_row_bytes(room.graph, room.costing.parts, op, candidates, lanes)
+            if held is not None:
+                left = room.on_chip.left((held * room.overhead).astype(np.int64), is_brief=True)
+                yield NodeMemory(node, index, index + 1, left)
+
+    def _copied_arguments(self) -> Iterator[NodeMemory]:
+        """Results that are arguments unchanged: the program writes a copy."""
+        room = self.room
+        arguments = {op.results[0] for op in room.graph.arguments}
+        kept = {result for _, result in self.alike}
+        for position, op in enumerate(room.graph.results):
+            value = room.graph.values[op.operands[0]]
+            is_argument = room.buffers.owner[value.index] in arguments
+            if not is_argument or position in kept or op.index not in self.node_by_op:
+                continue
+            usage = self._local(value.num_bytes, op, 0, is_result=False)
+            yield NodeMemory(self.node_by_op[op.index], op.index, len(room.graph.ops), usage)
+
+    def _narrowed_for_loops(self) -> Iterator[NodeMemory]:
+        """Narrower copies of what loops read unchanged, from the first such loop to the last."""
+        room = self.room
+        for copy in copies_for_loops(room.graph, room.backend):
+            found = room.graph.values[copy.value]
+            if found.op not in self.node_by_op or found.num_bytes < room.negligible_bytes:
+                continue
+            maker = room.graph.ops[found.op]
+            held = room.temporary(found) * copy.bits // found.bits
+            usage = self._local(held, maker, maker.results.index(copy.value))
+            yield NodeMemory(self.node_by_op[found.op], copy.start, copy.stop, usage)
+
+    def _layout_copies(self, node: int, op: Op) -> Iterator[NodeMemory]:
+        """Copies that XLA's CPU backend makes for the gradients of a convolution.
+
+        The kernel's gradient contracts over the batch and wants both operands in another dimension
+        order; the input's gradient wants the kernel reversed. Each copy is made as soon as what it
+        is made from is there (seen in buffer assignments of jaxlib 0.10.2).
+        """
+        room = self.room
+        if op.op_class is not OpClass.CONVOLUTION or not copies_convolution_gradients(room.backend):
+            return
+        assert op.rule is not None
+        contracts_batch = set(op.rule.operands[0][0]) <= op.rule.reduction
+        for position, value in enumerate(op.operands):
+            found = room.graph.values[value]
+            maker = room.graph.ops[found.op]
+            if contracts_batch:
+                start, stop = found.op, op.index + 1
+            elif maker.name == "reverse":
+                start, stop = room.graph.values[maker.operands[0]].op, maker.index
+            else:
+                continue
+            usage = self._local(room.temporary(found), op, position, is_result=False)
+            yield NodeMemory(node, start, stop, usage)
+
+    def _partial_bytes(
+        self, op: Op, candidates: tuple[Candidate, ...], total: int, usage: IntArray
+    ) -> IntArray | None:
+        """Bytes a result takes beyond its final size before it is scattered."""
+        room = self.room
+        if len(op.results) != 1 or not any(c.stands_partial for c in candidates):
+            return None
+        if total < room.negligible_bytes:
+            return None
+        before = [
+            total // room.costing.parts.num_shards(p for dim in c.partial for p in dim)
+            if c.stands_partial
+            else 0
+            for c in candidates
+        ]
+        extra: IntArray = np.maximum(np.array(before, dtype=np.int64) - usage, 0)
+        return extra

@@ -1,0 +1,124 @@
+"""Memory that moves take: the copies they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.backend_habits import turns_gathers
+from autoshard.encoding.device_room import DeviceRoom
+from autoshard.encoding.table_facts import TableFacts
+from autoshard.graph.buffers import read_stop
+from autoshard.graph.program import Op, OpKind
+from autoshard.reshard import ReshardTable, turned_shares
+from solvers import EdgeMemory
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyMemory:
+    """The memory terms of edges.
+
+    Args:
+        room: Of the device.
+        tables: What is known of tables of reshards.
+    """
+
+    room: DeviceRoom
+    tables: TableFacts
+    _known: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
+    _turns: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)  # by id of the table
+
+    def of_operand(
+        self, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray, value: int, bits: int
+    ) -> EdgeMemory | None:
+        """Memory that a reshard of an operand takes, for an edge still to be numbered."""
+        room = self.room
+        owner = room.buffers.owner[value]
+        if op.kind is OpKind.RESULT and owner in room.reused:
+            usage = self._outgrown_bytes(table, rows, columns, value)
+            return None if usage is None else EdgeMemory(-1, *room.buffers.intervals[owner], usage)
+        stop = (
+            len(room.graph.ops)
+            if op.kind is OpKind.RESULT
+            else read_stop(room.graph, room.buffers, op)
+        )
+        is_brief = room.on_chip.is_brief(op, {op.index, stop - 1})
+        usage = self.of_move(table, rows, columns, value, bits, is_brief=is_brief)
+        if usage is None:
+            return None
+        return EdgeMemory(-1, room.buffers.time_of(op.index), stop, usage)
+
+    def of_move(
+        self,
+        table: ReshardTable,
+        rows: IntArray,
+        columns: IntArray,
+        value: int,
+        bits: int,
+        *,
+        is_brief: bool,
+    ) -> IntArray | None:
+        """int64[num_rows, num_columns]: bytes of the copy a reshard makes; None: negligible."""
+        room = self.room
+        tensor = room.graph.values[value]
+        if tensor.num_bytes * bits < room.negligible_bytes * tensor.bits:
+            return None
+        key = (id(table), id(rows), id(columns), -3 if is_brief else -1)
+        found = self._known.get(key)
+        if found is None:
+            pieces = self.tables.pieces(table)[columns]
+            local = np.broadcast_to(
+                room.temporary(tensor) * bits // (tensor.bits * pieces),
+                (len(rows), len(columns)),
+            )
+            moved = self.tables.moves(table)[np.ix_(rows, columns)]
+            copied = np.where(moved, local, 0).astype(np.int64)
+            found = ((table, rows, columns), room.on_chip.left(copied, is_brief=is_brief))
+            self._known[key] = found
+        return found[1] if found[1].any() else None
+
+    def of_turned(
+        self,
+        edge: int,
+        time: int,
+        table: ReshardTable,
+        rows: IntArray,
+        columns: IntArray,
+        value: int,
+    ) -> Iterator[EdgeMemory]:
+        """What a gather holds twice while it is copied into order, where the backend does so."""
+        room = self.room
+        found = room.graph.values[value]
+        if not turns_gathers(room.backend) or found.num_bytes < room.negligible_bytes:
+            return
+        key = (id(table), id(rows), id(columns), -2)
+        known = self._known.get(key)
+        if known is None:
+            if id(table) not in self._turns:
+                self._turns[id(table)] = turned_shares(table, room.costing.parts, found.shape)
+            held = self._turns[id(table)][np.ix_(rows, columns)] * room.temporary(found)
+            known = ((table, rows, columns), held.astype(np.int64))
+            self._known[key] = known
+        if known[1].any():
+            yield EdgeMemory(edge, time, time + 1, known[1])
+
+    def _outgrown_bytes(
+        self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
+    ) -> IntArray | None:
+        """int64[num_rows, num_columns]: bytes of a value made otherwise than its result is kept.
+
+        Only then does it need a buffer beside that of the donated argument it replaces.
+        """
+        room = self.room
+        found = room.graph.values[value]
+        if found.num_bytes < room.negligible_bytes:
+            return None
+        local = room.temporary(found) // self.tables.pieces(table)[rows]
+        is_kept = rows[:, None] == columns[None, :]
+        usage: IntArray = np.where(is_kept, 0, local[:, None]).astype(np.int64)
+        return usage if usage.any() else None

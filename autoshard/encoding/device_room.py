@@ -1,0 +1,88 @@
+"""What tensors take on a machine: temporaries of its backend, and what is too little to count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoshard.backend_habits import on_chip_bytes, temporary_overhead
+from autoshard.costing.costing import Costing
+from autoshard.encoding.on_chip import OnChip
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.program import Graph, Value
+from autoshard.wishes.wishes import Wishes
+
+NEGLIGIBLE_SHARE = 1e-4  # buffers below this share of the budget are not worth a memory term
+NEGLIGIBLE_SHARE_HELD = 1e-2  # nor below this one of the arguments, all of them cut evenly
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRoom:
+    """How tensors lie in the memory of a device.
+
+    Args:
+        graph: The program.
+        buffers: Its storage.
+        costing: Of the mesh and the machine.
+        reused: Values that end in the buffer of a donated argument.
+        on_chip: What lies in the memory of the chip.
+        negligible_bytes: What less than that is held of a whole value is not counted.
+    """
+
+    graph: Graph
+    buffers: Buffers
+    costing: Costing
+    reused: frozenset[int]
+    on_chip: OnChip
+    negligible_bytes: float
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        buffers: Buffers,
+        costing: Costing,
+        wishes: Wishes,
+        memory_limit: int | None,
+    ) -> DeviceRoom:
+        """For a program on a mesh, within a limit in bytes or none."""
+        return cls(
+            graph,
+            buffers,
+            costing,
+            _reused_results(graph, buffers, wishes),
+            OnChip.of(graph, buffers, on_chip_bytes(costing.model.hardware)),
+            _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
+        )
+
+    @property
+    def backend(self) -> str:
+        """Of the machine."""
+        return self.costing.model.hardware.backend
+
+    @property
+    def overhead(self) -> float:
+        """What temporaries take on this backend, over their own bytes."""
+        return temporary_overhead(self.backend)
+
+    def temporary(self, value: Value) -> int:
+        """Bytes that a whole value takes as a temporary."""
+        return int(value.num_bytes * self.overhead)
+
+
+def _negligible_bytes(graph: Graph, num_devices: int, memory_limit: int | None) -> float:
+    arguments = sum(graph.values[op.results[0]].num_bytes for op in graph.arguments)
+    held = arguments / num_devices
+    if memory_limit is None:
+        return held * NEGLIGIBLE_SHARE
+    return min(memory_limit * NEGLIGIBLE_SHARE, held * NEGLIGIBLE_SHARE_HELD)
+
+
+def _reused_results(graph: Graph, buffers: Buffers, wishes: Wishes) -> frozenset[int]:
+    """Values that end in the buffer of a donated argument."""
+    donated = set(graph.donated)
+    results = graph.results
+    return frozenset(
+        buffers.owner[results[result].operands[0]]
+        for argument, result in wishes.alike
+        if argument in donated
+    ) - {op.results[0] for op in graph.arguments}
