@@ -81,7 +81,15 @@ _ON_TPU = Fusing(kept=frozenset(), with_products=True, from_wider=False, one_hot
 _FUSING = {
     "tpu-v5e": replace(_ON_TPU, from_wider=True),
     "tpu": _ON_TPU,
-    "gpu": Fusing(kept_bits=16, with_gathers=True, into_addends=True, waits_for_products=6),
+    "gpu": Fusing(
+        kept_bits=16,
+        from_one=True,
+        with_gathers=True,
+        with_scatters=True,
+        fills_early=True,
+        into_addends=True,
+        waits_for_products=6,
+    ),
 }
 
 
@@ -95,8 +103,10 @@ def fusing(machine: Hardware) -> Fusing:
     of a softmax too; for a v5p they are written, in bfloat16, be the scores bfloat16 or float32.
     The CUDA plugin 0.10.2 for an H100 computes softmaxes and `tanh` in float32 again, and keeps a
     `tanh` in bfloat16; it takes a label's logit from the product's result, with no float32 copy,
-    and adds the label's gradient in place. Of 190 products of weight gradients in 33 training steps
-    for an H100 the mean ran after 5 of 8 others that were left; of 39 for TPUs 26 ran at once.
+    and adds the label's gradient in place. Its products compute operands made of one tensor, its
+    scatters what they add; zeros for these are written early. Of 190 products of weight gradients
+    in 33 training steps for an H100 the mean ran after 5 of 8 others that were left; of 39 for TPUs
+    26 ran at once.
     """
     return _FUSING.get(machine_kind(machine.name), _FUSING.get(machine.backend, AS_ON_CPU))
 

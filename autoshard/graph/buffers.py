@@ -7,7 +7,7 @@ reader. Times are op indices; an interval `[start, stop)` is half-open.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
@@ -15,7 +15,7 @@ from math import prod
 from autoshard.graph.fused_reads import fused_reads
 from autoshard.graph.fusing import AS_ON_CPU, Fusing
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
-from autoshard.graph.waiting_products import waiting_products
+from autoshard.graph.run_late import is_into_zeros, run_late
 
 _FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 _READS_FUSED = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING, OpClass.REDUCE})
@@ -75,16 +75,16 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     addends = _scattered_into(graph, consumers) if fusing.into_addends else {}
     stored = _stored(graph, consumers, fusing, written, addends)
     owner = _owners(graph, stored, consumers, addends)
-    run_at = waiting_products(graph, consumers, fusing.waits_for_products)
+    run_at = run_late(graph, consumers, fusing.waits_for_products)
     last = _last_uses(graph, stored, consumers, run_at)
     end = len(graph.ops)
     intervals = []
     owner_last = list(last)
-    owner_first = [run_at.get(value.op, value.op) for value in graph.values]
+    owner_first = _made_at(graph, run_at, fusing)
     for value in graph.values:
         root = owner[value.index]
         owner_last[root] = max(owner_last[root], last[value.index])
-        owner_first[root] = min(owner_first[root], run_at.get(value.op, value.op))
+        owner_first[root] = min(owner_first[root], owner_first[value.index])
     for value in graph.values:
         op = graph.ops[value.op]
         if owner[value.index] != value.index or not stored[value.index]:
@@ -107,6 +107,29 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     )
 
 
+def _made_at(graph: Graph, run_at: Mapping[int, int], fusing: Fusing) -> list[int]:
+    """Per value, when its buffer is written first.
+
+    What only renames the result of a product waits with it; zeros are there before their scatter,
+    and before the product that runs before that.
+    """
+    made: list[int] = []
+    zeros: dict[tuple[tuple[int, ...], str], int] = {}
+    product: int | None = None
+    for value in graph.values:
+        op = graph.ops[value.op]
+        time = run_at.get(op.index, op.index)
+        if op.op_class in PRODUCTS and op.index not in run_at:
+            product = op.index
+        if fusing.fills_early and op.region == 0 and is_into_zeros(graph, op):
+            before = time if product is None else product
+            time = zeros.setdefault((value.shape, value.dtype), before)
+        is_renamed = op.kind is OpKind.CONSTRAINT or op.name in _RENAMES
+        waits = is_renamed and graph.values[op.operands[0]].op in run_at
+        made.append(max(time, made[op.operands[0]]) if waits else time)
+    return made
+
+
 def _stored(
     graph: Graph,
     consumers: list[list[int]],
@@ -115,7 +138,8 @@ def _stored(
     addends: Mapping[int, int],
 ) -> list[bool]:
     """Per value, whether it has a buffer."""
-    kept = {*addends, *addends.values()}
+    computed, sources = _computed_by_products(graph) if fusing.from_one else (set(), set())
+    kept = {*addends, *addends.values(), *sources}
     in_place = {
         operand
         for total, addend in addends.items()
@@ -127,7 +151,7 @@ def _stored(
     for value in graph.values:
         index = value.index
         is_stored = index not in in_place and (
-            index in kept or _is_stored(graph, consumers, index, fusing, written)
+            index in kept or _is_stored(graph, consumers, index, fusing, written, computed)
         )
         op = graph.ops[value.op]
         same = [v for v in op.operands if v < index and graph.values[v].shape == value.shape]
@@ -147,6 +171,7 @@ def _is_stored(
     value: int,
     fusing: Fusing,
     written: Mapping[int, int],
+    computed: Set[int],
 ) -> bool:
     op = graph.ops[graph.values[value].op]
     if op.kind is OpKind.FREE or _is_made_in_loop(graph, op):
@@ -154,6 +179,8 @@ def _is_stored(
     if not graph.values[value].shape:  # a sum is there once it is taken, however late it is read
         return op.kind is OpKind.COMPUTE and op.op_class not in _FUSIBLE
     readers = [graph.ops[index] for index in consumers[value]]
+    if value in computed:
+        readers = [reader for reader in readers if reader.op_class is not OpClass.MATMUL]
     if value in written:
         is_reduced_only = all(reader.op_class is OpClass.REDUCE for reader in readers)
         return written[value] == value and not (readers and is_reduced_only)
@@ -162,7 +189,39 @@ def _is_stored(
     if not all(_reads_fused(graph, value, reader, fusing) for reader in readers):
         return True
     is_kept = op.name in fusing.kept and graph.values[value].bits <= fusing.kept_bits
-    return is_kept and len(readers) > 1
+    return is_kept and len(readers) > 1 and value not in computed
+
+
+def _computed_by_products(graph: Graph) -> tuple[Set[int], Set[int]]:
+    """What matrix products compute themselves, and the tensors that they then read for it.
+
+    That is what element-wise ops make of one other tensor, of no wider elements, and constants.
+    """
+    computed: set[int] = set()
+    read: set[int] = set()
+    sources: set[int] = set()
+    for op in reversed(graph.ops):
+        if op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL:
+            read.update(op.operands)
+        source = _only_source(graph, op)
+        if source is not None and op.results[0] in read:
+            computed.add(op.results[0])
+            read.add(source)
+            sources.add(source)
+    return computed, sources - computed
+
+
+def _only_source(graph: Graph, op: Op) -> int | None:
+    """What an element-wise op makes its result of, if that is one tensor besides constants."""
+    if op.kind is not OpKind.COMPUTE or op.op_class is not OpClass.ELEMENTWISE:
+        return None
+    makers = (graph.ops[graph.values[value].op] for value in op.operands)
+    made_of = [v for v, o in zip(op.operands, makers, strict=True) if o.kind is not OpKind.FREE]
+    if len(made_of) != 1 or len(op.results) != 1:
+        return None
+    source, result = graph.values[made_of[0]], graph.values[op.results[0]]
+    is_read_as_well = source.shape == result.shape and source.bits <= result.bits
+    return source.index if is_read_as_well else None
 
 
 def _is_made_in_loop(graph: Graph, op: Op) -> bool:
@@ -184,6 +243,8 @@ def _reads_fused(graph: Graph, value: int, reader: Op, fusing: Fusing) -> bool:
         return False
     if reader.op_class in PRODUCTS:
         return fusing.with_products
+    if reader.op_class is OpClass.SCATTER and fusing.with_scatters:
+        return value != reader.operands[0]
     if reader.op_class is OpClass.GATHER:
         taken = prod(graph.values[reader.results[0]].shape)
         return fusing.with_gathers and taken < prod(graph.values[value].shape)
@@ -198,11 +259,10 @@ def _scattered_into(graph: Graph, consumers: list[list[int]]) -> dict[int, int]:
             continue
         for scattered, addend in (op.operands, op.operands[::-1]):
             maker = graph.ops[graph.values[scattered].op]
-            if maker.name != "scatter" or consumers[scattered] != [op.index]:
+            if not is_into_zeros(graph, maker) or consumers[scattered] != [op.index]:
                 continue
-            zeros = graph.ops[graph.values[maker.operands[0]].op]
             is_made = graph.ops[graph.values[addend].op].kind is OpKind.COMPUTE
-            if zeros.kind is OpKind.FREE and is_made and consumers[addend] == [op.index]:
+            if is_made and consumers[addend] == [op.index]:
                 found[op.results[0]] = addend
     return found
 

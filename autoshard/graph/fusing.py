@@ -23,19 +23,27 @@ class Fusing:
             element-wise ops that alone read its result.
         from_wider: Whether a product computes also such operands as are made of wider elements:
             stored ones, or quotients.
+        from_one: Whether a matrix product computes operands that are made of one tensor, of no
+            wider elements, and constants.
         with_gathers: Whether a gather of fewer elements than there are computes those it takes.
+        with_scatters: Whether a scatter computes what it adds, and where.
+        fills_early: Whether the zeros that a scatter adds to are written before it is run, those of
+            one shape all at once.
         into_addends: Whether a scatter into zeros, to which something is added, is one into that.
         one_hot_scatters: Whether a scatter of one element per row compares positions instead, and
             so is element-wise.
-        waits_for_products: So many products run before one that no other needs, where there are as
-            many.
+        waits_for_products: So many products run before one that no other needs, where there are
+            more.
     """
 
     kept: frozenset[str] = EXPENSIVE
     kept_bits: int = 128
     with_products: bool = False
     from_wider: bool = True
+    from_one: bool = False
     with_gathers: bool = False
+    with_scatters: bool = False
+    fills_early: bool = False
     into_addends: bool = False
     one_hot_scatters: bool = False
     waits_for_products: int = 0

@@ -41,9 +41,48 @@ def test_a_tpu_keeps_of_a_layer_its_sums_with_the_bias_added() -> None:
     assert stored(two_layers(), "tpu") == {"add 1", "dot_general 2"}
 
 
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_elsewhere_a_product_and_what_the_next_one_reads_are_kept(backend: str) -> None:
-    assert stored(two_layers(), backend) == {"dot_general 1", "add 1", "tanh 1", "dot_general 2"}
+def test_on_a_cpu_a_product_and_what_the_next_one_reads_are_kept() -> None:
+    assert stored(two_layers(), "cpu") == {"dot_general 1", "add 1", "tanh 1", "dot_general 2"}
+
+
+def test_a_product_on_a_gpu_computes_what_is_made_of_one_tensor() -> None:
+    assert stored(two_layers(), "gpu") == {"dot_general 1", "add 1", "dot_general 2"}
+
+
+def between_products(of: str, *, bits: int = 32) -> Graph:
+    """Two products, and between them what is made of the first one's result."""
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    made = program.matmul(x, w)
+    others = {"one": (), "constant": (program.zeros(64, 64),), "two": (made,), "weights": (w,)}
+    read = program.elementwise(made, *others[of], name="negate")
+    program.values[read] = replace(program.values[read], bits=bits)
+    return program.graph(program.matmul(read, w), program.sum(read))
+
+
+@pytest.mark.parametrize(
+    ("of", "bits", "is_kept"),
+    [
+        ("one", 32, False),
+        ("constant", 32, False),
+        ("two", 32, True),
+        ("weights", 32, True),
+        ("one", 16, True),
+    ],
+)
+def test_but_not_what_is_made_of_two_or_of_wider_elements(
+    of: str, bits: int, *, is_kept: bool
+) -> None:
+    assert ("negate 1" in stored(between_products(of, bits=bits), "gpu")) == is_kept
+
+
+def test_what_a_product_computes_leads_back_to_a_tensor_that_is_kept() -> None:
+    program = Program()
+    x, w, b = (program.argument(64, 64) for _ in range(3))
+    total = program.elementwise(x, b, name="add")
+    read = program.elementwise(program.elementwise(total, name="negate"), name="sine")
+    graph = program.graph(program.matmul(read, w))
+    assert stored(graph, "gpu") == {"add 1", "dot_general 1"}
 
 
 def test_two_products_that_are_added_up_are_written_as_one_by_the_later() -> None:
@@ -113,6 +152,41 @@ def test_a_tpu_compares_positions_where_one_element_of_a_row_changes(
     graph = program.graph(program.sum(made))
     assert ("scatter 1" in stored(graph, "tpu")) == is_kept
     assert "scatter 1" in stored(graph, "gpu")
+
+
+def added_rows(*shapes: tuple[int, int]) -> Graph:
+    """Rows that are computed, and added to zeros, one such table after the other."""
+    program = Program()
+    made: list[int] = []
+    for shape in shapes:
+        product = program.matmul(program.argument(64, 64), program.argument(64, shape[1]))
+        rows = program.elementwise(product, name="negate")
+        zeros, places = program.zeros(*shape), program.argument(64, 1)
+        rule = Rule((shape[1],), (((), (0,)), ((), ()), ((), (0,))), (((), (0,)),))
+        made += program.compute("scatter", (zeros, places, rows), [shape], rule, OpClass.SCATTER)
+    return program.graph(*made)
+
+
+@pytest.mark.parametrize(("backend", "is_kept"), [("cpu", True), ("gpu", False)])
+def test_a_scatter_on_a_gpu_computes_the_rows_it_adds(backend: str, *, is_kept: bool) -> None:
+    assert ("negate 1" in stored(added_rows((512, 64)), backend)) == is_kept
+
+
+def starts(graph: Graph, backend: str, name: str = "scatter") -> list[int]:
+    intervals = find_buffers(graph, fusing(get_hardware(MACHINES[backend]))).intervals
+    return [intervals[op.results[0]][0] for op in graph.ops if op.name == name]
+
+
+def test_zeros_are_written_before_the_product_before_their_scatter() -> None:
+    graph = added_rows((512, 64), (256, 64))
+    assert starts(graph, "gpu") == starts(graph, "gpu", "dot_general")
+    assert starts(graph, "cpu") == [op.index for op in graph.ops if op.name == "scatter"]
+
+
+def test_zeros_of_one_shape_are_written_at_once() -> None:
+    graph = added_rows((512, 64), (512, 64), (512, 32))
+    first, _, third = starts(graph, "gpu", "dot_general")
+    assert starts(graph, "gpu") == [first, first, third]
 
 
 def gathered_scores() -> Graph:

@@ -1,8 +1,8 @@
-"""Products that nothing but the end of the program needs, and when they are run.
+"""Products and scatters that nothing but the end of the program needs, and when they are run.
 
 A compiler that schedules from the end backwards runs the product of a weight gradient late: most
 products of the backward pass wait for one another, and none waits for it. Until then it holds what
-it reads, and what it makes takes nothing yet.
+it reads, and what it makes takes nothing yet. So does the scatter of a gradient of looked-up rows.
 """
 
 from __future__ import annotations
@@ -10,38 +10,43 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from autoshard.graph.program import PRODUCTS, Graph, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
 _TURNS = frozenset({"reshape", "transpose"})
 
 
-def waiting_products(
-    graph: Graph, consumers: Sequence[Sequence[int]], most: int
-) -> Mapping[int, int]:
-    """When products run that no other product needs.
+def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Mapping[int, int]:
+    """When products, and scatters into zeros, run that no product needs.
 
     Args:
         graph: The program.
         consumers: Per value, the ops that read it.
-        most: Half of the others that are left run first, but no more than so many.
+        most: All but one of the products that are left and needed run first, but no more than so
+            many.
 
     Returns:
-        By op index, the time at which it runs; products of loop bodies are not among them.
+        By op index, the time at which it runs; ops of loop bodies are not among them.
     """
     if most == 0:
         return {}
     needed = _needed(graph)
     products = [op for op in graph.ops if op.op_class in PRODUCTS]
-    ends = [op for op in products if op.region == 0 and not needed[op.results[0]]]
+    late = [op for op in graph.ops if op.op_class in PRODUCTS or is_into_zeros(graph, op)]
+    ends = [op for op in late if op.region == 0 and not needed[op.results[0]]]
     others = [op.index for op in products if op.region != 0 or needed[op.results[0]]]
     found: dict[int, int] = {}
     for op in ends:
         left = others[bisect_right(others, op.index) :]
-        later = left[: min(most, len(left) // 2)]
+        later = left[: min(most, max(len(left) - 1, 0))]
         readers = _readers(graph, consumers, op.results[0])
         if later and readers:
             found[op.index] = min(later[-1] + 1, *readers)
     return found
+
+
+def is_into_zeros(graph: Graph, op: Op) -> bool:
+    """Whether an op scatters into what every device makes itself."""
+    return op.name == "scatter" and graph.ops[graph.values[op.operands[0]].op].kind is OpKind.FREE
 
 
 def _needed(graph: Graph) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Products of gradients, which a GPU runs late."""
+"""Products and scatters of gradients, which a GPU runs late."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 
 from autoshard.backend_habits import fusing
 from autoshard.graph.buffers import Buffers, find_buffers
-from autoshard.graph.program import Graph
-from autoshard.graph.waiting_products import waiting_products
+from autoshard.graph.program import Graph, OpClass
+from autoshard.graph.rule import Rule
+from autoshard.graph.run_late import run_late
 from cost_models import get_hardware
 from tests.planner.graphs import Program, encoder_for
 
@@ -25,20 +26,20 @@ def backward(layers: int) -> tuple[Graph, list[int], list[int]]:
 
 
 def waits(graph: Graph, most: int) -> dict[int, int]:
-    return dict(waiting_products(graph, graph.consumers, most))
+    return dict(run_late(graph, graph.consumers, most))
 
 
 def buffers_of(graph: Graph, machine: str) -> Buffers:
     return find_buffers(graph, fusing(get_hardware(machine)))
 
 
-def test_half_of_the_products_that_are_left_run_first() -> None:
+def test_all_but_one_of_the_products_that_are_left_run_first() -> None:
     graph, chain, gradients = backward(5)
     maker = [graph.values[value].op for value in gradients]
     others = [graph.values[value].op for value in chain[1:-1]]  # 4, 3, 2 and 1 of them are left
     assert waits(graph, 6) == {
-        maker[0]: others[1] + 1,
-        maker[1]: others[1] + 1,
+        maker[0]: others[2] + 1,
+        maker[1]: others[2] + 1,
         maker[2]: others[2] + 1,
     }
 
@@ -51,7 +52,8 @@ def test_but_no_more_than_so_many() -> None:
 
 
 def test_a_product_that_another_needs_does_not_wait() -> None:
-    graph, chain, _ = backward(3)
+    graph, chain, _ = backward(4)
+    assert waits(graph, 6)
     assert not waits(graph, 6).keys() & {graph.values[value].op for value in chain[1:-1]}
 
 
@@ -64,6 +66,45 @@ def test_none_waits_longer_than_its_first_reader() -> None:
         dy = program.matmul(dy, w)
     graph = program.graph(dy, read)
     assert waits(graph, 6) == {graph.values[gradient].op: graph.values[read].op}
+
+
+def test_a_scatter_of_gradients_waits_and_its_zeros_do_not() -> None:
+    program = Program()
+    dy, w, places = program.argument(64, 64), program.argument(64, 64), program.argument(64, 1)
+    rows = program.matmul(dy, w)
+    rule = Rule((64,), (((), (0,)), ((), ()), ((), (0,))), (((), (0,)),))
+    operands = (program.zeros(512, 64), places, rows)
+    (table,) = program.compute("scatter", operands, [(512, 64)], rule, OpClass.SCATTER)
+    dy = rows
+    for _ in range(4):
+        dy = program.matmul(dy, w)
+    graph = program.graph(dy, table)
+    buffers = buffers_of(graph, "h100")
+    run = buffers.time_of(graph.values[table].op)
+    assert run > graph.values[table].op
+    assert buffers.intervals[rows][1] == run + 1
+    assert buffers.intervals[table][0] == graph.values[rows].op
+
+
+def test_what_renames_the_result_of_a_product_that_waits_waits_with_it() -> None:
+    program = Program()
+    dy, x, w = (program.argument(64, 64) for _ in range(3))
+    gradient = program.matmul(dy, x)
+    turned = program.compute(
+        "transpose",
+        (gradient,),
+        [(64, 64)],
+        Rule((64, 64), (((0,), (1,)),), (((1,), (0,)),)),
+        OpClass.COPY,
+    )[0]
+    for _ in range(4):
+        dy = program.matmul(dy, w)
+    graph = program.graph(dy, program.elementwise(turned, w))
+    buffers = buffers_of(graph, "h100")
+    run = buffers.time_of(graph.values[gradient].op)
+    assert run > graph.values[turned].op
+    assert buffers.owner[turned] == gradient
+    assert buffers.intervals[gradient][0] == run
 
 
 def test_on_a_tpu_none_waits() -> None:
