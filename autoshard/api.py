@@ -494,7 +494,7 @@ def _tensors(solution: Solution, *, is_result: bool) -> tuple[PlannedTensor, ...
                 dtype=value.dtype,
                 sharding=parts.to_sharding(layout),
                 num_bytes=value.num_bytes,
-                local_bytes=value.num_bytes // parts.num_shards(p for dim in layout for p in dim),
+                local_bytes=value.num_bytes // parts.num_pieces(layout),
             )
         )
     return tuple(found)

@@ -97,6 +97,18 @@ class MeshParts:
         """Pieces that a dimension cut by `parts` falls into."""
         return prod(self.sizes[part] for part in parts)
 
+    def num_pieces(self, layout: Layout) -> int:
+        """Pieces that a tensor falls into."""
+        found = self._pieces_by_layout.get(layout)
+        if found is None:
+            found = self.num_shards(part for dim in layout for part in dim)
+            self._pieces_by_layout[layout] = found
+        return found
+
+    @cached_property
+    def _pieces_by_layout(self) -> dict[Layout, int]:
+        return {}
+
     def refs(self, parts: Sequence[int]) -> tuple[AxisRef, ...]:
         """The parts as axis references, neighbours of one axis merged, whole axes unsplit."""
         merged: list[list[int]] = []

@@ -207,7 +207,7 @@ def _turned_share(step: Step, parts: MeshParts, shape: Sequence[int]) -> float:
     grown = next(i for i, cut in enumerate(step.before) if cut != step.after[i])
     if prod(held[:grown]) == 1:
         return 0.0
-    return 1.0 / parts.num_shards(part for dim in step.after for part in dim)
+    return 1.0 / parts.num_pieces(step.after)
 
 
 @dataclass(slots=True)
@@ -292,7 +292,7 @@ def _step_arrays(
     for i, step in enumerate(steps):
         groups.setdefault((step.kind, tuple(sorted(step.parts))), []).append(i)
         larger = step.after if step.kind in (StepKind.ALL_GATHER, StepKind.SLICE) else step.before
-        shards.append(parts.num_shards(part for dim in larger for part in dim))
+        shards.append(parts.num_pieces(larger))
     return _StepArrays(
         tuple(steps),
         np.array([index[s.before] for s in steps], dtype=np.int64),

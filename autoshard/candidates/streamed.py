@@ -150,7 +150,7 @@ class StreamOffers:
 
     def _local_bytes(self, value: int, layout: Layout) -> int:
         whole = self.graph.values[value].num_bytes
-        return whole // self.parts.num_shards(part for dim in layout for part in dim)
+        return whole // self.parts.num_pieces(layout)
 
 
 def stream_offers(
@@ -333,7 +333,7 @@ def panel_elements(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[
     assert streamed is not None
     return tuple(
         prod(rule.factor_sizes[factor] for (factor,) in dims)
-        // parts.num_shards(part for dim in layout for part in dim)
+        // parts.num_pieces(layout)
         // (streamed.num_steps if (streamed.over,) in dims else 1)
         for dims, layout in zip(rule.operands, streamed.needs, strict=True)
     )

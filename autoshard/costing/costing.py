@@ -606,7 +606,7 @@ class Costing:
         return alone - (1 - 1 / joined) * self.model.all_reduce_seconds(0.0, axes)
 
     def _num_pieces(self, layout: Layout) -> int:
-        return self.parts.num_shards(part for dim in layout for part in dim)
+        return self.parts.num_pieces(layout)
 
     def _arrays(self, candidates: tuple[Candidate, ...]) -> _CandidateArrays:
         found = self._shards.get(id(candidates))

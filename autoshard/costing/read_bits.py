@@ -68,7 +68,7 @@ def copies_for_loops(graph: Graph, backend: str) -> Iterator[LoopCopy]:
 
     A loop in which it stands behind a barrier (of a recomputed layer) takes it likewise.
     """
-    if not converts_before_moving(backend):
+    if not converts_before_moving(backend) or all(op.name != "while" for op in graph.ops):
         return
     found: dict[int, LoopCopy] = {}
     narrowed = _narrowed(graph, backend, graph.consumers, _HAND_ON | {"optimization_barrier"})

@@ -68,7 +68,7 @@ def sums_of(
     every = tuple(sorted((*candidate.scattered, *candidate.reduced)))
     if candidate.reduced and op_class not in PRODUCTS:
         candidate = replace(candidate, reduced=every, scattered=())
-    pieces = parts.num_shards(part for dim in candidate.partial for part in dim)
+    pieces = parts.num_pieces(candidate.partial)
     found = []
     if candidate.scattered:
         is_fit = is_in_slice or not runs_by_level(machine.backend)

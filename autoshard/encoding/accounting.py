@@ -162,7 +162,7 @@ def _moved(
     costing: Costing, encoded: Encoded, step: Step, value: Value, bits: int, op: Op, repeat: float
 ) -> Iterator[PredictedCollective]:
     larger = step.after if step.kind is StepKind.ALL_GATHER else step.before
-    pieces = encoded.parts.num_shards(p for dim in larger for p in dim)
+    pieces = encoded.parts.num_pieces(larger)
     return _predicted(
         costing,
         encoded,

@@ -35,6 +35,7 @@ class ChoiceMemory:
     candidates: Mapping[int, tuple[Candidate, ...]]
     node_by_op: Mapping[int, int]
     _pieces: dict[tuple[int, bool, int], tuple[object, IntArray]] = field(default_factory=dict)
+    _partial: dict[int, tuple[object, IntArray]] = field(default_factory=dict)
 
     def terms(self) -> Iterator[NodeMemory]:
         """All of them."""
@@ -74,9 +75,8 @@ class ChoiceMemory:
         candidates = self.candidates[op.index]
         key = (id(candidates), is_result, place)
         if key not in self._pieces:
-            num_shards = self.room.costing.parts.num_shards
-            layouts = (c.side(is_result=is_result)[place] for c in candidates)
-            pieces = [num_shards(p for dim in layout for p in dim) for layout in layouts]
+            num_pieces = self.room.costing.parts.num_pieces
+            pieces = [num_pieces(c.side(is_result=is_result)[place]) for c in candidates]
             self._pieces[key] = candidates, np.array(pieces, dtype=np.int64)
         return held // self._pieces[key][1]
 
@@ -161,11 +161,11 @@ class ChoiceMemory:
             return None
         if total < room.negligible_bytes:
             return None
-        before = [
-            total // room.costing.parts.num_shards(p for dim in c.partial for p in dim)
-            if c.stands_partial
-            else 0
-            for c in candidates
-        ]
-        extra: IntArray = np.maximum(np.array(before, dtype=np.int64) - usage, 0)
+        if id(candidates) not in self._partial:
+            num_pieces = room.costing.parts.num_pieces
+            pieces = [num_pieces(c.partial) if c.stands_partial else 0 for c in candidates]
+            self._partial[id(candidates)] = candidates, np.array(pieces, dtype=np.int64)
+        pieces_before = self._partial[id(candidates)][1]
+        before = np.where(pieces_before, total // np.maximum(pieces_before, 1), 0)
+        extra: IntArray = np.maximum(before - usage, 0)
         return extra

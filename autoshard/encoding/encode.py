@@ -182,11 +182,17 @@ class Encoder:
                 continue
             op = self.graph.ops[one.second.op]
             firsts, seconds = self._candidates[one.first.op], self._candidates[op.index]
-            own = self.costing.reduction_seconds(self.graph, op, joined.apart(seconds))
-            more = _picoseconds(own * op.repeat)
+            key = ("apart", id(firsts), one.first.order, one.second.order, *self._like(op))
+            if key not in self._own_costs:
+                own = self.costing.reduction_seconds(self.graph, op, joined.apart(seconds))
+                self._own_costs[key] = _picoseconds(own * op.repeat)
+            more = self._own_costs[key]
             node = node_by_op[op.index]
-            are_joined = joined.are_joined(one, firsts, seconds)
-            yield Edge(node_by_op[one.first.op], node, np.where(are_joined, 0, more))
+            key = ("joined", one.first.addend_at < 0, one.second.addend_at < 0, *key)
+            if key not in self._own_costs:
+                are_joined = joined.are_joined(one, firsts, seconds)
+                self._own_costs[key] = np.where(are_joined, 0, more)
+            yield Edge(node_by_op[one.first.op], node, self._own_costs[key])
             if one.first.addend_at in node_by_op:
                 are_whole = joined.are_whole(self._candidates[one.first.addend_at], seconds)
                 addition = node_by_op[one.first.addend_at]
@@ -463,10 +469,20 @@ class Encoder:
 
     def _node_costs(self, op: Op) -> IntArray:
         """int64[num_candidates]; equal ops (of repeated layers) share one array."""
-        candidates = self._candidates[op.index]
+        key = self._like(op)
+        found = self._own_costs.get(key)
+        if found is None:
+            candidates = self._candidates[op.index]
+            seconds = self.costing.candidate_seconds(self.graph, self.buffers, op, candidates)
+            found = _picoseconds(seconds * op.repeat)
+            self._own_costs[key] = found
+        return found
+
+    def _like(self, op: Op) -> tuple[Hashable, ...]:
+        """The same for ops whose candidates cost the same."""
         values = (*op.operands, *op.results)
-        key = (
-            id(candidates),
+        return (
+            id(self._candidates[op.index]),
             op.kind,
             op.name,
             op.flops,
@@ -480,12 +496,6 @@ class Encoder:
             tuple(self.buffers.is_stored[v] for v in op.results),
             tuple(self.buffers.owner[v] == v for v in op.results),
         )
-        found = self._own_costs.get(key)
-        if found is None:
-            seconds = self.costing.candidate_seconds(self.graph, self.buffers, op, candidates)
-            found = _picoseconds(seconds * op.repeat)
-            self._own_costs[key] = found
-        return found
 
     def _hidden(self, own_costs: Mapping[int, IntArray]) -> Hidden:
         """What runs beside computing, where the backend does that."""

@@ -29,9 +29,7 @@ class TableFacts:
     def pieces(self, table: ReshardTable) -> npt.NDArray[np.int64]:
         """int64[num_layouts]: into how many pieces each layout cuts a value."""
         if id(table) not in self._pieces:
-            number = [
-                self.parts.num_shards(p for dim in layout for p in dim) for layout in table.layouts
-            ]
+            number = [self.parts.num_pieces(layout) for layout in table.layouts]
             self._pieces[id(table)] = table, np.array(number, dtype=np.int64)
         return self._pieces[id(table)][1]
 

@@ -64,7 +64,7 @@ class WithSteps:
         for place, candidate in enumerate(in_steps):
             held = self.costing.streamed_bytes(graph, op, candidate)
             if candidate.stands_partial:
-                held += made // parts.num_shards(p for dim in candidate.partial for p in dim)
+                held += made // parts.num_pieces(candidate.partial)
             group = groups.setdefault((candidate.operands, candidate.results), [])
             group.append((float(seconds[place]), held, place))
         kept = [(spent, place) for group in groups.values() for spent, place in _leaner(group)]

@@ -68,7 +68,7 @@ def explain_tensor(
         path=path,
         type_text=tensor.value.type_text,
         chosen=parts.to_sharding(chosen),
-        local_bytes=tensor.value.num_bytes // parts.num_shards(p for dim in chosen for p in dim),
+        local_bytes=tensor.value.num_bytes // parts.num_pieces(chosen),
         seconds=solution.step_seconds,
         peak_bytes=account.memory.peak_bytes,
         memory_budget=solution.encoder.memory_limit,

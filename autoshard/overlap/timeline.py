@@ -221,7 +221,7 @@ class _Builder:
         parts = self.encoded.parts
         is_grown = step.kind in (StepKind.ALL_GATHER, StepKind.SLICE)
         larger = step.after if is_grown else step.before
-        pieces = parts.num_shards(part for dim in larger for part in dim)
+        pieces = parts.num_pieces(larger)
         local = np.array([num_bytes / pieces])
         order = tuple(sorted(step.parts))
         seconds = float(self.costing.step_seconds(step.kind, order, local)[0])

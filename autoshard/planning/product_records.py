@@ -80,12 +80,12 @@ class _Ways:
         for position, value in enumerate(self.op.operands):
             have, want = self.solution.decoded.layouts[value], candidate.operands[position]
             if have != want:
-                pieces = parts.num_shards(part for dim in want for part in dim)
+                pieces = parts.num_pieces(want)
                 held += graph.values[value].num_bytes // pieces
         if candidate.stands_partial:
             made = graph.values[self.op.results[0]].num_bytes
             for layout, sign in ((candidate.partial, 1), (candidate.results[0], -1)):
-                held += sign * (made // parts.num_shards(p for dim in layout for p in dim))
+                held += sign * (made // parts.num_pieces(layout))
         return int(held * overhead)
 
     def room(self) -> int | None:

@@ -140,7 +140,7 @@ def test_all_devices_together_hold_the_whole_tensor(
 ) -> None:
     parts, layout = given_layout
     shape = tuple(3 * parts.num_shards(dim) for dim in layout)
-    pieces = parts.num_shards(part for dim in layout for part in dim)
+    pieces = parts.num_pieces(layout)
     assert prod(parts.local_shape(layout, shape)) * pieces == prod(shape)
 
 

@@ -179,7 +179,7 @@ def test_a_chain_takes_as_long_as_its_steps(hardware: str) -> None:
         for step in table.chain(start, end):
             gains = step.kind in (StepKind.ALL_GATHER, StepKind.SLICE)
             larger = step.after if gains else step.before
-            pieces = parts.num_shards(p for dim in larger for p in dim)
+            pieces = parts.num_pieces(larger)
             num_bytes = np.array([prod(SHAPE) * 4 / pieces])
             total += float(costing.step_seconds(step.kind, step.parts, num_bytes)[0])
         assert table.seconds[i, j] == pytest.approx(total)
