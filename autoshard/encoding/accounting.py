@@ -50,7 +50,7 @@ def account_for(
     for op in encoded.graph.ops:
         if op.index not in decoded.candidates:
             continue
-        own, spent, made = _op_account(encoder.costing, encoded, decoded, op, encoder, unseen)
+        own, spent, made = _op_account(encoder, encoded, decoded, op, unseen)
         compute += own
         communication += spent
         collectives += made
@@ -80,28 +80,17 @@ def _planned_op(
 
 
 def _op_account(
-    costing: Costing,
-    encoded: Encoded,
-    decoded: Decoded,
-    op: Op,
-    encoder: Encoder,
-    unseen: dict[SharedStep, int],
+    encoder: Encoder, encoded: Encoded, decoded: Decoded, op: Op, unseen: dict[SharedStep, int]
 ) -> tuple[float, float, list[PredictedCollective]]:
-    candidate = decoded.candidates[op.index]
-    graph, buffers = encoded.graph, encoder.buffers
-    total = float(costing.candidate_seconds(graph, buffers, op, (candidate,))[0])
-    sent = float(costing.reduction_seconds(graph, op, (candidate,))[0])
-    if candidate.streamed is not None:
-        sent += costing.streamed_seconds(graph, op, candidate)[1]
-    sent += float(costing.written_seconds(graph, op, (candidate,))[0])
+    costing, graph = encoder.costing, encoded.graph
+    computing, sent = encoder.seconds_of(op, decoded.candidates[op.index])
     collectives = [
         *_halos(costing, encoded, decoded, op),
         *_reductions(costing, encoded, decoded, op),
         *_in_steps(costing, encoded, decoded, op),
         *_written(costing, encoded, decoded, op),
     ]
-    spent = sent * op.repeat
-    own = (total - sent) * op.repeat
+    own, spent = computing * op.repeat, sent * op.repeat
     for position, value in enumerate(op.operands):
         repeat = reads_of(op, position)
         order = encoder.order_seconds(op, value)

@@ -91,6 +91,7 @@ class Encoder:
     _read_columns: dict[tuple[tuple[Layout, ...], int], IntArray] = field(default_factory=dict)
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
+    _seconds: dict[Hashable, tuple[Candidate, float, float]] = field(default_factory=dict)
     _orders: dict[tuple[int, bool], npt.NDArray[np.float64]] = field(default_factory=dict)
     _room: DeviceRoom = field(init=False)
     _facts: TableFacts = field(init=False)
@@ -477,6 +478,20 @@ class Encoder:
             found = _picoseconds(seconds * op.repeat)
             self._own_costs[key] = found
         return found
+
+    def seconds_of(self, op: Op, candidate: Candidate) -> tuple[float, float]:
+        """Seconds that one run of an op computes, and that it communicates by itself."""
+        key = (id(candidate), *self._like(op))
+        known = self._seconds.get(key)
+        if known is None:
+            costing, one = self.costing, (candidate,)
+            total = float(costing.candidate_seconds(self.graph, self.buffers, op, one)[0])
+            sent = float(costing.reduction_seconds(self.graph, op, one)[0])
+            sent += float(costing.written_seconds(self.graph, op, one)[0])
+            if candidate.streamed is not None:
+                sent += costing.streamed_seconds(self.graph, op, candidate)[1]
+            known = self._seconds[key] = (candidate, total - sent, sent)
+        return known[1:]
 
     def _like(self, op: Op) -> tuple[Hashable, ...]:
         """The same for ops whose candidates cost the same."""

@@ -15,7 +15,6 @@ from autoshard.encoding.accounting import Account
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
-from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Op, OpKind, Region
 from autoshard.overlap.hidden import hidden_in_steps
 from autoshard.overlap.lanes import Lane, Task, schedule
@@ -65,15 +64,13 @@ class PlanTimeline:
         return sum(c.seconds - c.exposed_seconds for c in self.collectives)
 
 
-def plan_timeline(
-    costing: Costing, buffers: Buffers, encoded: Encoded, decoded: Decoded
-) -> PlanTimeline:
+def plan_timeline(encoder: Encoder, encoded: Encoded, decoded: Decoded) -> PlanTimeline:
     """Schedule a plan body by body.
 
     Which collectives the backend runs beside other work is in `backend_habits`. A collective starts
     when its operand is there and is over before its first reader starts.
     """
-    return _Builder(costing, buffers, encoded, decoded).timeline()
+    return _Builder(encoder, encoded, decoded).timeline()
 
 
 @dataclass(slots=True)
@@ -99,8 +96,7 @@ class _Body:
 
 @dataclass(slots=True)
 class _Builder:
-    costing: Costing
-    buffers: Buffers
+    encoder: Encoder
     encoded: Encoded
     decoded: Decoded
     _bodies: dict[int, _Body] = field(init=False)
@@ -120,6 +116,10 @@ class _Builder:
             repeat = self._bodies[parent].repeat if parent >= 0 else 1.0
             repeat *= region.trip_count
             self._bodies[region.index] = _Body(parent, region.trip_count, repeat)
+
+    @property
+    def costing(self) -> Costing:
+        return self.encoder.costing
 
     @property
     def _machine(self) -> Hardware:
@@ -185,7 +185,7 @@ class _Builder:
         for position, value in enumerate(op.operands):
             if self._home_of(value) in self._around(body):
                 needs.update(self._read(op, position, body))
-        compute, sums = self._own_seconds(op)
+        compute, sums = self.encoder.seconds_of(op, candidate)
         made = self._task(body, compute, Lane.COMPUTE, needs)
         kinds = self._sum_kinds(op)
         passed = hidden_in_steps(self.encoded.graph, self.costing, op, candidate)
@@ -230,17 +230,6 @@ class _Builder:
         beside = runs_beside(self._machine, step.kind.value)
         lane = Lane.NETWORK if beside else Lane.BOTH
         return self._task(body, seconds, lane, needs, (step.kind.value, op.index))
-
-    def _own_seconds(self, op: Op) -> tuple[float, float]:
-        """Seconds that one run of an op computes, and that it communicates after that."""
-        costing, graph = self.costing, self.encoded.graph
-        candidate = self.decoded.candidates[op.index]
-        total = float(costing.candidate_seconds(graph, self.buffers, op, (candidate,))[0])
-        sent = float(costing.reduction_seconds(graph, op, (candidate,))[0])
-        sent += float(costing.written_seconds(graph, op, (candidate,))[0])
-        if candidate.streamed is not None:
-            sent += costing.streamed_seconds(graph, op, candidate)[1]
-        return total - sent, sent
 
     def _sum_kinds(self, op: Op) -> list[str]:
         candidate = self.decoded.candidates[op.index]
@@ -324,5 +313,5 @@ def overlapped_seconds(
     """Seconds of a step when collectives run beside computing; None where the backend has none."""
     if not overlaps_on(encoder.costing.model.hardware):
         return None
-    timeline = plan_timeline(encoder.costing, encoder.buffers, encoded, decoded)
+    timeline = plan_timeline(encoder, encoded, decoded)
     return account.compute_seconds + account.communication_seconds - timeline.hidden_seconds

@@ -59,7 +59,7 @@ def test_any_plan_takes_no_less_than_it_computes_or_sends_and_no_more_than_both(
     encoder = encoder_for(ALL[name](), "x=2,y=4", hardware=hardware)
     encoded = encoder.encode()
     account, decoded = decided(encoder, encoded, drawn_choices(encoded, seed))
-    timeline = plan_timeline(encoder.costing, encoder.buffers, encoded, decoded)
+    timeline = plan_timeline(encoder, encoded, decoded)
     compute, sent = timeline.compute_seconds, sum(c.seconds for c in timeline.collectives)
     both = account.compute_seconds + account.communication_seconds
     assert max(compute, sent) * (1 - 1e-9) <= timeline.seconds <= (compute + sent) * (1 + 1e-9)
@@ -79,7 +79,7 @@ def test_where_everything_waits_for_collectives_a_step_takes_its_tasks_in_turn(
     encoder = encoder_for(ALL[name](), "x=2,y=4")
     encoded = encoder.encode()
     account, decoded = decided(encoder, encoded, drawn_choices(encoded, seed))
-    timeline = plan_timeline(encoder.costing, encoder.buffers, encoded, decoded)
+    timeline = plan_timeline(encoder, encoded, decoded)
     sent = sum(collective.seconds for collective in timeline.collectives)
     assert timeline.hidden_seconds == pytest.approx(0.0, abs=1e-12)
     assert timeline.seconds == pytest.approx(timeline.compute_seconds + sent)
@@ -117,7 +117,7 @@ def gathering(graph: Graph, *gathered: int, hardware: str = "tpu-v5e") -> PlanTi
     choices = solve(replace(encoded.problem, node_costs=costs), relative_gap=0.0).choices
     assert choices is not None
     _, decoded = decided(encoder, encoded, tuple(choices))
-    return plan_timeline(encoder.costing, encoder.buffers, encoded, decoded)
+    return plan_timeline(encoder, encoded, decoded)
 
 
 def test_the_first_weight_is_waited_for_and_the_others_are_fetched_meanwhile() -> None:
@@ -157,7 +157,7 @@ def test_a_plan_is_told_what_overlap_gains() -> None:
     choices = solve(encoded.problem, relative_gap=0.0).choices
     assert choices is not None
     account, decoded = decided(encoder, encoded, tuple(choices))
-    timeline = plan_timeline(encoder.costing, encoder.buffers, encoded, decoded)
+    timeline = plan_timeline(encoder, encoded, decoded)
     seconds = account.compute_seconds + account.communication_seconds
     found = overlapped_seconds(encoder, encoded, decoded, account)
     assert found == pytest.approx(seconds - timeline.hidden_seconds)
