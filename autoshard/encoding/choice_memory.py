@@ -68,7 +68,9 @@ class ChoiceMemory:
         yield from self._layout_copies(node, op)
         partial = self._partial_bytes(op, candidates, held, usage)
         if partial is not None:
-            yield NodeMemory(node, start, start + 1, room.on_chip.left(partial, is_brief=True))
+            is_filled = op.index in room.buffers.filled_at
+            stop = room.buffers.time_of(op.index) + 1 if is_filled else start + 1
+            yield NodeMemory(node, start, stop, room.on_chip.left(partial, is_brief=True))
 
     def _local(self, held: int, op: Op, place: int, *, is_result: bool = True) -> IntArray:
         """int64[num_candidates]: what one device has of so many bytes of a result or operand."""
@@ -90,7 +92,8 @@ class ChoiceMemory:
             op = room.graph.ops[index]
             held = [room.costing.streamed_bytes(room.graph, op, c) for c in candidates]
             usage = (np.array(held, dtype=np.float64) * room.overhead).astype(np.int64)
-            yield NodeMemory(node, index, index + 1, usage)
+            run = room.buffers.time_of(index)
+            yield NodeMemory(node, run, run + 1, usage)
 
     def _padded_rows(self) -> Iterator[NodeMemory]:
         """Copies into padded rows that look-ups make."""

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.backend_habits import turns_gathers
+from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.device_room import DeviceRoom
+from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.program import Op, OpKind
@@ -106,6 +108,30 @@ class CopyMemory:
             self._known[key] = known
         if known[1].any():
             yield EdgeMemory(edge, time, time + 1, known[1])
+
+    def of_scatter(
+        self,
+        edge: int,
+        op: Op,
+        candidates: tuple[Candidate, ...],
+        add: Op,
+        additions: tuple[Candidate, ...],
+    ) -> Iterator[EdgeMemory]:
+        """Zeros for a scatter into what is added to it, where it has to be summed by itself."""
+        room = self.room
+        (value,) = (room.graph.values[result] for result in op.results)
+        filled = room.buffers.filled_at.get(op.index)
+        if filled is None or room.buffers.is_stored[value.index]:
+            return
+        held = [
+            room.temporary(value)
+            // room.costing.parts.num_shards(p for dim in c.partial or c.results[0] for p in dim)
+            for c in candidates
+        ]
+        is_added = JoinedSums.are_whole(additions, candidates).T
+        usage = np.where(is_added, 0, np.array(held, dtype=np.int64)[:, None])
+        if usage.any() and value.num_bytes >= room.negligible_bytes:
+            yield EdgeMemory(edge, filled, room.buffers.time_of(add.index) + 1, usage)
 
     def _outgrown_bytes(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int

@@ -36,7 +36,7 @@ from autoshard.encoding.sums_after_loops import SumsAfterLoops
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout
 from autoshard.overlap.hidden import (
     NOTHING_HIDDEN,
@@ -329,6 +329,10 @@ class Encoder:
                 copies += self._copies.of_turned(
                     len(edges) - 1, op.index, table, rows, columns, value
                 )
+                if producer.op_class is OpClass.SCATTER and source is None:
+                    made = self._candidates[producer.index]
+                    added = self._candidates[op.index]
+                    copies += self._copies.of_scatter(len(edges) - 1, producer, made, op, added)
         return edges, copies
 
     def _making(self, value: int, node_by_op: Mapping[int, int]) -> tuple[int, IntArray]:

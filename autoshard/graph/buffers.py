@@ -33,7 +33,9 @@ class Buffers:
         last_use: Per value, the time after which it is not read, through fused readers too.
         unless_summed: Products computed together with all that reads them: they take their buffer
             only where devices have to sum what they make.
-        run_at: When products run that wait for others, by op index.
+        run_at: When products and scatters run that wait for others, by op index.
+        filled_at: When the zeros are written that scatters add to, by op index, where that is
+            before they run.
         updates: Element-wise ops of which come results only, where all of one state run at once.
         reads: Per op and operand, bytes of whole tensors that the op reads from buffers through it.
     """
@@ -45,6 +47,7 @@ class Buffers:
     reads: tuple[tuple[int, ...], ...]
     unless_summed: frozenset[int] = frozenset()
     run_at: Mapping[int, int] = field(default_factory=dict)
+    filled_at: Mapping[int, int] = field(default_factory=dict)
     updates: frozenset[int] = frozenset()
 
     def time_of(self, op: int) -> int:
@@ -80,7 +83,8 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     end = len(graph.ops)
     intervals = []
     owner_last = list(last)
-    owner_first = _made_at(graph, run_at, fusing)
+    filled_at = _filled_at(graph, run_at) if fusing.fills_early else {}
+    owner_first = _made_at(graph, run_at, filled_at)
     for value in graph.values:
         root = owner[value.index]
         owner_last[root] = max(owner_last[root], last[value.index])
@@ -103,27 +107,34 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         reads=fused_reads(graph, stored, owner, set(written.values())),
         unless_summed=_updating_products(graph, consumers) if with_products else frozenset(),
         run_at=run_at,
+        filled_at=filled_at,
         updates=_updates(graph, consumers) if with_products else frozenset(),
     )
 
 
-def _made_at(graph: Graph, run_at: Mapping[int, int], fusing: Fusing) -> list[int]:
-    """Per value, when its buffer is written first.
+def _filled_at(graph: Graph, run_at: Mapping[int, int]) -> dict[int, int]:
+    """When the zeros are written that scatters add to, by op index.
 
-    What only renames the result of a product waits with it; zeros are there before their scatter,
-    and before the product that runs before that.
+    That is with the product before, and for all of one shape at once.
     """
-    made: list[int] = []
+    found: dict[int, int] = {}
     zeros: dict[tuple[tuple[int, ...], str], int] = {}
     product: int | None = None
-    for value in graph.values:
-        op = graph.ops[value.op]
-        time = run_at.get(op.index, op.index)
+    for op in graph.ops:
         if op.op_class in PRODUCTS and op.index not in run_at:
             product = op.index
-        if fusing.fills_early and op.region == 0 and is_into_zeros(graph, op):
-            before = time if product is None else product
-            time = zeros.setdefault((value.shape, value.dtype), before)
+        if op.region == 0 and product is not None and is_into_zeros(graph, op):
+            value = graph.values[op.results[0]]
+            found[op.index] = zeros.setdefault((value.shape, value.dtype), product)
+    return found
+
+
+def _made_at(graph: Graph, run_at: Mapping[int, int], filled_at: Mapping[int, int]) -> list[int]:
+    """Per value, when its buffer is written; what renames a product that waits waits with it."""
+    made: list[int] = []
+    for value in graph.values:
+        op = graph.ops[value.op]
+        time = filled_at.get(op.index, run_at.get(op.index, op.index))
         is_renamed = op.kind is OpKind.CONSTRAINT or op.name in _RENAMES
         waits = is_renamed and graph.values[op.operands[0]].op in run_at
         made.append(max(time, made[op.operands[0]]) if waits else time)

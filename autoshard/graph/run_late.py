@@ -8,6 +8,7 @@ it reads, and what it makes takes nothing yet. So does the scatter of a gradient
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
@@ -25,7 +26,8 @@ def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Map
             many.
 
     Returns:
-        By op index, the time at which it runs; ops of loop bodies are not among them.
+        By op index, the time at which it runs: those that wait for the same product one after the
+        other. Ops of loop bodies are not among them.
     """
     if most == 0:
         return {}
@@ -35,12 +37,14 @@ def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Map
     ends = [op for op in late if op.region == 0 and not needed[op.results[0]]]
     others = [op.index for op in products if op.region != 0 or needed[op.results[0]]]
     found: dict[int, int] = {}
+    waiting: Counter[int] = Counter()  # by the product they wait for
     for op in ends:
         left = others[bisect_right(others, op.index) :]
         later = left[: min(most, max(len(left) - 1, 0))]
         readers = _readers(graph, consumers, op.results[0])
         if later and readers:
-            found[op.index] = min(later[-1] + 1, *readers)
+            waiting[later[-1]] += 1
+            found[op.index] = min(later[-1] + waiting[later[-1]], *readers)
     return found
 
 
