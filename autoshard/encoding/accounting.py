@@ -11,10 +11,12 @@ from math import prod
 
 import numpy as np
 
+from autoshard.backend_habits import lays_out_as_made
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.heap import heap_bytes
 from autoshard.encoding.held_tensors import Holdings
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
@@ -56,7 +58,8 @@ def account_for(
         collectives += made
         if own + spent > 0:
             ops.append(_planned_op(encoded, decoded, op, own, spent))
-    memory = memory_use(encoded, decoded, choices)
+    with_gaps = lays_out_as_made(encoder.costing.model.hardware.backend)
+    memory = memory_use(encoded, decoded, choices, with_gaps=with_gaps)
     return Account(tuple(ops), tuple(collectives), compute, communication, memory)
 
 
@@ -255,8 +258,17 @@ def _written(
     )
 
 
-def memory_use(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> MemoryUse:
-    """Bytes held over the program, from the memory terms under the given choices."""
+def memory_use(
+    encoded: Encoded, decoded: Decoded, choices: tuple[int, ...], *, with_gaps: bool = False
+) -> MemoryUse:
+    """Bytes held over the program, from the memory terms under the given choices.
+
+    Args:
+        encoded: The problem.
+        decoded: The plan.
+        choices: The plan as the solver says it.
+        with_gaps: Whether temporaries lie where they found a gap, which adds to the peak.
+    """
     problem, graph = encoded.problem, encoded.graph
     steps = np.zeros(len(graph.ops) + 2, dtype=np.int64)
     argument_bytes = 0
@@ -276,14 +288,17 @@ def memory_use(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> 
     peak_op = min(int(np.argmax(held)), len(graph.ops) - 1)
     changes = np.flatnonzero(np.diff(held, prepend=0))
     holdings = Holdings.of(encoded, decoded, choices)
+    peak = evaluation.peak
+    if with_gaps:
+        peak = argument_bytes + heap_bytes(holdings.temporaries)
     return MemoryUse(
         argument_bytes=argument_bytes,
-        peak_bytes=evaluation.peak,
+        peak_bytes=peak,
         peak_op=peak_op,
         peak_where=_op_text(graph.ops[peak_op]),
         live_at_peak=tuple(map(_live, holdings.at(peak_op, _NUM_LIVE))),
         timeline=tuple((int(i), int(held[i])) for i in changes if i < len(graph.ops)),
-        held=holdings.largest(evaluation.peak),
+        held=holdings.largest(peak),
     )
 
 

@@ -70,7 +70,8 @@ class ChoiceMemory:
         if partial is not None:
             is_filled = op.index in room.buffers.filled_at
             stop = room.buffers.time_of(op.index) + 1 if is_filled else start + 1
-            yield NodeMemory(node, start, stop, room.on_chip.left(partial, is_brief=True))
+            left = room.on_chip.left(partial, is_brief=room.on_chip.moved)
+            yield NodeMemory(node, start, stop, left)
 
     def _local(self, held: int, op: Op, place: int, *, is_result: bool = True) -> IntArray:
         """int64[num_candidates]: what one device has of so many bytes of a result or operand."""
@@ -103,7 +104,9 @@ class ChoiceMemory:
             op, candidates = room.graph.ops[index], self.candidates[index]
             held = padded_row_bytes(room.graph, room.costing.parts, op, candidates, lanes)
             if held is not None:
-                left = room.on_chip.left((held * room.overhead).astype(np.int64), is_brief=True)
+                is_brief = room.on_chip.moved or op.name == "reshape"
+                usage = (held * room.overhead).astype(np.int64)
+                left = room.on_chip.left(usage, is_brief=is_brief)
                 yield NodeMemory(node, index, index + 1, left)
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:

@@ -53,7 +53,8 @@ class CopyMemory:
         usage = self.of_move(table, rows, columns, value, bits, is_brief=is_brief)
         if usage is None:
             return None
-        return EdgeMemory(-1, room.buffers.time_of(op.index), stop, usage)
+        start = room.buffers.moving_time(op.index)
+        return EdgeMemory(-1, start, max(stop, start + 1), usage)
 
     def of_move(
         self,

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoshard.backend_habits import on_chip_bytes, temporary_overhead
+from autoshard.backend_habits import (
+    keeps_products_on_chip,
+    on_chip_bytes,
+    temporary_overhead,
+)
 from autoshard.costing.costing import Costing
 from autoshard.encoding.on_chip import OnChip
 from autoshard.graph.buffers import Buffers
@@ -45,12 +49,14 @@ class DeviceRoom:
         memory_limit: int | None,
     ) -> DeviceRoom:
         """For a program on a mesh, within a limit in bytes or none."""
+        machine = costing.model.hardware
+        chip = on_chip_bytes(machine)
         return cls(
             graph,
             buffers,
             costing,
             _reused_results(graph, buffers, wishes),
-            OnChip.of(graph, buffers, on_chip_bytes(costing.model.hardware)),
+            OnChip.of(graph, buffers, chip, any_maker=keeps_products_on_chip(machine)),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
         )
 

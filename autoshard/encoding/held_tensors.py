@@ -46,6 +46,15 @@ class Holdings:
     def of(cls, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> Holdings:
         return cls(encoded, decoded, choices, tuple(sorted(_spans(encoded, choices))))
 
+    @property
+    def temporaries(self) -> Iterator[tuple[int, int, int]]:
+        """When each tensor but the arguments is made and let go, and its bytes."""
+        terms = self.encoded.problem.node_memory
+        for span in self.spans:
+            is_node = span.term < len(terms)
+            if not (is_node and self.encoded.is_argument(terms[span.term])):
+                yield span.start, span.stop, -span.minus_bytes
+
     def at(self, op: int, most: int) -> tuple[HeldTensor, ...]:
         """The largest tensors held at an op, largest first."""
         held = [span for span in self.spans if span.start <= op < span.stop]

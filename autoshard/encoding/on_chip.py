@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 IntArray = npt.NDArray[np.int64]
 
@@ -28,39 +28,57 @@ class OnChip:
     Args:
         room: Bytes of it; a larger tensor is not in it. None on most machines.
         products: Before each op, and after the last, products run so far.
-        brief: Per value, whether its buffer is read again soon until it is read no more.
+        brief: Per value, whether its buffer may be there: it is read again soon until it is read no
+            more.
+        moved: Whether copies that collectives and look-ups make are there too.
         updates: Ops that make new states: what they read lies beside those in device memory.
     """
 
     room: int
     products: tuple[float, ...]
     brief: tuple[bool, ...]
+    moved: bool = True
     updates: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, graph: Graph, buffers: Buffers, room: int) -> OnChip:
-        """Look at when each buffer of a program is read."""
+    def of(cls, graph: Graph, buffers: Buffers, room: int, *, any_maker: bool = True) -> OnChip:
+        """Look at when each buffer of a program is read.
+
+        Args:
+            graph: The program.
+            buffers: Its storage.
+            room: Bytes on the chip.
+            any_maker: Whether what any op makes may be there, and not only what element-wise ops
+                make apart from products.
+        """
         if not room:
-            return cls(0, (), (False,) * len(graph.values))
+            return cls(0, (), (False,) * len(graph.values), moved=False)
         runs = (op.repeat if op.op_class in PRODUCTS else 0.0 for op in graph.ops)
         products = tuple(accumulate(runs, initial=0.0))
         reads = _reads(graph, buffers)
         brief = [False] * len(graph.values)
         for value in graph.values:
             maker, times = graph.ops[value.op], reads[value.index]
-            if maker.kind is OpKind.COMPUTE and times is not None:
+            is_made_there = any_maker or _is_apart(maker, buffers)
+            if maker.kind is OpKind.COMPUTE and times is not None and is_made_there:
                 brief[value.index] = _is_brief(products, maker, {maker.index, *times})
-        return cls(room, products, tuple(brief), buffers.updates)
+        return cls(room, products, tuple(brief), any_maker, buffers.updates)
 
     def is_brief(self, reader: Op, times: Iterable[int]) -> bool:
         """Whether a copy made for an op, and read at these times, is never unread for long."""
-        if not self.room or reader.kind is not OpKind.COMPUTE or reader.index in self.updates:
+        if not self.moved or reader.kind is not OpKind.COMPUTE or reader.index in self.updates:
             return False
         return _is_brief(self.products, reader, times)
 
     def left(self, usage: IntArray, *, is_brief: bool) -> IntArray:
         """Bytes in device memory, of so many on a device."""
         return np.where(usage > self.room, usage, 0) if is_brief else usage
+
+
+def _is_apart(maker: Op, buffers: Buffers) -> bool:
+    """Whether it is element-wise, and not computed with a product."""
+    is_with_product = any(value in buffers.with_products for value in maker.results)
+    return maker.op_class is OpClass.ELEMENTWISE and not is_with_product
 
 
 def _is_brief(products: tuple[float, ...], op: Op, times: Iterable[int]) -> bool:

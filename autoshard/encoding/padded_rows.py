@@ -34,6 +34,8 @@ def padded_row_bytes(
     if lanes == 1 or not (_takes_rows(graph, op) or _merges_rows(graph, op)):
         return None
     sides = [(value, False, place) for place, value in enumerate(op.operands)]
+    if op.op_class is OpClass.SCATTER:  # its result lies where what it adds to lay
+        sides = sides[1:]
     if op.name != "reshape":  # of which the result is the copy
         sides += [(value, True, place) for place, value in enumerate(op.results)]
     width = graph.values[op.results[0]].shape[-1]

@@ -15,7 +15,7 @@ from math import prod
 from autoshard.graph.fused_reads import fused_reads
 from autoshard.graph.fusing import AS_ON_CPU, Fusing
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
-from autoshard.graph.run_late import is_into_zeros, run_late
+from autoshard.graph.run_late import after_the_next, is_into_zeros, run_late
 
 _FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 _READS_FUSED = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING, OpClass.REDUCE})
@@ -31,12 +31,15 @@ class Buffers:
         owner: Per value, the value whose buffer it shares (itself when it owns one).
         intervals: Per value, `(start, stop)` of the buffer it owns; `(0, 0)` when it owns none.
         last_use: Per value, the time after which it is not read, through fused readers too.
+        with_products: Values that are written in the place of a product.
         unless_summed: Products computed together with all that reads them: they take their buffer
             only where devices have to sum what they make.
         run_at: When products and scatters run that wait for others, by op index.
         filled_at: When the zeros are written that scatters add to, by op index, where that is
             before they run.
         updates: Element-wise ops of which come results only, where all of one state run at once.
+        moved_at: By op index of products that no other needs, when that is there which is moved for
+            them alone, and what they make: after the next product, which lets go of what it reads.
         reads: Per op and operand, bytes of whole tensors that the op reads from buffers through it.
     """
 
@@ -45,10 +48,16 @@ class Buffers:
     intervals: tuple[tuple[int, int], ...]
     last_use: tuple[int, ...]
     reads: tuple[tuple[int, ...], ...]
+    with_products: frozenset[int] = frozenset()
     unless_summed: frozenset[int] = frozenset()
     run_at: Mapping[int, int] = field(default_factory=dict)
     filled_at: Mapping[int, int] = field(default_factory=dict)
     updates: frozenset[int] = frozenset()
+    moved_at: Mapping[int, int] = field(default_factory=dict)
+
+    def moving_time(self, op: int) -> int:
+        """When that is there which is moved for an op alone."""
+        return self.moved_at.get(op, self.time_of(op))
 
     def time_of(self, op: int) -> int:
         """When an op is run: in program order, if it is no product that waits."""
@@ -79,7 +88,9 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     stored = _stored(graph, consumers, fusing, written, addends)
     owner = _owners(graph, stored, consumers, addends)
     run_at = run_late(graph, consumers, fusing.waits_for_products)
-    last = _last_uses(graph, stored, consumers, run_at)
+    moved_at = after_the_next(graph) if fusing.frees_first else {}
+    widened = _widened_for_gathers(graph, stored, consumers, written)
+    last = _last_uses(graph, stored, consumers, run_at, widened)
     end = len(graph.ops)
     intervals = []
     owner_last = list(last)
@@ -96,7 +107,7 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         elif op.kind is OpKind.ARGUMENT or _is_stored_constant(op):
             intervals.append((0, end))
         else:
-            start = owner_first[value.index]
+            start = max(owner_first[value.index], moved_at.get(value.op, 0))
             intervals.append((start, max(owner_last[value.index], start + 1)))
     with_products = fusing.with_products
     return Buffers(
@@ -105,10 +116,12 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         intervals=tuple(intervals),
         last_use=tuple(owner_last),
         reads=fused_reads(graph, stored, owner, set(written.values())),
+        with_products=frozenset(written.values()),
         unless_summed=_updating_products(graph, consumers) if with_products else frozenset(),
         run_at=run_at,
         filled_at=filled_at,
         updates=_updates(graph, consumers) if with_products else frozenset(),
+        moved_at=moved_at,
     )
 
 
@@ -172,7 +185,8 @@ def _stored(
         if not is_stored and not fusing.from_wider and widest > value.bits:
             is_stored = any(graph.ops[reader].op_class in PRODUCTS for reader in consumers[index])
         stored.append(is_stored)
-        made_of.append(value.bits if is_stored else widest)
+        own = 0 if op.kind is OpKind.ARGUMENT else value.bits  # an argument is narrowed in products
+        made_of.append(own if is_stored else widest)
     return stored
 
 
@@ -463,7 +477,11 @@ def _root(owner: list[int], value: int) -> int:
 
 
 def _last_uses(
-    graph: Graph, stored: list[bool], consumers: list[list[int]], run_at: Mapping[int, int]
+    graph: Graph,
+    stored: list[bool],
+    consumers: list[list[int]],
+    run_at: Mapping[int, int],
+    widened: Mapping[int, int],
 ) -> list[int]:
     last = [graph.values[v].op + 1 for v in range(len(graph.values))]
     end = len(graph.ops)
@@ -475,10 +493,34 @@ def _last_uses(
     # A fused value keeps its operands alive until its own last reader.
     for op in reversed(graph.ops):
         for result in op.results:
-            if not stored[result]:
+            if not stored[result] or result in widened:
                 for value in op.operands:
                     last[value] = max(last[value], last[result])
+            last[result] = widened.get(result, last[result])
     return last
+
+
+def _widened_for_gathers(
+    graph: Graph,
+    stored: list[bool],
+    consumers: list[list[int]],
+    written: Mapping[int, int],
+) -> dict[int, int]:
+    """Until when widened results of products are there, by value, that gathers alone want written.
+
+    All that is computed from them is computed from the narrower ones.
+    """
+    found: dict[int, int] = {}
+    for value, is_stored in enumerate(stored):
+        op = graph.ops[graph.values[value].op]
+        if is_stored and op.name == "convert" and _is_widening(graph, value):
+            readers = [graph.ops[index] for index in consumers[value]]
+            gathers = [reader.index for reader in readers if reader.op_class is OpClass.GATHER]
+            others = [reader for reader in readers if reader.op_class is not OpClass.GATHER]
+            is_for_gathers = all(reader.op_class in _READS_FUSED for reader in others)
+            if gathers and is_for_gathers and op.operands[0] in written:
+                found[value] = max(gathers) + 1
+    return found
 
 
 def _use_time(graph: Graph, value: int, reader: Op, end: int) -> int:

@@ -34,6 +34,8 @@ class Fusing:
             so is element-wise.
         waits_for_products: So many products run before one that no other needs, where there are
             more.
+        frees_first: Whether of a product that no other needs and the one after it that runs first
+            which lets go of what it alone still reads.
     """
 
     kept: frozenset[str] = EXPENSIVE
@@ -47,6 +49,7 @@ class Fusing:
     into_addends: bool = False
     one_hot_scatters: bool = False
     waits_for_products: int = 0
+    frees_first: bool = False
 
 
 AS_ON_CPU = Fusing()

@@ -32,10 +32,9 @@ def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Map
     if most == 0:
         return {}
     needed = _needed(graph)
-    products = [op for op in graph.ops if op.op_class in PRODUCTS]
     late = [op for op in graph.ops if op.op_class in PRODUCTS or is_into_zeros(graph, op)]
     ends = [op for op in late if op.region == 0 and not needed[op.results[0]]]
-    others = [op.index for op in products if op.region != 0 or needed[op.results[0]]]
+    others = _others(graph, needed)
     found: dict[int, int] = {}
     waiting: Counter[int] = Counter()  # by the product they wait for
     for op in ends:
@@ -51,6 +50,25 @@ def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Map
 def is_into_zeros(graph: Graph, op: Op) -> bool:
     """Whether an op scatters into what every device makes itself."""
     return op.name == "scatter" and graph.ops[graph.values[op.operands[0]].op].kind is OpKind.FREE
+
+
+def after_the_next(graph: Graph) -> Mapping[int, int]:
+    """When the product after each one has run that no other product needs, by op index."""
+    needed = _needed(graph)
+    others = _others(graph, needed)
+    found: dict[int, int] = {}
+    for op in graph.ops:
+        if op.op_class in PRODUCTS and op.region == 0 and not needed[op.results[0]]:
+            place = bisect_right(others, op.index)
+            if place < len(others):
+                found[op.index] = others[place] + 1
+    return found
+
+
+def _others(graph: Graph, needed: Sequence[bool]) -> list[int]:
+    """When the products run that others need, or that are in loops."""
+    products = [op for op in graph.ops if op.op_class in PRODUCTS]
+    return [op.index for op in products if op.region != 0 or needed[op.results[0]]]
 
 
 def _needed(graph: Graph) -> list[bool]:

@@ -34,6 +34,7 @@ from cost_models import Hardware
 from solvers import FORBIDDEN, Problem, Progress, Result, Status, solve
 
 _LEAST_SHARE = 0.25  # of its even share of the time, for a round where others took too long
+_MOST_LOWERINGS = 3  # of the memory limit, each with a solve in that share of its time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +247,41 @@ def _solve_round(
     with clock.time("solve"):
         result = _solved(encoded.problem, options, hint, progress)
     with clock.time("account"):
-        return _solution(encoder, encoded, result)
+        solution = _solution(encoder, encoded, result)
+    return _with_room_for_gaps(solution, options, clock, progress)
+
+
+def _with_room_for_gaps(
+    solution: Solution,
+    options: SolveOptions,
+    clock: Stages,
+    progress: Callable[[Progress], None] | None,
+) -> Solution:
+    """A plan that fits with the gaps between temporaries, if one is found in a few solves.
+
+    The solver counts what is alive at one time: it is asked for a plan with as much less of that
+    as one with its gaps takes too much.
+    """
+    problem, found = solution.encoded.problem, solution
+    limit = problem.memory_limit
+    short = replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
+    for _ in range(_MOST_LOWERINGS):
+        if limit is None or not found.is_feasible:
+            break
+        over = found.account.memory.peak_bytes - limit
+        alive = found.result.peak
+        if over <= 0 or alive is None:
+            break
+        with clock.time("solve"):
+            tighter = replace(problem, memory_limit=max(alive - over, 0))
+            result = _solved(tighter, short, found.choices, progress)
+        if result.choices is None:
+            break
+        with clock.time("account"):
+            again = _solution(found.encoder, found.encoded, result)
+        if again.account.memory.peak_bytes < found.account.memory.peak_bytes:
+            found = again
+    return found
 
 
 def _as_decided(encoded: Encoded, decided: Mapping[int, Candidate]) -> list[int]:

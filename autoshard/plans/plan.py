@@ -109,7 +109,8 @@ class MemoryUse:
 
     Args:
         argument_bytes: Of all arguments.
-        peak_bytes: Most held at one time, arguments included.
+        peak_bytes: Most held at one time, arguments included; where tensors are laid out as they
+            are made, with the gaps between them.
         peak_op: Index of the op at which that is.
         peak_where: Its name and source line.
         live_at_peak: The largest tensors alive then, largest first.

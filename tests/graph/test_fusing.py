@@ -250,6 +250,32 @@ def test_an_operand_narrower_than_what_it_is_made_of_is_written_on_a_v5p(
     assert ("convert 1" in stored(narrowed_weights(), machine)) == is_written
 
 
+@pytest.mark.parametrize("machine", ["tpu", "v5p"])
+def test_an_argument_is_narrowed_in_the_products_that_read_it(machine: str) -> None:
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    narrow = program.elementwise(w, name="convert")
+    program.values[narrow] = replace(program.values[narrow], dtype="bf16", bits=16)
+    graph = program.graph(program.matmul(program.matmul(x, narrow), narrow))
+    assert stored(graph, machine) == {"dot_general 1", "dot_general 2"}
+
+
+def test_a_tpu_has_a_widened_product_for_a_gather_alone_and_the_narrower_one_for_all_else() -> None:
+    program = Program()
+    x, w, rows = program.argument(64, 64), program.argument(64, 64), program.argument(64)
+    scores = program.matmul(x, w)
+    program.values[scores] = replace(program.values[scores], dtype="bf16", bits=16)
+    wide = program.elementwise(scores, name="convert")
+    rule = Rule((), (((), ()), ((),)), (((),),))
+    (taken,) = program.compute("gather", (wide, rows), [(64,)], rule, OpClass.GATHER)
+    later = program.sum(program.elementwise(wide, name="exponential"))
+    graph = program.graph(taken, later)
+    buffers = find_buffers(graph, fusing(get_hardware("tpu-v5p")))
+    made, gathered, summed = (graph.values[value].op for value in (wide, taken, later))
+    assert buffers.intervals[wide] == (made, gathered + 1)
+    assert buffers.last_use[scores] == summed + 1
+
+
 @pytest.mark.parametrize(
     ("machine", "name", "is_written"),
     [("tpu", "divide", False), ("v5p", "divide", True), ("v5p", "exponential", False)],

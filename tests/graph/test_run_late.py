@@ -8,7 +8,7 @@ from autoshard.backend_habits import fusing
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
-from autoshard.graph.run_late import run_late
+from autoshard.graph.run_late import after_the_next, run_late
 from cost_models import get_hardware
 from tests.planner.graphs import Program, encoder_for
 
@@ -103,9 +103,22 @@ def test_what_renames_the_result_of_a_product_that_waits_waits_with_it() -> None
     assert buffers.intervals[gradient][0] == run
 
 
-def test_on_a_tpu_none_waits() -> None:
+def test_on_a_tpu_none_holds_for_others_what_it_reads() -> None:
     graph, _, _ = backward(6)
     assert buffers_of(graph, "tpu-v5p").run_at == {}
+
+
+def test_on_a_tpu_what_is_moved_for_it_and_what_it_makes_comes_after_the_next_product() -> None:
+    graph, chain, gradients = backward(3)
+    buffers = buffers_of(graph, "tpu-v5p")
+    made, following = gradients[0], graph.values[chain[1]].op
+    assert buffers.moving_time(graph.values[made].op) == following + 1
+    last = graph.values[chain[-1]].op
+    assert after_the_next(graph) == {
+        graph.values[g].op: graph.values[c].op + 1
+        for g, c in zip(gradients, chain[1:], strict=True)
+        if graph.values[c].op < last
+    }
 
 
 @pytest.mark.parametrize(("machine", "is_late"), [("h100", True), ("cpu-host", False)])

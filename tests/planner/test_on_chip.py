@@ -61,6 +61,34 @@ def test_where_products_write_to_device_memory_nothing_is_on_the_chip(hardware: 
     assert held_beside_arguments(chain(1, hardware=hardware)) > 16
 
 
+def kept_for_a_sort(hardware: str, *, side: int = 2048, of_product: bool = False) -> float:
+    """MiB that an element-wise value takes for a sort, which reads what is written."""
+    program = Program()
+    x, w = program.argument(side, side), program.argument(side, side)
+    made = program.elementwise(program.matmul(x, w) if of_product else x, w, name="tanh")
+    whole_rule = Rule((), (((), ()),), (((), ()),))
+    (ordered,) = program.compute("sort", (made,), [(side, side)], whole_rule, OpClass.SORT)
+    graph = program.graph(program.sum(ordered))
+    memory = plan(graph, "x=4", None, None, hardware).account.memory
+    ends = [t for t in memory.held if t.name == "tanh"]
+    return sum(t.local_bytes for t in ends) / MIB
+
+
+def test_a_v5p_has_element_wise_results_on_the_chip() -> None:
+    assert kept_for_a_sort("tpu-v5p") == 0
+    assert kept_for_a_sort("h100") > 0
+
+
+def test_a_v5p_has_them_in_device_memory_where_a_product_makes_them() -> None:
+    assert kept_for_a_sort("tpu-v5p", of_product=True) > 0
+
+
+def test_a_v5p_has_them_in_device_memory_where_they_are_too_large() -> None:
+    side = 8192
+    assert side * side * 4 > on_chip_bytes(get_hardware("tpu-v5p"))
+    assert kept_for_a_sort("tpu-v5p", side=side) > 0
+
+
 def test_results_are_in_device_memory() -> None:
     program = Program()
     x, w = program.argument(2048, 2048), program.argument(2048, 2048)

@@ -1,0 +1,93 @@
+"""Memory of tensors that are laid out as they are made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoshard.encoding.heap import heap_bytes
+from autoshard.graph.program import Graph
+from solvers import evaluate
+from tests.planner.graphs import Program, parts_of, plan, wishes_for
+
+Span = tuple[int, int, int]
+SIDE = 1024
+MATRIX = SIDE * SIDE * 4
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> list[Span]:
+    starts = st.integers(0, 8)
+    found = draw(st.lists(st.tuples(starts, st.integers(1, 6), st.integers(1, 9)), max_size=12))
+    return [(start, start + length, size) for start, length, size in found]
+
+
+def most_alive(found: list[Span]) -> int:
+    return max((sum(s for a, z, s in found if a <= time < z) for time in range(16)), default=0)
+
+
+@given(found=spans())
+def test_a_heap_is_no_smaller_than_what_is_alive_nor_larger_than_everything(
+    found: list[Span],
+) -> None:
+    assert most_alive(found) <= heap_bytes(found) <= sum(size for _, _, size in found)
+
+
+@given(found=spans())
+def test_only_the_times_count_and_not_the_order_of_the_list(found: list[Span]) -> None:
+    assert heap_bytes(sorted(found)) == heap_bytes(sorted(found, reverse=True))
+
+
+@pytest.mark.parametrize(
+    ("found", "size"),
+    [
+        ([], 0),
+        ([(0, 1, 4), (1, 2, 4)], 4),  # one after the other
+        ([(0, 2, 8), (1, 9, 4), (2, 9, 8)], 12),  # into the place of the first
+        ([(0, 2, 8), (1, 9, 4), (2, 9, 12)], 24),  # it does not fit there
+        ([(0, 2, 8), (0, 9, 4), (0, 2, 2), (0, 9, 1), (2, 9, 2)], 15),  # into the smaller gap
+        ([(0, 9, 1), (0, 2, 8), (2, 9, 9)], 18),  # the larger one first
+    ],
+)
+def test_each_goes_into_the_smallest_gap_else_to_the_end(found: list[Span], size: int) -> None:
+    assert heap_bytes(found) == size
+
+
+def with_a_gap() -> Graph:
+    """A product of two matrices that is read soon, one to be kept, and one that needs more room."""
+    program = Program()
+    w, few = program.argument(SIDE, SIDE), program.argument(SIDE, 8)
+    first = program.matmul(program.argument(2 * SIDE, SIDE), w)
+    kept = program.matmul(program.argument(SIDE, SIDE), w)
+    read = program.matmul(first, few)
+    larger = program.matmul(program.argument(3 * SIDE, SIDE), w)
+    return program.graph(read, program.matmul(larger, few), program.matmul(kept, few))
+
+
+def test_on_a_tpu_a_gap_that_nothing_fits_into_counts() -> None:
+    graph = with_a_gap()
+    whole = parts_of("x=4").to_sharding(((), ()))
+    ends = dict.fromkeys(range(5), whole), dict.fromkeys(range(3), whole)
+    values = {value.index: whole for value in graph.values}
+    wishes = replace(wishes_for(graph, *ends), values=values)
+    held = {}
+    for machine in ("tpu-v5p", "h100"):
+        solution = plan(graph, "x=4", wishes, None, machine)
+        memory = solution.account.memory
+        alive = evaluate(solution.encoded.problem, solution.choices).peak
+        held[machine] = memory.peak_bytes - alive
+    assert held["tpu-v5p"] == pytest.approx(2 * MATRIX, rel=0.05)
+    assert held["h100"] == 0
+
+
+def test_a_plan_fits_its_budget_with_the_gaps() -> None:
+    graph = with_a_gap()
+    roomy = plan(graph, "x=4", None, None, "tpu-v5p")
+    peak = roomy.account.memory.peak_bytes
+    assert evaluate(roomy.encoded.problem, roomy.choices).peak < peak - 1
+    tight = plan(graph, "x=4", None, peak - 1, "tpu-v5p")
+    assert tight.is_feasible
+    assert tight.account.memory.peak_bytes < peak
