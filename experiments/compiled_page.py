@@ -26,6 +26,10 @@ _REASONS = (
     "What is known of the reasons:"
     " [what the compiler does](../../docs/explanation/what-the-compiler-does.md#on-tpu-and-gpu)."
 )
+_BY_HAND = (
+    "A plan by hand is its shardings of arguments and results, as `baseline_specs` writes them."
+    " What lies between is planned for it too: it is no worse than what one would write.\n"
+)
 _MAX_OPS = 3
 _ESTIMATES = {
     "compiled_seconds": "nothing overlapped",
@@ -74,32 +78,56 @@ def _summary(rows: Sequence[Row], num_failed: int) -> str:
         for band in bands
     ]
     lines.append(markdown_table(table))
-    for column, name in _ESTIMATES.items():
-        found = rank_correlations(rows, column)
-        if found:
-            lines.append(
-                f"Rank correlation of step times, {name}: "
-                + ", ".join(f"{w} on {chip} {r:.3f}" for (w, chip), r in sorted(found.items()))
-                + ".\n"
-            )
+    lines += ["Spearman's rank correlation of predicted and compiled step times:\n", _ranks(rows)]
     return "\n".join(lines)
 
 
+def _ranks(rows: Sequence[Row]) -> str:
+    found = {name: rank_correlations(rows, column) for column, name in _ESTIMATES.items()}
+    groups = sorted(dict.fromkeys(group for of in found.values() for group in of))
+    return markdown_table(
+        [
+            {
+                "model": workload,
+                "chip": chip,
+                **{name: f"{of[workload, chip]:.3f}" for name, of in found.items() if of},
+            }
+            for workload, chip in groups
+        ]
+    )
+
+
 def _best(rows: Sequence[Row]) -> str:
-    parts = []
+    parts = [_BY_HAND]
     for column, name in _ESTIMATES.items():
-        ours = optimized_over_hand(rows, column)
-        if ours:
-            ratios = [entry["ratio"] for entry in ours]
+        ours = {_cell(entry): entry for entry in optimized_over_hand(rows, column)}
+        best = best_against_best(rows, column)
+        if not best:
+            continue
+        ratios = [entry["ratio"] for entry in ours.values()]
+        parts.append(f"### {name[0].upper()}{name[1:]}\n")
+        if ratios:
             parts.append(
-                f"Optimized over the best by hand that fits, {name}: geometric mean"
+                f"Optimized over the best by hand that fits: geometric mean"
                 f" {geometric_mean(ratios):.3f}, worst {max(ratios):.3f}, over {len(ratios)}.\n"
             )
-        best = best_against_best(rows, column)
-        if best:
-            parts.append(f"Predicted best beside compiled best, {name}:\n")
-            parts.append(markdown_table([{**e, "ratio": f"{e['ratio']:.3f}"} for e in best]))
-    return "\n".join(parts) or "No settings with several plans.\n"
+        parts.append(markdown_table([_compared(entry, ours.get(_cell(entry))) for entry in best]))
+    return "\n".join(parts)
+
+
+def _cell(entry: Row) -> tuple[str, str, str]:
+    return entry["workload"], entry["mesh"], entry["chip"]
+
+
+def _compared(best: Row, ours: Row | None) -> dict[str, str]:
+    return {
+        **{name: best[name] for name in ("workload", "mesh", "chip")},
+        "predicted best": best["predicted best"],
+        "compiled best": best["compiled best"],
+        "one over the other": f"{best['ratio']:.3f}",
+        "best by hand": ours["best by hand"] if ours else "",
+        "optimized over it": f"{ours['ratio']:.3f}" if ours else "",
+    }
 
 
 def _fitting(rows: Sequence[Row]) -> str:
@@ -192,9 +220,13 @@ def write_scatter(rows: Sequence[Row], path: Path) -> Path:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 3, figsize=(13, 4.3))
-    for plot, (what, unit, band) in zip(
+    for plot, (what, name, band) in zip(
         axes,
-        (("bytes", "bytes", 0.05), ("memory", "bytes", 0.10), ("seconds", "s", 0.0)),
+        (
+            ("bytes", "collective bytes", 0.05),
+            ("memory", "peak memory, bytes", 0.10),
+            ("seconds", "step time, s", 0.0),
+        ),
         strict=True,
     ):
         for chip in _chips(rows):
@@ -205,8 +237,7 @@ def write_scatter(rows: Sequence[Row], path: Path) -> Path:
             ]
             if pairs:
                 plot.scatter(*zip(*pairs, strict=True), s=14, alpha=0.7, label=chip)
-        plot.set(xscale="log", yscale="log", xlabel=f"compiled {unit}", ylabel=f"predicted {unit}")
-        plot.set_title({"bytes": "collectives", "memory": "peak memory", "seconds": "step"}[what])
+        plot.set(xscale="log", yscale="log", xlabel="compiled", ylabel="predicted", title=name)
         ends = [*plot.get_xlim(), *plot.get_ylim()]
         line = (min(ends), max(ends))
         plot.plot(line, line, color="grey", linewidth=0.8)

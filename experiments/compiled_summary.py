@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,10 +33,14 @@ def share_within(rows: Iterable[Row], what: str, band: float) -> tuple[int, int]
     return sum(abs(d) <= band for d in found), len(found)
 
 
+ALL_CHIPS = "all"
+
+
 def rank_correlations(rows: Iterable[Row], compiled: str) -> dict[tuple[str, str], float]:
     """Spearman's rank correlation of step times within each model, by workload and chip.
 
-    Plans on all meshes of a chip count together; a model with fewer than three is left out.
+    Plans on all meshes of a chip count together, and those on all chips under `ALL_CHIPS`, where
+    there are several; a group of fewer than three is left out.
 
     Args:
         rows: Of the table.
@@ -45,11 +49,14 @@ def rank_correlations(rows: Iterable[Row], compiled: str) -> dict[tuple[str, str
     groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if row.get("predicted_seconds") is not None and row.get(compiled) is not None:
-            groups[row["workload"], row["chip"]].append((row["predicted_seconds"], row[compiled]))
+            pair = (row["predicted_seconds"], row[compiled])
+            groups[row["workload"], row["chip"]].append(pair)
+            groups[row["workload"], ALL_CHIPS].append(pair)
+    num_chips = Counter(workload for workload, _ in groups)
     return {
-        group: float(spearmanr(*zip(*pairs, strict=True)).statistic)
-        for group, pairs in groups.items()
-        if len(pairs) > 2
+        (workload, chip): float(spearmanr(*zip(*pairs, strict=True)).statistic)
+        for (workload, chip), pairs in groups.items()
+        if len(pairs) > 2 and not (chip == ALL_CHIPS and num_chips[workload] == 2)
     }
 
 

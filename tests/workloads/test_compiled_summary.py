@@ -12,6 +12,7 @@ from experiments.compiled_order import best_first
 from experiments.compiled_page import page_text
 from experiments.compiled_point import CompiledPoint
 from experiments.compiled_summary import (
+    ALL_CHIPS,
     best_against_best,
     counted,
     difference,
@@ -67,6 +68,9 @@ def test_bands_count_those_within_and_misses_those_beyond() -> None:
 def test_ranks_are_correlated_within_a_model() -> None:
     assert rank_correlations(ROWS, "compiled_seconds") == {("mlp", "v5e"): pytest.approx(-0.4)}
     assert rank_correlations(ROWS[:2], "compiled_seconds") == {}
+    elsewhere = [{**found, "chip": "v5p"} for found in ROWS[:2]]
+    both = rank_correlations([*ROWS, *elsewhere], "compiled_seconds")
+    assert set(both) == {("mlp", "v5e"), ("mlp", ALL_CHIPS)}
 
 
 def test_best_plans_are_compared_by_what_was_compiled() -> None:
