@@ -18,6 +18,7 @@ from autoshard.backend_habits import (
     most_gathered_by_sum,
     multiplied_bits,
     rearranges_exchanges,
+    row_lanes,
     widened_bits,
     windows_scattered_sum,
 )
@@ -26,6 +27,7 @@ from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elem
 from autoshard.costing.halos import Halo, halos_of
 from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
+from autoshard.costing.narrow_rows import RowTiles
 from autoshard.costing.shared_calls import shared_calls
 from autoshard.costing.sums import Sum, made_order, sums_of
 from autoshard.costing.transfers import Transfer, transfers_of
@@ -33,6 +35,7 @@ from autoshard.graph.buffers import Buffers
 from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.reshard import StepKind
 from autoshard.sharding import AxisRef, axes_crossed, spanned_axes
@@ -414,15 +417,15 @@ class Costing:
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
     ) -> FloatArray:
         arrays = self._arrays(candidates)
-        num_bytes = np.zeros(len(arrays.cut))
-        reads = self._read_bytes(graph, buffers, op)
-        for read, pieces in zip(reads, arrays.operand_shards, strict=True):
-            num_bytes += read / pieces
+        num_bytes = self._bytes_read(graph, buffers, op, candidates)
         writes = False
         for position, value in enumerate(op.results):
             if buffers.is_stored[value] and buffers.owner[value] == value:
                 writes = True
-                num_bytes += graph.values[value].num_bytes / arrays.result_shards[position]
+                pieces = arrays.result_shards[position]
+                written = graph.values[value].num_bytes / pieces
+                layouts = [_written(c, position) for c in candidates]
+                num_bytes += self._in_tiles(graph, op, value, layouts, written, pieces)
         flops = self._padded_flops(op, candidates)
         op_class = op.op_class
         if op.name == "dynamic_update_slice":
@@ -430,11 +433,100 @@ class Costing:
             num_bytes = 2.0 * update
             op_class = OpClass.ELEMENTWISE  # what it writes is computed with it
         elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
-            return flops / self._vector_flops(graph, op)
+            return self._fused_seconds(graph, op, candidates, flops)
         dtype = self._operand_dtype(graph, op)
         if op.declared is not None:
             return self._declared_seconds(graph, op, op.declared, arrays, dtype)
-        return np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op_class.value))
+        seconds = np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op_class.value))
+        if op.index in buffers.updates and self._is_in_kernel_of_reader(graph, op):
+            seconds = np.maximum(seconds - self.model.hardware.compute.kernel_launch_seconds, 0.0)
+        return seconds + self._table_seconds(graph, op, candidates)
+
+    def _fused_seconds(
+        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...], flops: FloatArray
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds of an op that is computed with those that read it.
+
+        Narrow rows that several ops read are written after all, in whole tiles.
+        """
+        seconds = flops / self._vector_flops(graph, op)
+        if not self._is_shared_in_rows(graph, op):
+            return seconds
+        value, pieces = op.results[0], self._arrays(candidates).result_shards[0]
+        none = np.zeros_like(seconds)
+        layouts = [_written(c, 0) for c in candidates]
+        num_bytes = self._in_tiles(graph, op, value, layouts, none, pieces)
+        dtype = self._operand_dtype(graph, op)
+        written = self.model.compute_seconds(none, num_bytes, dtype, OpClass.ELEMENTWISE.value)
+        return np.maximum(seconds, written)
+
+    def _is_shared_in_rows(self, graph: Graph, op: Op) -> bool:
+        """Whether several ops read what an op makes in rows."""
+        is_in_rows = op.results[0] in self._facts_of(graph).tiles.in_rows
+        return is_in_rows and len(graph.consumers[op.results[0]]) > 1
+
+    def _bytes_read(
+        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: bytes that a device reads, of narrow rows whole tiles.
+
+        A reduction works through all tiles of what it reduces, computed with it or not.
+        """
+        arrays = self._arrays(candidates)
+        num_bytes = np.zeros(len(arrays.cut))
+        reads = self._read_bytes(graph, buffers, op)
+        for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
+            value = op.operands[position]
+            local = read / pieces
+            is_whole = buffers.is_stored[value] or op.op_class is OpClass.REDUCE
+            if read and is_whole and op.name not in ("slice", "dynamic_slice"):
+                layouts = [c.operands[position] for c in candidates]
+                local = self._in_tiles(graph, op, value, layouts, local, pieces)
+            num_bytes += local
+        return num_bytes
+
+    def _in_tiles(
+        self,
+        graph: Graph,
+        op: Op,
+        value: int,
+        layouts: Sequence[Layout],
+        local: FloatArray,
+        pieces: FloatArray,
+    ) -> FloatArray:
+        """float64[num_layouts]: bytes of a value on a device, of narrow rows whole tiles."""
+        if op.op_class in (OpClass.GATHER, OpClass.SCATTER, OpClass.SORT):
+            return local
+        found = self._facts_of(graph).tiles.local_bytes(value, layouts)
+        if found is None:
+            return local
+        is_padded = found > graph.values[value].num_bytes / pieces
+        return np.where(is_padded, np.maximum(local, found), local)
+
+    def rows_of(self, graph: Graph, op: Op) -> tuple[object, ...]:
+        """What the price of an op depends on by rows and tiles, and no other fact of it tells."""
+        tiles = self._facts_of(graph).tiles
+        shared = bool(op.results) and self._is_shared_in_rows(graph, op)
+        return (shared, *(tiles.kind(value) for value in (*op.operands, *op.results)))
+
+    def _is_in_kernel_of_reader(self, graph: Graph, op: Op) -> bool:
+        """Whether an update of a state is made with another one that needs it."""
+        readers = (graph.ops[i] for value in op.results for i in graph.consumers[value])
+        return any(reader.kind is OpKind.COMPUTE for reader in readers)
+
+    def _table_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+        """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""
+        none = np.zeros(len(candidates))
+        if not takes_rows(graph, op):
+            return none
+        value, layouts = op.operands[0], [c.operands[0] for c in candidates]
+        if op.op_class is OpClass.SCATTER:
+            value, layouts = op.results[0], [_written(c, 0) for c in candidates]
+        padded = self._facts_of(graph).tiles.row_bytes(value, layouts)
+        if padded is None:
+            return none
+        local = np.array([graph.values[value].num_bytes / self._num_pieces(one) for one in layouts])
+        return np.where(padded > local, self.copy_seconds(padded + local), 0.0)
 
     def _read_bytes(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[float, ...]:
         """Bytes that an op reads through each operand; a product as narrow as it multiplies."""
@@ -576,6 +668,7 @@ class Costing:
                 graph,
                 LoopBorders.of(graph, self.model.hardware.backend),
                 shared_calls(graph, graph.consumers),
+                RowTiles.of(graph, self.parts, row_lanes(self.model.hardware.backend)),
             )
         return self._facts
 
@@ -624,11 +717,13 @@ class _GraphFacts:
         graph: The program.
         borders: What is done before loops.
         in_call: By op, how many sums share a call with its own.
+        tiles: In what tiles values lie.
     """
 
     graph: Graph
     borders: LoopBorders
     in_call: Mapping[int, int]
+    tiles: RowTiles
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -512,6 +512,8 @@ class Encoder:
             self.buffers.reads[op.index],
             self.costing.border_bytes(self.graph, op),
             self.costing.sums_in_call(self.graph, op),
+            self.costing.rows_of(self.graph, op),
+            op.index in self.buffers.updates,
             tuple(self.buffers.is_stored[v] for v in op.results),
             tuple(self.buffers.owner[v] == v for v in op.results),
         )

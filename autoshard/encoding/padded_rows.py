@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout, MeshParts
 
 
@@ -31,7 +32,7 @@ def padded_row_bytes(
     Returns:
         int64[num_candidates], 0 where rows fill their lanes; None for an op that takes no rows.
     """
-    if lanes == 1 or not (_takes_rows(graph, op) or _merges_rows(graph, op)):
+    if lanes == 1 or not (takes_rows(graph, op) or _merges_rows(graph, op)):
         return None
     sides = [(value, False, place) for place, value in enumerate(op.operands)]
     if op.op_class is OpClass.SCATTER:  # its result lies where what it adds to lay
@@ -50,18 +51,6 @@ def padded_row_bytes(
             if row % lanes:
                 held[index] += rows * -(-row // lanes) * lanes * found.bits // 8
     return held if held.any() else None
-
-
-def _takes_rows(graph: Graph, op: Op) -> bool:
-    """Whether a gather or scatter leaves the last dimension of what it takes as it is."""
-    is_lookup = op.op_class in (OpClass.GATHER, OpClass.SCATTER)
-    if not is_lookup or op.kind is not OpKind.COMPUTE or op.rule is None or len(op.results) != 1:
-        return False
-    table, made = op.rule.operands[0], op.rule.results[0]
-    shapes = [graph.values[value].shape for value in (op.operands[0], op.results[0])]
-    if min(map(len, shapes)) < 2 or shapes[0][-1] != shapes[1][-1]:
-        return False
-    return bool(table[-1]) and table[-1] == made[-1]
 
 
 def _merges_rows(graph: Graph, op: Op) -> bool:

@@ -18,8 +18,9 @@ def fused_reads(
 
     Of an operand that is not stored these are what it is computed from; a buffer counts once for an
     op. What an element-wise op reads of a result of the program that another one makes is there:
-    both run in one kernel (the moments and the weights of an optimizer). So is what a reduction
-    reads of what is computed with a product.
+    both run in one kernel (the moments and the weights of an optimizer). So is what another op that
+    makes such a result has read (their gradient), and what a reduction reads of what is computed
+    with a product.
 
     Args:
         graph: The program.
@@ -29,6 +30,7 @@ def fused_reads(
     """
     behind: dict[int, Mapping[int, int]] = {}
     results = {op.operands[0] for op in graph.results}
+    in_kernel: set[int] = set()  # what ops that make results have read so far
     found = []
     for op in graph.ops:
         seen: dict[int, int] = {}
@@ -43,6 +45,10 @@ def fused_reads(
                 if source not in seen and not _is_at_hand(graph, op, source, results, at_products)
             }
             seen.update(new)
+            if _makes_result(op, results):
+                elements = prod(graph.values[op.results[0]].shape)
+                new = {s: read for s, read in new.items() if s not in in_kernel}
+                in_kernel.update(s for s in new if prod(graph.values[s].shape) == elements)
             reads.append(sum(new.values()))
         if op.op_class not in PRODUCTS:  # a product is not computed again by what follows it
             behind.update((value, seen) for value in op.results if not stored[value])
@@ -85,6 +91,12 @@ def _is_at_hand(
         one.kind is OpKind.COMPUTE and one.op_class is OpClass.ELEMENTWISE for one in (maker, op)
     )
     return is_elementwise and graph.values[op.results[0]].shape == graph.values[source].shape
+
+
+def _makes_result(op: Op, results: set[int]) -> bool:
+    """Whether an element-wise op makes a result of the program."""
+    is_elementwise = op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE
+    return is_elementwise and op.results[0] in results
 
 
 def _maker(graph: Graph, value: int) -> Op:

@@ -72,6 +72,16 @@ def test_an_update_does_not_read_the_moment_that_is_made_with_it() -> None:
     assert reads_of(graph, "subtract") == [(MIB, 0)]
 
 
+def test_updates_of_one_state_read_their_gradient_once() -> None:
+    program = Program()
+    moment, square, gradient = (program.argument(*SHAPE) for _ in range(3))
+    new_moment = program.elementwise(moment, gradient)
+    new_square = program.elementwise(square, gradient, name="subtract")
+    graph = program.graph(new_moment, new_square)
+    assert reads_of(graph, "add") == [(MIB, MIB)]
+    assert reads_of(graph, "subtract") == [(MIB, 0)]
+
+
 def test_what_every_device_can_make_is_not_carried_into_a_loop() -> None:
     program = Program()
     mask = program.carry(program.zeros(*SHAPE))

@@ -1,0 +1,168 @@
+"""Rows that do not fill their lanes: which values keep theirs, and the tiles a device works on.
+
+A TPU works on tiles of whole lanes. Mostly the compiler lets a long dimension fill them; what is
+looked up, or chosen of each row, it leaves in rows, however narrow they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.costing.local_products import product_factors
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.layouts import Layout, MeshParts
+
+FloatArray = npt.NDArray[np.float64]
+
+SUBLANES = 8
+"""Rows of a tile."""
+
+_IN_ROWS = frozenset({OpClass.GATHER, OpClass.SORT})
+_AS_THEY_ARE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
+_ROW_BY_ROW = _AS_THEY_ARE | {OpClass.REDUCE}
+
+
+def values_in_rows(graph: Graph) -> frozenset[int]:
+    """Values of which the last dimension fills the lanes, whatever its size.
+
+    What is looked up, what a sort or `top_k` makes, and what is scattered; and all that is computed
+    from or for that element by element, moved or reduced, up to a product or a new state. Seen in
+    training steps of an embedding model and a mixture of experts (libtpu 0.0.42, v5e and v5p).
+    """
+    updates = _states(graph)
+    found: set[int] = set()
+    for op in graph.ops:
+        if op.kind is not OpKind.COMPUTE or op.index in updates:
+            continue
+        is_made = op.op_class in _IN_ROWS
+        if is_made or (op.op_class in _ROW_BY_ROW and not found.isdisjoint(op.operands)):
+            found.update(op.results)
+    for op in reversed(graph.ops):
+        if op.kind is not OpKind.COMPUTE:
+            continue
+        if op.name == "scatter":
+            found.update(op.operands[2:])
+        elif op.op_class not in _ROW_BY_ROW or op.index in updates:
+            continue
+        elif not found.isdisjoint(op.results):
+            found.update(v for v in op.operands if _is_computed(graph, v))
+    return frozenset(found)
+
+
+def _states(graph: Graph) -> set[int]:
+    """Ops that lead to results of the program, element by element, and to nothing else."""
+    found: set[int] = set()
+    for op in reversed(graph.ops):
+        if op.kind is OpKind.COMPUTE and op.op_class in _AS_THEY_ARE:
+            readers = [graph.ops[index] for value in op.results for index in graph.consumers[value]]
+            if all(reader.kind is OpKind.RESULT or reader.index in found for reader in readers):
+                found.add(op.index)
+    return found
+
+
+def _is_computed(graph: Graph, value: int) -> bool:
+    return graph.ops[graph.values[value].op].kind is OpKind.COMPUTE
+
+
+@dataclass(slots=True)
+class RowTiles:
+    """Bytes of tiles that a device works through, by value and layout.
+
+    Args:
+        graph: The program.
+        parts: The mesh parts of this plan.
+        lanes: Elements in one row of a tile; 1 where nothing is padded.
+        in_rows: As of `values_in_rows`.
+    """
+
+    graph: Graph
+    parts: MeshParts
+    lanes: int
+    in_rows: frozenset[int]
+    _free: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: Graph, parts: MeshParts, lanes: int) -> RowTiles:
+        """Of a program on a machine whose tiles have so many lanes."""
+        return cls(graph, parts, lanes, values_in_rows(graph) if lanes > 1 else frozenset())
+
+    def kind(self, value: int) -> tuple[int, ...] | None:
+        """Dimensions of a value that may fill the lanes; None where any may.
+
+        The last one of rows; of what a product makes those that are not of its batch.
+        """
+        if self.lanes == 1 or len(self.graph.values[value].shape) < 2:
+            return None
+        if value in self.in_rows:
+            return (len(self.graph.values[value].shape) - 1,)
+        if value not in self._free:
+            self._free[value] = self._free_dims(self.graph.ops[self.graph.values[value].op])
+        return self._free[value] or None
+
+    def _free_dims(self, maker: Op) -> tuple[int, ...]:
+        if maker.op_class is not OpClass.MATMUL or maker.rule is None or len(maker.results) != 1:
+            return ()
+        found = product_factors(maker.rule)
+        free = {*found.rows, *found.columns}
+        dims = maker.rule.results[0]
+        chosen = tuple(d for d, factors in enumerate(dims) if free.issuperset(factors))
+        return chosen if len(chosen) < len(dims) else ()
+
+    def local_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
+        """float64[num_layouts]: bytes of whole tiles on a device; None where they are all filled.
+
+        Args:
+            value: That lies in them.
+            layouts: How it may be cut.
+        """
+        dims = self.kind(value)
+        if dims is None:
+            return None
+        found = self.graph.values[value]
+        return np.array([self._padded(found.shape, found.bits, dims, one) for one in layouts])
+
+    def row_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
+        """The same, if its last dimension filled the lanes; None where nothing is padded."""
+        if self.lanes == 1:
+            return None
+        found = self.graph.values[value]
+        last = (len(found.shape) - 1,)
+        return np.array([self._padded(found.shape, found.bits, last, one) for one in layouts])
+
+    def _padded(
+        self, shape: tuple[int, ...], bits: int, dims: tuple[int, ...], layout: Layout
+    ) -> float:
+        key = (shape, bits, dims, layout)
+        known = self._known.get(key)
+        if known is None:
+            num_shards = self.parts.num_shards
+            local = [-(-size // num_shards(cut)) for size, cut in zip(shape, layout, strict=True)]
+            known = self._known[key] = _tiles(local, dims, self.lanes) * bits / 8
+        return known
+
+
+def _tiles(local: Sequence[int], dims: Sequence[int], lanes: int) -> int:
+    """Elements of whole tiles, where the best of some dimensions fills the lanes.
+
+    Dimensions of one element are left out, and where one is left nothing is padded.
+    """
+    long = [place for place, size in enumerate(local) if size > 1]
+    if len(long) < 2:
+        return prod(local)
+    best = []
+    for lane in [dim for dim in dims if dim in long] or [long[-1]]:
+        rest = [place for place in long if place != lane]
+        row = rest[-1] if len(dims) == 1 else max(rest, key=lambda place: local[place])
+        others = prod(local[place] for place in rest if place != row)
+        best.append(_up(local[lane], lanes) * _up(local[row], SUBLANES) * others)
+    return min(best)
+
+
+def _up(size: int, tile: int) -> int:
+    return -(-size // tile) * tile

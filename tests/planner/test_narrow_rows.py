@@ -1,0 +1,161 @@
+"""Rows that do not fill the lanes of a TPU: which values keep them, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoshard.backend_habits import fusing
+from autoshard.candidates.candidate import CandidateMaker
+from autoshard.costing.narrow_rows import RowTiles, values_in_rows
+from autoshard.graph.buffers import find_buffers
+from autoshard.graph.program import Graph, OpClass
+from autoshard.graph.rule import Dims, Rule
+from cost_models import get_hardware
+from tests.planner.graphs import Program, encoder_for, parts_of
+
+ROWS, TAKEN = 4096, 2048
+LANES = 128
+SIDES = st.sampled_from((1, 2, 5, 8, 100, 128, 256))
+
+
+def looked_up(program: Program, width: int) -> int:
+    """Rows of a table, by index."""
+    table, indices = program.argument(ROWS, width), program.argument(TAKEN, 1)
+    rule = Rule((ROWS, TAKEN, width, 1), (((0,), (2,)), ((1,), (3,))), (((1,), (2,)),))
+    made = program.compute("gather", (table, indices), [(TAKEN, width)], rule, OpClass.GATHER)[0]
+    program.ops[-1] = replace(program.ops[-1], flops=0.0)
+    return made
+
+
+def scattered(program: Program, updates: int) -> int:
+    """A gradient of a table, from updates by index."""
+    _, width = program.shape(updates)
+    table, indices = program.argument(ROWS, width), program.argument(TAKEN, 1)
+    large, small = ((0,), (2,)), ((1,), (2,))
+    rule = Rule((ROWS, TAKEN, width, 1), (large, ((1,), (3,)), small), (large,))
+    operands = (table, indices, updates)
+    return program.compute("scatter", operands, [(ROWS, width)], rule, OpClass.SCATTER)[0]
+
+
+def seconds(graph: Graph, name: str, hardware: str = "tpu-v5p") -> float:
+    """Of an op that every device runs whole."""
+    encoder = encoder_for(graph, "x=8", hardware=hardware)
+    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    op = next(op for op in graph.ops if op.name == name)
+    assert op.rule is not None
+    (whole,) = (one for one in CandidateMaker(parts_of("x=8")).of_rule(op.rule) if one.cut == 1)
+    return float(encoder.costing.candidate_seconds(graph, buffers, op, (whole,))[0])
+
+
+def test_what_is_computed_from_rows_looked_up_lies_in_rows_until_a_product() -> None:
+    program = Program()
+    taken = looked_up(program, 64)
+    doubled = program.elementwise(taken)
+    total = program.sum(doubled)
+    weight, other = program.argument(64, 32), program.argument(TAKEN, 64)
+    made = program.matmul(doubled, weight)
+    apart = program.sum(program.elementwise(other))
+    found = values_in_rows(program.graph(made, total, apart))
+    assert {taken, doubled} <= found
+    assert found.isdisjoint({made, weight, other, apart})
+
+
+def test_what_is_scattered_lies_in_rows_from_a_product_on_and_new_states_in_any_order() -> None:
+    program = Program()
+    left, right = program.argument(TAKEN, 256), program.argument(256, 64)
+    product = program.matmul(left, right)
+    updates = program.elementwise(product)
+    gradient = scattered(program, updates)
+    state = program.elementwise(gradient, program.argument(ROWS, 64))
+    found = values_in_rows(program.graph(state))
+    assert {product, updates} <= found
+    assert found.isdisjoint({left, right, gradient, state})
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((64, 8), 64 * 128), ((64, 4, 8), 64 * 8 * 128), ((64, 1, 8), 64 * 128), ((3, 256), 8 * 256)],
+)
+def test_rows_are_padded_to_whole_tiles_and_dimensions_of_one_left_out(
+    shape: tuple[int, ...], expected: int
+) -> None:
+    program = Program()
+    value = program.argument(*shape)
+    tiles = RowTiles(program.graph(value), parts_of("x=2"), LANES, frozenset({value}))
+    found = tiles.local_bytes(value, [((),) * len(shape)])
+    assert found is not None
+    assert found.tolist() == [expected * 4]
+
+
+def test_any_dimension_but_those_of_a_batch_fills_the_lanes_of_a_product() -> None:
+    program = Program()
+    left, right = program.argument(64, 512, 16), program.argument(64, 16, 8)
+    dims: tuple[Dims, Dims, Dims] = (((0,), (1,), (3,)), ((0,), (3,), (2,)), ((0,), (1,), (2,)))
+    rule = Rule((64, 512, 8, 16), dims[:2], dims[2:], reduction=frozenset({3}))
+    (made,) = program.compute("dot_general", (left, right), [(64, 512, 8)], rule)
+    tiles = RowTiles.of(program.graph(made), parts_of("x=8"), LANES)
+    whole, cut = ((), (), ()), ((), (0,), ())
+    found = tiles.local_bytes(made, [whole, cut])
+    assert found is not None
+    assert found.tolist() == [64 * 512 * 8 * 4, 64 * 128 * 8 * 4]  # 64 of 512 fill half the lanes
+
+
+@given(shape=st.lists(SIDES, min_size=2, max_size=4))
+def test_tiles_hold_at_least_what_lies_in_them(shape: list[int]) -> None:
+    program = Program()
+    value = program.argument(*shape)
+    tiles = RowTiles(program.graph(value), parts_of("x=8"), LANES, frozenset({value}))
+    found = tiles.local_bytes(value, [((),) * len(shape)])
+    assert found is not None
+    assert found[0] >= np.prod(shape) * 4
+
+
+def sums_of_rows(width: int) -> Graph:
+    program = Program()
+    return program.graph(program.sum(looked_up(program, width)))
+
+
+def test_narrow_rows_take_as_long_as_whole_tiles_on_a_tpu_only() -> None:
+    narrow, wide = sums_of_rows(16), sums_of_rows(LANES)
+    assert seconds(narrow, "reduce") == pytest.approx(seconds(wide, "reduce"))
+    assert seconds(narrow, "reduce", "h100") < 0.99 * seconds(wide, "reduce", "h100")
+
+
+def test_a_look_up_of_narrow_rows_takes_a_copy_of_the_table() -> None:
+    machine = get_hardware("tpu-v5p")
+    assert machine.memory.streamed is not None
+    speed = machine.memory.bytes_per_second * machine.memory.streamed.copies
+    table = ROWS * (16 + LANES) * 4
+    narrow = seconds(sums_of_rows(16), "gather")
+    by_bytes = (TAKEN * 2 * 16 + TAKEN) * 4 / (machine.memory.bytes_per_second * 0.5)
+    launch = machine.compute.kernel_launch_seconds
+    assert narrow == pytest.approx(by_bytes + table / speed + 2 * launch)
+
+
+def test_narrow_rows_that_several_ops_read_are_written() -> None:
+    program = Program()
+    shared = program.elementwise(looked_up(program, 16), name="negate")
+    graph = program.graph(program.sum(shared), program.sum(shared))
+    once = Program()
+    alone = once.graph(once.sum(once.elementwise(looked_up(once, 16), name="negate")))
+    tiles = TAKEN * LANES * 4 / (get_hardware("tpu-v5p").memory.bytes_per_second)
+    assert seconds(graph, "negate") > tiles > seconds(alone, "negate")
+
+
+def test_what_updates_of_one_state_make_together_is_launched_once() -> None:
+    program = Program()
+    weight, moment, gradient = (program.argument(512, 512) for _ in range(3))
+    new_moment = program.elementwise(moment, gradient)
+    new_weight = program.elementwise(weight, new_moment, name="subtract")
+    graph = program.graph(new_weight, new_moment)
+    machine = get_hardware("tpu-v5p")
+    assert machine.memory.streamed is not None
+    speed = machine.memory.bytes_per_second * machine.memory.streamed.elementwise
+    launch = machine.compute.kernel_launch_seconds
+    both = seconds(graph, "add") + seconds(graph, "subtract")
+    assert both == pytest.approx(5 * 2**20 / speed + launch)
