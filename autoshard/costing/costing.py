@@ -516,15 +516,22 @@ class Costing:
 
     def _table_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""
-        none = np.zeros(len(candidates))
         if not takes_rows(graph, op):
-            return none
+            return np.zeros(len(candidates))
         value, layouts = op.operands[0], [c.operands[0] for c in candidates]
         if op.op_class is OpClass.SCATTER:
             value, layouts = op.results[0], [_written(c, 0) for c in candidates]
+        return self.row_copy_seconds(graph, value, layouts)
+
+    def is_in_rows(self, graph: Graph, value: int) -> bool:
+        """Whether the last dimension of a value fills the lanes of tiles, however short it is."""
+        return value in self._facts_of(graph).tiles.in_rows
+
+    def row_copy_seconds(self, graph: Graph, value: int, layouts: Sequence[Layout]) -> FloatArray:
+        """float64[num_layouts]: seconds in which pieces are copied into rows or back, if padded."""
         padded = self._facts_of(graph).tiles.row_bytes(value, layouts)
         if padded is None:
-            return none
+            return np.zeros(len(layouts))
         local = np.array([graph.values[value].num_bytes / self._num_pieces(one) for one in layouts])
         return np.where(padded > local, self.copy_seconds(padded + local), 0.0)
 

@@ -92,7 +92,7 @@ class Encoder:
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
     _seconds: dict[Hashable, tuple[Candidate, float, float]] = field(default_factory=dict)
-    _orders: dict[tuple[int, bool], npt.NDArray[np.float64]] = field(default_factory=dict)
+    _orders: dict[tuple[int, bool, bool], npt.NDArray[np.float64]] = field(default_factory=dict)
     _room: DeviceRoom = field(init=False)
     _facts: TableFacts = field(init=False)
     _copies: CopyMemory = field(init=False)
@@ -389,8 +389,8 @@ class Encoder:
     def order_seconds(self, op: Op, value: int) -> npt.NDArray[np.float64] | None:
         """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
 
-        None where the reader takes it in any order of dimensions. Rows and columns are those of the
-        value's table.
+        None where the reader takes it in any order of dimensions. What is read in narrow rows is
+        copied into them. Rows and columns are those of the value's table.
         """
         found = self.graph.values[value]
         is_turned = op.name == "transpose"
@@ -399,7 +399,8 @@ class Encoder:
         if len(found.shape) < 2:
             return None
         table = self._table(value)
-        known = self._orders.get((id(table), is_turned))
+        in_rows = self.costing.is_in_rows(self.graph, value)
+        known = self._orders.get((id(table), is_turned, in_rows))
         if known is None:
             num_bytes = 2.0 * found.num_bytes / self._facts.pieces(table)
             copied = (
@@ -409,7 +410,10 @@ class Encoder:
             )
             copies = 1 if is_turned else COPIES_OF_TURNED
             known = np.where(copied, copies * self.costing.copy_seconds(num_bytes), 0.0)
-            self._orders[id(table), is_turned] = known
+            if in_rows:
+                copied_rows = self.costing.row_copy_seconds(self.graph, value, table.layouts)
+                known = np.maximum(known, np.where(self._facts.moves(table), copied_rows, 0.0))
+            self._orders[id(table), is_turned, in_rows] = known
         return known if known.any() else None
 
     # -- ties -----------------------------------------------------------------------------------

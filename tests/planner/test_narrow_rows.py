@@ -137,6 +137,28 @@ def test_a_look_up_of_narrow_rows_takes_a_copy_of_the_table() -> None:
     assert narrow == pytest.approx(by_bytes + table / speed + 2 * launch)
 
 
+def order_seconds(width: int, hardware: str) -> float:
+    """Of looked-up rows that are gathered, from 2 devices, to be summed."""
+    program = Program()
+    taken = looked_up(program, width)
+    graph = program.graph(program.sum(taken))
+    encoder = encoder_for(graph, "x=2", hardware=hardware)
+    encoder.encode()
+    reader = next(op for op in graph.ops if op.name == "reduce")
+    found = encoder.order_seconds(reader, taken)
+    return 0.0 if found is None else float(found.max())
+
+
+def test_narrow_rows_that_are_moved_are_copied_into_whole_tiles_on_a_tpu_only() -> None:
+    machine = get_hardware("tpu-v5p")
+    assert machine.memory.streamed is not None
+    speed = machine.memory.bytes_per_second * machine.memory.streamed.copies
+    copied = TAKEN * (100 + LANES) * 4 / speed + machine.compute.kernel_launch_seconds
+    assert order_seconds(100, "tpu-v5p") >= copied
+    assert order_seconds(4 * LANES, "tpu-v5p") == 0.0
+    assert order_seconds(100, "h100") == 0.0
+
+
 def test_narrow_rows_that_several_ops_read_are_written() -> None:
     program = Program()
     shared = program.elementwise(looked_up(program, 16), name="negate")
