@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout, MeshParts
 
