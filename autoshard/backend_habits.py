@@ -98,6 +98,7 @@ _FUSING = {
     "gpu": Fusing(
         kept_bits=16,
         from_one=True,
+        least_part=64,
         with_gathers=True,
         with_scatters=True,
         fills_early=True,

@@ -90,7 +90,8 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     run_at = run_late(graph, consumers, fusing.waits_for_products)
     moved_at = after_the_next(graph) if fusing.frees_first else {}
     widened = _widened_for_gathers(graph, stored, consumers, written)
-    last = _last_uses(graph, stored, consumers, run_at, widened)
+    by_parts = _read_by_parts(graph, fusing)
+    last = _last_uses(graph, stored, consumers, run_at, widened, by_parts)
     end = len(graph.ops)
     intervals = []
     owner_last = list(last)
@@ -277,7 +278,10 @@ def _reads_fused(graph: Graph, value: int, reader: Op, fusing: Fusing) -> bool:
 
 
 def _scattered_into(graph: Graph, consumers: list[list[int]]) -> dict[int, int]:
-    """By sum of a scatter into zeros and something else, what that is; nothing else reads it."""
+    """By sum of a scatter into zeros and something else, what that is; nothing else reads it.
+
+    Where several are added one after the other, the first one is made so.
+    """
     found: dict[int, int] = {}
     for op in graph.ops:
         if op.name != "add" or op.kind is not OpKind.COMPUTE or len(op.operands) != 2:
@@ -287,7 +291,7 @@ def _scattered_into(graph: Graph, consumers: list[list[int]]) -> dict[int, int]:
             if not is_into_zeros(graph, maker) or consumers[scattered] != [op.index]:
                 continue
             is_made = graph.ops[graph.values[addend].op].kind is OpKind.COMPUTE
-            if is_made and consumers[addend] == [op.index]:
+            if is_made and consumers[addend] == [op.index] and addend not in found:
                 found[op.results[0]] = addend
     return found
 
@@ -476,12 +480,42 @@ def _root(owner: list[int], value: int) -> int:
     return value
 
 
+def _read_by_parts(graph: Graph, fusing: Fusing) -> Set[tuple[int, int]]:
+    """Joined tensors of which matrix products read the parts: by op index and value.
+
+    They run along none of these, but make as many rows or columns as all parts have.
+    """
+    found: set[tuple[int, int]] = set()
+    products = [op for op in graph.ops if op.op_class is OpClass.MATMUL and op.rule is not None]
+    for op in products if fusing.least_part else []:
+        assert op.rule is not None
+        for value, dims in zip(op.operands, op.rule.operands, strict=True):
+            maker = graph.ops[graph.values[value].op]
+            joined = _joined_dim(graph, maker, fusing.least_part)
+            if joined is not None and op.rule.reduction.isdisjoint(dims[joined]):
+                found.add((op.index, value))
+    return found
+
+
+def _joined_dim(graph: Graph, op: Op, least: int) -> int | None:
+    """Along which dimension an op puts tensors together, all of a multiple of so many elements."""
+    if op.name != "concatenate" or op.kind is not OpKind.COMPUTE:
+        return None
+    whole = graph.values[op.results[0]].shape
+    parts = [graph.values[value].shape for value in op.operands]
+    for dim, size in enumerate(whole):
+        if any(part[dim] != size for part in parts):
+            return dim if all(part[dim] % least == 0 for part in parts) else None
+    return None
+
+
 def _last_uses(
     graph: Graph,
     stored: list[bool],
     consumers: list[list[int]],
     run_at: Mapping[int, int],
     widened: Mapping[int, int],
+    by_parts: Set[tuple[int, int]],
 ) -> list[int]:
     last = [graph.values[v].op + 1 for v in range(len(graph.values))]
     end = len(graph.ops)
@@ -489,7 +523,8 @@ def _last_uses(
         for value in op.results:
             for index in consumers[value]:
                 used = _use_time(graph, value, graph.ops[index], end)
-                last[value] = max(last[value], used, run_at.get(index, 0) + 1)
+                for read in op.operands if (index, value) in by_parts else (value,):
+                    last[read] = max(last[read], used, run_at.get(index, 0) + 1)
     # A fused value keeps its operands alive until its own last reader.
     for op in reversed(graph.ops):
         for result in op.results:

@@ -25,6 +25,8 @@ class Fusing:
             stored ones, or quotients.
         from_one: Whether a matrix product computes operands that are made of one tensor, of no
             wider elements, and constants.
+        least_part: Of tensors that are joined from parts of a multiple of so many elements, a
+            matrix product that does not sum along them reads the parts; 0 for none.
         with_gathers: Whether a gather of fewer elements than there are computes those it takes.
         with_scatters: Whether a scatter computes what it adds, and where.
         fills_early: Whether the zeros that a scatter adds to are written before it is run, those of
@@ -43,6 +45,7 @@ class Fusing:
     with_products: bool = False
     from_wider: bool = True
     from_one: bool = False
+    least_part: int = 0
     with_gathers: bool = False
     with_scatters: bool = False
     fills_early: bool = False

@@ -233,6 +233,53 @@ def test_a_gpu_scatters_into_what_is_added() -> None:
     assert not buffers.is_stored[by_name["scatter"]]
 
 
+def test_of_several_scatters_that_are_added_only_the_first_is_made_into_the_rest() -> None:
+    program = Program()
+    total = program.elementwise(program.argument(64, 512), name="sine")
+    for _ in range(2):
+        zeros, rows, update = program.zeros(64, 512), program.argument(64, 1), program.zeros(64, 1)
+        rule = Rule((64,), (((0,), ()), ((0,), ()), ((0,), ())), (((0,), ()),))
+        operands = (zeros, rows, update)
+        (spread,) = program.compute("scatter", operands, [(64, 512)], rule, OpClass.SCATTER)
+        total = program.elementwise(total, spread, name="add")
+    assert {"scatter 1", "scatter 2"} & stored(program.graph(total), "gpu") == {"scatter 2"}
+
+
+def joined_and_read(parts: tuple[int, int], *, is_summed_along: bool) -> tuple[Graph, int, int]:
+    """Two tensors, both put together and read by a product later; the first, and both."""
+    program = Program()
+    w = program.argument(64, 64)
+    first, second = (program.matmul(w, program.argument(64, size)) for size in parts)
+    size = sum(parts)
+    rule = Rule((64, size), (((0,), (1,)), ((0,), (1,))), (((0,), (1,)),))
+    (both,) = program.compute("concatenate", (first, second), [(64, size)], rule, OpClass.COPY)
+    sums = [program.sum(value) for value in (first, second, both)]
+    if is_summed_along:
+        made = program.matmul(both, program.argument(size, 64))
+    else:
+        made = program.matmul(w, both)
+    return program.graph(*sums, made), first, both
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_summed_along", "backend", "is_by_parts"),
+    [
+        ((64, 128), False, "gpu", True),
+        ((64, 96), False, "gpu", False),
+        ((64, 128), True, "gpu", False),
+        ((64, 128), False, "cpu", False),
+    ],
+)
+def test_a_product_on_a_gpu_reads_the_parts_it_does_not_sum_along(
+    parts: tuple[int, int], backend: str, *, is_summed_along: bool, is_by_parts: bool
+) -> None:
+    graph, first, both = joined_and_read(parts, is_summed_along=is_summed_along)
+    buffers = find_buffers(graph, fusing(get_hardware(MACHINES[backend])))
+    product = max(op.index for op in graph.ops if op.name == "dot_general")
+    assert (buffers.last_use[both] <= product) == is_by_parts
+    assert (buffers.last_use[first] > product) == is_by_parts
+
+
 def narrowed_weights() -> Graph:
     """A product's result in float32, of which a second product reads a bfloat16 function."""
     program = Program()
