@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
 
+from autoshard.graph.dim_orders import Turned, find_turned
 from autoshard.graph.fused_reads import fused_reads
 from autoshard.graph.fusing import AS_ON_CPU, Fusing
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
@@ -86,6 +87,9 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     written = _written_by_products(graph, consumers) if fusing.with_products else {}
     addends = _scattered_into(graph, consumers) if fusing.into_addends else {}
     stored = _stored(graph, consumers, fusing, written, addends)
+    turned = find_turned(graph, stored, consumers) if fusing.turns else None
+    for one in turned.written if turned else ():
+        stored[one] = True
     owner = _owners(graph, stored, consumers, addends)
     run_at = run_late(graph, consumers, fusing.waits_for_products)
     moved_at = after_the_next(graph) if fusing.frees_first else {}
@@ -110,6 +114,8 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         else:
             start = max(owner_first[value.index], moved_at.get(value.op, 0))
             intervals.append((start, max(owner_last[value.index], start + 1)))
+    if turned:
+        _make_again(graph, consumers, turned, intervals)
     with_products = fusing.with_products
     return Buffers(
         is_stored=tuple(stored),
@@ -124,6 +130,29 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         updates=_updates(graph, consumers) if with_products else frozenset(),
         moved_at=moved_at,
     )
+
+
+def _make_again(
+    graph: Graph,
+    consumers: Sequence[Sequence[int]],
+    turned: Turned,
+    intervals: list[tuple[int, int]],
+) -> None:
+    """Hold what several products read, and lies in no order for them, for the last of them alone.
+
+    It is written for each, the last time with what is computed from the same copy.
+    """
+    copies = [(turned.orders[value], *intervals[value]) for value in turned.written]
+    for value in graph.values:
+        start, stop = intervals[value.index]
+        op = graph.ops[value.op]
+        is_computed = op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE
+        readers = [i for i in consumers[value.index] if graph.ops[i].op_class is OpClass.MATMUL]
+        if stop > start and is_computed and len(readers) > 1 and turned.is_turned(value.index):
+            last = readers[-1]
+            order = turned.orders[value.index]
+            stops = [until for same, begun, until in copies if same == order and last < until]
+            intervals[value.index] = (last, max(stop, *stops, last + 1))
 
 
 def _filled_at(graph: Graph, run_at: Mapping[int, int]) -> dict[int, int]:

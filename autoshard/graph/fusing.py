@@ -34,6 +34,8 @@ class Fusing:
         into_addends: Whether a scatter into zeros, to which something is added, is one into that.
         one_hot_scatters: Whether a scatter of one element per row compares positions instead, and
             so is element-wise.
+        turns: Whether dimensions stay in the order that a product made them in, and what meets them
+            in another is written in that.
         waits_for_products: So many products run before one that no other needs, where there are
             more.
         frees_first: Whether of a product that no other needs and the one after it that runs first
@@ -51,6 +53,7 @@ class Fusing:
     fills_early: bool = False
     into_addends: bool = False
     one_hot_scatters: bool = False
+    turns: bool = False
     waits_for_products: int = 0
     frees_first: bool = False
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
-_TURNS = frozenset({"reshape", "transpose"})
+_TURNS = frozenset({"convert", "reshape", "transpose"})
 
 
 def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Mapping[int, int]:

@@ -127,6 +127,7 @@ def test_a_tpu_leaves_the_widening_of_a_product_to_what_reads_it() -> None:
         ("tanh", 32, {"cpu"}),
         ("tanh", 16, {"cpu", "gpu"}),
         ("divide", 32, {"cpu"}),
+        ("divide", 16, {"cpu"}),
         ("negate", 16, set()),
     ],
 )

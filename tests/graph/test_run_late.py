@@ -82,6 +82,17 @@ def test_a_scatter_of_gradients_waits_and_its_zeros_do_not() -> None:
     assert buffers.intervals[table][0] == graph.values[rows].op
 
 
+def test_it_waits_past_the_conversion_of_what_it_makes() -> None:
+    program = Program()
+    dy, x, w = (program.argument(64, 64) for _ in range(3))
+    gradient = program.matmul(dy, x)
+    wide = program.elementwise(gradient, name="convert")
+    for _ in range(4):
+        dy = program.matmul(dy, w)
+    graph = program.graph(dy, program.elementwise(wide, w))
+    assert waits(graph, 6)[graph.values[gradient].op] > graph.values[wide].op
+
+
 def test_what_renames_the_result_of_a_product_that_waits_waits_with_it() -> None:
     program = Program()
     dy, x, w = (program.argument(64, 64) for _ in range(3))
