@@ -18,6 +18,7 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.heap import heap_bytes
 from autoshard.encoding.held_tensors import Holdings
+from autoshard.encoding.roomy_chip import RoomyChip
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.collective import PredictedCollective
@@ -25,7 +26,6 @@ from autoshard.graph.program import Op, Value
 from autoshard.layouts import Parts
 from autoshard.plans.plan import HeldTensor, LiveTensor, MemoryUse, PlannedOp
 from autoshard.reshard import Step, StepKind
-from solvers import evaluate
 
 _NUM_LIVE = 40
 
@@ -58,8 +58,7 @@ def account_for(
         collectives += made
         if own + spent > 0:
             ops.append(_planned_op(encoded, decoded, op, own, spent))
-    with_gaps = lays_out_as_made(encoder.costing.model.hardware.backend)
-    memory = memory_use(encoded, decoded, choices, with_gaps=with_gaps)
+    memory = memory_use(encoder, encoded, decoded, choices)
     return Account(tuple(ops), tuple(collectives), compute, communication, memory)
 
 
@@ -259,37 +258,26 @@ def _written(
 
 
 def memory_use(
-    encoded: Encoded, decoded: Decoded, choices: tuple[int, ...], *, with_gaps: bool = False
+    encoder: Encoder, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]
 ) -> MemoryUse:
     """Bytes held over the program, from the memory terms under the given choices.
 
-    Args:
-        encoded: The problem.
-        decoded: The plan.
-        choices: The plan as the solver says it.
-        with_gaps: Whether temporaries lie where they found a gap, which adds to the peak.
+    Where the backend lays temporaries out as they are made, gaps between them add to the peak.
+    Where all of them have room on the chip, they take no device memory.
     """
-    problem, graph = encoded.problem, encoded.graph
+    graph = encoded.graph
+    chip = RoomyChip.for_plan(encoder.room, encoded, decoded)
+    holdings = Holdings.of(encoded, decoded, choices, chip)
     steps = np.zeros(len(graph.ops) + 2, dtype=np.int64)
-    argument_bytes = 0
-    for term in problem.node_memory:
-        amount = int(term.usage[choices[term.node]])
-        steps[term.start] += amount
-        steps[term.stop] -= amount
-        if encoded.is_argument(term):
-            argument_bytes += amount
-    for copy in problem.edge_memory:
-        edge = problem.edges[copy.edge]
-        amount = int(copy.usage[choices[edge.u], choices[edge.v]])
-        steps[copy.start] += amount
-        steps[copy.stop] -= amount
+    for start, stop, amount in (*holdings.arguments, *holdings.temporaries):
+        steps[start] += amount
+        steps[stop] -= amount
+    argument_bytes = sum(amount for _, _, amount in holdings.arguments)
     held = np.cumsum(steps)
-    evaluation = evaluate(problem, choices)
     peak_op = min(int(np.argmax(held)), len(graph.ops) - 1)
     changes = np.flatnonzero(np.diff(held, prepend=0))
-    holdings = Holdings.of(encoded, decoded, choices)
-    peak = evaluation.peak
-    if with_gaps:
+    peak = int(held.max())
+    if lays_out_as_made(encoder.costing.model.hardware.backend):
         peak = argument_bytes + heap_bytes(holdings.temporaries)
     return MemoryUse(
         argument_bytes=argument_bytes,

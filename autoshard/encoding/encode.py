@@ -107,6 +107,11 @@ class Encoder:
         self._copies = CopyMemory(self._room, self._facts)
 
     @property
+    def room(self) -> DeviceRoom:
+        """How tensors lie in the memory of a device."""
+        return self._room
+
+    @property
     def _backend(self) -> str:
         return self.costing.model.hardware.backend
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.roomy_chip import RoomyChip
 from autoshard.graph.program import OpKind
 from autoshard.plans.plan import HeldTensor
 
@@ -24,6 +25,10 @@ class _Span(NamedTuple):
     start: int
     stop: int
     term: int
+
+    @property
+    def held(self) -> tuple[int, int, int]:
+        return self.start, self.stop, -self.minus_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +48,29 @@ class Holdings:
     spans: tuple[_Span, ...]
 
     @classmethod
-    def of(cls, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> Holdings:
-        return cls(encoded, decoded, choices, tuple(sorted(_spans(encoded, choices))))
+    def of(
+        cls,
+        encoded: Encoded,
+        decoded: Decoded,
+        choices: tuple[int, ...],
+        chip: RoomyChip | None = None,
+    ) -> Holdings:
+        """All that is in device memory: not what lies on a chip that has room for it."""
+        return cls(encoded, decoded, choices, tuple(sorted(_spans(encoded, choices, chip))))
 
     @property
-    def temporaries(self) -> Iterator[tuple[int, int, int]]:
-        """When each tensor but the arguments is made and let go, and its bytes."""
+    def arguments(self) -> list[tuple[int, int, int]]:
+        """When each argument is there and let go, and its bytes."""
+        return [span.held for span in self.spans if self._is_argument(span)]
+
+    @property
+    def temporaries(self) -> list[tuple[int, int, int]]:
+        """When each other tensor is made and let go, and its bytes."""
+        return [span.held for span in self.spans if not self._is_argument(span)]
+
+    def _is_argument(self, span: _Span) -> bool:
         terms = self.encoded.problem.node_memory
-        for span in self.spans:
-            is_node = span.term < len(terms)
-            if not (is_node and self.encoded.is_argument(terms[span.term])):
-                yield span.start, span.stop, -span.minus_bytes
+        return span.term < len(terms) and self.encoded.is_argument(terms[span.term])
 
     def at(self, op: int, most: int) -> tuple[HeldTensor, ...]:
         """The largest tensors held at an op, largest first."""
@@ -137,14 +154,14 @@ def _kind(*, is_argument: bool, is_copy: bool, is_panel: bool) -> str:
     return "argument" if is_argument else "value"
 
 
-def _spans(encoded: Encoded, choices: tuple[int, ...]) -> Iterator[_Span]:
+def _spans(encoded: Encoded, choices: tuple[int, ...], chip: RoomyChip | None) -> Iterator[_Span]:
     problem = encoded.problem
     for number, term in enumerate(problem.node_memory):
         num_bytes = int(term.usage[choices[term.node]])
-        if num_bytes:
+        if num_bytes and not (chip and chip.has_value(term)):
             yield _Span(-num_bytes, term.start, term.stop, number)
     for number, copy in enumerate(problem.edge_memory, start=len(problem.node_memory)):
         edge = problem.edges[copy.edge]
         num_bytes = int(copy.usage[choices[edge.u], choices[edge.v]])
-        if num_bytes:
+        if num_bytes and not (chip and chip.has_copy(copy)):
             yield _Span(-num_bytes, copy.start, copy.stop, number)

@@ -30,6 +30,8 @@ class OnChip:
         products: Before each op, and after the last, products run so far.
         brief: Per value, whether its buffer may be there: it is read again soon until it is read no
             more.
+        kept_out: Per value, whether its buffer is never there: it ends as a result, goes round a
+            loop, or is read by updates.
         moved: Whether copies that collectives and look-ups make are there too.
         updates: Ops that make new states: what they read lies beside those in device memory.
     """
@@ -37,6 +39,7 @@ class OnChip:
     room: int
     products: tuple[float, ...]
     brief: tuple[bool, ...]
+    kept_out: tuple[bool, ...] = ()
     moved: bool = True
     updates: frozenset[int] = frozenset()
 
@@ -62,7 +65,8 @@ class OnChip:
             is_made_there = any_maker or _is_apart(maker, buffers)
             if maker.kind is OpKind.COMPUTE and times is not None and is_made_there:
                 brief[value.index] = _is_brief(products, maker, {maker.index, *times})
-        return cls(room, products, tuple(brief), any_maker, buffers.updates)
+        kept_out = tuple(times is None for times in reads)
+        return cls(room, products, tuple(brief), kept_out, any_maker, buffers.updates)
 
     def is_brief(self, reader: Op, times: Iterable[int]) -> bool:
         """Whether a copy made for an op, and read at these times, is never unread for long."""

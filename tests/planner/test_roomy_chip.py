@@ -1,0 +1,66 @@
+"""Temporaries of a v5e where its memory on the chip has room for all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.backend_habits import on_chip_bytes
+from autoshard.encoding.encode import Wishes
+from autoshard.encoding.on_chip import MOST_PRODUCTS
+from autoshard.encoding.roomy_chip import SHARE
+from autoshard.planning.planner import Solution
+from cost_models import get_hardware
+from tests.planner.graphs import Program, parts_of, plan
+
+ROOM = on_chip_bytes(get_hardware("tpu-v5e"))
+F32_BYTES = 4
+
+
+def with_one_that_waits(
+    side: int, hardware: str = "tpu-v5e", *, is_result: bool = False
+) -> Solution:
+    """A product that is read again after more products than what stays on the chip waits for."""
+    program = Program()
+    x, w = program.argument(side, side), program.argument(side, side)
+    first = made = program.matmul(x, w)
+    for _ in range(MOST_PRODUCTS + 2):
+        made = program.matmul(made, w)
+    last = program.elementwise(made, first)
+    graph = program.graph(last if is_result else program.sum(last))
+    parts = parts_of("x=4")
+    whole, end = parts.to_sharding(((), ())), parts.to_sharding(((),))
+    values = {v.index: whole for v in graph.values if v.shape == (side, side)}
+    results = [whole if is_result else end]
+    wishes = Wishes(arguments=[whole] * 2, results=results, values=values)
+    return plan(graph, "x=4", wishes, None, hardware)
+
+
+def beside_arguments(solution: Solution) -> int:
+    memory = solution.account.memory
+    return memory.peak_bytes - memory.argument_bytes
+
+
+def side_of(share: float) -> int:
+    """Of squares three of which take so much of the chip: one waits, one is read, one is made."""
+    return int((share * ROOM / F32_BYTES / 3) ** 0.5) // 128 * 128
+
+
+def test_with_room_for_all_none_is_moved_out_to_wait() -> None:
+    side = side_of(0.9 * SHARE)
+    solution = with_one_that_waits(side)
+    assert beside_arguments(solution) < side * side * F32_BYTES / 2
+    assert not [t for t in solution.account.memory.held if t.name == "dot_general"]
+
+
+@pytest.mark.parametrize(
+    ("share", "hardware"), [(1.2 * SHARE, "tpu-v5e"), (0.9 * SHARE, "tpu-v5p")]
+)
+def test_without_it_waits_in_device_memory_as_on_other_chips(share: float, hardware: str) -> None:
+    side = side_of(share)
+    assert beside_arguments(with_one_that_waits(side, hardware)) >= side * side * F32_BYTES
+
+
+def test_results_are_in_device_memory_however_much_room_there_is() -> None:
+    side = side_of(0.9 * SHARE)
+    solution = with_one_that_waits(side, is_result=True)
+    assert beside_arguments(solution) >= side * side * F32_BYTES
