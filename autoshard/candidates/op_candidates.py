@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from autoshard.backend_habits import keeps_whole
 from autoshard.candidates.candidate import Candidate, CandidateMaker
+from autoshard.candidates.cut_look_ups import without_moved_look_ups
 from autoshard.candidates.manual_borders import border_candidates
 from autoshard.candidates.rounds import ONLY_ROUND, Round, RoundFilter, extends
 from autoshard.errors import ConstraintError
-from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.rule import identity_rule
 from autoshard.layouts import MeshParts
 from autoshard.sharding import Sharding, format_sharding
@@ -95,9 +96,21 @@ class OpCandidates:
             base = self._admitted(op, base, self.pins[op.index])
         base = self._filter.leaving(op, base)
         base = self._reading_as_asked(op, base)
+        base = self._as_compiled(op, base)
         if len(op.results) > 1 and self._grouped.intersection(op.results):
             base = self._alike_results(op, base)
         return base
+
+    def _as_compiled(self, op: Op, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Those that the partitioner follows; equal ops share them."""
+        if op.op_class is not OpClass.GATHER:
+            return base
+        key = ("as compiled", id(base))
+        known = self._admitted_by_pin.get(key)
+        if known is None:
+            found = without_moved_look_ups(self.parts, op, base)
+            known = self._admitted_by_pin[key] = (base, found)
+        return known[1]
 
     def _admitted(
         self, op: Op, base: tuple[Candidate, ...], pins: Mapping[int, Pin]

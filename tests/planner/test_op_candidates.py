@@ -6,7 +6,7 @@ import pytest
 
 from autoshard.candidates.op_candidates import OpCandidates
 from autoshard.graph.program import Graph, OpClass, OpKind
-from autoshard.graph.rule import identity_rule
+from autoshard.graph.rule import Rule, identity_rule
 from autoshard.layouts import Layout
 from autoshard.sharding import parse_sharding
 from autoshard.wishes.wishes import Wishes
@@ -31,6 +31,28 @@ def test_an_op_that_a_backend_keeps_whole_is_offered_no_cut_there() -> None:
     on_cpu, elsewhere = (offers(graph, backend=backend).of(graph.ops[1]) for backend in ("cpu", ""))
     assert [c.cut for c in on_cpu] == [1]
     assert max(c.cut for c in elsewhere) == 8
+
+
+def look_up() -> Graph:
+    """Rows of a table by index."""
+    program = Program()
+    table, indices = program.argument(64, 8), program.argument(16, 1)
+    rule = Rule((64, 16, 8, 1), (((0,), (2,)), ((1,), (3,))), (((1,), (2,)),), frozenset({0}))
+    return program.graph(
+        *program.compute("gather", (table, indices), [(16, 8)], rule, OpClass.GATHER)
+    )
+
+
+@pytest.mark.parametrize(("mesh", "missing"), [("x=2,y=2,z=2", {(1, 2), (2, 1)}), (MESH, set())])
+def test_no_look_up_is_offered_that_leaves_the_first_axis_over_and_is_compiled_with_moves(
+    mesh: str, missing: set[tuple[int, int]]
+) -> None:
+    graph = look_up()
+    found = OpCandidates(graph, parts_of(mesh), free_wishes(graph), "tpu", 400).of(graph.ops[2])
+    cut = {(c.operands[0][0], c.operands[1][0]) for c in found if not c.operands[0][1]}
+    axes = range(len(mesh.split(",")))
+    both = {(a, b) for a in axes for b in axes if a != b}
+    assert {(a, b) for a, b in both if ((a,), (b,)) not in cut} == missing
 
 
 def test_constants_and_scalars_have_nothing_to_choose() -> None:
