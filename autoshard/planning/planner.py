@@ -31,7 +31,7 @@ from autoshard.wishes.mesh_parts import parts_for
 from autoshard.wishes.other_meshes import carried_on_other_meshes
 from autoshard.wishes.pinned import Pin
 from cost_models import Hardware
-from solvers import FORBIDDEN, Problem, Progress, Result, Status, solve
+from solvers import FORBIDDEN, Problem, Progress, Result, Status, evaluate, solve
 
 _LEAST_SHARE = 0.25  # of its even share of the time, for a round where others took too long
 _MOST_LOWERINGS = 3  # of the memory limit, each with a solve in that share of its time
@@ -260,28 +260,53 @@ def _with_room_for_gaps(
     """A plan that fits with the gaps between temporaries, if one is found in a few solves.
 
     The solver counts what is alive at one time: it is asked for a plan with as much less of that
-    as one with its gaps takes too much.
+    as one with its gaps takes too much, then for one with the least there is. If none of these
+    fits, the leanest one may.
     """
-    problem, found = solution.encoded.problem, solution
+    problem, found, hint, floor = solution.encoded.problem, solution, solution.choices, 0
     limit = problem.memory_limit
+    if limit is None or not solution.is_feasible:
+        return solution
     short = replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
+    leanest: Solution | None = None
     for _ in range(_MOST_LOWERINGS):
-        if limit is None or not found.is_feasible:
-            break
         over = found.account.memory.peak_bytes - limit
-        alive = found.result.peak
-        if over <= 0 or alive is None:
+        alive = found.result.peak or 0
+        lowered = max(alive - over, floor)
+        if over <= 0 or lowered >= alive:
             break
         with clock.time("solve"):
-            tighter = replace(problem, memory_limit=max(alive - over, 0))
-            result = _solved(tighter, short, found.choices, progress)
+            result = _solved(replace(problem, memory_limit=lowered), short, hint, progress)
         if result.choices is None:
-            break
+            if result.least_peak is None or result.least_peak <= lowered:
+                break
+            floor, hint = result.least_peak, result.least_peak_choices or hint
+            with clock.time("account"):
+                leanest = _solution(found.encoder, found.encoded, _as_leanest(solution, result))
+            continue
         with clock.time("account"):
             again = _solution(found.encoder, found.encoded, result)
-        if again.account.memory.peak_bytes < found.account.memory.peak_bytes:
-            found = again
-    return found
+        if again.account.memory.peak_bytes >= found.account.memory.peak_bytes:
+            break
+        found, hint = again, again.choices
+    peak = found.account.memory.peak_bytes
+    is_leaner = leanest is not None and leanest.account.memory.peak_bytes < peak
+    return leanest if leanest is not None and is_leaner and peak > limit else found
+
+
+def _as_leanest(solution: Solution, result: Result) -> Result:
+    """The leanest choices of a problem with a lower limit that nothing met, as an answer."""
+    assert result.least_peak_choices is not None
+    found = evaluate(solution.encoded.problem, result.least_peak_choices)
+    return replace(
+        result,
+        status=Status.FEASIBLE,
+        choices=result.least_peak_choices,
+        cost=found.cost,
+        peak=found.peak,
+        peak_time=found.peak_time,
+        lower_bound=solution.result.lower_bound,
+    )
 
 
 def _as_decided(encoded: Encoded, decided: Mapping[int, Candidate]) -> list[int]:

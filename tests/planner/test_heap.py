@@ -91,3 +91,13 @@ def test_a_plan_fits_its_budget_with_the_gaps() -> None:
     tight = plan(graph, "x=4", None, peak - 1, "tpu-v5p")
     assert tight.is_feasible
     assert tight.account.memory.peak_bytes < peak
+
+
+def test_a_plan_fits_a_budget_little_above_the_least_with_the_gaps() -> None:
+    graph = with_a_gap()
+    leanest = plan(graph, "x=4", None, 1, "tpu-v5p")
+    assert not leanest.is_feasible
+    budget = int(1.02 * leanest.account.memory.peak_bytes)
+    tight = plan(graph, "x=4", None, budget, "tpu-v5p")
+    assert tight.is_feasible
+    assert tight.account.memory.peak_bytes <= budget
