@@ -13,10 +13,20 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import copies_for_loops
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.padded_rows import padded_row_bytes
-from autoshard.graph.program import Op, OpClass, OpKind, Value
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from solvers import NodeMemory
 
 IntArray = npt.NDArray[np.int64]
+
+
+def reversed_kernels(graph: Graph, backend: str) -> frozenset[int]:
+    """Ops that reverse a kernel, where that is copied as soon as the kernel is there.
+
+    What is gathered for them is let go after the convolution of the forward pass.
+    """
+    if not copies_convolution_gradients(backend):
+        return frozenset()
+    return frozenset(op.index for op in graph.ops if op.name == "reverse")
 
 
 @dataclass(frozen=True, slots=True)

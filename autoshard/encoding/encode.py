@@ -26,7 +26,7 @@ from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
 from autoshard.costing.read_bits import ReadBits
-from autoshard.encoding.choice_memory import ChoiceMemory
+from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Encoded, TableKey
@@ -138,7 +138,14 @@ class Encoder:
         hidden = self._hidden(own_costs)
         updates = updating_reads(self.graph, self.wishes.alike)
         reads = tuple(
-            shared_reads(self.graph, self.buffers, self._candidates, self._read_bits, updates)
+            shared_reads(
+                self.graph,
+                self.buffers,
+                self._candidates,
+                self._read_bits,
+                updates,
+                reversed_kernels(self.graph, self._backend),
+            )
         )
         edges, copies = self._edges(nodes, node_by_op, reads, hidden)
         edges += self._ties(node_by_op, offers.pins)

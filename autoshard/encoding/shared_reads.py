@@ -49,6 +49,7 @@ def shared_reads(
     candidates: Mapping[int, Sequence[Candidate]],
     read_bits: ReadBits,
     updates: Collection[tuple[int, int]] = (),
+    read_early: Collection[int] = (),
 ) -> Iterator[SharedRead]:
     """Find the values that two or more ops of one body read equally often and equally wide.
 
@@ -58,6 +59,7 @@ def shared_reads(
         candidates: Of every op with a choice, by op index.
         read_bits: How wide they read.
         updates: Reads that take the value as it lies: `(op index, value)`.
+        read_early: Ops that read what is moved for them as soon as it is there.
 
     Returns:
         In the order of first readers.
@@ -79,7 +81,8 @@ def shared_reads(
         if len(indices) < 2:
             continue
         layouts = _layouts(graph, candidates, value, reads)
-        stop = max(read_stop(graph, buffers, graph.ops[index]) for index in indices)
+        later = [index for index in indices if index not in read_early] or indices
+        stop = max(read_stop(graph, buffers, graph.ops[index]) for index in later)
         at_once = buffers.updates.issuperset(indices)
         start = stop - 1 if at_once else min(map(buffers.time_of, indices))
         yield SharedRead(value, tuple(reads), repeat, bits, layouts, start, stop)

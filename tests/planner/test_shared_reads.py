@@ -15,7 +15,8 @@ from autoshard.encoding.encode import PICOSECONDS, Encoder
 from autoshard.encoding.encoded import Encoded, decode
 from autoshard.encoding.shared_reads import SharedRead, shared_reads
 from autoshard.graph.buffers import find_buffers
-from autoshard.graph.program import Graph
+from autoshard.graph.program import Graph, OpClass
+from autoshard.graph.rule import identity_rule
 from autoshard.sharding import parse_sharding
 from solvers import FORBIDDEN, evaluate, solve
 from tests.planner.graphs import Program, encoder_for, plan, wishes_for
@@ -175,6 +176,22 @@ def test_the_copy_lives_from_the_first_reader_to_the_last() -> None:
         for choice, layout in enumerate(read.layouts):
             if layout == candidate.results[0]:
                 assert copy.usage[made, choice] == 0
+
+
+@pytest.mark.parametrize(("name", "is_held_for_it"), [("reverse", False), ("transpose", True)])
+@pytest.mark.parametrize(("hardware", "is_copied_early"), [("cpu-host", True), ("h100", False)])
+def test_a_kernel_is_let_go_before_its_reversed_copy_is_read(
+    name: str, hardware: str, *, is_held_for_it: bool, is_copied_early: bool
+) -> None:
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    made = program.matmul(x, w)
+    turned = program.compute(name, (w,), [(64, 64)], identity_rule((64, 64)), OpClass.COPY)[0]
+    graph = program.graph(program.matmul(made, turned))
+    encoded = encoder_for(graph, "x=4", hardware=hardware).encode()
+    (read,) = (read for read in encoded.reads if read.value == w)
+    is_held = read.stop > graph.values[turned].op
+    assert is_held == (is_held_for_it or not is_copied_early)
 
 
 def test_found_reads_are_in_the_order_of_their_first_readers() -> None:
