@@ -438,7 +438,7 @@ class Costing:
         if op.declared is not None:
             return self._declared_seconds(graph, op, op.declared, arrays, dtype)
         seconds = np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op_class.value))
-        if op.index in buffers.updates and self._is_in_kernel_of_reader(graph, op):
+        if self._is_in_other_kernel(graph, buffers, op):
             seconds = np.maximum(seconds - self.model.hardware.compute.kernel_launch_seconds, 0.0)
         return seconds + self._table_seconds(graph, op, candidates)
 
@@ -509,10 +509,16 @@ class Costing:
         shared = bool(op.results) and self._is_shared_in_rows(graph, op)
         return (shared, *(tiles.kind(value) for value in (*op.operands, *op.results)))
 
-    def _is_in_kernel_of_reader(self, graph: Graph, op: Op) -> bool:
-        """Whether an update of a state is made with another one that needs it."""
-        readers = (graph.ops[i] for value in op.results for i in graph.consumers[value])
-        return any(reader.kind is OpKind.COMPUTE for reader in readers)
+    def _is_in_other_kernel(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
+        """Whether an op is launched with another: an update of a state with one that needs it.
+
+        Or a sum over what a product writes, which has nothing to read.
+        """
+        if op.index in buffers.updates:
+            readers = (graph.ops[i] for value in op.results for i in graph.consumers[value])
+            return any(reader.kind is OpKind.COMPUTE for reader in readers)
+        is_sum = op.op_class is OpClass.REDUCE and bool(graph.values[op.results[0]].shape)
+        return is_sum and not any(buffers.reads[op.index])
 
     def _table_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""

@@ -181,3 +181,11 @@ def test_what_updates_of_one_state_make_together_is_launched_once() -> None:
     launch = machine.compute.kernel_launch_seconds
     both = seconds(graph, "add") + seconds(graph, "subtract")
     assert both == pytest.approx(5 * 2**20 / speed + launch)
+
+
+def test_a_sum_over_what_a_product_writes_is_not_launched_by_itself() -> None:
+    program = Program()
+    made = program.matmul(program.argument(512, 512), program.argument(512, 512))
+    graph = program.graph(made, program.sum(made))
+    launch = get_hardware("tpu-v5p").compute.kernel_launch_seconds
+    assert seconds(graph, "reduce") < launch < seconds(graph, "dot_general")
