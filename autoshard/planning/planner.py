@@ -261,7 +261,7 @@ def _with_room_for_gaps(
 
     The solver counts what is alive at one time: it is asked for a plan with as much less of that
     as one with its gaps takes too much, then for one with the least there is. If none of these
-    fits, the leanest one may.
+    fits, the budget is too small: the one that needs least tells by how much.
     """
     problem, found, hint, floor = solution.encoded.problem, solution, solution.choices, 0
     limit = problem.memory_limit
@@ -289,9 +289,25 @@ def _with_room_for_gaps(
         if again.account.memory.peak_bytes >= found.account.memory.peak_bytes:
             break
         found, hint = again, again.choices
-    peak = found.account.memory.peak_bytes
-    is_leaner = leanest is not None and leanest.account.memory.peak_bytes < peak
-    return leanest if leanest is not None and is_leaner and peak > limit else found
+    tried = [found] if leanest is None else [found, leanest]
+    fitting = [one for one in tried if one.account.memory.peak_bytes <= limit]
+    if fitting:
+        return fitting[0]
+    return _as_too_large(min(tried, key=lambda one: one.account.memory.peak_bytes))
+
+
+def _as_too_large(solution: Solution) -> Solution:
+    """A plan that does not fit with its gaps, as the least that was found for a budget."""
+    result = replace(
+        solution.result,
+        status=Status.NO_SOLUTION,
+        choices=None,
+        cost=None,
+        peak=None,
+        least_peak_choices=solution.choices,
+        least_peak=solution.account.memory.peak_bytes,
+    )
+    return replace(solution, result=result)
 
 
 def _as_leanest(solution: Solution, result: Result) -> Result:

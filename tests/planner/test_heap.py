@@ -101,3 +101,18 @@ def test_a_plan_fits_a_budget_little_above_the_least_with_the_gaps() -> None:
     tight = plan(graph, "x=4", None, budget, "tpu-v5p")
     assert tight.is_feasible
     assert tight.account.memory.peak_bytes <= budget
+
+
+def test_a_budget_that_none_meets_with_its_gaps_says_what_was_found() -> None:
+    graph = with_a_gap()
+    roomy = plan(graph, "x=4", None, None, "tpu-v5p")
+    least = plan(graph, "x=4", None, 1, "tpu-v5p")
+    assert not least.is_feasible
+    alive = evaluate(least.encoded.problem, least.choices).peak
+    needed = least.account.memory.peak_bytes
+    assert alive <= needed <= roomy.account.memory.peak_bytes
+    for budget in (needed - 1, needed):
+        found = plan(graph, "x=4", None, budget, "tpu-v5p")
+        assert found.is_feasible == (found.account.memory.peak_bytes <= budget)
+        if not found.is_feasible:
+            assert (found.result.least_peak or 0) > budget
