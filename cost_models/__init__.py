@@ -40,7 +40,13 @@ from cost_models.hardware_file import (
 from cost_models.links import AxisLink, DimPart, GroupDim, LinkDim, group_dims
 from cost_models.measured import Measured
 from cost_models.model import AlphaBetaModel, AxisPart, CostModel
-from cost_models.roofline import OP_CLASSES, dtype_family, matmul_tile_efficiency, op_seconds
+from cost_models.roofline import (
+    OP_CLASSES,
+    dtype_family,
+    matmul_tile_efficiency,
+    memory_efficiency,
+    op_seconds,
+)
 from cost_models.slices import with_slices
 from cost_models.topology import MeshLayout, layout_mesh, place_mesh
 
@@ -82,6 +88,7 @@ __all__ = [
     "layout_mesh",
     "load_hardware",
     "matmul_tile_efficiency",
+    "memory_efficiency",
     "op_seconds",
     "parse_hardware",
     "permute_cost",

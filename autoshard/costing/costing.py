@@ -17,6 +17,7 @@ from autoshard.backend_habits import (
     loops_over_scattered_sums,
     most_gathered_by_sum,
     multiplied_bits,
+    on_chip_bytes,
     rearranges_exchanges,
     row_lanes,
     widened_bits,
@@ -28,6 +29,7 @@ from autoshard.costing.halos import Halo, halos_of
 from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.narrow_rows import RowTiles
+from autoshard.costing.read_on_chip import brought_before
 from autoshard.costing.shared_calls import shared_calls
 from autoshard.costing.sums import Sum, made_order, sums_of
 from autoshard.costing.transfers import Transfer, transfers_of
@@ -39,7 +41,13 @@ from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.reshard import StepKind
 from autoshard.sharding import AxisRef, axes_crossed, spanned_axes
-from cost_models import AlphaBetaModel, AxisPart, Hardware, matmul_tile_efficiency
+from cost_models import (
+    AlphaBetaModel,
+    AxisPart,
+    Hardware,
+    matmul_tile_efficiency,
+    memory_efficiency,
+)
 
 if TYPE_CHECKING:
     from cost_models import CostModel
@@ -470,11 +478,14 @@ class Costing:
     ) -> FloatArray:
         """float64[num_candidates]: bytes that a device reads, of narrow rows whole tiles.
 
-        A reduction works through all tiles of what it reduces, computed with it or not.
+        A reduction works through all tiles of what it reduces, computed with it or not. What was
+        brought onto the chip before counts as far as it takes time to bring it.
         """
         arrays = self._arrays(candidates)
         num_bytes = np.zeros(len(arrays.cut))
         reads = self._read_bytes(graph, buffers, op)
+        brought, machine = brought_before(graph, buffers, op), self.model.hardware
+        brought_share = memory_efficiency(machine, op.op_class.value)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
             local = read / pieces
@@ -482,6 +493,9 @@ class Costing:
             if read and is_whole and op.name not in ("slice", "dynamic_slice"):
                 layouts = [c.operands[position] for c in candidates]
                 local = self._in_tiles(graph, op, value, layouts, local, pieces)
+            if read and brought[position]:
+                whole = graph.values[value].num_bytes / pieces
+                local = np.where(whole <= on_chip_bytes(machine), brought_share * local, local)
             num_bytes += local
         return num_bytes
 

@@ -26,6 +26,7 @@ from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
 from autoshard.costing.read_bits import ReadBits
+from autoshard.costing.read_on_chip import brought_before
 from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.device_room import DeviceRoom
@@ -529,6 +530,7 @@ class Encoder:
             self.costing.border_bytes(self.graph, op),
             self.costing.sums_in_call(self.graph, op),
             self.costing.rows_of(self.graph, op),
+            brought_before(self.graph, self.buffers, op),
             op.index in self.buffers.updates,
             tuple(self.buffers.is_stored[v] for v in op.results),
             tuple(self.buffers.owner[v] == v for v in op.results),
