@@ -9,7 +9,7 @@ import numpy as np
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.buffers import read_stop
-from autoshard.graph.program import Op, OpKind
+from autoshard.graph.program import Op, OpClass, OpKind
 from autoshard.layouts import Layout
 from solvers import EdgeMemory, NodeMemory
 
@@ -36,8 +36,14 @@ class RoomyChip:
 
     @classmethod
     def for_plan(cls, room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> RoomyChip | None:
-        """None where the chip has no room for all temporaries of a plan."""
+        """None where the chip has no room for all temporaries of a plan.
+
+        Nor where there are convolutions: with padded channels (a U-Net, 158 MB in device memory of
+        50 that are held at once), they take more room than can be told.
+        """
         on_chip = room.on_chip
+        if any(op.op_class is OpClass.CONVOLUTION for op in room.graph.ops):
+            return None
         if not on_chip.moved or _most_at_once(room, encoded, decoded) > SHARE * on_chip.room:
             return None
         return cls(room, encoded)
