@@ -282,7 +282,9 @@ class Costing:
     def summed_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
         """Bytes of the sums that a device makes for a product in steps, 32 bits wide at least."""
         made = graph.values[op.results[0]]
-        elements = prod(made.shape) // self._num_pieces(candidate.partial or candidate.results[0])
+        elements = prod(made.shape) // self.parts.num_pieces(
+            candidate.partial or candidate.results[0]
+        )
         return elements * max(32, made.bits) // 8
 
     def step_sums_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
@@ -314,7 +316,7 @@ class Costing:
                 held += (1 if is_home and not streamed.rings else 2) * elements * wide // 8
             if wide > value.bits:
                 whole = prod(value.shape) * wide // 8
-                held += whole // self._num_pieces(candidate.operands[position])
+                held += whole // self.parts.num_pieces(candidate.operands[position])
         return held
 
     def _sums_held(self, graph: Graph, op: Op, candidate: Candidate) -> int:
@@ -365,7 +367,7 @@ class Costing:
             (op.results, candidate.results) if is_gather else (op.operands, candidate.operands)
         )
         return sum(
-            graph.values[value].num_bytes // self._num_pieces(layout)
+            graph.values[value].num_bytes // self.parts.num_pieces(layout)
             for value, layout in zip(values, layouts, strict=True)
         )
 
@@ -552,7 +554,9 @@ class Costing:
         padded = self._facts_of(graph).tiles.row_bytes(value, layouts)
         if padded is None:
             return np.zeros(len(layouts))
-        local = np.array([graph.values[value].num_bytes / self._num_pieces(one) for one in layouts])
+        local = np.array(
+            [graph.values[value].num_bytes / self.parts.num_pieces(one) for one in layouts]
+        )
         return np.where(padded > local, self.copy_seconds(padded + local), 0.0)
 
     def _read_bytes(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[float, ...]:
@@ -724,9 +728,6 @@ class Costing:
             return np.asarray(self.model.reduce_scatter_seconds(num_bytes, axes))
         alone = np.asarray(self.model.all_reduce_seconds(num_bytes, axes))
         return alone - (1 - 1 / joined) * self.model.all_reduce_seconds(0.0, axes)
-
-    def _num_pieces(self, layout: Layout) -> int:
-        return self.parts.num_pieces(layout)
 
     def _arrays(self, candidates: tuple[Candidate, ...]) -> _CandidateArrays:
         found = self._shards.get(id(candidates))

@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.costing.local_products import product_factors
+from autoshard.costing.sums import SUBLANES
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, MeshParts
 
 FloatArray = npt.NDArray[np.float64]
-
-SUBLANES = 8
-"""Rows of a tile."""
 
 _IN_ROWS = frozenset({OpClass.GATHER, OpClass.SORT})
 _AS_THEY_ARE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
@@ -122,18 +120,17 @@ class RowTiles:
             layouts: How it may be cut.
         """
         dims = self.kind(value)
-        if dims is None:
-            return None
-        found = self.graph.values[value]
-        return np.array([self._padded(found.shape, found.bits, dims, one) for one in layouts])
+        return None if dims is None else self._bytes(value, dims, layouts)
 
     def row_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
         """The same, if its last dimension filled the lanes; None where nothing is padded."""
         if self.lanes == 1:
             return None
+        return self._bytes(value, (len(self.graph.values[value].shape) - 1,), layouts)
+
+    def _bytes(self, value: int, dims: tuple[int, ...], layouts: Sequence[Layout]) -> FloatArray:
         found = self.graph.values[value]
-        last = (len(found.shape) - 1,)
-        return np.array([self._padded(found.shape, found.bits, last, one) for one in layouts])
+        return np.array([self._padded(found.shape, found.bits, dims, one) for one in layouts])
 
     def _padded(
         self, shape: tuple[int, ...], bits: int, dims: tuple[int, ...], layout: Layout
@@ -141,8 +138,7 @@ class RowTiles:
         key = (shape, bits, dims, layout)
         known = self._known.get(key)
         if known is None:
-            num_shards = self.parts.num_shards
-            local = [-(-size // num_shards(cut)) for size, cut in zip(shape, layout, strict=True)]
+            local = self.parts.local_shape(layout, shape)
             known = self._known[key] = _tiles(local, dims, self.lanes) * bits / 8
         return known
 

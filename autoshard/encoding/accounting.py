@@ -269,16 +269,17 @@ def memory_use(
     chip = RoomyChip.for_plan(encoder.room, encoded, decoded)
     holdings = Holdings.of(encoded, decoded, choices, chip)
     steps = np.zeros(len(graph.ops) + 2, dtype=np.int64)
-    for start, stop, amount in (*holdings.arguments, *holdings.temporaries):
+    arguments, temporaries = holdings.arguments, holdings.temporaries
+    for start, stop, amount in (*arguments, *temporaries):
         steps[start] += amount
         steps[stop] -= amount
-    argument_bytes = sum(amount for _, _, amount in holdings.arguments)
+    argument_bytes = sum(amount for _, _, amount in arguments)
     held = np.cumsum(steps)
     peak_op = min(int(np.argmax(held)), len(graph.ops) - 1)
     changes = np.flatnonzero(np.diff(held, prepend=0))
     peak = int(held.max())
     if lays_out_as_made(encoder.costing.model.hardware.backend):
-        peak = argument_bytes + heap_bytes(holdings.temporaries)
+        peak = argument_bytes + heap_bytes(temporaries)
     return MemoryUse(
         argument_bytes=argument_bytes,
         peak_bytes=peak,

@@ -125,8 +125,7 @@ class CopyMemory:
         if filled is None or room.buffers.is_stored[value.index]:
             return
         held = [
-            room.temporary(value)
-            // room.costing.parts.num_shards(p for dim in c.partial or c.results[0] for p in dim)
+            room.temporary(value) // room.costing.parts.num_pieces(c.partial or c.results[0])
             for c in candidates
         ]
         is_added = JoinedSums.are_whole(additions, candidates).T

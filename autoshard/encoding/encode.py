@@ -72,6 +72,9 @@ class Encoder:
         max_candidates: Most ways to cut that one op is offered.
         round: What holds in this round of planning.
         streamable: Paths of the `dot_general` equations that may run in steps.
+
+    Attributes:
+        room: How tensors lie in the memory of a device.
     """
 
     graph: Graph
@@ -94,23 +97,18 @@ class Encoder:
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
     _seconds: dict[Hashable, tuple[Candidate, float, float]] = field(default_factory=dict)
     _orders: dict[tuple[int, bool, bool], npt.NDArray[np.float64]] = field(default_factory=dict)
-    _room: DeviceRoom = field(init=False)
+    room: DeviceRoom = field(init=False)
     _facts: TableFacts = field(init=False)
     _copies: CopyMemory = field(init=False)
 
     def __post_init__(self) -> None:
         self._resharder = Resharder(self.costing.parts, self.costing)
         self._read_bits = ReadBits.of(self.graph, self._backend)
-        self._room = DeviceRoom.of(
+        self.room = DeviceRoom.of(
             self.graph, self.buffers, self.costing, self.wishes, self.memory_limit
         )
         self._facts = TableFacts(self.costing.parts)
-        self._copies = CopyMemory(self._room, self._facts)
-
-    @property
-    def room(self) -> DeviceRoom:
-        """How tensors lie in the memory of a device."""
-        return self._room
+        self._copies = CopyMemory(self.room, self._facts)
 
     @property
     def _backend(self) -> str:
@@ -154,7 +152,7 @@ class Encoder:
         edges += self._sums_apart(joined, node_by_op)
         exposed = (self._exposed(op, own_costs[op.index], hidden) for op in nodes)
         free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
-        memory = ChoiceMemory(self._room, self.wishes.alike, self._candidates, node_by_op)
+        memory = ChoiceMemory(self.room, self.wishes.alike, self._candidates, node_by_op)
         problem = Problem(
             node_costs=(*exposed, *free),
             edges=tuple(edges),
@@ -302,7 +300,7 @@ class Encoder:
             costs = self._with_order(costs, self.graph.ops[first], place, rows, columns)
             edges.append(Edge(maker, node, costs))
             times = {index for index, _ in read.reads} | {read.stop - 1}
-            is_brief = self._room.on_chip.is_brief(self.graph.ops[read.start], times)
+            is_brief = self.room.on_chip.is_brief(self.graph.ops[read.start], times)
             usage = self._copies.of_move(
                 table, rows, columns, read.value, read.bits, is_brief=is_brief
             )

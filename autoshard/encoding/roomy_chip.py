@@ -9,7 +9,7 @@ import numpy as np
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.buffers import read_stop
-from autoshard.graph.program import Op, OpClass, OpKind
+from autoshard.graph.program import OpClass, OpKind
 from autoshard.layouts import Layout
 from solvers import EdgeMemory, NodeMemory
 
@@ -68,7 +68,7 @@ def _most_at_once(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> int:
     change = np.zeros(len(graph.ops) + 2, dtype=np.int64)
 
     def hold(start: int, stop: int, num_bytes: int, layout: Layout) -> None:
-        local = num_bytes // parts.num_shards(part for dim in layout for part in dim)
+        local = num_bytes // parts.num_pieces(layout)
         change[start] += local
         change[stop] -= local
 
@@ -95,10 +95,7 @@ def _moved(
             layout = decoded.candidates[op.index].operands[position]
             if layout != decoded.layouts[value]:
                 key = (value, layout, encoded.read_bits.to(op, position))
-                start, stop = found.get(key, _span(room, op))
-                found[key] = min(start, _span(room, op)[0]), max(stop, _span(room, op)[1])
+                own_stop = read_stop(room.graph, room.buffers, op)
+                start, stop = found.get(key, (op.index, own_stop))
+                found[key] = min(start, op.index), max(stop, own_stop)
     return found
-
-
-def _span(room: DeviceRoom, op: Op) -> tuple[int, int]:
-    return op.index, read_stop(room.graph, room.buffers, op)
