@@ -448,7 +448,7 @@ class Costing:
         if op.declared is not None:
             return self._declared_seconds(graph, op, op.declared, arrays, dtype)
         seconds = np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op_class.value))
-        if self._is_in_other_kernel(graph, buffers, op):
+        if self.is_in_other_kernel(graph, buffers, op):
             seconds = np.maximum(seconds - self.model.hardware.compute.kernel_launch_seconds, 0.0)
         return seconds + self._table_seconds(graph, op, candidates)
 
@@ -525,7 +525,7 @@ class Costing:
         shared = bool(op.results) and self._is_shared_in_rows(graph, op)
         return (shared, *(tiles.kind(value) for value in (*op.operands, *op.results)))
 
-    def _is_in_other_kernel(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
+    def is_in_other_kernel(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
         """Whether an op is launched with another: an update of a state with one that needs it.
 
         Or a sum over what a product writes, which has nothing to read.

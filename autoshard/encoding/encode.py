@@ -529,7 +529,7 @@ class Encoder:
             self.costing.sums_in_call(self.graph, op),
             self.costing.rows_of(self.graph, op),
             brought_before(self.graph, self.buffers, op),
-            op.index in self.buffers.updates,
+            self.costing.is_in_other_kernel(self.graph, self.buffers, op),
             tuple(self.buffers.is_stored[v] for v in op.results),
             tuple(self.buffers.owner[v] == v for v in op.results),
         )
