@@ -5,7 +5,7 @@ The planner speaks of mesh parts and layouts, cost models of axes and bytes; thi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from autoshard.backend_habits import (
     on_chip_bytes,
     rearranges_exchanges,
     row_lanes,
+    sums_after_loops,
     widened_bits,
     windows_scattered_sum,
 )
@@ -30,12 +31,13 @@ from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.narrow_rows import RowTiles
 from autoshard.costing.read_on_chip import brought_before
-from autoshard.costing.shared_calls import shared_calls
+from autoshard.costing.shared_calls import SharedCalls, shared_calls
 from autoshard.costing.sums import Sum, made_order, sums_of
 from autoshard.costing.transfers import Transfer, transfers_of
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.custom_cost import CustomCost
+from autoshard.graph.loop_sums import loop_sums
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout, MeshParts, Parts
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from cost_models import CostModel
 
 FloatArray = npt.NDArray[np.float64]
+_SumsKey = tuple[float, tuple[tuple[str, Parts], ...]]  # runs that a sum serves; kinds and parts
 
 _DTYPE_NAMES = {
     "f64": "float64",
@@ -419,9 +422,13 @@ class Costing:
         borders = self._facts_of(graph).borders
         return borders.filled.get(op.index, 0), borders.converted.get(op.index, 0)
 
-    def sums_in_call(self, graph: Graph, op: Op) -> int:
-        """How many sums one call takes that an all-reduce of the op's result is in."""
-        return self._facts_of(graph).in_call.get(op.index, 1)
+    def sums_in_call(self, graph: Graph, op: Op) -> tuple[int, int]:
+        """How many sums one call takes that an all-reduce of the op's result is in.
+
+        In the region of the op, and after the loop that adds its results up.
+        """
+        calls = self._facts_of(graph).calls
+        return calls.in_body.get(op.index, 1), calls.after_loop.get(op.index, 1)
 
     def _work_seconds(
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
@@ -490,6 +497,8 @@ class Costing:
         brought_share = memory_efficiency(machine, op.op_class.value)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
+            if op.name == "gather" and position == 0:  # as many elements as it makes
+                pieces = arrays.result_shards[0]
             local = read / pieces
             is_whole = buffers.is_stored[value] or op.op_class is OpClass.REDUCE
             if read and is_whole and op.name not in ("slice", "dynamic_slice"):
@@ -631,22 +640,22 @@ class Costing:
         total = float(sum(graph.values[v].num_bytes for v in op.results))
         made = graph.values[op.results[0]] if op.results else None
         order = self._made_order(graph, op) if made is not None else ()
-        joined = self.sums_in_call(graph, op)
-        groups: dict[tuple[tuple[str, Parts], ...], list[tuple[int, tuple[int, ...]]]] = {}
+        in_body, after_loop = self.sums_in_call(graph, op)
+        groups: dict[_SumsKey, list[tuple[int, tuple[int, ...]]]] = {}
         for index, candidate in enumerate(candidates):
             if made is None or candidate.streamed is not None or candidate.is_sum_joined:
                 continue
             if candidate.reduced or candidate.scattered:
                 sums = self._sums_of(op, candidate, made, order)
-                key = tuple((one.kind, one.parts) for one in sums)
+                key = candidate.runs_per_sum, tuple((one.kind, one.parts) for one in sums)
                 groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
-        for key, found in groups.items():
+        for (runs, kinds), found in groups.items():
             spent = np.zeros(len(found))
-            for place, (kind, parts) in enumerate(key):
+            joined = after_loop if runs > 1 else in_body
+            for place, (kind, parts) in enumerate(kinds):
                 num_bytes = np.array([total / pieces[place] for _, pieces in found])
                 spent += self._sum_seconds(kind, num_bytes, self.axis_parts(parts), joined)
-            members = [index for index, _ in found]
-            seconds[members] += spent / [candidates[i].runs_per_sum for i in members]
+            seconds[[index for index, _ in found]] += spent / runs
         return seconds
 
     def _halo_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
@@ -695,11 +704,13 @@ class Costing:
     def _facts_of(self, graph: Graph) -> _GraphFacts:
         """Of one program at a time."""
         if self._facts is None or self._facts.graph is not graph:
+            backend = self.model.hardware.backend
+            late = loop_sums(graph) if sums_after_loops(backend) else ()
             self._facts = _GraphFacts(
                 graph,
-                LoopBorders.of(graph, self.model.hardware.backend),
-                shared_calls(graph, graph.consumers),
-                RowTiles.of(graph, self.parts, row_lanes(self.model.hardware.backend)),
+                LoopBorders.of(graph, backend),
+                shared_calls(graph, graph.consumers, late),
+                RowTiles.of(graph, self.parts, row_lanes(backend)),
             )
         return self._facts
 
@@ -744,13 +755,13 @@ class _GraphFacts:
     Args:
         graph: The program.
         borders: What is done before loops.
-        in_call: By op, how many sums share a call with its own.
+        calls: Which sums share a call.
         tiles: In what tiles values lie.
     """
 
     graph: Graph
     borders: LoopBorders
-    in_call: Mapping[int, int]
+    calls: SharedCalls
     tiles: RowTiles
 
 

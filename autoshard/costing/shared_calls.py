@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
+from autoshard.graph.loop_sums import LoopSum
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _SUMMING = PRODUCTS | {OpClass.REDUCE, OpClass.SCATTER}
 _PASSING = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 
 
-def shared_calls(graph: Graph, readers: Sequence[Sequence[int]]) -> Mapping[int, int]:
-    """By op, how many sums of its region one call can take, that of its result included.
+@dataclass(frozen=True, slots=True)
+class SharedCalls:
+    """How many sums one call takes, by op; that of its own result is counted with them.
+
+    Args:
+        in_body: Where the sum is taken in the region of the op.
+        after_loop: Where it leaves the loop that adds it up.
+    """
+
+    in_body: Mapping[int, int]
+    after_loop: Mapping[int, int]
+
+
+def shared_calls(
+    graph: Graph, readers: Sequence[Sequence[int]], late: Sequence[LoopSum] = ()
+) -> SharedCalls:
+    """By op, how many sums one call can take, that of its result included.
 
     Ops whose sum other sums or products wait for are left out, and so are single numbers, which may
     well be the only ones summed.
@@ -22,11 +39,14 @@ def shared_calls(graph: Graph, readers: Sequence[Sequence[int]]) -> Mapping[int,
     is summed when all of it is there. XLA does so for host CPUs, for an H100 (which lays the
     gradients end to end) and for TPUs: of the body of a backward scan of GPT two all-reduces are
     left, one of twelve `bfloat16` gradients and one of four of `float32` (jaxlib 0.10.2,
-    libtpu 0.0.42).
+    libtpu 0.0.42). What leaves its loop is summed with those of the region around that, and not
+    with what stays: of two LSTMs one all-reduce is left after the backward scans, with the gradient
+    of the output layer in it, and one of each bias in every run where those are cut in the loop.
 
     Args:
         graph: The program.
         readers: Per value, the ops that read it.
+        late: Sums that may leave the loops that add them up.
     """
     waits = [False] * len(graph.values)
     for op in reversed(graph.ops):
@@ -43,8 +63,31 @@ def shared_calls(graph: Graph, readers: Sequence[Sequence[int]]) -> Mapping[int,
         and graph.values[op.results[0]].shape
         and not waits[op.results[0]]
     }
-    sizes = Counter(groups.values())
-    return {index: sizes[group] for index, group in groups.items()}
+    leaving = {
+        one.op: (_region_around(graph, one), graph.values[one.carried].dtype)
+        for one in late
+        if not _makes_wait_outside(graph, one, readers, waits)
+    }
+    late_ops = {one.op for one in late}
+    staying = Counter(group for index, group in groups.items() if index not in late_ops)
+    in_body = {index: staying[group] + (index in late_ops) for index, group in groups.items()}
+    together = staying + Counter(leaving.values())
+    in_body |= {i: together[group] for i, group in groups.items() if i not in late_ops}
+    return SharedCalls(in_body, {index: together[group] for index, group in leaving.items()})
+
+
+def _region_around(graph: Graph, one: LoopSum) -> int:
+    """The region around the loop that adds a sum up."""
+    return graph.regions[graph.ops[one.add].region].parent
+
+
+def _makes_wait_outside(
+    graph: Graph, one: LoopSum, readers: Sequence[Sequence[int]], waits: Sequence[bool]
+) -> bool:
+    """Whether a sum, a product or another region waits for what a loop has added up."""
+    carry = graph.ops[graph.values[one.carried].op]
+    after = (graph.ops[reader] for reader in readers[one.carried] if reader != one.add)
+    return any(_makes_wait(graph, reader, carry, waits) for reader in after)
 
 
 def _makes_wait(graph: Graph, reader: Op, maker: Op, waits: Sequence[bool]) -> bool:

@@ -36,6 +36,7 @@ class OpDraft:
     collective: WrittenCollective | None = None
     declared: CustomCost | None = None
     is_exact: bool = False
+    is_sum: bool = False
 
 
 @dataclass(slots=True)
@@ -193,6 +194,7 @@ class GraphBuilder:
                 draft.collective,
                 draft.declared,
                 draft.is_exact,
+                draft.is_sum,
             )
             for index, draft in enumerate(self.ops)
         )

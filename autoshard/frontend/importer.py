@@ -270,6 +270,7 @@ class Importer:
         made.collective = read_collective(op)
         made.declared = declared_cost(op) if name == "custom_call" else None
         made.is_exact = _is_exact(op)
+        made.is_sum = name == "reduce" and _adds(op)
         types = [self.build.values[v].type for v in operands]
         made.flops = op_flops(op, target, made.op_class, types, results)
         if is_kept_whole and scope.free_axes:
@@ -329,6 +330,12 @@ def _is_exact(op: Any) -> bool:
     asked = op.attributes["precision_config"]
     dialect = chlo if op.name.startswith("chlo.") else stablehlo
     return any(dialect.PrecisionAttr(each).value != "DEFAULT" for each in asked)
+
+
+def _adds(op: Any) -> bool:
+    """Whether a reduction of one tensor adds its elements up."""
+    inside = [one.operation.name for one in op.regions[0].blocks[0]]
+    return inside == ["stablehlo.add", "stablehlo.return"]
 
 
 def _is_dangling(op: Any) -> bool:

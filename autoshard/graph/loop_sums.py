@@ -1,42 +1,47 @@
-"""Products that a loop adds up: `acc = acc + a @ b` in every run of its body, and no more with acc.
+"""Sums that a loop adds up: `acc = acc + a @ b` in every run of its body, and no more with acc.
 
-Gradients over microbatches are such, and those of a weight that a recurrence reads in every step.
+Gradients over microbatches are such, and those of a weight that a recurrence reads in every step;
+those of its bias are reductions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind, Region
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Region
 
-_PASSES_ON = frozenset({"convert", "transpose"})  # between the product and the addition
+_PASSES_ON = frozenset({"convert", "transpose", "reshape"})  # on the way to the addition
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSum:
-    """One product that a loop adds up.
+    """One product, or sum over dimensions, that a loop adds up.
 
     Args:
-        op: The product.
+        op: The product or reduction.
         add: The op that adds it to what the loop carries.
-        position: Of the product among the operands of `add`.
-        order: By dimension of that operand, the dimension of the product that it is.
+        carried: What the loop carries.
+        position: Of what is added among the operands of `add`.
+        order: By dimension of that operand, the dimension of the op's result that it is.
         runs: Of the body in one run of the loop.
     """
 
     op: int
     add: int
+    carried: int
     position: int
     order: tuple[int, ...]
     runs: float
 
 
 def loop_sums(graph: Graph) -> tuple[LoopSum, ...]:
-    """Every product of the program that a loop does no more with than to add it up.
+    """Every product and sum of the program that a loop does no more with than to add it up.
 
     Only the addition reads what the loop has so far, and only the carry reads the addition. On the
-    way to it, the product may be converted to another type and its dimensions reordered.
+    way to it, what is summed may be converted to another type, its dimensions reordered and those
+    of one element dropped.
     """
     readers: list[list[int]] = [[] for _ in graph.values]
     for op in graph.ops:
@@ -60,25 +65,36 @@ def _loop_sum(graph: Graph, join: Op, readers: list[list[int]]) -> Iterator[Loop
     if reads_inside != [add.index] or add.operands.count(carried) != 1 or body.trip_count <= 1:
         return
     position = 1 - add.operands.index(carried)
-    product = _product(graph, add.operands[position], body, readers)
-    if product is not None:
-        yield LoopSum(product[0].index, add.index, position, product[1], body.trip_count)
+    found = _summed(graph, add.operands[position], body, readers)
+    if found is not None:
+        yield LoopSum(found[0].index, add.index, carried, position, found[1], body.trip_count)
 
 
-def _product(
+def _summed(
     graph: Graph, value: int, body: Region, readers: list[list[int]]
 ) -> tuple[Op, tuple[int, ...]] | None:
-    """The product of the same body that arrives as a value, and the order of its dimensions."""
+    """The op of the same body whose sum arrives as a value, and the order of its dimensions."""
     order = tuple(range(len(graph.values[value].shape)))
     while len(readers[value]) == 1:
         op = graph.ops[graph.values[value].op]
         if op.region != body.index or op.kind is not OpKind.COMPUTE or op.rule is None:
             return None
-        if op.op_class in PRODUCTS:  # other ops may take a maximum
+        is_reduced = _is_reduced(graph, op)
+        if op.op_class in PRODUCTS or (is_reduced and op.is_sum):
             return op, order
-        if op.name not in _PASSES_ON:
+        if op.name not in _PASSES_ON and (op.op_class is not OpClass.REDUCE or is_reduced):
             return None
-        (source,), (target,) = op.rule.operands, op.rule.results
+        source, target = op.rule.operands[0], op.rule.results[0]
+        if any(not target[dim] or target[dim] not in source for dim in order):
+            return None
         order = tuple(source.index(target[dim]) for dim in order)
         value = op.operands[0]
     return None
+
+
+def _is_reduced(graph: Graph, op: Op) -> bool:
+    """Whether a reduction takes more than one element together."""
+    if op.op_class is not OpClass.REDUCE or len(op.results) != 1:
+        return False
+    before, after = (graph.values[value].shape for value in (op.operands[0], op.results[0]))
+    return prod(before) != prod(after)

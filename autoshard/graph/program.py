@@ -102,6 +102,7 @@ class Op:
         collective: What the op sends, where it is a collective the user wrote.
         declared: Of a custom call, what it costs, where the program or the user says so.
         is_exact: Of a product, whether it asks for more than the default precision.
+        is_sum: Of a reduction, whether it adds; others take a maximum, say.
     """
 
     index: int
@@ -122,6 +123,7 @@ class Op:
     collective: WrittenCollective | None = None
     declared: CustomCost | None = None
     is_exact: bool = False
+    is_sum: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -486,3 +486,11 @@ def test_a_compiled_kernel_is_kept_whole_and_reported() -> None:
     assert notes(graph) == [
         "custom_call @tpu_custom_call has no sharding rule and is kept whole (test_module_ops.py)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("fn", "is_sum"), [(jnp.sum, True), (jnp.max, False), (jnp.prod, False), (jnp.argmax, False)]
+)
+def test_a_reduction_says_whether_it_adds(fn: Any, is_sum: bool) -> None:
+    graph = export(lambda x: fn(x, axis=0), X)
+    assert [op.is_sum for op in graph.ops if op.op_class is OpClass.REDUCE] == [is_sum]

@@ -55,6 +55,12 @@ class Program:
 
     def sum(self, operand: int) -> int:
         """Sum over the last dimension."""
+        made = self.largest(operand)
+        self.ops[-1] = replace(self.ops[-1], is_sum=True)
+        return made
+
+    def largest(self, operand: int) -> int:
+        """Maximum over the last dimension."""
         shape = self.shape(operand)
         last = len(shape) - 1
         dims: Dims = tuple((d,) for d in range(len(shape)))

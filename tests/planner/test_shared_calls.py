@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoshard.costing.shared_calls import shared_calls
+from autoshard.graph.loop_sums import loop_sums
 from autoshard.graph.program import Graph
 from tests.planner.graphs import Program, encoder_for
 
@@ -13,7 +14,7 @@ ROWS, WIDTH = 4096, 256
 
 def sharing(graph: Graph) -> dict[str, list[int | None]]:
     """By name of op, how many sums share a call with its own; None where it is summed alone."""
-    found = shared_calls(graph, graph.consumers)
+    found = shared_calls(graph, graph.consumers).in_body
     return {
         name: [found.get(op.index) for op in graph.ops if op.name == name]
         for name in ("dot_general", "reduce")
@@ -59,6 +60,25 @@ def test_bodies_of_loops_sum_for_themselves() -> None:
     program.close_loop()
     graph = program.graph(carried, program.matmul(left, right))
     assert sharing(graph)["dot_general"] == [1, 1]
+
+
+def test_what_leaves_a_loop_is_summed_with_what_stands_behind_it() -> None:
+    program = Program()
+    carries = [program.carry(program.argument(WIDTH, WIDTH)) for _ in range(2)]
+    left, right = program.argument(WIDTH, ROWS), program.argument(ROWS, WIDTH)
+    program.open_loop(4)
+    for carried in carries:
+        program.loop_back(carried, program.elementwise(carried, program.matmul(left, right)))
+    stays = program.elementwise(program.matmul(left, right), name="tanh")
+    program.close_loop()
+    behind = program.elementwise(program.matmul(left, right), name="negate")
+    graph = program.graph(*carries, behind, stays)
+    calls = shared_calls(graph, graph.consumers, loop_sums(graph))
+    first, second, in_loop, after = (op.index for op in graph.ops if op.name == "dot_general")
+    assert calls.after_loop == {first: 3, second: 3}
+    assert calls.in_body[after] == 3
+    assert calls.in_body[first] == 2  # if it stays, with the one that always does
+    assert calls.in_body.get(in_loop, 1) == 1
 
 
 @pytest.mark.parametrize("hardware", ["cpu-host", "h100", "tpu-v5p"])

@@ -28,6 +28,14 @@ def transposed(program: Program, value: int) -> int:
     return made[0]
 
 
+def through_one(program: Program, value: int) -> int:
+    """Summed over a dimension of one element, as the gradients of biases are."""
+    rows, columns = program.shape(value)
+    rule = Rule((rows, columns), (((0,), (1,)),), (((0,), (1,), ()),))
+    shape = (rows, columns, 1)
+    return program.sum(program.compute("reshape", (value,), [shape], rule, OpClass.COPY)[0])
+
+
 def converted(program: Program, value: int) -> int:
     return program.elementwise(value, name="convert")
 
@@ -51,7 +59,7 @@ def accumulated(
     other = program.carry(program.argument(*shape))
     program.open_loop(trips)
     made = program.matmul(left, right)
-    if summed == "reduce":
+    if summed in ("sum", "largest"):
         cube = program.compute(
             "broadcast_in_dim",
             (made,),
@@ -59,7 +67,7 @@ def accumulated(
             Rule((WIDTH, 2 * WIDTH, 8), (((0,), (1,)),), (((0,), (1,), (2,)),)),
             OpClass.COPY,
         )[0]
-        made = program.sum(cube)
+        made = program.sum(cube) if summed == "sum" else program.largest(cube)
     for one in passes:
         made = one(program, made)
     added = program.elementwise(carried, made)
@@ -99,6 +107,17 @@ def test_a_product_that_is_only_added_up_is_found(
     assert tuple(made[dim] for dim in order) == graph.values[value].shape
 
 
+@pytest.mark.parametrize("passes", [(), (through_one,), (transposed, through_one)])
+def test_a_sum_over_dimensions_that_is_only_added_up_is_found(
+    passes: tuple[Callable[[Program, int], int], ...],
+) -> None:
+    graph = accumulated(*passes, summed="sum")
+    (found,) = loop_sums(graph)
+    assert graph.ops[found.op].is_sum
+    assert graph.values[graph.ops[found.op].results[0]].shape == (WIDTH, 2 * WIDTH)
+    assert found.order == ((1, 0) if transposed in passes else (0, 1))
+
+
 @pytest.mark.parametrize(
     "graph",
     [
@@ -107,9 +126,9 @@ def test_a_product_that_is_only_added_up_is_found(
         accumulated(trips=1.0),
         accumulated(shows="carry"),
         accumulated(shows="addition"),
-        accumulated(summed="reduce"),
+        accumulated(summed="largest"),
     ],
-    ids=["scaled", "scaled after all", "one run", "shows carry", "shows addition", "no product"],
+    ids=["scaled", "scaled after all", "one run", "shows carry", "shows addition", "no sum"],
 )
 def test_what_a_loop_does_more_with_stays_in_it(graph: Graph) -> None:
     assert not loop_sums(graph)

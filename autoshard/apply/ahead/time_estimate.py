@@ -4,13 +4,16 @@ Instructions of a scheduled module stand in the order they run in. Two lanes are
 order: what computes waits for the work before it, a collective for the collective before it, all on
 one network. An asynchronous one takes the network from its start on and is waited for at its end;
 any other stops the work.
+
+The compiler estimates no cycles of gathers, scatters and sorts, which it runs as kernels of their
+own (libtpu 0.0.42). They are counted with the bytes that they move at the memory speed they reach.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field
 
 from autoshard.apply.compiled import (
     ASYNC_DONE,
@@ -36,13 +39,32 @@ _BY_ELEMENT = frozenset(
 )
 
 
+_UNESTIMATED = ("scatter", "gather", "sort")
+_INDEX_TYPES = re.compile(r"[su](8|16|32|64)\[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpeed:
+    """How fast a device is.
+
+    Args:
+        clock_hz: What cycles are counted in.
+        bytes_per_second: Of device memory.
+        moved_seconds: Of bytes that a gather, scatter or sort reads and writes, by its name.
+    """
+
+    clock_hz: float
+    bytes_per_second: float
+    moved_seconds: Callable[[str, float], float]
+
+
 @dataclass(frozen=True, slots=True)
 class EstimatedSeconds:
     """What a program takes.
 
     Args:
         cycles: As the compiler estimates them, all runs.
-        compute_seconds: The same over the clock.
+        compute_seconds: The same over the clock, and what is estimated in no cycles.
         at_memory_speed_seconds: Likewise, but of work element by element no more than device memory
             takes to read and write it. The compiler's estimate is two to four times that.
         link_seconds: Of all collectives, one after another.
@@ -60,8 +82,7 @@ def estimate_seconds(
     module: HloModule,
     mesh: Mesh,
     link_seconds: Callable[[CompiledCollective], float],
-    clock_hz: float,
-    bytes_per_second: float,
+    speed: DeviceSpeed,
 ) -> EstimatedSeconds:
     """Add up a program as it is scheduled.
 
@@ -71,14 +92,13 @@ def estimate_seconds(
         module: Scheduled, as compilers give it out.
         mesh: That it was compiled for.
         link_seconds: Of one run of a collective.
-        clock_hz: What cycles are counted in.
-        bytes_per_second: Of device memory.
+        speed: Of the device.
     """
-    spent = _Schedule(module, mesh, link_seconds, clock_hz, bytes_per_second).run(module.entry)
+    spent = _Schedule(module, mesh, link_seconds, speed).run(module.entry)
     return EstimatedSeconds(
         cycles=spent.cycles,
-        compute_seconds=spent.cycles / clock_hz,
-        at_memory_speed_seconds=spent.capped / clock_hz,
+        compute_seconds=spent.cycles / speed.clock_hz + spent.moved,
+        at_memory_speed_seconds=spent.capped / speed.clock_hz + spent.moved,
         link_seconds=spent.link,
         overlapped_seconds=spent.both,
     )
@@ -90,19 +110,14 @@ class _Spent:
     capped: float = 0.0
     link: float = 0.0
     both: float = 0.0
+    moved: float = 0.0
 
     def times(self, count: float) -> _Spent:
-        return _Spent(
-            self.cycles * count, self.capped * count, self.link * count, self.both * count
-        )
+        return _Spent(*(amount * count for amount in astuple(self)))
 
     def plus(self, other: _Spent) -> _Spent:
-        return _Spent(
-            self.cycles + other.cycles,
-            self.capped + other.capped,
-            self.link + other.link,
-            self.both + other.both,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return _Spent(*(one + more for one, more in pairs))
 
 
 @dataclass(slots=True, eq=False)
@@ -128,8 +143,7 @@ class _Schedule:
     module: HloModule
     mesh: Mesh
     link_seconds: Callable[[CompiledCollective], float]
-    clock_hz: float
-    bytes_per_second: float
+    speed: DeviceSpeed
     known: dict[str, _Spent] = field(default_factory=dict)
     underway: set[int] = field(default_factory=set)  # channels of fused collectives, loops too
 
@@ -143,21 +157,52 @@ class _Schedule:
     def _run(self, computation: str) -> _Spent:
         instructions = self.module.computations.get(computation, {})
         lanes = _Lanes()
-        cycles = capped = link = 0.0
+        cycles = capped = link = moved = 0.0
         for instruction in instructions.values():
             own = cycles_of(instruction)
             cycles += own
             capped += self._capped(own, instruction, instructions)
             link += self._communicate(computation, instruction, lanes)
-            lanes.work += own / self.clock_hz
+            lanes.work += own / self.speed.clock_hz
+            if not own:
+                seconds = self._moved(instruction, instructions)
+                moved += seconds
+                lanes.work += seconds
             inner = self._inside(instruction)
             if inner is not None:
+                moved += inner.moved
                 cycles, capped = cycles + inner.cycles, capped + inner.capped
                 link += inner.link
                 lanes.work += inner.both
                 if inner.link:
                     lanes.network = max(lanes.network, lanes.work)
-        return _Spent(cycles, capped, link, max(lanes.work, lanes.network))
+        return _Spent(cycles, capped, link, max(lanes.work, lanes.network), moved)
+
+    def _moved(self, instruction: Instruction, beside: Mapping[str, Instruction]) -> float:
+        """Seconds of what the compiler gives no estimate of.
+
+        A gather reads as much as it makes; a scatter reads what it adds, and writes its result.
+        """
+        names = {instruction.opcode}
+        if instruction.opcode == "fusion":
+            names = {one.opcode for one in self._all_inside(instruction)}
+        name = next((name for name in _UNESTIMATED if name in names), None)
+        if name is None:
+            return 0.0
+        read = [beside[operand] for operand in instruction.operands if operand in beside]
+        num_bytes = instruction.num_bytes
+        if name == "gather":
+            indices = [one for one in read if _INDEX_TYPES.match(one.type_text)]
+            num_bytes += instruction.num_bytes + sum(one.num_bytes for one in indices)
+        else:
+            num_bytes += sum(one.num_bytes for one in read)
+        return self.speed.moved_seconds(name, float(num_bytes))
+
+    def _all_inside(self, instruction: Instruction) -> Iterator[Instruction]:
+        for _, name in instruction.called():
+            for found in self.module.computations.get(name, {}).values():
+                yield found
+                yield from self._all_inside(found)
 
     def _capped(
         self, cycles: float, instruction: Instruction, beside: Mapping[str, Instruction]
@@ -167,7 +212,7 @@ class _Schedule:
             return cycles
         operands = (beside[name].num_bytes for name in instruction.operands if name in beside)
         num_bytes = instruction.num_bytes + sum(operands)
-        return min(cycles, num_bytes / self.bytes_per_second * self.clock_hz)
+        return min(cycles, num_bytes / self.speed.bytes_per_second * self.speed.clock_hz)
 
     def _is_by_element(self, instruction: Instruction) -> bool:
         if instruction.opcode != "fusion":

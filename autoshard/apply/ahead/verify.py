@@ -19,7 +19,7 @@ from autoshard.apply.ahead.constraint_search import find_compiling_set
 from autoshard.apply.ahead.kept_compiles import kept_or_compiled
 from autoshard.apply.ahead.program import Lowerer
 from autoshard.apply.ahead.targets import LOCAL, Target, check_num_devices, parse_target
-from autoshard.apply.ahead.time_estimate import estimate_seconds
+from autoshard.apply.ahead.time_estimate import DeviceSpeed, estimate_seconds
 from autoshard.apply.compiled import read_module_collectives
 from autoshard.apply.hlo_text import HloModule, parse_hlo
 from autoshard.backend_habits import in_order_options, machine_kind
@@ -326,8 +326,12 @@ def _time(
 ) -> TimeCheck | None:
     if prices is None or prices.clock_hz is None:
         return None
-    memory = prices.model.hardware.memory.bytes_per_second
-    spent = estimate_seconds(module, mesh, prices.link_seconds, prices.clock_hz, memory)
+    speed = DeviceSpeed(
+        clock_hz=prices.clock_hz,
+        bytes_per_second=prices.model.hardware.memory.bytes_per_second,
+        moved_seconds=prices.moved_seconds,
+    )
+    spent = estimate_seconds(module, mesh, prices.link_seconds, speed)
     if spent.cycles == 0:
         return None
     return TimeCheck(

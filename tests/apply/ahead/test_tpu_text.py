@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.apply.ahead.time_estimate import EstimatedSeconds, estimate_seconds
+from autoshard.apply.ahead.time_estimate import DeviceSpeed, EstimatedSeconds, estimate_seconds
 from autoshard.apply.compiled import CompiledCollective, read_module_collectives
 from autoshard.apply.hlo_text import HloModule, parse_hlo
 from autoshard.apply.replica_groups import is_ring_shift
@@ -84,13 +84,22 @@ def test_no_pairs_are_no_shift() -> None:
     assert not is_ring_shift("replica_groups={{0,1}}")
 
 
+def speed(bytes_per_second: float) -> DeviceSpeed:
+    """A clock of 1 kHz; gathers, scatters and sorts reach a quarter of the memory's speed."""
+
+    def moved_seconds(_: str, num_bytes: float) -> float:
+        return 4.0 * num_bytes / bytes_per_second
+
+    return DeviceSpeed(clock_hz=1e3, bytes_per_second=bytes_per_second, moved_seconds=moved_seconds)
+
+
 def estimate(name: str, seconds: dict[str, float]) -> EstimatedSeconds:
     """At a clock of 1 kHz; a collective takes what its kind says."""
 
     def price(collective: CompiledCollective) -> float:
         return seconds[collective.kind]
 
-    return estimate_seconds(module(name), MESH, price, 1e3, 1e9)
+    return estimate_seconds(module(name), MESH, price, speed(1e9))
 
 
 def test_an_asynchronous_gather_hides_behind_the_products_up_to_its_end() -> None:
@@ -147,6 +156,40 @@ def test_work_by_element_takes_no_longer_than_memory_at_memory_speed(
     instruction: str, cycles: int, expected: int
 ) -> None:
     module = parse_hlo(work(instruction, cycles))
-    found = estimate_seconds(module, MESH, lambda _: 0.0, 1e3, 1e3)  # a byte a cycle
+    found = estimate_seconds(module, MESH, lambda _: 0.0, speed(1e3))  # a byte a cycle
     assert found.cycles == cycles
     assert found.at_memory_speed_seconds == expected / 1e3
+
+
+LOOK_UP = """HloModule look_up, is_scheduled=true
+
+%taken (t: f32[4096,128], i: s32[16]) -> f32[16,128] {
+  %t = f32[4096,128]{1,0} parameter(0)
+  %i = s32[16]{0} parameter(1)
+  ROOT %rows = f32[16,128]{1,0} gather(%t, %i), offset_dims={1}, slice_sizes={1,128}
+}
+
+%added (i: s32[16], u: f32[16,128]) -> f32[4096,128] {
+  %i = s32[16]{0} parameter(0)
+  %u = f32[16,128]{1,0} parameter(1)
+  %zero = f32[] constant(0)
+  %zeros = f32[4096,128]{1,0} broadcast(%zero), dimensions={}
+  ROOT %table = f32[4096,128]{1,0} scatter(%zeros, %i, %u), to_apply=%sum
+}
+
+ENTRY %main (table: f32[4096,128], at: s32[16]) -> f32[4096,128] {
+  %table = f32[4096,128]{1,0} parameter(0)
+  %at = s32[16]{0} parameter(1)
+  %found = f32[16,128]{1,0} fusion(%table, %at), kind=kCustom, calls=%taken
+  ROOT %back = f32[4096,128]{1,0} fusion(%at, %found), kind=kCustom, calls=%added
+}
+"""
+
+
+def test_look_ups_that_the_compiler_does_not_estimate_take_what_their_bytes_take() -> None:
+    rows, indices, table = 16 * 128 * 4, 16 * 4, 4096 * 128 * 4
+    found = estimate_seconds(parse_hlo(LOOK_UP), MESH, lambda _: 0.0, speed(4.0))
+    assert found.cycles == 0
+    moved = (2 * rows + indices) + (rows + indices + table)
+    assert found.compute_seconds == found.at_memory_speed_seconds == moved
+    assert found.overlapped_seconds == moved
