@@ -12,6 +12,7 @@ from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.roomy_chip import RoomyChip
 from autoshard.graph.program import OpKind
 from autoshard.plans.plan import HeldTensor
+from solvers import EdgeMemory
 
 _PER_OP = 12
 _MOST = 1000
@@ -56,7 +57,8 @@ class Holdings:
         chip: RoomyChip | None = None,
     ) -> Holdings:
         """All that is in device memory: not what lies on a chip that has room for it."""
-        return cls(encoded, decoded, choices, tuple(sorted(_spans(encoded, choices, chip))))
+        spans = tuple(sorted(_spans(encoded, decoded, choices, chip)))
+        return cls(encoded, decoded, choices, spans)
 
     @property
     def arguments(self) -> list[tuple[int, int, int]]:
@@ -154,7 +156,9 @@ def _kind(*, is_argument: bool, is_copy: bool, is_panel: bool) -> str:
     return "argument" if is_argument else "value"
 
 
-def _spans(encoded: Encoded, choices: tuple[int, ...], chip: RoomyChip | None) -> Iterator[_Span]:
+def _spans(
+    encoded: Encoded, decoded: Decoded, choices: tuple[int, ...], chip: RoomyChip | None
+) -> Iterator[_Span]:
     problem = encoded.problem
     for number, term in enumerate(problem.node_memory):
         num_bytes = int(term.usage[choices[term.node]])
@@ -164,4 +168,22 @@ def _spans(encoded: Encoded, choices: tuple[int, ...], chip: RoomyChip | None) -
         edge = problem.edges[copy.edge]
         num_bytes = int(copy.usage[choices[edge.u], choices[edge.v]])
         if num_bytes and not (chip and chip.has_copy(copy)):
-            yield _Span(-num_bytes, copy.start, copy.stop, number)
+            stop = _copy_stop(encoded, decoded, copy)
+            yield _Span(-num_bytes, copy.start, stop, number)
+
+
+def _copy_stop(encoded: Encoded, decoded: Decoded, copy: EdgeMemory) -> int:
+    """When a copy is let go: that for several readers, when none of them needs it any more.
+
+    One that reads the value as it was made reads that.
+    """
+    node = encoded.problem.edges[copy.edge].v - len(encoded.ops)
+    if node < 0:
+        return copy.stop
+    read = encoded.reads[node]
+    moved = [
+        stop
+        for (op, position), stop in zip(read.reads, read.stops, strict=True)
+        if decoded.candidates[op].operands[position] != decoded.layouts[read.value]
+    ]
+    return min(copy.stop, max(moved, default=copy.stop))

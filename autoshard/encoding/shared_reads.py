@@ -32,6 +32,7 @@ class SharedRead:
         layouts: What it may be moved to; all that its op may make are among them.
         start: When the moved copy is made: the first reader, or all of an update.
         stop: When it is read no more.
+        stops: Likewise by reader.
     """
 
     value: int
@@ -41,6 +42,7 @@ class SharedRead:
     layouts: tuple[Layout, ...]
     start: int
     stop: int
+    stops: tuple[int, ...]
 
 
 def shared_reads(
@@ -82,10 +84,12 @@ def shared_reads(
             continue
         layouts = _layouts(graph, candidates, value, reads)
         later = [index for index in indices if index not in read_early] or indices
-        stop = max(read_stop(graph, buffers, graph.ops[index]) for index in later)
+        stop_of = {index: read_stop(graph, buffers, graph.ops[index]) for index in indices}
+        stop = max(stop_of[index] for index in later)
         at_once = buffers.updates.issuperset(indices)
         start = stop - 1 if at_once else min(map(buffers.time_of, indices))
-        yield SharedRead(value, tuple(reads), repeat, bits, layouts, start, stop)
+        stops = tuple(min(stop_of[index], stop) for index, _ in reads)
+        yield SharedRead(value, tuple(reads), repeat, bits, layouts, start, stop, stops)
 
 
 def updating_reads(graph: Graph, alike: Collection[tuple[int, int]]) -> frozenset[tuple[int, int]]:

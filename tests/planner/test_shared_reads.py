@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding import encode
 from autoshard.encoding.accounting import Account, account_for
-from autoshard.encoding.encode import PICOSECONDS, Encoder
+from autoshard.encoding.encode import PICOSECONDS, Encoder, Wishes
 from autoshard.encoding.encoded import Encoded, decode
 from autoshard.encoding.shared_reads import SharedRead, shared_reads
 from autoshard.graph.buffers import find_buffers
@@ -176,6 +176,30 @@ def test_the_copy_lives_from_the_first_reader_to_the_last() -> None:
         for choice, layout in enumerate(read.layouts):
             if layout == candidate.results[0]:
                 assert copy.usage[made, choice] == 0
+
+
+@pytest.mark.parametrize(("last", "is_held"), [("whole", True), ("rows", False)])
+def test_a_copy_is_let_go_by_the_last_reader_that_does_not_read_the_value_itself(
+    last: str, *, is_held: bool
+) -> None:
+    """Two products that read it whole, and an op that reads it whole, or in rows as it was made."""
+    program = Program()
+    made = program.elementwise(program.argument(64, 64), name="tanh")
+    weights = [program.argument(64, 64) for _ in range(2)]
+    products = [program.matmul(made, w) for w in weights]
+    end = program.elementwise(made, name="sine")
+    graph = program.graph(*products, end)
+    rows, columns, whole = (
+        parse_sharding(text) for text in ('[{"x"}, {}]', '[{}, {"x"}]', "[{}, {}]")
+    )
+    wishes = Wishes(
+        arguments=[rows, columns, columns],
+        results=[columns, columns, whole if last == "whole" else rows],
+        values={made: rows, end: whole if last == "whole" else rows},
+    )
+    held = plan(graph, "x=4", wishes).account.memory.held
+    (copy,) = (t for t in held if t.kind == "copy" and t.start == graph.values[products[0]].op)
+    assert (copy.stop > graph.values[end].op) == is_held
 
 
 @pytest.mark.parametrize(("name", "is_held_for_it"), [("reverse", False), ("transpose", True)])
