@@ -6,12 +6,12 @@ it. So a read by a product sends fewer bytes than another of the same value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from autoshard.backend_habits import converts_before_moving, multiplied_bits
 from autoshard.graph.buffers import carry_stop
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _MOVES_DATA = frozenset(
     {"broadcast_in_dim", "concatenate", "reshape", "reverse", "select", "slice", "transpose"}
@@ -44,6 +44,27 @@ class ReadBits:
         """Bits of an element of the operand at a position."""
         found = self.narrowed.get((op.index, position))
         return self.graph.values[op.operands[position]].bits if found is None else found
+
+    def written(self, with_products: Set[int]) -> Mapping[int, int]:
+        """By value, bits of an element as written, of what is read in narrower ones alone."""
+        readers = self.graph.consumers
+        found = {}
+        for op in self.graph.ops:
+            is_fused = op.op_class is OpClass.GATHER or any(v in with_products for v in op.results)
+            if op.kind is not OpKind.COMPUTE or len(op.results) != 1 or not is_fused:
+                continue
+            (value,) = op.results
+            others = [self.graph.ops[i] for i in readers[value]]
+            if value in with_products:
+                others = [o for o in others if o.op_class is not OpClass.REDUCE]
+            widest = max((self._widest(value, o) for o in others), default=0)
+            if 0 < widest < self.graph.values[value].bits:
+                found[value] = widest
+        return found
+
+    def _widest(self, value: int, reader: Op) -> int:
+        places = (place for place, read in enumerate(reader.operands) if read == value)
+        return max(self.to(reader, place) for place in places)
 
 
 @dataclass(frozen=True, slots=True)

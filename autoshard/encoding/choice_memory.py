@@ -44,6 +44,7 @@ class ChoiceMemory:
     alike: Sequence[tuple[int, int]]
     candidates: Mapping[int, tuple[Candidate, ...]]
     node_by_op: Mapping[int, int]
+    narrowed: Mapping[int, int]
     _pieces: dict[tuple[int, bool, int], tuple[object, IntArray]] = field(default_factory=dict)
     _partial: dict[int, tuple[object, IntArray]] = field(default_factory=dict)
 
@@ -67,6 +68,7 @@ class ChoiceMemory:
             return
         node, candidates = self.node_by_op[op.index], self.candidates[op.index]
         held = value.num_bytes if op.kind is OpKind.ARGUMENT else room.temporary(value)
+        held = held * self.narrowed.get(value.index, value.bits) // max(value.bits, 1)
         usage = self._local(held, op, op.results.index(value.index))
         if value.index in room.buffers.unless_summed:
             usage = np.where([bool(c.reduced or c.scattered) for c in candidates], usage, 0)

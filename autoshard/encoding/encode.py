@@ -152,7 +152,13 @@ class Encoder:
         edges += self._sums_apart(joined, node_by_op)
         exposed = (self._exposed(op, own_costs[op.index], hidden) for op in nodes)
         free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
-        memory = ChoiceMemory(self.room, self.wishes.alike, self._candidates, node_by_op)
+        memory = ChoiceMemory(
+            self.room,
+            self.wishes.alike,
+            self._candidates,
+            node_by_op,
+            self._read_bits.written(self.buffers.with_products),
+        )
         problem = Problem(
             node_costs=(*exposed, *free),
             edges=tuple(edges),

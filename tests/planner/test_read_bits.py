@@ -200,3 +200,31 @@ def test_the_copy_of_a_narrowed_operand_is_narrow() -> None:
     whole = largest_copy(exactly(graph))
     assert whole >= graph.values[0].num_bytes
     assert largest_copy(graph) == whole // 2
+
+
+@pytest.mark.parametrize(("reader", "bits"), [("dot_general", 16), ("tanh", 32)])
+def test_what_is_looked_up_is_written_as_wide_as_its_widest_reader_takes_it(
+    reader: str, bits: int
+) -> None:
+    program = Program()
+    table, rows = program.argument(512, 256), program.argument(64, 1)
+    rule = Rule(
+        (64, 256, 512), (((2,), (1,)), ((0,), ())), (((0,), (1,)),), reduction=frozenset({2})
+    )
+    (found,) = program.compute("gather", (table, rows), [(64, 256)], rule, OpClass.GATHER)
+    product = program.matmul(found, program.argument(256, 128))
+    other = program.elementwise(found, name="tanh") if reader == "tanh" else product
+    written = ReadBits.of(program.graph(product, other), "tpu").written(frozenset())
+    assert written.get(found, 32) == bits
+
+
+@pytest.mark.parametrize(("is_product", "bits"), [(True, 16), (False, 32)])
+def test_what_products_write_for_products_alone_is_narrow_sums_of_it_aside(
+    is_product: bool, bits: int
+) -> None:
+    program = Program()
+    x, w = program.argument(256, 256), program.argument(256, 256)
+    made = program.elementwise(program.matmul(x, w), name="tanh")
+    graph = program.graph(program.matmul(made, w), program.sum(made))
+    with_products = frozenset({made}) if is_product else frozenset()
+    assert ReadBits.of(graph, "tpu").written(with_products).get(made, 32) == bits
