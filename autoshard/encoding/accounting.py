@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from autoshard.backend_habits import lays_out_as_made
+from autoshard.backend_habits import lays_out_as_made, pointer_table_bytes
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.encode import Encoder
@@ -266,7 +266,7 @@ def memory_use(
     Where all of them have room on the chip, they take no device memory.
     """
     graph = encoded.graph
-    chip = RoomyChip.for_plan(encoder.room, encoded, decoded)
+    chip = RoomyChip.for_plan(encoder.room, encoded, decoded, choices)
     holdings = Holdings.of(encoded, decoded, choices, chip)
     steps = np.zeros(len(graph.ops) + 2, dtype=np.int64)
     arguments, temporaries = holdings.arguments, holdings.temporaries
@@ -278,8 +278,10 @@ def memory_use(
     peak_op = min(int(np.argmax(held)), len(graph.ops) - 1)
     changes = np.flatnonzero(np.diff(held, prepend=0))
     peak = int(held.max())
-    if lays_out_as_made(encoder.costing.model.hardware.backend):
-        peak = argument_bytes + heap_bytes(temporaries)
+    backend = encoder.costing.model.hardware.backend
+    if lays_out_as_made(backend):
+        tables = pointer_table_bytes(backend, len(graph.arguments))
+        peak = argument_bytes + tables + heap_bytes(temporaries)
     return MemoryUse(
         argument_bytes=argument_bytes,
         peak_bytes=peak,

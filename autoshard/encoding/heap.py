@@ -5,21 +5,38 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable
+from itertools import accumulate
+
+_SMALL = 0.01
+"""Tensors of less than this share of what is alive at most lie in gaps between others."""
 
 
 def heap_bytes(spans: Iterable[tuple[int, int, int]]) -> int:
     """Bytes that a heap grows to.
 
     Each tensor goes into the smallest gap that holds it when it is made, else to the end; larger
-    ones first of those that are made at one time. Nothing is moved afterwards.
+    ones first of those that are made at one time. Nothing is moved afterwards. Small ones are taken
+    to find room: where each of them lies is chance, and where that is, larger ones may find none.
 
     Args:
         spans: Per tensor, when it is made, when it is let go, and its bytes.
 
-    Source: buffer assignments of libtpu 0.0.42. Laid out so, the tensors of twelve training steps
-        for a v5p took 90 to 109 % of the heaps that they had, of which 58 to 99 % was alive at one
-        time.
+    Source: buffer assignments of libtpu 0.0.42: in seven training steps for a v5p every tensor of
+        0.2 MB and more lay where this puts it, its own times given.
     """
+    known = list(spans)
+    alive = _most_alive(known)
+    return max(alive, _laid_out(span for span in known if span[2] >= _SMALL * alive))
+
+
+def _most_alive(spans: list[tuple[int, int, int]]) -> int:
+    changes = [(start, size) for start, _, size in spans] + [
+        (stop, -size) for _, stop, size in spans
+    ]
+    return max(accumulate(size for _, size in sorted(changes)), default=0)
+
+
+def _laid_out(spans: Iterable[tuple[int, int, int]]) -> int:
     held: list[tuple[int, int]] = []  # offsets and ends, in order
     ends: list[tuple[int, tuple[int, int]]] = []  # when each is let go
     most = 0

@@ -82,7 +82,8 @@ class OnChip:
 def _is_apart(maker: Op, buffers: Buffers) -> bool:
     """Whether it is element-wise, and not computed with a product."""
     is_with_product = any(value in buffers.with_products for value in maker.results)
-    return maker.op_class is OpClass.ELEMENTWISE and not is_with_product
+    is_elementwise = maker.op_class is OpClass.ELEMENTWISE or maker.name == "slice"
+    return is_elementwise and not is_with_product
 
 
 def _is_brief(products: tuple[float, ...], op: Op, times: Iterable[int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,13 +30,18 @@ class RoomyChip:
     Args:
         room: Of the device.
         encoded: The problem.
+        holds_states: Whether there is room for all arguments besides: what updates read is there
+            too.
     """
 
     room: DeviceRoom
     encoded: Encoded
+    holds_states: bool = False
 
     @classmethod
-    def for_plan(cls, room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> RoomyChip | None:
+    def for_plan(
+        cls, room: DeviceRoom, encoded: Encoded, decoded: Decoded, choices: Sequence[int]
+    ) -> RoomyChip | None:
         """None where the chip has no room for all temporaries of a plan.
 
         Nor where there are convolutions: with padded channels (a U-Net, 158 MB in device memory of
@@ -44,22 +50,42 @@ class RoomyChip:
         on_chip = room.on_chip
         if any(op.op_class is OpClass.CONVOLUTION for op in room.graph.ops):
             return None
-        if not on_chip.moved or _most_at_once(room, encoded, decoded) > SHARE * on_chip.room:
+        most = _most_at_once(room, encoded, decoded)
+        if not on_chip.moved or most > SHARE * on_chip.room:
             return None
-        return cls(room, encoded)
+        has_loops = any(region.kind == "loop" for region in encoded.graph.regions)
+        all_bytes = most + _argument_bytes(encoded, choices)
+        return cls(room, encoded, not has_loops and all_bytes <= on_chip.room)
 
     def has_value(self, term: NodeMemory) -> bool:
         """Whether a value is there: no argument, no result, and in no loop."""
         op = self.encoded.maker(term.node)
-        on_chip = self.room.on_chip
-        return op.kind is OpKind.COMPUTE and not any(on_chip.kept_out[v] for v in op.results)
+        kept_out = self._results if self.holds_states else self._kept_out
+        return op.kind is OpKind.COMPUTE and kept_out.isdisjoint(op.results)
 
     def has_copy(self, copy: EdgeMemory) -> bool:
         """Whether a copy that is moved for an op is there: none for results or updates."""
         edge = self.encoded.problem.edges[copy.edge]
         is_shared = edge.v >= len(self.encoded.ops)
         reader = self.encoded.graph.ops[copy.start] if is_shared else self.encoded.maker(edge.v)
-        return reader.kind is OpKind.COMPUTE and reader.index not in self.room.on_chip.updates
+        is_update = reader.index in self.room.on_chip.updates
+        return reader.kind is OpKind.COMPUTE and (self.holds_states or not is_update)
+
+    @property
+    def _kept_out(self) -> Set[int]:
+        kept_out = self.room.on_chip.kept_out
+        return {value for value, is_kept_out in enumerate(kept_out) if is_kept_out}
+
+    @property
+    def _results(self) -> Set[int]:
+        owner = self.room.buffers.owner
+        return {owner[op.operands[0]] for op in self.encoded.graph.results}
+
+
+def _argument_bytes(encoded: Encoded, choices: Sequence[int]) -> int:
+    """What a device holds of all arguments."""
+    terms = encoded.problem.node_memory
+    return sum(int(t.usage[choices[t.node]]) for t in terms if encoded.is_argument(t))
 
 
 def _most_at_once(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> int:

@@ -194,6 +194,8 @@ def _stored(
     """Per value, whether it has a buffer."""
     computed, sources = _computed_by_products(graph) if fusing.from_one else (set(), set())
     kept = {*addends, *addends.values(), *sources}
+    if fusing.writes_scattered:
+        kept |= _scattered_sums(graph, consumers)
     in_place = {
         operand
         for total, addend in addends.items()
@@ -322,6 +324,17 @@ def _scattered_into(graph: Graph, consumers: list[list[int]]) -> dict[int, int]:
             is_made = graph.ops[graph.values[addend].op].kind is OpKind.COMPUTE
             if is_made and consumers[addend] == [op.index] and addend not in found:
                 found[op.results[0]] = addend
+    return found
+
+
+def _scattered_sums(graph: Graph, consumers: list[list[int]]) -> Set[int]:
+    """Sums of a scatter into zeros, that nothing else reads, and something else."""
+    found = set()
+    for op in graph.ops:
+        if op.name == "add" and op.kind is OpKind.COMPUTE:
+            makers = (graph.ops[graph.values[v].op] for v in op.operands if len(consumers[v]) == 1)
+            if any(is_into_zeros(graph, maker) for maker in makers):
+                found.add(op.results[0])
     return found
 
 

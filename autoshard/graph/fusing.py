@@ -32,6 +32,8 @@ class Fusing:
         fills_early: Whether the zeros that a scatter adds to are written before it is run, those of
             one shape all at once.
         into_addends: Whether a scatter into zeros, to which something is added, is one into that.
+        writes_scattered: Whether the sum of a scatter into zeros and something else is written, and
+            not computed by what reads it.
         one_hot_scatters: Whether a scatter of one element per row compares positions instead, and
             so is element-wise.
         turns: Whether dimensions stay in the order that a product made them in, and what meets them
@@ -52,6 +54,7 @@ class Fusing:
     with_scatters: bool = False
     fills_early: bool = False
     into_addends: bool = False
+    writes_scattered: bool = False
     one_hot_scatters: bool = False
     turns: bool = False
     waits_for_products: int = 0

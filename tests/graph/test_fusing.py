@@ -246,6 +246,27 @@ def test_of_several_scatters_that_are_added_only_the_first_is_made_into_the_rest
     assert {"scatter 1", "scatter 2"} & stored(program.graph(total), "gpu") == {"scatter 2"}
 
 
+def read_by_two(total: str) -> Graph:
+    """Rows scattered into zeros, what they are added to, and two readers of the sum."""
+    program = Program()
+    zeros, rows, update = program.zeros(64, 512), program.argument(64, 1), program.argument(64, 512)
+    rule = Rule((64, 512), (((0,), (1,)), ((0,), ()), ((0,), (1,))), (((0,), (1,)),))
+    operands = (zeros, rows, update)
+    (spread,) = program.compute("scatter", operands, [(64, 512)], rule, OpClass.SCATTER)
+    added = program.elementwise(program.argument(64, 512), spread, name=total)
+    return program.graph(program.sum(added), program.elementwise(added, name="sine"))
+
+
+@pytest.mark.parametrize(
+    ("total", "backend", "is_written"),
+    [("add", "tpu", True), ("add", "cpu", False), ("subtract", "tpu", False)],
+)
+def test_a_tpu_writes_what_a_scatter_is_added_to(
+    total: str, backend: str, *, is_written: bool
+) -> None:
+    assert (f"{total} 1" in stored(read_by_two(total), backend)) == is_written
+
+
 def joined_and_read(parts: tuple[int, int], *, is_summed_along: bool) -> tuple[Graph, int, int]:
     """Two tensors, both put together and read by a product later; the first, and both."""
     program = Program()

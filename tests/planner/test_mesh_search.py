@@ -198,7 +198,7 @@ def one_large_tensor() -> Case:
 
 
 def test_a_mesh_on_which_no_plan_fits_says_what_it_needs() -> None:
-    found = searched(one_large_tensor(), 8, options_for("tpu-v5p", limit=120))
+    found = searched(one_large_tensor(), 8, options_for("h100", limit=120))
     (one,) = tried(found, "memory")
     assert axes_text(one.mesh) == "data=8"
     assert one.peak_bytes is not None

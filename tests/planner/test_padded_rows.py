@@ -8,7 +8,7 @@ from autoshard.backend_habits import temporary_overhead
 from autoshard.encoding.encode import Wishes
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
-from tests.planner.graphs import Program, parts_of, plan
+from tests.planner.graphs import Program, beside_arguments, parts_of, plan
 
 TABLE_ROWS, TAKEN_ROWS = 4096, 512
 LANES, F32_BYTES = 128, 4
@@ -40,8 +40,7 @@ def held_beside_arguments(name: str, width: int, hardware: str) -> int:
         results=[parts.to_sharding(((),))],
         values={result: columns},
     )
-    memory = plan(graph, "x=8", wishes, None, hardware).account.memory
-    return memory.peak_bytes - memory.argument_bytes
+    return beside_arguments(plan(graph, "x=8", wishes, None, hardware))
 
 
 def local_bytes(rows: int, width: int) -> float:
@@ -72,8 +71,8 @@ def held_by_reshape(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     x = program.argument(*before)
     rule = Rule((), (((),) * len(before),), (((),) * len(after),))
     (made,) = program.compute("reshape", (x,), [after], rule, OpClass.COPY)
-    memory = plan(program.graph(program.sum(made)), "x=8", None, None, "tpu-v5p").account.memory
-    return memory.peak_bytes - memory.argument_bytes
+    graph = program.graph(program.sum(made))
+    return beside_arguments(plan(graph, "x=8", None, None, "tpu-v5p"))
 
 
 def test_a_reshape_that_merges_narrow_rows_copies_them_into_whole_lanes() -> None:

@@ -10,7 +10,7 @@ from autoshard.encoding.on_chip import MOST_PRODUCTS
 from autoshard.encoding.roomy_chip import SHARE
 from autoshard.planning.planner import Solution
 from cost_models import get_hardware
-from tests.planner.graphs import Program, parts_of, plan
+from tests.planner.graphs import Program, beside_arguments, parts_of, plan
 
 ROOM = on_chip_bytes(get_hardware("tpu-v5e"))
 F32_BYTES = 4
@@ -33,11 +33,6 @@ def with_one_that_waits(
     results = [whole if is_result else end]
     wishes = Wishes(arguments=[whole] * 2, results=results, values=values)
     return plan(graph, "x=4", wishes, None, hardware)
-
-
-def beside_arguments(solution: Solution) -> int:
-    memory = solution.account.memory
-    return memory.peak_bytes - memory.argument_bytes
 
 
 def side_of(share: float) -> int:
@@ -64,3 +59,35 @@ def test_results_are_in_device_memory_however_much_room_there_is() -> None:
     side = side_of(0.9 * SHARE)
     solution = with_one_that_waits(side, is_result=True)
     assert beside_arguments(solution) >= side * side * F32_BYTES
+
+
+def trained(num_states: int) -> Solution:
+    """A product that makes the gradient of states, which are more than two kinds of op read."""
+    program = Program()
+    side = side_of(0.3)
+    x, states = (
+        program.argument(side, side),
+        [program.argument(side, side) for _ in range(num_states)],
+    )
+    gradient = program.elementwise(program.matmul(x, x), name="tanh")
+    scale = program.sum(gradient)
+    new = [program.elementwise(gradient, state) for state in states]
+    graph = program.graph(*new, scale, donated=tuple(range(1, num_states + 1)))
+    parts = parts_of("x=4")
+    whole, end = parts.to_sharding(((), ())), parts.to_sharding(((),))
+    places = range(1, num_states + 1)
+    wishes = Wishes(
+        arguments=[whole] * (num_states + 1),
+        results=[*[whole] * num_states, end],
+        alike=[(place, place - 1) for place in places],
+        values={gradient: whole},
+    )
+    return plan(graph, "x=4", wishes, None, "tpu-v5e")
+
+
+@pytest.mark.parametrize(("num_states", "is_there"), [(2, True), (12, False)])
+def test_what_updates_read_is_there_too_if_the_states_have_room(
+    num_states: int, is_there: bool
+) -> None:
+    held = beside_arguments(trained(num_states))
+    assert (held < side_of(0.3) ** 2 * F32_BYTES / 2) == is_there
