@@ -178,6 +178,19 @@ def row_lanes(backend: str) -> int:
     return _ROW_LANES.get(backend, 1)
 
 
+# Sublanes of a TPU's vector registers; a tile has as many rows.
+_LEAST_IMAGES = {"tpu": 8}
+
+
+def least_images(backend: str) -> int:
+    """Of fewer images than this on a device, convolutions cut the rows into as many pieces each.
+
+    libtpu 0.0.42 makes more images so, and copies them there and back: of 1, 4, 5 and 7 on a v5e,
+    of 1 and 4 on a v5p, and not of 8, 9 and 16. 1 where images stay as they are.
+    """
+    return _LEAST_IMAGES.get(backend, 1)
+
+
 def turns_gathers(backend: str) -> bool:
     """Whether what is gathered along another than the leading dimension is copied into order.
 

@@ -12,6 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.named_shardings import JaxMesh, sharding_to_spec
+from autoshard.apply.own_calls import with_own_calls
 from autoshard.apply.scheduled.in_program import scheduled_equation
 from autoshard.errors import PlanError, ShardingError
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, is_constrainable, rewrite_bodies
@@ -56,7 +57,7 @@ def constrain_jaxpr(
     inserter = _Inserter(constraints, jax_mesh, schedules or {})
     jaxpr = inserter.insert(closed.jaxpr, "", None)
     inserter.check_all_placed()
-    return ClosedJaxpr(jaxpr, closed.consts)
+    return with_own_calls(ClosedJaxpr(jaxpr, closed.consts))
 
 
 @dataclass(eq=False)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.backend_habits import (
+    least_images,
     loops_over_scattered_sums,
     most_gathered_by_sum,
     multiplied_bits,
@@ -26,6 +27,7 @@ from autoshard.backend_habits import (
 )
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
+from autoshard.costing.few_images import copied_elements
 from autoshard.costing.halos import Halo, halos_of
 from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
@@ -457,7 +459,20 @@ class Costing:
         seconds = np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op_class.value))
         if self.is_in_other_kernel(graph, buffers, op):
             seconds = np.maximum(seconds - self.model.hardware.compute.kernel_launch_seconds, 0.0)
+        if op.op_class is OpClass.CONVOLUTION:
+            return seconds + self._image_seconds(graph, op, candidates)
         return seconds + self._table_seconds(graph, op, candidates)
+
+    def _image_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+        """float64[num_candidates]: seconds in which few images are cut into more, and back."""
+        backend = self.model.hardware.backend
+        least, lanes = least_images(backend), row_lanes(backend)
+        copied = copied_elements(graph, self.parts, op, candidates, least, lanes)
+        if copied is None:
+            return np.zeros(len(candidates))
+        image = graph.values[op.operands[0]]
+        bits = multiplied_bits(backend, image.dtype, image.bits)
+        return np.where(copied > 0, self.copy_seconds(2.0 * copied * bits / 8), 0.0)
 
     def _fused_seconds(
         self, graph: Graph, op: Op, candidates: tuple[Candidate, ...], flops: FloatArray

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic
 
+from autoshard.backend_habits import least_images
 from autoshard.costing.costing import cost_model_for
 from autoshard.encoding.encode import PICOSECONDS
 from autoshard.errors import AutoshardError
@@ -183,7 +184,8 @@ class _Search(Generic[P]):
             one.error = error
 
     def _set_floor(self, one: MeshTrial[P], problem: P) -> None:
-        parts = parts_for(problem.graph, one.mesh, problem.wishes)
+        least = least_images(self.options.hardware.backend)
+        parts = parts_for(problem.graph, one.mesh, problem.wishes, least)
         model = cost_model_for(self.options.hardware, parts)
         floor = floor_seconds(problem.graph, parts, model) * PICOSECONDS
         one.bound = max(0, int(floor) - len(problem.graph.ops))  # costs are rounded, op by op

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import fusing, overlaps_on, widened_bits
+from autoshard.backend_habits import fusing, least_images, overlaps_on, widened_bits
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.manual_borders import with_borders_on
 from autoshard.candidates.op_candidates import read_pins
@@ -167,7 +167,7 @@ def plan_graph(
     with clock.time("buffers"):
         buffers = find_buffers(graph, fusing(hardware))
     wishes = carried_on_other_meshes(wishes, mesh)
-    parts = parts_for(graph, mesh, wishes)
+    parts = parts_for(graph, mesh, wishes, least_images(hardware.backend))
     overlaps = options.overlap and overlaps_on(hardware)
     costing = Costing(cost_model_for(hardware, parts), parts, overlaps)
     pins = read_pins(graph, parts, wishes)

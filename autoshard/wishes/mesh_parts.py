@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import gcd
 
 from autoshard.errors import ConstraintError
+from autoshard.graph.images import images_of
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import MeshParts
@@ -15,15 +16,21 @@ from autoshard.wishes.other_meshes import asked_shardings, written_refs
 from autoshard.wishes.wishes import Wishes
 
 
-def parts_for(graph: Graph, mesh: Mesh, wishes: Wishes) -> MeshParts:
+def parts_for(graph: Graph, mesh: Mesh, wishes: Wishes, least_images: int = 1) -> MeshParts:
     """The parts of a plan's mesh, with those of other meshes that some tensors are pinned on.
+
+    Args:
+        graph: The program.
+        mesh: The user's.
+        wishes: What the user asked for.
+        least_images: As of `choose_splits`.
 
     Raises:
         ConstraintError: The user's sub-axes of one axis cannot be parts of one splitting of it,
             or a sharding is on other devices.
     """
     asked = list(asked_shardings(graph, wishes, mesh))
-    splits = choose_splits(graph, mesh.sizes, written_refs(asked, mesh))
+    splits = choose_splits(graph, mesh.sizes, written_refs(asked, mesh), least_images)
     return MeshParts.of(mesh, splits, _other_meshes(asked))
 
 
@@ -36,22 +43,29 @@ def _other_meshes(asked: Iterable[Sharding]) -> list[MeshParts]:
 
 
 def choose_splits(
-    graph: Graph, mesh_sizes: dict[str, int], written: Iterable[AxisRef] = ()
+    graph: Graph,
+    mesh_sizes: dict[str, int],
+    written: Iterable[AxisRef] = (),
+    least_images: int = 1,
 ) -> dict[str, tuple[int, ...]]:
     """Split an axis where heavy matmuls have a batch factor (heads) that only part of it divides.
 
     The split that serves the most matmul work wins; an axis no matmul needs in parts stays whole.
+    So is the axis split that would leave a device too few of the images that are convolved.
     Sub-axes that the user wrote down split their axis where they begin and end, and no further.
 
     Args:
         graph: The program.
         mesh_sizes: Axis sizes by name.
         written: Axis references in the user's shardings.
+        least_images: A device should have so many, if it convolves any.
 
     Raises:
         ConstraintError: The user's sub-axes of one axis cannot be parts of one splitting of it.
     """
     splits = _splits_at(list(written), mesh_sizes)
+    if least_images > 1:
+        splits = _split_for_images(graph, mesh_sizes, least_images) | splits
     for axis, size in mesh_sizes.items():
         if axis in splits:
             continue
@@ -68,6 +82,34 @@ def choose_splits(
             part = max(sorted(work), key=lambda p: work[p])
             splits[axis] = (part, size // part)
     return splits
+
+
+def _split_for_images(
+    graph: Graph, mesh_sizes: dict[str, int], least: int
+) -> dict[str, tuple[int, ...]]:
+    """The first axis that cuts images further than a device should have them, if a part would do.
+
+    Axes are taken in the order of the mesh, for the batch on which most work is done. None is split
+    where more is done in matrix products.
+    """
+    work: dict[int, float] = {}
+    in_products = 0.0
+    for op in graph.ops:
+        if images_of(op):
+            batch = graph.values[op.operands[0]].shape[0]
+            work[batch] = work.get(batch, 0.0) + op.flops * op.repeat
+        elif op.op_class is OpClass.MATMUL:
+            in_products += op.flops * op.repeat
+    most = max(sorted(work), key=lambda batch: work[batch], default=0)
+    if not most or work[most] < in_products:
+        return {}
+    left = most // least
+    for axis, size in mesh_sizes.items():
+        part = gcd(left, size)
+        if part < size:
+            return {axis: (part, size // part)} if part > 1 else {}
+        left //= size
+    return {}
 
 
 def _splits_at(
