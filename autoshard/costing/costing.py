@@ -465,14 +465,19 @@ class Costing:
 
     def _image_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: seconds in which few images are cut into more, and back."""
+        copied = self._images_copied(graph, op, candidates)
+        image = graph.values[op.operands[0]]
+        bits = multiplied_bits(self.model.hardware.backend, image.dtype, image.bits)
+        return np.where(copied > 0, self.copy_seconds(2.0 * copied * bits / 8), 0.0)
+
+    def cuts_images(self, graph: Graph, op: Op, candidate: Candidate) -> bool:
+        """Whether a convolution has so few images on a device that each is cut into more."""
+        return bool(self._images_copied(graph, op, (candidate,)).any())
+
+    def _images_copied(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         backend = self.model.hardware.backend
         least, lanes = least_images(backend), row_lanes(backend)
-        copied = copied_elements(graph, self.parts, op, candidates, least, lanes)
-        if copied is None:
-            return np.zeros(len(candidates))
-        image = graph.values[op.operands[0]]
-        bits = multiplied_bits(backend, image.dtype, image.bits)
-        return np.where(copied > 0, self.copy_seconds(2.0 * copied * bits / 8), 0.0)
+        return copied_elements(graph, self.parts, op, candidates, least, lanes)
 
     def _fused_seconds(
         self, graph: Graph, op: Op, candidates: tuple[Candidate, ...], flops: FloatArray

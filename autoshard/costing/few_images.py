@@ -37,7 +37,7 @@ def copied_elements(
     candidates: Sequence[Candidate],
     least: int,
     lanes: int,
-) -> FloatArray | None:
+) -> FloatArray:
     """float64[num_candidates]: elements of the images that a device copies for a convolution.
 
     Args:
@@ -47,15 +47,9 @@ def copied_elements(
         candidates: Of the op.
         least: Images on a device of which none is cut, as of `least_images`.
         lanes: Elements in one row of a tile.
-
-    Returns:
-        None where no op cuts images so.
     """
-    images = images_of(op) if least > 1 else ()
-    if not images:
-        return None
     found = np.zeros(len(candidates))
-    for image in images:
+    for image in images_of(op) if least > 1 else ():
         shape = graph.values[(op.results if image.is_result else op.operands)[image.place]].shape
         known: dict[Layout, float] = {}
         for index, candidate in enumerate(candidates):

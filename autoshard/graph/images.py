@@ -32,7 +32,7 @@ def images_of(op: Op) -> tuple[Image, ...]:
     kernel = {f for _, _, dims in sides if dims[0] != batch for factors in dims for f in factors}
     found = []
     for is_result, place, dims in sides:
-        channels = [dim for dim, factors in enumerate(dims) if kernel.issuperset(factors)]
+        channels = [d for d, factors in enumerate(dims) if factors and kernel.issuperset(factors)]
         if dims[0] == batch and channels and len(dims) > 2:
             found.append(Image(is_result, place, channels[-1]))
     return tuple(found)

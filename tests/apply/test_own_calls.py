@@ -45,7 +45,8 @@ def test_calls_of_one_function_get_a_name_each() -> None:
 
 def test_each_then_has_a_function_of_its_own() -> None:
     def functions(closed: ClosedJaxpr) -> int:
-        return jax.jit(jaxpr_as_fun(closed)).lower(X).as_text().count("func.func private @_var")
+        text: str = jax.jit(jaxpr_as_fun(closed)).lower(X).as_text()
+        return text.count("func.func private @_var")
 
     closed = jax.make_jaxpr(twice)(X)
     assert (functions(closed), functions(with_own_calls(closed))) == (1, 2)

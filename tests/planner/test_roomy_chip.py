@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 from autoshard.backend_habits import on_chip_bytes
 from autoshard.encoding.encode import Wishes
 from autoshard.encoding.on_chip import MOST_PRODUCTS
-from autoshard.encoding.roomy_chip import SHARE
+from autoshard.encoding.roomy_chip import SHARE, SHARE_WITH_CONVOLUTIONS
+from autoshard.graph.program import OpClass
+from autoshard.graph.rule import Rule
 from autoshard.planning.planner import Solution
 from cost_models import get_hardware
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan
@@ -91,3 +95,44 @@ def test_what_updates_read_is_there_too_if_the_states_have_room(
 ) -> None:
     held = beside_arguments(trained(num_states))
     assert (held < side_of(0.3) ** 2 * F32_BYTES / 2) == is_there
+
+
+WIDTH, CHANNELS = 16, 128
+
+
+def with_images_that_wait(batch: int, share: float) -> tuple[Solution, int]:
+    """Images that are read again after more convolutions, and their bytes; three take a share."""
+    num_rows = int(share * ROOM / F32_BYTES / 3 / (batch * WIDTH * CHANNELS))
+    shape = (batch, num_rows, WIDTH, CHANNELS)
+    rule = Rule(
+        (*shape, CHANNELS),
+        (((0,), (1,), (2,), (3,)), ((3,), (4,))),
+        (((0,), (1,), (2,), (4,)),),
+        frozenset({3}),
+    )
+    program = Program()
+    made, kernel = program.argument(*shape), program.argument(CHANNELS, CHANNELS)
+    convolved = []
+    for _ in range(MOST_PRODUCTS + 3):
+        operands = (made, kernel)
+        (made,) = program.compute("convolution", operands, [shape], rule, OpClass.CONVOLUTION)
+        convolved.append(made)
+    graph = program.graph(program.sum(program.elementwise(made, convolved[0])))
+    parts = parts_of("x=4")
+    whole, kernels, end = (parts.to_sharding(((),) * rank) for rank in (4, 2, 3))
+    values = {v.index: whole for v in graph.values if v.shape == shape}
+    wishes = Wishes(arguments=[whole, kernels], results=[end], values=values)
+    return plan(graph, "x=4", wishes, None, "tpu-v5e"), F32_BYTES * prod(shape)
+
+
+def test_images_have_more_of_the_chip() -> None:
+    assert SHARE < 0.9 * SHARE_WITH_CONVOLUTIONS
+    solution, num_bytes = with_images_that_wait(8, 0.9 * SHARE_WITH_CONVOLUTIONS)
+    assert beside_arguments(solution) < num_bytes / 2
+    solution, num_bytes = with_images_that_wait(8, 1.2 * SHARE_WITH_CONVOLUTIONS)
+    assert beside_arguments(solution) >= num_bytes
+
+
+def test_few_images_that_are_cut_into_more_have_not() -> None:
+    solution, num_bytes = with_images_that_wait(4, 0.9 * SHARE)
+    assert beside_arguments(solution) >= num_bytes
