@@ -76,12 +76,14 @@ class LoopCopy:
         bits: Of an element.
         start: When the first loop starts.
         stop: When the last one ends.
+        joins: Ops with which it enters them.
     """
 
     value: int
     bits: int
     start: int
     stop: int
+    joins: tuple[int, ...]
 
 
 def copies_for_loops(graph: Graph, backend: str) -> Iterator[LoopCopy]:
@@ -98,8 +100,9 @@ def copies_for_loops(graph: Graph, backend: str) -> Iterator[LoopCopy]:
         if op.name != "while" or graph.ops[graph.values[op.operands[0]].op].name == "while":
             continue  # of a loop in a loop, the outer one says it
         value, stop = op.operands[0], carry_stop(graph, op)
-        one = found.get(value, LoopCopy(value, bits, index, stop))
-        found[value] = LoopCopy(value, max(one.bits, bits), one.start, max(one.stop, stop))
+        one = found.get(value, LoopCopy(value, bits, index, stop, ()))
+        joins = (*one.joins, index)
+        found[value] = LoopCopy(value, max(one.bits, bits), one.start, max(one.stop, stop), joins)
     yield from found.values()
 
 

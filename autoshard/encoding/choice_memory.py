@@ -144,7 +144,9 @@ class ChoiceMemory:
             maker = room.graph.ops[found.op]
             held = room.temporary(found) * copy.bits // found.bits
             usage = self._local(held, maker, maker.results.index(copy.value))
-            yield NodeMemory(self.node_by_op[found.op], copy.start, copy.stop, usage)
+            is_brief = room.on_chip.loop_reads.issuperset(copy.joins)
+            left = room.on_chip.left(usage, is_brief=is_brief)
+            yield NodeMemory(self.node_by_op[found.op], copy.start, copy.stop, left)
 
     def _layout_copies(self, node: int, op: Op) -> Iterator[NodeMemory]:
         """Copies that XLA's CPU backend makes for the gradients of a convolution.

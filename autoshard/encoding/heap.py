@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from itertools import accumulate
 
-_SMALL = 0.01
+_SMALL = 0.02
 """Tensors of less than this share of what is alive at most lie in gaps between others."""
 
 

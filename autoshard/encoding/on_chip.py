@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.graph.buffers import Buffers
+from autoshard.graph.loop_reads import read_whole
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 IntArray = npt.NDArray[np.int64]
@@ -34,6 +35,8 @@ class OnChip:
             loop, or is read by updates.
         moved: Whether copies that collectives and look-ups make are there too.
         updates: Ops that make new states: what they read lies beside those in device memory.
+        loop_reads: Ops with which a loop reads unchanged what its products read all of: brought
+            there before the loop, it stays for all runs.
     """
 
     room: int
@@ -42,6 +45,7 @@ class OnChip:
     kept_out: tuple[bool, ...] = ()
     moved: bool = True
     updates: frozenset[int] = frozenset()
+    loop_reads: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, graph: Graph, buffers: Buffers, room: int, *, any_maker: bool = True) -> OnChip:
@@ -66,10 +70,20 @@ class OnChip:
             if maker.kind is OpKind.COMPUTE and times is not None and is_made_there:
                 brief[value.index] = _is_brief(products, maker, {maker.index, *times})
         kept_out = tuple(times is None for times in reads)
-        return cls(room, products, tuple(brief), kept_out, any_maker, buffers.updates)
+        return cls(
+            room,
+            products,
+            tuple(brief),
+            kept_out,
+            any_maker,
+            buffers.updates,
+            read_whole(graph),
+        )
 
     def is_brief(self, reader: Op, times: Iterable[int]) -> bool:
         """Whether a copy made for an op, and read at these times, is never unread for long."""
+        if reader.index in self.loop_reads:
+            return True
         if not self.moved or reader.kind is not OpKind.COMPUTE or reader.index in self.updates:
             return False
         return _is_brief(self.products, reader, times)

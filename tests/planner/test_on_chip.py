@@ -156,3 +156,29 @@ def test_a_tpu_holds_a_gathered_gradient_for_one_update_and_not_on_the_chip(
     (copy,) = (t for t in held if t.kind == "copy" and t.name.endswith("for add"))
     assert copy.local_bytes >= 64 * MIB
     assert copy.stop - copy.start == num_ops
+
+
+def in_a_loop(hardware: str, side: int) -> float:
+    """MiB that a loop holds of weights gathered for it."""
+    program = Program()
+    x, w = program.argument(64, side), program.argument(side, side)
+    held, carried = program.carry(w), program.carry(x)
+    program.open_loop(4.0)
+    program.loop_back(carried, program.matmul(carried, held))
+    program.close_loop()
+    graph = program.graph(carried)
+    parts = parts_of("x=4")
+    rows, whole = parts.to_sharding(((0,), ())), parts.to_sharding(((), ()))
+    values = {value.index: whole for value in graph.values if value.index != w}
+    wishes = Wishes(arguments=[whole, rows], results=[whole], values=values)
+    return beside_arguments(plan(graph, "x=4", wishes, None, hardware)) / MIB
+
+
+@pytest.mark.parametrize(
+    ("hardware", "side", "is_there"),
+    [("tpu-v5p", 2048, True), ("tpu-v5p", 8192, False), ("h100", 2048, False)],
+)
+def test_weights_that_a_loop_reads_whole_wait_on_the_chip_if_there_is_room(
+    hardware: str, side: int, *, is_there: bool
+) -> None:
+    assert (in_a_loop(hardware, side) < side * side / MIB) == is_there

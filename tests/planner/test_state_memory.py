@@ -80,7 +80,7 @@ def test_a_gradient_takes_memory_beside_its_state_only_where_it_is_summed(*, sum
     assert [t.local_bytes for t in held] == [WITH_GAPS] * summed
 
 
-def scanned(*, barrier: bool = False) -> tuple[Graph, int]:
+def scanned(*, barrier: bool = False, sliced: bool = False) -> tuple[Graph, int]:
     """Two loops that multiply with a weight they read unchanged; the second behind a barrier."""
     program = Program()
     x, weight = program.argument(SIDE, SIDE), program.argument(SIDE, SIDE)
@@ -92,6 +92,8 @@ def scanned(*, barrier: bool = False) -> tuple[Graph, int]:
             (held,) = program.add(
                 OpKind.JOIN, "optimization_barrier", (held,), [(SIDE, SIDE)], rule=rule
             )
+        if sliced:
+            held = program.elementwise(held, name="dynamic_slice")
         program.loop_back(carried, program.matmul(carried, held))
         program.close_loop()
         x = carried
@@ -103,12 +105,12 @@ def test_a_tpu_narrows_what_loops_multiply_with_before_the_first_one(*, barrier:
     graph, weight = scanned(barrier=barrier)
     loops = [op.index for op in graph.ops if op.name == "while" and op.operands[0] == weight]
     (copy,) = copies_for_loops(graph, "tpu")
-    assert copy == LoopCopy(weight, 16, loops[0], graph.regions[-1].stop)
+    assert copy == LoopCopy(weight, 16, loops[0], graph.regions[-1].stop, tuple(loops))
     assert list(copies_for_loops(graph, "gpu")) == []
 
 
 def test_the_narrow_copy_of_a_weight_takes_memory_that_is_no_argument() -> None:
-    graph, weight = scanned()
+    graph, weight = scanned(sliced=True)
     name = graph.values[weight].name
     solution = plan(graph, "x=4", Wishes(arguments=[ROWS, WHOLE], results=[ROWS]), None, "tpu-v5p")
     memory = solution.account.memory
