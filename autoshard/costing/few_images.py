@@ -19,12 +19,13 @@ from autoshard.layouts import Layout, MeshParts
 
 FloatArray = npt.NDArray[np.float64]
 
-COPIES = 2
-"""How often an image is copied for one convolution that reads or makes it.
+COPIES = 3
+"""How often an image counts as copied for one convolution that reads or makes it.
 
-Into pieces and back, and with their edges. Seen with libtpu 0.0.42: the copies for a convolution,
-a group norm and another convolution with their gradients took as long as 2.1 of each image on a
-v5e, of 4 images of 32 x 32 x 128 as of 4 of 16 x 16 x 256.
+Into pieces and back, with their edges, by all between that is not computed in one any more. Training
+steps with 4 images, over half of what they took with 8, spent 2.4 to 3 copies of each image more on
+a v5e and 3.8 to 4 on a v5p (libtpu 0.0.42): two convolutions around a group norm, four with
+strides of 1 and 2 and a transposed one, a U-Net.
 """
 
 _LEAST_WIDTH = 2  # of a piece of a row: rows of 16 were cut into 8, rows of 12 not
