@@ -22,9 +22,9 @@ FloatArray = npt.NDArray[np.float64]
 COPIES = 3
 """How often an image counts as copied for one convolution that reads or makes it.
 
-Into pieces and back, with their edges, by all between that is not computed in one any more. Training
-steps with 4 images, over half of what they took with 8, spent 2.4 to 3 copies of each image more on
-a v5e and 3.8 to 4 on a v5p (libtpu 0.0.42): two convolutions around a group norm, four with
+Into pieces and back, with their edges, and what is no more computed in one between them. Training
+steps with 4 images took longer than half of what they took with 8, by 2.4 to 3 copies of each image
+on a v5e and by 3.8 to 4 on a v5p (libtpu 0.0.42): two convolutions around a group norm, four with
 strides of 1 and 2 and a transposed one, a U-Net.
 """
 
