@@ -12,7 +12,7 @@ from autoshard.backend_habits import copies_convolution_gradients, row_lanes
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import copies_for_loops
 from autoshard.encoding.device_room import DeviceRoom
-from autoshard.encoding.padded_rows import padded_row_bytes
+from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from solvers import NodeMemory
 
@@ -57,6 +57,7 @@ class ChoiceMemory:
                 yield from self._of_value(value)
         yield from self._panels()
         yield from self._padded_rows()
+        yield from self._summed_rows()
 
     def _of_value(self, value: Value) -> Iterator[NodeMemory]:
         """A value itself, and what making it takes beside it."""
@@ -120,6 +121,22 @@ class ChoiceMemory:
                 usage = (held * room.overhead).astype(np.int64)
                 left = room.on_chip.left(usage, is_brief=is_brief)
                 yield NodeMemory(node, index, index + 1, left)
+
+    def _summed_rows(self) -> Iterator[NodeMemory]:
+        """Padded rows that look-ups sum over devices: there until all of one call have been."""
+        room = self.room
+        lanes = row_lanes(room.backend)
+        if lanes == 1:
+            return
+        for index, last in summed_with(room.graph).items():
+            if index not in self.node_by_op:
+                continue
+            op, candidates = room.graph.ops[index], self.candidates[index]
+            held = summed_row_bytes(room.graph, room.costing.parts, op, candidates, lanes)
+            if held is not None:
+                usage = (held * room.overhead).astype(np.int64)
+                left = room.on_chip.left(usage, is_brief=room.on_chip.moved)
+                yield NodeMemory(self.node_by_op[index], index, last + 1, left)
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout, MeshParts
 
@@ -46,11 +46,62 @@ def padded_row_bytes(
         if len(found.shape) < 2 or found.shape[-1] != width:  # indices
             continue
         for index, candidate in enumerate(candidates):
-            layout = candidate.side(is_result=is_result)[place]
-            rows, row = _local_rows(found.shape, layout, parts)
-            if row % lanes:
-                held[index] += rows * -(-row // lanes) * lanes * found.bits // 8
+            if not (is_result and _sums_rows(op, candidate)):
+                layout = candidate.side(is_result=is_result)[place]
+                held[index] += _padded_bytes(found, layout, parts, lanes)
     return held if held.any() else None
+
+
+def summed_row_bytes(
+    graph: Graph, parts: MeshParts, op: Op, candidates: Sequence[Candidate], lanes: int
+) -> npt.NDArray[np.int64] | None:
+    """Bytes per device of the narrow rows, padded, that a gather makes to be summed over devices.
+
+    Args:
+        graph: The program.
+        parts: The mesh.
+        op: Any op.
+        candidates: How it may be cut.
+        lanes: Elements in one tile of a row; 1 where rows lie without gaps.
+
+    Returns:
+        int64[num_candidates], 0 where nothing is summed or rows fill their lanes; None for an op
+        with no such rows.
+    """
+    if lanes == 1 or op.op_class is not OpClass.GATHER or not takes_rows(graph, op):
+        return None
+    made = graph.values[op.results[0]]
+    held = [
+        _padded_bytes(made, c.partial or c.results[0], parts, lanes) if _sums_rows(op, c) else 0
+        for c in candidates
+    ]
+    return np.array(held, dtype=np.int64) if any(held) else None
+
+
+def summed_with(graph: Graph) -> dict[int, int]:
+    """By gather of rows, the last of those whose sums one call takes: none needs another's."""
+    before = [0] * len(graph.values)  # gathers on the longest way to each value
+    groups: dict[int, tuple[int, int, str]] = {}
+    for op in graph.ops:
+        is_gather = op.op_class is OpClass.GATHER and takes_rows(graph, op)
+        for value in op.results:
+            there = [before[operand] for operand in op.operands if operand < value]
+            before[value] = max(there, default=0) + is_gather
+        if is_gather:
+            made = op.results[0]
+            groups[op.index] = (op.region, before[made], graph.values[made].dtype)
+    last = {group: index for index, group in groups.items()}
+    return {index: last[group] for index, group in groups.items()}
+
+
+def _sums_rows(op: Op, candidate: Candidate) -> bool:
+    return op.op_class is OpClass.GATHER and bool(candidate.reduced or candidate.scattered)
+
+
+def _padded_bytes(value: Value, layout: Layout, parts: MeshParts, lanes: int) -> int:
+    """Bytes of a device's rows, padded to whole lanes; 0 where they fill them."""
+    rows, row = _local_rows(value.shape, layout, parts)
+    return rows * -(-row // lanes) * lanes * value.bits // 8 if row % lanes else 0
 
 
 def _merges_rows(graph: Graph, op: Op) -> bool:

@@ -90,3 +90,42 @@ def test_if_there_is_room_they_lie_on_the_chip() -> None:
 )
 def test_other_reshapes_copy_nothing(before: tuple[int, ...], after: tuple[int, ...]) -> None:
     assert held_by_reshape(before, after) < local_bytes(1024 * 128, 8)
+
+
+def looked_up_in_pieces(num_tables: int, *, of_one_another: bool) -> int:
+    """Bytes beside the arguments of rows that are looked up in tables cut by rows, and summed."""
+    program = Program()
+    sizes = (TABLE_ROWS, TAKEN_ROWS, 16, 1)
+    rule = Rule(sizes, (((0,), (2,)), ((1,), (3,))), (((1,), (2,)),), reduction=frozenset({0}))
+    sums, place = [], program.argument(TAKEN_ROWS, 1)
+    tables = [program.argument(TABLE_ROWS, 16) for _ in range(num_tables)]
+    for table in tables:
+        (made,) = program.compute(
+            "gather", (table, place), [(TAKEN_ROWS, 16)], rule, OpClass.GATHER
+        )
+        sums.append(program.sum(made))
+        if of_one_another:
+            place = program.compute(
+                "convert",
+                (made,),
+                [(TAKEN_ROWS, 1)],
+                Rule((TAKEN_ROWS,), (((0,), ()),), (((0,), ()),)),
+                OpClass.ELEMENTWISE,
+            )[0]
+    graph = program.graph(*sums)
+    parts = parts_of("x=8")
+    rows, whole = parts.to_sharding(((0,), ())), parts.to_sharding(((), ()))
+    gathered = {op.results[0]: whole for op in graph.ops if op.name == "gather"}
+    wishes = Wishes(
+        arguments=[whole, *[rows] * num_tables],
+        results=[parts.to_sharding(((),))] * num_tables,
+        values=gathered,
+    )
+    return beside_arguments(plan(graph, "x=8", wishes, None, "tpu-v5p"))
+
+
+def test_narrow_rows_that_are_summed_over_devices_stay_padded_until_all_of_one_call_are() -> None:
+    one = local_bytes(TAKEN_ROWS, LANES)
+    single, four = (looked_up_in_pieces(n, of_one_another=False) for n in (1, 4))
+    assert four - single == pytest.approx(3 * one, rel=0.1)
+    assert looked_up_in_pieces(4, of_one_another=True) < single + one
