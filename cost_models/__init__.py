@@ -20,6 +20,7 @@ from cost_models.collectives import (
 from cost_models.errors import CostModelError
 from cost_models.hardware import (
     Compute,
+    ElementPasses,
     Hardware,
     Link,
     Memory,
@@ -61,6 +62,7 @@ __all__ = [
     "CostModel",
     "CostModelError",
     "DimPart",
+    "ElementPasses",
     "GroupDim",
     "Hardware",
     "LinearCost",

@@ -20,6 +20,7 @@ from cost_models.quantities import (
     BytesPerSecond,
     CapacityBytes,
     Count,
+    ElementsPerSecond,
     FlopsPerSecond,
     Fraction,
     Hertz,
@@ -64,6 +65,21 @@ class PeakFlops:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElementPasses:
+    """Elements that pass through a vector unit per second, however wide they are.
+
+    What is read meanwhile from device memory takes no further time, what is written there does.
+
+    Attributes:
+        accessed: Read or written by ops element by element.
+        reduced: Summed or compared by reductions, beside being read.
+    """
+
+    accessed: ElementsPerSecond
+    reduced: ElementsPerSecond
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
     """What one device computes.
 
@@ -75,6 +91,7 @@ class Compute:
         kernel_launch_seconds: Fixed price of one kernel or fused op.
         clock_hertz: Clock of the matrix units, which a TPU compiler's cycles count; None where it
             is not known or nothing counts in it.
+        passes: What the vector unit takes at most; None where memory is always slower.
         source: Where the numbers are from.
     """
 
@@ -83,6 +100,7 @@ class Compute:
     matmul_tile: tuple[Count, Count, Count]
     kernel_launch_seconds: Seconds
     clock_hertz: Hertz | None = None
+    passes: ElementPasses | None = None
     source: str
 
 

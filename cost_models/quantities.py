@@ -30,6 +30,7 @@ class Quantity:
 
 FlopsPerSecond = Annotated[float, Quantity("FLOP per second", 1e6, 1e18, "197.0e+12")]
 BytesPerSecond = Annotated[float, Quantity("bytes per second", 1e6, 1e15, "819.0e+9")]
+ElementsPerSecond = Annotated[float, Quantity("elements per second", 1e6, 1e15, "2.6e+11")]
 Bytes = Annotated[int, Quantity("bytes", 0, 1e15, "16_000_000_000")]
 CapacityBytes = Annotated[int, Quantity("bytes", 1e6, 1e15, "16_000_000_000")]
 Seconds = Annotated[float, Quantity("seconds", 0.0, 1.0, "1.0e-6")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from cost_models.hardware import (
     Compute,
+    ElementPasses,
     Hardware,
     Link,
     Memory,
@@ -37,6 +38,7 @@ _TPU_EFFICIENCY = (
     "0.9 of the nominal link: the usable figures (4.5e10, 9e10) of Austin et al. (2025)"
 )
 _AVAILABLE = "all but what the compiler of libtpu 0.0.52 reports as available when memory runs out"
+_PASSES = "; passes of elements: libtpu 0.0.42, estimated_cycles of fusions on the chip"
 _STREAMED = "; shares of streamed accesses: libtpu 0.0.42, estimated_cycles of training steps"
 _TPU_LAUNCH = (
     "launch: least estimated_cycles of a fusion, 1,820 on a v5e and 2,120 on a v5p, libtpu 0.0.42"
@@ -97,6 +99,7 @@ def _tpu(
     devices_per_chip: int = 1,
     chip_link: Link | None = None,
     streamed: StreamedAccess | None = None,
+    passes: ElementPasses | None = None,
     note: str = "",
 ) -> Hardware:
     source = f"{_TPU_DOCS}, {page}{note}"
@@ -125,7 +128,9 @@ def _tpu(
             matmul_tile=matmul_tile,
             kernel_launch_seconds=1.2e-6,
             clock_hertz=clock_hertz,
-            source=f"{source}; {_TPU_F32}; {_VPU}; clock: {clock_source}; {_TPU_LAUNCH}",
+            passes=passes,
+            source=f"{source}; {_TPU_F32}; {_VPU}; clock: {clock_source}; {_TPU_LAUNCH}"
+            + (_PASSES if passes else ""),
         ),
         memory=Memory(
             capacity_bytes=memory_gib * _GIB,
@@ -205,6 +210,7 @@ V5E = _tpu(
     streamed=StreamedAccess(
         products=0.8, elementwise=0.9, copies=0.4, conversions=0.32, fills=0.33
     ),
+    passes=ElementPasses(accessed=2.6e11, reduced=1.9e11),
     cubes=False,
 )
 V5P = _tpu(

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.backend_habits import (
+    keeps_products_on_chip,
     least_images,
     loops_over_scattered_sums,
     most_gathered_by_sum,
@@ -32,6 +33,7 @@ from autoshard.costing.halos import Halo, halos_of
 from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.narrow_rows import RowTiles
+from autoshard.costing.on_chip import OnChip
 from autoshard.costing.read_on_chip import brought_before
 from autoshard.costing.shared_calls import SharedCalls, shared_calls
 from autoshard.costing.sums import Sum, made_order, sums_of
@@ -48,6 +50,7 @@ from autoshard.sharding import AxisRef, axes_crossed, spanned_axes
 from cost_models import (
     AlphaBetaModel,
     AxisPart,
+    ElementPasses,
     Hardware,
     matmul_tile_efficiency,
     memory_efficiency,
@@ -94,16 +97,19 @@ class Costing:
         model: Prices single kernels and collectives.
         parts: The mesh parts of this plan.
         overlaps: Whether the objective takes off what of collectives runs beside computing.
+        states_off: The share of new states that updates write to device memory and not to the chip.
     """
 
     model: CostModel
     parts: MeshParts
     overlaps: bool = False
+    states_off: float = 0.0
     _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
     _group_sizes: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
     _slices: dict[Parts, int] = field(default_factory=dict)
     _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
     _facts: _GraphFacts | None = None
+    _chip: tuple[Graph, Buffers, OnChip] | None = None
     _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
 
     def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
@@ -444,7 +450,8 @@ class Costing:
                 pieces = arrays.result_shards[position]
                 written = graph.values[value].num_bytes / pieces
                 layouts = [_written(c, position) for c in candidates]
-                num_bytes += self._in_tiles(graph, op, value, layouts, written, pieces)
+                tiles = self._in_tiles(graph, op, value, layouts, written, pieces)
+                num_bytes += self._bytes_written(graph, buffers, op, value, tiles)
         flops = self._padded_flops(op, candidates)
         op_class = op.op_class
         if op.name == "dynamic_update_slice":
@@ -459,6 +466,8 @@ class Costing:
         seconds = np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op_class.value))
         if self.is_in_other_kernel(graph, buffers, op):
             seconds = np.maximum(seconds - self.model.hardware.compute.kernel_launch_seconds, 0.0)
+        if self._passes is not None and op.op_class in PRODUCTS:
+            seconds += self._apart_seconds(graph, buffers, op, candidates, seconds)
         if op.op_class is OpClass.CONVOLUTION:
             return seconds + self._image_seconds(graph, op, candidates)
         return seconds + self._table_seconds(graph, op, candidates)
@@ -478,6 +487,56 @@ class Costing:
         backend = self.model.hardware.backend
         least, lanes = least_images(backend), row_lanes(backend)
         return copied_elements(graph, self.parts, op, candidates, least, lanes)
+
+    def _apart_seconds(
+        self,
+        graph: Graph,
+        buffers: Buffers,
+        op: Op,
+        candidates: tuple[Candidate, ...],
+        seconds: FloatArray,
+    ) -> FloatArray:
+        """float64[num_candidates]: what is off, or comes to it, for what may run with a product.
+
+        Its element-wise ops run beside its arithmetic: what they cost by themselves is off, as far
+        as that takes as long. What devices have to sum is read again after that, by reductions too.
+        """
+        whole, launches, summed = self.with_product(graph, buffers, op)
+        machine = self.model.hardware
+        speed = memory_efficiency(machine, OpClass.ELEMENTWISE.value)
+        speed *= machine.memory.bytes_per_second
+        launch = machine.compute.kernel_launch_seconds
+        is_apart = [bool(c.reduced or c.scattered or c.streamed) for c in candidates]
+        pieces = np.array([self.parts.num_pieces(c.results[0]) for c in candidates])
+        beside = np.minimum(whole / pieces / speed, np.maximum(seconds - launch, 0.0))
+        saved = np.minimum(beside + launches * launch, seconds)
+        return np.where(is_apart, summed / pieces / speed, -saved)
+
+    def with_product(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[float, int, float]:
+        """What may run with a product: as how many bytes it counts on all devices together.
+
+        Returns:
+            For element-wise ops, the kernels of these, and for reductions.
+        """
+        whole, launches, summed = 0.0, 0, 0.0
+        if self._passes is None or op.op_class not in PRODUCTS:
+            return whole, launches, summed
+        sums = buffers.summed_with.get(op.index, ())
+        if sums:
+            summed = self._reduced_bytes(prod(graph.values[op.results[0]].shape), len(sums))
+        for index in buffers.computed_with.get(op.index, ()):
+            with_it = graph.ops[index]
+            values = [v for v in with_it.results if buffers.is_stored[v]]
+            if with_it.op_class is not OpClass.ELEMENTWISE or not values:
+                continue
+            reads = zip(buffers.reads[index], self._counted(with_it, buffers), strict=True)
+            whole += sum(read.num_bytes * counted for read, counted in reads)
+            for value in values:
+                piece = np.array(graph.values[value].num_bytes / self.parts.mesh.num_devices)
+                written = self._bytes_written(graph, buffers, with_it, value, piece)
+                whole += float(written) * self.parts.mesh.num_devices
+            launches += not self.is_in_other_kernel(graph, buffers, with_it)
+        return whole, launches, summed
 
     def _fused_seconds(
         self, graph: Graph, op: Op, candidates: tuple[Candidate, ...], flops: FloatArray
@@ -515,6 +574,7 @@ class Costing:
         reads = self._read_bytes(graph, buffers, op)
         brought, machine = brought_before(graph, buffers, op), self.model.hardware
         brought_share = memory_efficiency(machine, op.op_class.value)
+        counted = self._counted(op, buffers)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
             if op.name == "gather" and position == 0:  # as many elements as it makes
@@ -527,8 +587,85 @@ class Costing:
             if read and brought[position]:
                 whole = graph.values[value].num_bytes / pieces
                 local = np.where(whole <= on_chip_bytes(machine), brought_share * local, local)
-            num_bytes += local
+            num_bytes += counted[position] * local
+        if op.op_class is OpClass.REDUCE and self._passes is not None:
+            elements = sum(read.elements for read in buffers.reads[op.index])
+            passed = self._reduced_bytes(elements, 1 if elements else 0)
+            return np.maximum(num_bytes, passed / arrays.operand_shards[0])
         return num_bytes
+
+    def _counted(self, op: Op, buffers: Buffers) -> tuple[float, ...]:
+        """Per operand, as how many bytes one counts that is read, by the elements that pass."""
+        if self._passes is None or op.op_class is not OpClass.ELEMENTWISE:
+            return (1.0,) * len(op.operands)
+        one = self._pass_bytes(self._passes.accessed)
+        reads = buffers.reads[op.index]
+        return tuple(one * read.elements / max(1, read.num_bytes) for read in reads)
+
+    def _reduced_bytes(self, elements: int, times: int) -> float:
+        """As how many bytes elements count that are read once and summed so many times."""
+        assert self._passes is not None
+        accessed, reduced = self._passes.accessed, self._passes.reduced
+        return elements * (self._pass_bytes(accessed) + times * self._pass_bytes(reduced))
+
+    @property
+    def _passes(self) -> ElementPasses | None:
+        """What the vector unit takes at most; None where memory is always slower."""
+        return self.model.hardware.compute.passes
+
+    def _pass_bytes(self, elements_per_second: float) -> float:
+        """Bytes that memory takes, read by element-wise ops, while one element passes."""
+        machine = self.model.hardware
+        share = memory_efficiency(machine, OpClass.ELEMENTWISE.value)
+        return share * machine.memory.bytes_per_second / elements_per_second
+
+    def _bytes_written(
+        self, graph: Graph, buffers: Buffers, op: Op, value: int, local: FloatArray
+    ) -> FloatArray:
+        """float64[num_candidates]: as how many bytes a result counts that has so many."""
+        if self._passes is None or op.op_class is not OpClass.ELEMENTWISE:
+            return local
+        passed = self._pass_bytes(self._passes.accessed) * 8.0 / graph.values[value].bits * local
+        if op.index in buffers.updates:
+            return passed + self.states_off * local
+        chip = self.on_chip(graph, buffers)
+        return passed + (np.where(local > chip.room, local, 0.0) if chip.brief[value] else local)
+
+    def new_states(self, graph: Graph, buffers: Buffers) -> list[int]:
+        """Values that updates write; none where it does not matter where they lie."""
+        if self._passes is None:
+            return []
+        made = (op.operands[0] for op in graph.results)
+        return [value for value in made if graph.values[value].op in buffers.updates]
+
+    def state_seconds(
+        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: in which an update writes what it makes to device memory."""
+        machine, arrays = self.model.hardware, self._arrays(candidates)
+        local = np.zeros(len(candidates))
+        for value, pieces in zip(op.results, arrays.result_shards, strict=True):
+            if buffers.is_stored[value] and buffers.owner[value] == value:
+                local += graph.values[value].num_bytes / pieces
+        speed = memory_efficiency(machine, OpClass.ELEMENTWISE.value)
+        return local / (speed * machine.memory.bytes_per_second)
+
+    def written_places(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
+        """What the price of an op depends on by where its results are written."""
+        if self._passes is None or op.op_class is not OpClass.ELEMENTWISE:
+            return ()
+        chip = self.on_chip(graph, buffers)
+        return (op.index in buffers.updates, *(chip.brief[value] for value in op.results))
+
+    def on_chip(self, graph: Graph, buffers: Buffers) -> OnChip:
+        """Which temporaries lie on the chip; of one program at a time."""
+        known = self._chip
+        if known is None or known[0] is not graph or known[1] is not buffers:
+            machine = self.model.hardware
+            room = on_chip_bytes(machine)
+            found = OnChip.of(graph, buffers, room, any_maker=keeps_products_on_chip(machine))
+            known = self._chip = (graph, buffers, found)
+        return known[2]
 
     def _in_tiles(
         self,
@@ -563,7 +700,7 @@ class Costing:
             readers = (graph.ops[i] for value in op.results for i in graph.consumers[value])
             return any(reader.kind is OpKind.COMPUTE for reader in readers)
         is_sum = op.op_class is OpClass.REDUCE and bool(graph.values[op.results[0]].shape)
-        return is_sum and not any(buffers.reads[op.index])
+        return is_sum and not any(read.num_bytes for read in buffers.reads[op.index])
 
     def _table_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""
@@ -590,7 +727,7 @@ class Costing:
 
     def _read_bytes(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[float, ...]:
         """Bytes that an op reads through each operand; a product as narrow as it multiplies."""
-        reads = buffers.reads[op.index]
+        reads = tuple(float(read.num_bytes) for read in buffers.reads[op.index])
         if op.op_class not in PRODUCTS or op.is_exact:
             return reads
         backend = self.model.hardware.backend

@@ -18,6 +18,7 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.heap import heap_bytes
 from autoshard.encoding.held_tensors import Holdings
+from autoshard.encoding.new_states import NewStates
 from autoshard.encoding.roomy_chip import RoomyChip
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
@@ -48,11 +49,13 @@ def account_for(
     ops = []
     collectives: list[PredictedCollective] = []
     unseen = dict(sent_bits(encoded, decoded))
+    states = NewStates.of(encoder, decoded)
     compute = communication = 0.0
     for op in encoded.graph.ops:
         if op.index not in decoded.candidates:
             continue
         own, spent, made = _op_account(encoder, encoded, decoded, op, unseen)
+        own += states.more_seconds(op)
         compute += own
         communication += spent
         collectives += made

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoshard.backend_habits import (
-    keeps_products_on_chip,
-    on_chip_bytes,
-    temporary_overhead,
-)
+from autoshard.backend_habits import temporary_overhead
 from autoshard.costing.costing import Costing
-from autoshard.encoding.on_chip import OnChip
+from autoshard.costing.on_chip import OnChip
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Value
 from autoshard.wishes.wishes import Wishes
@@ -49,14 +45,12 @@ class DeviceRoom:
         memory_limit: int | None,
     ) -> DeviceRoom:
         """For a program on a mesh, within a limit in bytes or none."""
-        machine = costing.model.hardware
-        chip = on_chip_bytes(machine)
         return cls(
             graph,
             buffers,
             costing,
             _reused_results(graph, buffers, wishes),
-            OnChip.of(graph, buffers, chip, any_maker=keeps_products_on_chip(machine)),
+            costing.on_chip(graph, buffers),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
         )
 

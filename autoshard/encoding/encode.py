@@ -536,6 +536,8 @@ class Encoder:
             self.costing.rows_of(self.graph, op),
             brought_before(self.graph, self.buffers, op),
             self.costing.is_in_other_kernel(self.graph, self.buffers, op),
+            self.costing.written_places(self.graph, self.buffers, op),
+            self.costing.with_product(self.graph, self.buffers, op),
             tuple(self.buffers.is_stored[v] for v in op.results),
             tuple(self.buffers.owner[v] == v for v in op.results),
         )

@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import prod
 
 from autoshard.graph.dim_orders import Turned, find_turned
-from autoshard.graph.fused_reads import fused_reads
+from autoshard.graph.fused_reads import Read, fused_reads
 from autoshard.graph.fusing import AS_ON_CPU, Fusing
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.run_late import after_the_next, is_into_zeros, run_late
@@ -35,22 +35,27 @@ class Buffers:
         with_products: Values that are written in the place of a product.
         unless_summed: Products computed together with all that reads them: they take their buffer
             only where devices have to sum what they make.
+        computed_with: Element-wise ops that write what they make with a product, by its op index,
+            unless devices have to sum what that makes.
+        summed_with: Likewise reductions of what a product makes.
         run_at: When products and scatters run that wait for others, by op index.
         filled_at: When the zeros are written that scatters add to, by op index, where that is
             before they run.
         updates: Element-wise ops of which come results only, where all of one state run at once.
         moved_at: By op index of products that no other needs, when that is there which is moved for
             them alone, and what they make: after the next product, which lets go of what it reads.
-        reads: Per op and operand, bytes of whole tensors that the op reads from buffers through it.
+        reads: Per op and operand, what of whole tensors the op reads from buffers through it.
     """
 
     is_stored: tuple[bool, ...]
     owner: tuple[int, ...]
     intervals: tuple[tuple[int, int], ...]
     last_use: tuple[int, ...]
-    reads: tuple[tuple[int, ...], ...]
+    reads: tuple[tuple[Read, ...], ...]
     with_products: frozenset[int] = frozenset()
     unless_summed: frozenset[int] = frozenset()
+    computed_with: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    summed_with: Mapping[int, Sequence[int]] = field(default_factory=dict)
     run_at: Mapping[int, int] = field(default_factory=dict)
     filled_at: Mapping[int, int] = field(default_factory=dict)
     updates: frozenset[int] = frozenset()
@@ -117,14 +122,19 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     if turned:
         _make_again(graph, consumers, turned, intervals)
     with_products = fusing.with_products
+    updated = _updating_products(graph, consumers) if with_products else {}
+    at_products = {written[op.results[0]]: op.index for op in graph.ops if _is_written(op, written)}
+    reads = fused_reads(graph, stored, owner, at_products)
     return Buffers(
         is_stored=tuple(stored),
         owner=tuple(owner),
         intervals=tuple(intervals),
         last_use=tuple(owner_last),
-        reads=fused_reads(graph, stored, owner, set(written.values())),
+        reads=reads.by_op,
         with_products=frozenset(written.values()),
-        unless_summed=_updating_products(graph, consumers) if with_products else frozenset(),
+        unless_summed=frozenset(updated),
+        computed_with=_computed_with(graph, written, updated),
+        summed_with=reads.sums,
         run_at=run_at,
         filled_at=filled_at,
         updates=_updates(graph, consumers) if with_products else frozenset(),
@@ -387,14 +397,32 @@ def _goes_on(
     return reader.results[0] if all(there[o] < product.index for o in others) else None
 
 
-def _updating_products(graph: Graph, consumers: list[list[int]]) -> frozenset[int]:
-    """Products that are computed with the update of a state that they are the gradient of.
+def _is_written(op: Op, written: Mapping[int, int]) -> bool:
+    return op.op_class in PRODUCTS and len(op.results) == 1 and op.results[0] in written
+
+
+def _computed_with(
+    graph: Graph, written: Mapping[int, int], updated: Mapping[int, Sequence[int]]
+) -> dict[int, tuple[int, ...]]:
+    """By product, the element-wise ops whose results it writes."""
+    found = {}
+    for product in graph.ops:
+        if product.op_class in PRODUCTS and len(product.results) == 1:
+            made = product.results[0]
+            last = graph.values[written.get(made, made)].op
+            after = updated.get(made, (last,) if last != product.index else ())
+            found[product.index] = tuple(after)
+    return found
+
+
+def _updating_products(graph: Graph, consumers: list[list[int]]) -> dict[int, list[int]]:
+    """What is computed after products that are the gradient of a state, its update among it.
 
     One goes on with all the element-wise ops that follow it, if what they make are results of the
     program, and all else that they need is there before.
     """
     there = _available(graph)
-    found = set()
+    found = {}
     for op in graph.ops:
         if op.op_class is OpClass.MATMUL and len(op.results) == 1:
             made = op.results[0]
@@ -402,8 +430,8 @@ def _updating_products(graph: Graph, consumers: list[list[int]]) -> frozenset[in
             others = {o for index in after for o in graph.ops[index].operands}
             others -= {made, *(r for index in after for r in graph.ops[index].results)}
             if after and all(there[value] < op.index for value in others):
-                found.add(made)
-    return frozenset(found)
+                found[made] = after
+    return found
 
 
 def _updates(graph: Graph, consumers: list[list[int]]) -> frozenset[int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
@@ -11,10 +13,30 @@ _TAKES_A_PIECE = frozenset({"dynamic_slice", "gather", "slice"})
 """Ops that read of their first operand no more than they make."""
 
 
+class Read(NamedTuple):
+    """Whole tensors that an op reads from buffers through an operand."""
+
+    num_bytes: int
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class FusedReads:
+    """What ops read from buffers.
+
+    Args:
+        by_op: Per op and operand.
+        sums: By product, reductions of what it makes that run with it.
+    """
+
+    by_op: tuple[tuple[Read, ...], ...]
+    sums: Mapping[int, Sequence[int]]
+
+
 def fused_reads(
-    graph: Graph, stored: Sequence[bool], owner: Sequence[int], at_products: Collection[int]
-) -> tuple[tuple[int, ...], ...]:
-    """Bytes that each op reads through each of its operands, of whole tensors.
+    graph: Graph, stored: Sequence[bool], owner: Sequence[int], at_products: Mapping[int, int]
+) -> FusedReads:
+    """What each op reads through each of its operands, of whole tensors.
 
     Of an operand that is not stored these are what it is computed from; a buffer counts once for an
     op. What an element-wise op reads of a result of the program that another one makes is there:
@@ -26,8 +48,9 @@ def fused_reads(
         graph: The program.
         stored: Per value, whether it has a buffer.
         owner: Per value, whose buffer it shares.
-        at_products: Values written in the place of a product.
+        at_products: Products, by the values written in their place.
     """
+    sums: dict[int, list[int]] = {}
     behind: dict[int, Mapping[int, int]] = {}
     results = {op.operands[0] for op in graph.results}
     in_kernel: set[int] = set()  # what ops that make results have read so far
@@ -46,14 +69,18 @@ def fused_reads(
             }
             seen.update(new)
             if _makes_result(op, results):
-                elements = prod(graph.values[op.results[0]].shape)
+                made = prod(graph.values[op.results[0]].shape)
                 new = {s: read for s, read in new.items() if s not in in_kernel}
-                in_kernel.update(s for s in new if prod(graph.values[s].shape) == elements)
-            reads.append(sum(new.values()))
+                in_kernel.update(s for s in new if prod(graph.values[s].shape) == made)
+            if op.op_class is OpClass.REDUCE:
+                for source in sources.keys() & at_products.keys() - new.keys():
+                    sums.setdefault(at_products[source], []).append(op.index)
+            elements = sum(read * 8 // graph.values[s].bits for s, read in new.items())
+            reads.append(Read(sum(new.values()), elements))
         if op.op_class not in PRODUCTS:  # a product is not computed again by what follows it
             behind.update((value, seen) for value in op.results if not stored[value])
         found.append(tuple(reads))
-    return tuple(found)
+    return FusedReads(tuple(found), sums)
 
 
 def _own(graph: Graph, value: int, owner: Sequence[int]) -> Mapping[int, int]:

@@ -20,6 +20,7 @@ from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.accounting import Account, account_for
 from autoshard.encoding.encode import Encoder, Wishes
 from autoshard.encoding.encoded import Decoded, Encoded, decode
+from autoshard.encoding.new_states import NewStates, share_off
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.errors import ConstraintError, InputError, ShardingError
 from autoshard.graph.buffers import find_buffers
@@ -34,6 +35,7 @@ from cost_models import Hardware
 from solvers import FORBIDDEN, Problem, Progress, Result, Status, evaluate, solve
 
 _LEAST_SHARE = 0.25  # of its even share of the time, for a round where others took too long
+_WORTHWHILE = 0.01  # of the time planned, for another solve
 _MOST_LOWERINGS = 3  # of the memory limit, each with a solve in that share of its time
 
 
@@ -180,6 +182,7 @@ def plan_graph(
         now = found if solution is None else replace(found, decided=solution.decoded.candidates)
         limit = memory_limit if number == len(rounds) else None
         encoder = Encoder(graph, buffers, costing, wishes, limit, round=now, streamable=streamable)
+        costing.states_off = _least_off(encoder)
         fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
         share = replace(options, time_limit_seconds=fair)
         with _naming_round(rounds[:number]):
@@ -189,6 +192,14 @@ def plan_graph(
         decided.append(DecidedRound(now, flat, solution.decoded, solution.account))
     assert solution is not None
     return solution if len(rounds) == 1 else replace(solution, rounds=tuple(decided))
+
+
+def _least_off(encoder: Encoder) -> float:
+    """1 if new states pass the room on the chip however they are cut: so much more they cost."""
+    states = encoder.costing.new_states(encoder.graph, encoder.buffers)
+    whole = sum(encoder.graph.values[value].num_bytes for value in states)
+    least = whole / encoder.costing.parts.mesh.num_devices
+    return 1.0 if share_off(least, encoder.room.on_chip.room) else 0.0
 
 
 def plan_further(
@@ -248,7 +259,39 @@ def _solve_round(
         result = _solved(encoded.problem, options, hint, progress)
     with clock.time("account"):
         solution = _solution(encoder, encoded, result)
-    return _with_room_for_gaps(solution, options, clock, progress)
+    found = _with_room_for_gaps(solution, options, clock, progress)
+    return _with_states_in_memory(found, options, clock, progress)
+
+
+def _with_states_in_memory(
+    solution: Solution,
+    options: SolveOptions,
+    clock: Stages,
+    progress: Callable[[Progress], None] | None,
+) -> Solution:
+    """The better plan of two, where new states are more than what the chip has room for.
+
+    What is past that room is written to device memory, and one byte more takes all of its time. So
+    one more plan is asked for in which all states are written there.
+    """
+    states = NewStates.of(solution.encoder, solution.decoded)
+    account = solution.account
+    more = sum(map(states.more_seconds, solution.graph.ops))
+    planned = account.compute_seconds + account.communication_seconds
+    if not solution.is_feasible or more <= _WORTHWHILE * planned:
+        return solution
+    short = replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
+    problem = replace(solution.encoded.problem, node_costs=states.costs_in_memory(solution.encoded))
+    with clock.time("solve"):
+        result = _solved(problem, short, solution.choices, progress)
+    if result.choices is None:
+        return solution
+    with clock.time("account"):
+        answer = _as_answer(solution, result, result.choices)
+        other = _solution(solution.encoder, solution.encoded, answer)
+    other = _with_room_for_gaps(other, options, clock, progress)
+    is_better = other.is_feasible and other.step_seconds < solution.step_seconds
+    return other if is_better else solution
 
 
 def _with_room_for_gaps(
@@ -282,7 +325,9 @@ def _with_room_for_gaps(
                 break
             floor, hint = result.least_peak, result.least_peak_choices or hint
             with clock.time("account"):
-                leanest = _solution(found.encoder, found.encoded, _as_leanest(solution, result))
+                assert result.least_peak_choices is not None
+                answer = _as_answer(solution, result, result.least_peak_choices)
+                leanest = _solution(found.encoder, found.encoded, answer)
             continue
         with clock.time("account"):
             again = _solution(found.encoder, found.encoded, result)
@@ -310,14 +355,13 @@ def _as_too_large(solution: Solution) -> Solution:
     return replace(solution, result=result)
 
 
-def _as_leanest(solution: Solution, result: Result) -> Result:
-    """The leanest choices of a problem with a lower limit that nothing met, as an answer."""
-    assert result.least_peak_choices is not None
-    found = evaluate(solution.encoded.problem, result.least_peak_choices)
+def _as_answer(solution: Solution, result: Result, choices: tuple[int, ...]) -> Result:
+    """Choices that were found for another limit or other costs, as an answer to the problem."""
+    found = evaluate(solution.encoded.problem, choices)
     return replace(
         result,
         status=Status.FEASIBLE,
-        choices=result.least_peak_choices,
+        choices=choices,
         cost=found.cost,
         peak=found.peak,
         peak_time=found.peak_time,

@@ -15,7 +15,11 @@ WITH_PRODUCTS = Fusing(kept=frozenset(), with_products=True)
 
 def reads_of(graph: Graph, name: str, fusing: Fusing = AS_ON_CPU) -> list[tuple[int, ...]]:
     buffers = find_buffers(graph, fusing)
-    return [buffers.reads[op.index] for op in graph.ops if op.name == name]
+    return [
+        tuple(read.num_bytes for read in buffers.reads[op.index])
+        for op in graph.ops
+        if op.name == name
+    ]
 
 
 def test_a_sum_reads_what_its_fused_operand_is_computed_from() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autoshard.backend_habits import on_chip_bytes, temporary_overhead
+from autoshard.costing.on_chip import MOST_PRODUCTS
 from autoshard.encoding.encode import PICOSECONDS, Wishes
-from autoshard.encoding.on_chip import MOST_PRODUCTS
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
 from autoshard.planning.planner import Solution

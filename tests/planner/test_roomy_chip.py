@@ -7,8 +7,8 @@ from math import prod
 import pytest
 
 from autoshard.backend_habits import on_chip_bytes
+from autoshard.costing.on_chip import MOST_PRODUCTS
 from autoshard.encoding.encode import Wishes
-from autoshard.encoding.on_chip import MOST_PRODUCTS
 from autoshard.encoding.roomy_chip import SHARE, SHARE_WITH_CONVOLUTIONS
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
