@@ -1,0 +1,143 @@
+"""What a TPU's vector unit takes for elements, wherever they lie, and what it does meanwhile."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoshard.backend_habits import fusing, on_chip_bytes
+from autoshard.candidates.candidate import Candidate
+from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.new_states import share_off
+from autoshard.graph.buffers import find_buffers
+from autoshard.graph.program import Graph, Op, OpClass
+from cost_models import get_hardware, memory_efficiency
+from tests.planner.graphs import Program, free_wishes, parts_of, plan
+
+V5E = get_hardware("tpu-v5e")
+LAUNCH = V5E.compute.kernel_launch_seconds
+ROOM = on_chip_bytes(V5E)
+assert V5E.compute.passes is not None
+PASSES = V5E.compute.passes
+WRITE_SPEED = memory_efficiency(V5E, "elementwise") * V5E.memory.bytes_per_second
+SIDE = 2048
+ELEMENTS = SIDE * SIDE
+
+
+def updated_state() -> Graph:
+    """A state, less a gradient that is there."""
+    program = Program()
+    state, gradient = program.argument(SIDE, SIDE), program.argument(SIDE, SIDE)
+    return program.graph(program.elementwise(state, gradient, name="subtract"))
+
+
+def updated_with_its_gradient() -> Graph:
+    """A state, less a gradient that a product makes."""
+    program = Program()
+    state, left, right = (program.argument(SIDE, SIDE) for _ in range(3))
+    gradient = program.matmul(left, right)
+    return program.graph(program.elementwise(state, gradient, name="subtract"))
+
+
+def summed() -> Graph:
+    """The rows of an argument, added up."""
+    program = Program()
+    return program.graph(program.sum(program.argument(SIDE, SIDE)))
+
+
+def product(*, is_summed: bool) -> Graph:
+    """What a product makes is read by another one, and its rows are added up if asked for."""
+    program = Program()
+    first = program.argument(SIDE, SIDE)
+    made = program.matmul(first, program.argument(SIDE, SIDE))
+    sums = [program.sum(made)] if is_summed else []
+    return program.graph(program.matmul(made, first), *sums)
+
+
+def op_of(graph: Graph, op_class: OpClass) -> Op:
+    return next(op for op in graph.ops if op.op_class is op_class)
+
+
+def prices(
+    graph: Graph, op_class: OpClass, mesh: str = "x=1", states_off: float = 0.0
+) -> tuple[tuple[Candidate, ...], np.ndarray]:
+    parts = parts_of(mesh)
+    costing = Costing(cost_model_for(V5E, parts), parts, states_off=states_off)
+    encoder = Encoder(graph, find_buffers(graph, fusing(V5E)), costing, free_wishes(graph), None)
+    op = op_of(graph, op_class)
+    candidates = offered(encoder, op)
+    return candidates, encoder.costing.candidate_seconds(
+        graph, encoder.buffers, op, candidates
+    ) - encoder.costing.reduction_seconds(graph, op, candidates)
+
+
+def offered(encoder: Encoder, op: Op) -> tuple[Candidate, ...]:
+    encoded = encoder.encode()
+    return encoded.candidates[encoded.node_by_op[op.index]]
+
+
+def test_an_update_takes_a_pass_for_all_it_reads_and_writes() -> None:
+    _, seconds = prices(updated_state(), OpClass.ELEMENTWISE)
+    assert seconds[0] == pytest.approx(3 * ELEMENTS / PASSES.accessed + LAUNCH)
+
+
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_new_states_past_the_room_on_the_chip_are_written_to_memory_beside(share: float) -> None:
+    _, there = prices(updated_state(), OpClass.ELEMENTWISE)
+    _, seconds = prices(updated_state(), OpClass.ELEMENTWISE, states_off=share)
+    assert seconds[0] - there[0] == pytest.approx(share * 4 * ELEMENTS / WRITE_SPEED)
+
+
+def test_a_reduction_takes_longer_than_memory_does() -> None:
+    _, seconds = prices(summed(), OpClass.REDUCE)
+    passed = ELEMENTS / PASSES.accessed + ELEMENTS / PASSES.reduced
+    assert seconds[0] == pytest.approx(passed + LAUNCH, rel=1e-2)
+    assert passed > 4 * ELEMENTS / WRITE_SPEED
+
+
+def test_an_update_runs_beside_the_product_that_is_its_gradient() -> None:
+    graph = updated_with_its_gradient()
+    _, product = prices(graph, OpClass.MATMUL)
+    _, update = prices(graph, OpClass.ELEMENTWISE)
+    flops = 2 * SIDE**3 / V5E.compute.matmul.float32
+    assert product[0] + update[0] == pytest.approx(max(flops, update[0] - LAUNCH) + LAUNCH)
+
+
+def test_what_devices_sum_first_is_updated_by_itself() -> None:
+    graph = updated_with_its_gradient()
+    candidates, together = prices(graph, OpClass.MATMUL, "x=4")
+    alone = [p for c, p in zip(candidates, together, strict=True) if c.reduced or c.scattered]
+    beside = [p for c, p in zip(candidates, together, strict=True) if c.cut == 4 and not c.reduced]
+    assert min(alone) > max(p for p in beside if p not in alone)
+
+
+def test_what_devices_sum_is_read_again_by_reductions() -> None:
+    candidates, seconds = prices(product(is_summed=True), OpClass.MATMUL, "x=4")
+    same, without = prices(product(is_summed=False), OpClass.MATMUL, "x=4")
+    assert candidates == same
+    passed = ELEMENTS / PASSES.accessed + ELEMENTS / PASSES.reduced
+    expected = [passed if one.reduced else 0.0 for one in candidates if not one.scattered]
+    more = [m for m, one in zip(seconds - without, candidates, strict=True) if not one.scattered]
+    assert any(expected)
+    assert more == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"), [(0, 0.0), (ROOM, 0.0), (2 * ROOM, 0.5), (4 * ROOM, 0.75)]
+)
+def test_states_that_fit_stay_on_the_chip_and_others_as_far_as_they_do(
+    held: int, expected: float
+) -> None:
+    assert share_off(held, ROOM) == expected
+
+
+def test_a_plan_pays_for_the_states_that_have_no_room_on_the_chip() -> None:
+    side = int((2 * ROOM / 4) ** 0.5) // 128 * 128
+    program = Program()
+    state, gradient = program.argument(side, side), program.argument(side, side)
+    solution = plan(program.graph(program.elementwise(state, gradient)), "x=1", hardware="tpu-v5e")
+    (update,) = [op for op in solution.account.ops if op.name == "add"]
+    passed = 3 * side * side / PASSES.accessed
+    past = (4 * side * side - ROOM) / WRITE_SPEED
+    assert update.compute_seconds == pytest.approx(passed + past + LAUNCH)
