@@ -466,7 +466,7 @@ class Costing:
         seconds = np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op_class.value))
         if self.is_in_other_kernel(graph, buffers, op):
             seconds = np.maximum(seconds - self.model.hardware.compute.kernel_launch_seconds, 0.0)
-        if self._passes is not None and op.op_class in PRODUCTS:
+        if self._passes is not None and op.op_class is OpClass.MATMUL:
             seconds += self._apart_seconds(graph, buffers, op, candidates, seconds)
         if op.op_class is OpClass.CONVOLUTION:
             return seconds + self._image_seconds(graph, op, candidates)
@@ -519,7 +519,7 @@ class Costing:
             For element-wise ops, the kernels of these, and for reductions.
         """
         whole, launches, summed = 0.0, 0, 0.0
-        if self._passes is None or op.op_class not in PRODUCTS:
+        if self._passes is None or op.op_class is not OpClass.MATMUL:
             return whole, launches, summed
         sums = buffers.summed_with.get(op.index, ())
         if sums:

@@ -338,12 +338,15 @@ def _scattered_into(graph: Graph, consumers: list[list[int]]) -> dict[int, int]:
 
 
 def _scattered_sums(graph: Graph, consumers: list[list[int]]) -> Set[int]:
-    """Sums of a scatter into zeros, that nothing else reads, and something else."""
+    """Sums of a scatter into zeros, that nothing else reads, and something else.
+
+    Not of one that compares positions instead, and so is computed by what reads it.
+    """
     found = set()
     for op in graph.ops:
         if op.name == "add" and op.kind is OpKind.COMPUTE:
             makers = (graph.ops[graph.values[v].op] for v in op.operands if len(consumers[v]) == 1)
-            if any(is_into_zeros(graph, maker) for maker in makers):
+            if any(is_into_zeros(graph, m) and not _is_one_hot(graph, m) for m in makers):
                 found.add(op.results[0])
     return found
 
