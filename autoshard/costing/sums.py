@@ -74,7 +74,7 @@ def sums_of(
         is_fit = is_in_slice or not runs_by_level(machine.backend)
         is_fit = is_fit and _scatters_over(machine, links)
         is_fit = is_fit and _scatters(machine, parts, candidate, shape, bits, order)
-        if not is_fit and len(_changed(candidate)) > 1:
+        if machine.has_reduce_scatter and len(_changed(candidate)) > 1:
             return (Sum("all-reduce", every, pieces),)
         kind = "reduce-scatter" if is_fit and machine.has_reduce_scatter else "all-reduce"
         found.append(Sum(kind, candidate.scattered, pieces))

@@ -13,7 +13,8 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import copies_for_loops
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
-from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
+from autoshard.layouts import Layout
 from solvers import NodeMemory
 
 IntArray = npt.NDArray[np.int64]
@@ -46,7 +47,7 @@ class ChoiceMemory:
     node_by_op: Mapping[int, int]
     narrowed: Mapping[int, int]
     _pieces: dict[tuple[int, bool, int], tuple[object, IntArray]] = field(default_factory=dict)
-    _partial: dict[int, tuple[object, IntArray]] = field(default_factory=dict)
+    _partial: dict[tuple[int, bool], tuple[object, IntArray]] = field(default_factory=dict)
 
     def terms(self) -> Iterator[NodeMemory]:
         """All of them."""
@@ -79,10 +80,14 @@ class ChoiceMemory:
             is_brief = room.on_chip.brief[value.index]
             yield NodeMemory(node, start, stop, room.on_chip.left(usage, is_brief=is_brief))
         yield from self._layout_copies(node, op)
-        partial = self._partial_bytes(op, candidates, held, usage)
+        partial = self._partial_bytes(op, candidates, held, usage, is_summed=is_summed)
         if partial is not None:
-            is_filled = op.index in room.buffers.filled_at
-            stop = room.buffers.time_of(op.index) + 1 if is_filled else start + 1
+            if op.index in room.buffers.filled_at:
+                stop = room.buffers.time_of(op.index) + 1
+            elif op.op_class in PRODUCTS:
+                start, stop = room.buffers.summing_times(op.index, start)
+            else:
+                stop = start + 1
             left = room.on_chip.left(partial, is_brief=room.on_chip.moved)
             yield NodeMemory(node, start, stop, left)
 
@@ -190,19 +195,36 @@ class ChoiceMemory:
             yield NodeMemory(node, start, stop, usage)
 
     def _partial_bytes(
-        self, op: Op, candidates: tuple[Candidate, ...], total: int, usage: IntArray
+        self,
+        op: Op,
+        candidates: tuple[Candidate, ...],
+        total: int,
+        usage: IntArray,
+        *,
+        is_summed: bool,
     ) -> IntArray | None:
-        """Bytes a result takes beyond its final size before it is scattered."""
+        """Bytes a result takes beyond its final size before it is scattered.
+
+        What is written as something else, which comes after the sum, takes all of them.
+        """
         room = self.room
-        if len(op.results) != 1 or not any(c.stands_partial for c in candidates):
+
+        def sums(candidate: Candidate) -> Layout | None:
+            if candidate.stands_partial:
+                return candidate.partial
+            return candidate.results[0] if is_summed and candidate.reduced else None
+
+        if len(op.results) != 1 or all(sums(c) is None for c in candidates):
             return None
         if total < room.negligible_bytes:
             return None
-        if id(candidates) not in self._partial:
+        key = (id(candidates), is_summed)
+        if key not in self._partial:
+            layouts = map(sums, candidates)
             num_pieces = room.costing.parts.num_pieces
-            pieces = [num_pieces(c.partial) if c.stands_partial else 0 for c in candidates]
-            self._partial[id(candidates)] = candidates, np.array(pieces, dtype=np.int64)
-        pieces_before = self._partial[id(candidates)][1]
+            pieces = [0 if layout is None else num_pieces(layout) for layout in layouts]
+            self._partial[key] = candidates, np.array(pieces, dtype=np.int64)
+        pieces_before = self._partial[key][1]
         before = np.where(pieces_before, total // np.maximum(pieces_before, 1), 0)
         extra: IntArray = np.maximum(before - usage, 0)
         return extra

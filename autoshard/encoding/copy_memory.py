@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from autoshard.backend_habits import turns_gathers
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.joined_sums import JoinedSums
+from autoshard.encoding.shared_reads import SharedRead
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.program import Op, OpKind
@@ -53,7 +54,7 @@ class CopyMemory:
         usage = self.of_move(table, rows, columns, value, bits, is_brief=is_brief)
         if usage is None:
             return None
-        start = room.buffers.moving_time(op.index)
+        start = room.buffers.moving_time(op.index, room.graph.values[value].op)
         return EdgeMemory(-1, start, max(stop, start + 1), usage)
 
     def of_move(
@@ -84,6 +85,24 @@ class CopyMemory:
             found = ((table, rows, columns), room.on_chip.left(copied, is_brief=is_brief))
             self._known[key] = found
         return found[1] if found[1].any() else None
+
+    def of_reader(
+        self,
+        copy: EdgeMemory,
+        op: Op,
+        read: SharedRead | None,
+        table: ReshardTable,
+        columns: IntArray,
+    ) -> Iterator[EdgeMemory]:
+        """A copy made for one reader: for it alone, or for all if another may have one alone."""
+        if read is None or not read.movers:
+            yield copy
+            return
+        is_common = np.array([table.layouts[column] in read.common for column in columns])
+        is_for_all = (np.array(read.movers) != op.index)[:, None] & is_common
+        yield replace(copy, usage=np.where(is_for_all, 0, copy.usage))
+        start, stop = min(read.start, copy.start), max(read.stop, copy.stop)
+        yield EdgeMemory(copy.edge, start, stop, np.where(is_for_all, copy.usage, 0))
 
     def of_turned(
         self,

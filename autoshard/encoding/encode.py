@@ -147,6 +147,8 @@ class Encoder:
                 reversed_kernels(self.graph, self._backend),
             )
         )
+        if self.buffers.are_scarce(self.graph, self.memory_limit):
+            reads = tuple(read.for_each_reader() for read in reads)
         edges, copies = self._edges(nodes, node_by_op, reads, hidden)
         edges += self._ties(node_by_op, offers.pins)
         edges += self._sums_in_loops(sums, node_by_op)
@@ -345,7 +347,9 @@ class Encoder:
                 edges.append(Edge(node, node_by_op[op.index], costs))
                 copy = self._copies.of_operand(op, table, rows, columns, value, bits)
                 if copy is not None:
-                    copies.append(replace(copy, edge=len(edges) - 1))
+                    copy = replace(copy, edge=len(edges) - 1)
+                    read_with = None if source is None else reads[node - len(nodes)]
+                    copies += self._copies.of_reader(copy, op, read_with, table, columns)
                 copies += self._copies.of_turned(
                     len(edges) - 1, op.index, table, rows, columns, value
                 )

@@ -5,13 +5,17 @@ to the last. So such a value is offered a second sharding, the one that it is *r
 there is paid once, and a reader that needs it so pays nothing more. A reader that needs yet another
 sharding pays the way from there; back to how the value was made is mostly a slice, or nothing is
 shared and both are the same.
+
+No plan can have two such moves apart, each for its own reader only: the compiler makes them one.
+Where memory is scarce the choice also says which one reader may hold a copy for itself; a copy that
+another one has moved, to what several may need, is held from the first reader to the last.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import ReadBits
@@ -29,7 +33,10 @@ class SharedRead:
         reads: Its readers in program order: `(op index, operand position)`.
         repeat: How often each reads it.
         bits: Of an element, as they read it.
-        layouts: What it may be moved to; all that its op may make are among them.
+        layouts: What it may be moved to; all that its op may make are among them. Where memory is
+            scarce, each is there once for every reader.
+        movers: By layout, the op that may hold a copy for itself; none of them: every one may.
+        common: What two readers or more may need.
         start: When the moved copy is made: the first reader, or all of an update.
         stop: When it is read no more.
         stops: Likewise by reader.
@@ -43,6 +50,15 @@ class SharedRead:
     start: int
     stop: int
     stops: tuple[int, ...]
+    movers: tuple[int, ...] = ()
+    common: frozenset[Layout] = frozenset()
+
+    def for_each_reader(self) -> SharedRead:
+        """The same, with a choice of the reader that may hold a copy for itself."""
+        readers = sorted({index for index, _ in self.reads})
+        pairs = [(layout, reader) for layout in self.layouts for reader in readers]
+        layouts, movers = zip(*pairs, strict=True)
+        return replace(self, layouts=layouts, movers=movers)
 
 
 def shared_reads(
@@ -82,14 +98,24 @@ def shared_reads(
         indices = dict.fromkeys(index for index, _ in reads)
         if len(indices) < 2:
             continue
-        layouts = _layouts(graph, candidates, value, reads)
+        made, common = _layouts(graph, candidates, value, reads)
         later = [index for index in indices if index not in read_early] or indices
         stop_of = {index: read_stop(graph, buffers, graph.ops[index]) for index in indices}
         stop = max(stop_of[index] for index in later)
         at_once = buffers.updates.issuperset(indices)
-        start = stop - 1 if at_once else min(map(buffers.time_of, indices))
+        start = stop - 1 if at_once else _start(buffers, indices, graph.values[value].op)
+        layouts = tuple(sorted(made | common))
         stops = tuple(min(stop_of[index], stop) for index, _ in reads)
-        yield SharedRead(value, tuple(reads), repeat, bits, layouts, start, stop, stops)
+        yield SharedRead(
+            value, tuple(reads), repeat, bits, layouts, start, stop, stops, common=common
+        )
+
+
+def _start(buffers: Buffers, readers: Iterable[int], maker: int) -> int:
+    """When a copy is made for all readers."""
+    if buffers.awaited:
+        return min(buffers.moving_time(reader, maker) for reader in readers)
+    return min(map(buffers.time_of, readers))
 
 
 def updating_reads(graph: Graph, alike: Collection[tuple[int, int]]) -> frozenset[tuple[int, int]]:
@@ -133,13 +159,13 @@ def _layouts(
     candidates: Mapping[int, Sequence[Candidate]],
     value: int,
     reads: Sequence[tuple[int, int]],
-) -> tuple[Layout, ...]:
+) -> tuple[frozenset[Layout], frozenset[Layout]]:
     """What the value may be made as, and what two readers or more may need."""
     maker = graph.ops[graph.values[value].op]
     place = maker.results.index(value)
-    made = dict.fromkeys(candidate.results[place] for candidate in candidates[maker.index])
+    made = frozenset(candidate.results[place] for candidate in candidates[maker.index])
     needed: Counter[Layout] = Counter()
     for index in dict.fromkeys(index for index, _ in reads):
         positions = [position for reader, position in reads if reader == index]
         needed.update({c.operands[place] for c in candidates[index] for place in positions})
-    return tuple(sorted({*made, *(layout for layout, count in needed.items() if count > 1)}))
+    return made, frozenset(layout for layout, count in needed.items() if count > 1)

@@ -7,6 +7,7 @@ reader. Times are op indices; an interval `[start, stop)` is half-open.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -14,9 +15,9 @@ from math import prod
 
 from autoshard.graph.dim_orders import Turned, find_turned
 from autoshard.graph.fused_reads import Read, fused_reads
-from autoshard.graph.fusing import AS_ON_CPU, Fusing
+from autoshard.graph.fusing import AS_ON_CPU, EVERY, Fusing
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
-from autoshard.graph.run_late import after_the_next, is_into_zeros, run_late
+from autoshard.graph.run_late import after_the_next, is_into_zeros, needed_products, run_late
 
 _FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 _READS_FUSED = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING, OpClass.REDUCE})
@@ -45,6 +46,8 @@ class Buffers:
         moved_at: By op index of products that no other needs, when that is there which is moved for
             them alone, and what they make: after the next product, which lets go of what it reads.
         reads: Per op and operand, what of whole tensors the op reads from buffers through it.
+        awaited: Products that others need, in program order, where what is moved or summed may be
+            there while another runs; else none.
     """
 
     is_stored: tuple[bool, ...]
@@ -60,10 +63,29 @@ class Buffers:
     filled_at: Mapping[int, int] = field(default_factory=dict)
     updates: frozenset[int] = frozenset()
     moved_at: Mapping[int, int] = field(default_factory=dict)
+    awaited: tuple[int, ...] = ()
 
-    def moving_time(self, op: int) -> int:
-        """When that is there which is moved for an op alone."""
-        return self.moved_at.get(op, self.time_of(op))
+    def moving_time(self, op: int, maker: int) -> int:
+        """When that is there which is moved for an op alone, of what another one makes.
+
+        At the earliest it is on its way while the product runs before which it is not needed.
+        """
+        time = self.time_of(op)
+        if not self.awaited:
+            return self.moved_at.get(op, time)
+        place = bisect_left(self.awaited, time)
+        before = self.awaited[place - 1] if place else 0
+        return min(time, max(time - 1 if op in self.run_at else before, self.time_of(maker)))
+
+    def summing_times(self, op: int, made: int) -> tuple[int, int]:
+        """When the sums of a product made at some time are there until they are taken.
+
+        Those of products that wait for others are taken in one call.
+        """
+        if not self.awaited:
+            return made, made + 1
+        time = self.time_of(op)
+        return max(made, time), max(self.run_at.values()) + 1 if op in self.run_at else time + 2
 
     def time_of(self, op: int) -> int:
         """When an op is run: in program order, if it is no product that waits."""
@@ -79,6 +101,23 @@ class Buffers:
             change[start] += value.num_bytes
             change[stop] -= value.num_bytes
         return max(accumulate(change))
+
+    def are_scarce(self, graph: Graph, memory_limit: int | None) -> bool:
+        """Whether one device could not hold the whole program within a limit in bytes."""
+        return memory_limit is not None and memory_limit < self.most_held_bytes(graph)
+
+
+def buffers_within(graph: Graph, fusing: Fusing, memory_limit: int | None) -> Buffers:
+    """The buffers of a program that has to run within a limit, in bytes per device.
+
+    Where memory is scarce they are those of the order in which most is held: a plan that fits so
+    fits in whatever order the compiler takes.
+    """
+    found = find_buffers(graph, fusing)
+    worst = fusing.in_the_worst_order()
+    if worst == fusing or not found.are_scarce(graph, memory_limit):
+        return found
+    return find_buffers(graph, worst)
 
 
 def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
@@ -139,6 +178,7 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         filled_at=filled_at,
         updates=_updates(graph, consumers) if with_products else frozenset(),
         moved_at=moved_at,
+        awaited=needed_products(graph) if fusing.waits_for_products == EVERY else (),
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 EXPENSIVE = frozenset(
     """exponential exponential_minus_one log log_plus_one logistic power tanh sine cosine tan atan2
     divide remainder cbrt erf erf_inv erfc lgamma digamma""".split()
 )
 """Element-wise ops that take several instructions for one element."""
+
+EVERY = 2**31
+"""As `Fusing.waits_for_products`: all that are left, however many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,8 @@ class Fusing:
         turns: Whether dimensions stay in the order that a product made them in, and what meets them
             in another is written in that.
         waits_for_products: So many products run before one that no other needs, where there are
-            more.
+            more. With `EVERY` it runs last, and what is moved or summed for others meanwhile is
+            there beside it.
         frees_first: Whether of a product that no other needs and the one after it that runs first
             which lets go of what it alone still reads.
     """
@@ -59,6 +63,10 @@ class Fusing:
     turns: bool = False
     waits_for_products: int = 0
     frees_first: bool = False
+
+    def in_the_worst_order(self) -> Fusing:
+        """The same, where ops whose order is not known run when most is held."""
+        return replace(self, waits_for_products=EVERY) if self.waits_for_products else self
 
 
 AS_ON_CPU = Fusing()

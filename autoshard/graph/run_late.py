@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from autoshard.graph.fusing import EVERY
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
 _TURNS = frozenset({"convert", "reshape", "transpose"})
@@ -23,7 +24,7 @@ def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Map
         graph: The program.
         consumers: Per value, the ops that read it.
         most: All but one of the products that are left and needed run first, but no more than so
-            many.
+            many; all of them with `EVERY`.
 
     Returns:
         By op index, the time at which it runs: those that wait for the same product one after the
@@ -39,7 +40,7 @@ def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Map
     waiting: Counter[int] = Counter()  # by the product they wait for
     for op in ends:
         left = others[bisect_right(others, op.index) :]
-        later = left[: min(most, max(len(left) - 1, 0))]
+        later = left if most == EVERY else left[: min(most, max(len(left) - 1, 0))]
         readers = _readers(graph, consumers, op.results[0])
         if later and readers:
             waiting[later[-1]] += 1
@@ -63,6 +64,11 @@ def after_the_next(graph: Graph) -> Mapping[int, int]:
             if place < len(others):
                 found[op.index] = others[place] + 1
     return found
+
+
+def needed_products(graph: Graph) -> tuple[int, ...]:
+    """When the products run that others need, or that are in loops."""
+    return tuple(_others(graph, _needed(graph)))
 
 
 def _others(graph: Graph, needed: Sequence[bool]) -> list[int]:

@@ -23,7 +23,7 @@ from autoshard.encoding.encoded import Decoded, Encoded, decode
 from autoshard.encoding.new_states import NewStates, share_off
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.errors import ConstraintError, InputError, ShardingError
-from autoshard.graph.buffers import find_buffers
+from autoshard.graph.buffers import buffers_within
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.layouts import Layout
 from autoshard.overlap.timeline import overlapped_seconds
@@ -36,6 +36,8 @@ from solvers import FORBIDDEN, Problem, Progress, Result, Status, evaluate, solv
 
 _LEAST_SHARE = 0.25  # of its even share of the time, for a round where others took too long
 _WORTHWHILE = 0.01  # of the time planned, for another solve
+_NO_ROOM = 1
+"""A limit in bytes that nothing fits: solving then finds the least there is."""
 _MOST_LOWERINGS = 3  # of the memory limit, each with a solve in that share of its time
 
 
@@ -167,7 +169,7 @@ def plan_graph(
     clock = stages or Stages()
     graph = with_borders_on(_as_kept(graph, hardware.backend), mesh)
     with clock.time("buffers"):
-        buffers = find_buffers(graph, fusing(hardware))
+        buffers = buffers_within(graph, fusing(hardware), memory_limit)
     wishes = carried_on_other_meshes(wishes, mesh)
     parts = parts_for(graph, mesh, wishes, least_images(hardware.backend))
     overlaps = options.overlap and overlaps_on(hardware)
@@ -245,6 +247,25 @@ def _solved(
     )
 
 
+def _solved_from_leanest(
+    problem: Problem,
+    options: SolveOptions,
+    found: Result,
+    progress: Callable[[Progress], None] | None,
+) -> Result:
+    """Search again where time ran out before anything fitted, from what takes the least memory.
+
+    The least memory is mostly found sooner than the first plan within a limit near it.
+    """
+    if problem.memory_limit is None:
+        return found
+    lean = _solved(replace(problem, memory_limit=_NO_ROOM), options, None, progress)
+    if lean.least_peak is None or lean.least_peak > problem.memory_limit:
+        return found
+    short = replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
+    return _solved(problem, short, lean.least_peak_choices, progress)
+
+
 def _solve_round(
     encoder: Encoder,
     options: SolveOptions,
@@ -257,6 +278,8 @@ def _solve_round(
     hint = _as_decided(encoded, decided) if decided else None
     with clock.time("solve"):
         result = _solved(encoded.problem, options, hint, progress)
+        if result.status is Status.NO_SOLUTION:
+            result = _solved_from_leanest(encoded.problem, options, result, progress)
     with clock.time("account"):
         solution = _solution(encoder, encoded, result)
     found = _with_room_for_gaps(solution, options, clock, progress)

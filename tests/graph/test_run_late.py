@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autoshard.backend_habits import fusing
-from autoshard.graph.buffers import Buffers, find_buffers
+from autoshard.graph.buffers import Buffers, buffers_within, find_buffers
+from autoshard.graph.fusing import EVERY
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
 from autoshard.graph.run_late import after_the_next, run_late
@@ -45,6 +46,49 @@ def test_but_no_more_than_so_many() -> None:
     first = graph.values[gradients[0]].op
     assert waits(graph, 1)[first] == graph.values[chain[1]].op + 1
     assert waits(graph, 0) == {}
+
+
+def test_in_the_worst_order_all_that_are_left_run_first() -> None:
+    graph, chain, gradients = backward(5)
+    last = graph.values[chain[-2]].op  # the one after it is read by nothing
+    makers = [graph.values[value].op for value in gradients]
+    late = {op: last + 1 + place for place, op in enumerate(makers[:4])}
+    assert waits(graph, EVERY) == late
+
+
+SCARCE = 64 * 64 * 4 * 4
+"""Four of the arrays of these programs."""
+
+
+def test_only_where_memory_is_scarce_the_worst_order_is_planned_for() -> None:
+    graph, _, _ = backward(5)
+    roomy = find_buffers(graph, fusing(get_hardware("h100"))).most_held_bytes(graph)
+    assert SCARCE < roomy
+    for machine in ("h100", "tpu-v5p"):
+        plain = buffers_of(graph, machine)
+        assert buffers_within(graph, fusing(get_hardware(machine)), None) == plain
+        assert buffers_within(graph, fusing(get_hardware(machine)), roomy) == plain
+    scarce = buffers_within(graph, fusing(get_hardware("h100")), SCARCE)
+    assert scarce.run_at == waits(graph, EVERY)
+    assert buffers_within(graph, fusing(get_hardware("tpu-v5p")), SCARCE).run_at == {}
+
+
+def test_in_the_worst_order_moves_and_sums_are_under_way_while_others_run() -> None:
+    graph, chain, gradients = backward(5)
+    scarce = buffers_within(graph, fusing(get_hardware("h100")), SCARCE)
+    second, third = (graph.values[value].op for value in chain[2:4])
+    late = [graph.values[value].op for value in gradients[:2]]
+    weight = graph.values[graph.ops[second].operands[1]].op
+    assert scarce.moving_time(third, weight) == second
+    assert scarce.moving_time(third, second) == second
+    assert scarce.moving_time(late[1], weight) == scarce.time_of(late[1]) - 1
+    assert scarce.summing_times(third, third) == (third, third + 2)
+    last = max(scarce.run_at.values())
+    run = scarce.time_of(late[0])
+    assert scarce.summing_times(late[0], run) == (run, last + 1)
+    plain = buffers_of(graph, "h100")
+    assert plain.moving_time(third, weight) == third
+    assert plain.summing_times(third, third) == (third, third + 1)
 
 
 def test_a_product_that_another_needs_does_not_wait() -> None:
@@ -123,7 +167,7 @@ def test_on_a_tpu_what_is_moved_for_it_and_what_it_makes_comes_after_the_next_pr
     graph, chain, gradients = backward(3)
     buffers = buffers_of(graph, "tpu-v5p")
     made, following = gradients[0], graph.values[chain[1]].op
-    assert buffers.moving_time(graph.values[made].op) == following + 1
+    assert buffers.moving_time(graph.values[made].op, 0) == following + 1
     last = graph.values[chain[-1]].op
     assert after_the_next(graph) == {
         graph.values[g].op: graph.values[c].op + 1

@@ -281,10 +281,10 @@ def test_tpus_scatter_a_sum_whose_pieces_fill_tiles(
         assert kinds("h100", along(shape, dim), shape, bits) == ["reduce-scatter"]
 
 
-def test_tpus_take_a_sum_that_is_scattered_onto_two_dimensions_whole() -> None:
+@pytest.mark.parametrize("machine", ["tpu-v5e", "h100"])
+def test_a_sum_that_is_scattered_onto_two_dimensions_is_taken_whole(machine: str) -> None:
     shape = (512, 1024)
-    assert kinds("tpu-v5e", ended(shape, (0,), (1,)), shape, 32) == ["all-reduce"]
-    assert kinds("h100", ended(shape, (0,), (1,)), shape, 32) == ["reduce-scatter"]
+    assert kinds(machine, ended(shape, (0,), (1,)), shape, 32) == ["all-reduce"]
 
 
 @pytest.mark.parametrize(

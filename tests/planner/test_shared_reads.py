@@ -17,6 +17,7 @@ from autoshard.encoding.shared_reads import SharedRead, shared_reads
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import identity_rule
+from autoshard.layouts import Layout
 from autoshard.sharding import parse_sharding
 from solvers import FORBIDDEN, evaluate, solve
 from tests.planner.graphs import Program, encoder_for, plan, wishes_for
@@ -227,3 +228,60 @@ def test_found_reads_are_in_the_order_of_their_first_readers() -> None:
     candidates = dict(zip(encoded.ops, encoded.candidates, strict=True))
     found = list(shared_reads(graph, find_buffers(graph), candidates, ReadBits.of(graph, "cpu")))
     assert [graph.values[read.value].op for read in found] == [0, 1]
+
+
+def apart() -> tuple[Graph, int]:
+    """A weight that two products read, with two others between them; the weight."""
+    program = Program()
+    x, w, v = (program.argument(64, 64) for _ in range(3))
+    y = program.matmul(x, w)
+    for _ in range(2):
+        y = program.matmul(y, v)
+    return program.graph(program.matmul(y, w)), w
+
+
+TIGHT = 64 * 64 * 4
+"""One array: less than the programs hold."""
+
+
+def test_where_memory_is_scarce_every_layout_is_offered_for_each_reader() -> None:
+    graph, w = apart()
+    roomy, scarce = (encoder_for(graph, "x=2", memory_limit=n).encode() for n in (10**9, TIGHT))
+    (one,), (other,) = ([r for r in encoded.reads if r.value == w] for encoded in (roomy, scarce))
+    readers = [op for op, _ in one.reads]
+    assert one.movers == ()
+    assert list(zip(other.layouts, other.movers, strict=True)) == [
+        (layout, reader) for layout in one.layouts for reader in readers
+    ]
+
+
+def test_two_copies_of_one_move_are_not_held_apart() -> None:
+    graph, w = apart()
+    encoded = encoder_for(graph, "x=2", memory_limit=TIGHT).encode()
+    (place,) = (place for place, read in enumerate(encoded.reads) if read.value == w)
+    read = encoded.reads[place]
+    readers = [op for op, _ in read.reads]
+    node, whole, half = len(encoded.ops) + place, ((), ()), ((0,), ())
+    edges = {
+        encoded.maker(edge.v).index: number
+        for number, edge in enumerate(encoded.problem.edges)
+        if edge.u == node
+    }
+
+    def held(mover: int, reader: int, wanted: Layout) -> set[tuple[int, int]]:
+        """When a copy of the weight, which lies in halves, is held for a reader."""
+        choice = list(zip(read.layouts, read.movers, strict=True)).index((half, mover))
+        options = encoded.candidates[encoded.node_by_op[reader]]
+        wants = [number for number, c in enumerate(options) if c.operands[1] == wanted]
+        return {
+            (term.start, term.stop)
+            for term in encoded.problem.edge_memory
+            for want in wants
+            if term.edge == edges[reader] and term.usage[choice, want]
+        }
+
+    first, last = readers
+    assert held(first, first, whole) == {(first, first + 1)}
+    assert held(last, last, whole) == {(last, last + 1)}
+    assert held(first, last, whole) == {(first, last + 1)} == held(last, first, whole)
+    assert held(first, last, half) == set()

@@ -116,7 +116,9 @@ class _Body:
         turns = _Turns(self, own, _adding_type(dtype), dtype)
         totals = turns.body(0, at, {}, turns.zeros())
         home = {lane: total.astype(dtype) for lane, total in totals.items()}
-        return self.summing.bring_home(home)
+        # Else what reads the result adds the last piece by itself, and both sums are held for it.
+        made: jax.Array = lax.optimization_barrier(self.summing.bring_home(home))
+        return made
 
     def is_rolled(self, depth: int) -> bool:
         """Whether the time loop at `depth` may run without its turns being told apart."""
