@@ -71,6 +71,15 @@ def temporary_overhead(backend: str) -> float:
     return _TEMPORARY_OVERHEAD.get(backend, 1.0)
 
 
+def counts_equal_moves_once(backend: str) -> bool:
+    """Whether two moves of a value to one sharding are counted as the one copy that they become.
+
+    Not on host CPUs: of an MLP whose products run in steps, within 1.3 times what it holds, plans
+    took 9 % more than they counted so, and no more than they counted else (jaxlib 0.10.2).
+    """
+    return backend != "cpu"
+
+
 def lays_out_as_made(backend: str) -> bool:
     """Whether temporaries are given their place in the order they are made in, gaps and all.
 

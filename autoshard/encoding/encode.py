@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from autoshard.backend_habits import (
     COPIES_OF_TURNED,
+    counts_equal_moves_once,
     keeps_order_of_gathers,
     row_lanes,
 )
@@ -147,7 +148,8 @@ class Encoder:
                 reversed_kernels(self.graph, self._backend),
             )
         )
-        if self.buffers.are_scarce(self.graph, self.memory_limit):
+        is_scarce = self.buffers.are_scarce(self.graph, self.memory_limit)
+        if is_scarce and counts_equal_moves_once(self._backend):
             reads = tuple(read.for_each_reader() for read in reads)
         edges, copies = self._edges(nodes, node_by_op, reads, hidden)
         edges += self._ties(node_by_op, offers.pins)

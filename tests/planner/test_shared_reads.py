@@ -246,7 +246,10 @@ TIGHT = 64 * 64 * 4
 
 def test_where_memory_is_scarce_every_layout_is_offered_for_each_reader() -> None:
     graph, w = apart()
-    roomy, scarce = (encoder_for(graph, "x=2", memory_limit=n).encode() for n in (10**9, TIGHT))
+    roomy, scarce = (
+        encoder_for(graph, "x=2", memory_limit=limit, hardware="h100").encode()
+        for limit in (10**9, TIGHT)
+    )
     (one,), (other,) = ([r for r in encoded.reads if r.value == w] for encoded in (roomy, scarce))
     readers = [op for op, _ in one.reads]
     assert one.movers == ()
@@ -257,7 +260,7 @@ def test_where_memory_is_scarce_every_layout_is_offered_for_each_reader() -> Non
 
 def test_two_copies_of_one_move_are_not_held_apart() -> None:
     graph, w = apart()
-    encoded = encoder_for(graph, "x=2", memory_limit=TIGHT).encode()
+    encoded = encoder_for(graph, "x=2", memory_limit=TIGHT, hardware="h100").encode()
     (place,) = (place for place, read in enumerate(encoded.reads) if read.value == w)
     read = encoded.reads[place]
     readers = [op for op, _ in read.reads]
