@@ -100,10 +100,22 @@ class NodeEdgeModel:
         return at, np.asarray(held[at], dtype=np.float64)
 
     def scaled_memory_row(self, row: int) -> tuple[IntArray, FloatArray, float]:
-        """A memory row in shares of its largest usage: its columns, what each holds, the limit."""
+        """A memory row in shares of its largest usage: its columns, what each holds, the limit.
+
+        Of each node and pair only what is above its least counts, and the limit is a multiple of
+        what divides all of that: what an engine takes for zero does not pass for room then.
+        """
         columns, usages = self.memory_row(row)
-        unit = max(1.0, float(usages.max(initial=0)))
-        return columns, usages / unit, (self.problem.memory_limit or 0) / unit
+        held = np.zeros(self.num_columns, dtype=np.int64)
+        held[columns] = usages
+        firsts = np.unique(np.concatenate((self.node_offsets, self.edge_offsets)))
+        least = np.minimum.reduceat(held, firsts[:-1])
+        above = held - np.repeat(least, np.diff(firsts))
+        left = (self.problem.memory_limit or 0) - int(least.sum())
+        step = max(1, int(np.gcd.reduce(above)))
+        at = np.flatnonzero(above).astype(np.int64)
+        unit = max(1.0, float(above.max(initial=0)))
+        return at, above[at] / unit, left // step * step / unit
 
     def columns_of(self, choices: Sequence[int]) -> FloatArray:
         """Returns the column values that stand for given choices."""

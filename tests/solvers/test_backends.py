@@ -3,10 +3,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from solvers import BackendError, Problem, Status, evaluate, solve
+from solvers import BackendError, NodeMemory, Problem, Status, evaluate, solve
 from solvers.backends.brute_force import BruteForce
 from solvers.backends.protocol import Backend, Request
 from solvers.catalog import AUTO, CATALOG, backend_by_name, pick_solver
@@ -133,6 +134,22 @@ def test_an_optional_backend_that_is_missing_says_how_to_get_it(
     assert str(caught.value) == (
         f'backend {name}: {LIBRARIES[name]} is not installed\nfix: pip install "autoshard[{extra}]"'
     )
+
+
+@pytest.mark.parametrize("name", ["mathopt_highs", "mathopt_scip", "pulp_cbc", "cp_sat"])
+def test_one_byte_of_many_is_too_much(name: str) -> None:
+    """Engines that count in floating point take a hundred-millionth of a row for nothing."""
+    whole = 10**8
+    problem = Problem(
+        node_costs=(np.array([0, 7]), np.array([0, 5])),
+        node_memory=(
+            NodeMemory(0, 0, 1, np.array([2 * whole, whole])),
+            NodeMemory(1, 0, 1, np.array([2 * whole + 3, whole + 3])),
+        ),
+        memory_limit=4 * whole + 2,
+    )
+    result = solve(problem, backend=name)
+    assert (result.status, result.cost, result.lower_bound) == (Status.OPTIMAL, 5, 5)
 
 
 def test_brute_force_refuses_what_it_cannot_finish() -> None:
