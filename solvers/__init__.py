@@ -3,6 +3,7 @@
 from solvers.catalog import CATALOG, Pick, pick_solver
 from solvers.errors import BackendError, FormatError, ProblemError, SolverError
 from solvers.evaluate import Evaluation, evaluate
+from solvers.memory_rows import least_use
 from solvers.problem import (
     FORBIDDEN,
     Edge,
@@ -33,6 +34,7 @@ __all__ = [
     "SolverError",
     "Status",
     "evaluate",
+    "least_use",
     "pick_solver",
     "solve",
     "verify_problem",

@@ -73,6 +73,8 @@ class Encoder:
         max_candidates: Most ways to cut that one op is offered.
         round: What holds in this round of planning.
         streamable: Paths of the `dot_general` equations that may run in steps.
+        is_scarce: Whether memory is: then equal moves of a value are counted as the one copy that
+            they become.
 
     Attributes:
         room: How tensors lie in the memory of a device.
@@ -86,6 +88,7 @@ class Encoder:
     max_candidates: int = MAX_CANDIDATES
     round: Round = ONLY_ROUND
     streamable: frozenset[str] = frozenset()
+    is_scarce: bool = False
     _resharder: Resharder = field(init=False)
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     _tables: dict[TableKey, ReshardTable] = field(default_factory=dict)
@@ -148,8 +151,7 @@ class Encoder:
                 reversed_kernels(self.graph, self._backend),
             )
         )
-        is_scarce = self.buffers.are_scarce(self.graph, self.memory_limit)
-        if is_scarce and counts_equal_moves_once(self._backend):
+        if self.is_scarce and counts_equal_moves_once(self._backend):
             reads = tuple(read.for_each_reader() for read in reads)
         edges, copies = self._edges(nodes, node_by_op, reads, hidden)
         edges += self._ties(node_by_op, offers.pins)

@@ -102,23 +102,6 @@ class Buffers:
             change[stop] -= value.num_bytes
         return max(accumulate(change))
 
-    def are_scarce(self, graph: Graph, memory_limit: int | None) -> bool:
-        """Whether one device could not hold the whole program within a limit in bytes."""
-        return memory_limit is not None and memory_limit < self.most_held_bytes(graph)
-
-
-def buffers_within(graph: Graph, fusing: Fusing, memory_limit: int | None) -> Buffers:
-    """The buffers of a program that has to run within a limit, in bytes per device.
-
-    Where memory is scarce they are those of the order in which most is held: a plan that fits so
-    fits in whatever order the compiler takes.
-    """
-    found = find_buffers(graph, fusing)
-    worst = fusing.in_the_worst_order()
-    if worst == fusing or not found.are_scarce(graph, memory_limit):
-        return found
-    return find_buffers(graph, worst)
-
 
 def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     """Decide storage and live ranges of all values of a program.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from autoshard.backend_habits import fusing
-from autoshard.graph.buffers import Buffers, buffers_within, find_buffers
+from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.fusing import EVERY
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
 from autoshard.graph.run_late import after_the_next, run_late
 from cost_models import get_hardware
-from tests.planner.graphs import Program, encoder_for
+from tests.planner.graphs import Program, encoder_for, plan
 
 
 def backward(layers: int) -> tuple[Graph, list[int], list[int]]:
@@ -56,26 +56,33 @@ def test_in_the_worst_order_all_that_are_left_run_first() -> None:
     assert waits(graph, EVERY) == late
 
 
-SCARCE = 64 * 64 * 4 * 4
-"""Four of the arrays of these programs."""
+def worst_of(graph: Graph, machine: str) -> Buffers:
+    return find_buffers(graph, fusing(get_hardware(machine)).in_the_worst_order())
 
 
-def test_only_where_memory_is_scarce_the_worst_order_is_planned_for() -> None:
+@pytest.mark.parametrize("machine", ["h100", "tpu-v5p"])
+def test_the_worst_order_is_told_apart_where_the_order_is_not_known(machine: str) -> None:
     graph, _, _ = backward(5)
-    roomy = find_buffers(graph, fusing(get_hardware("h100"))).most_held_bytes(graph)
-    assert roomy > SCARCE
-    for machine in ("h100", "tpu-v5p"):
-        plain = buffers_of(graph, machine)
-        assert buffers_within(graph, fusing(get_hardware(machine)), None) == plain
-        assert buffers_within(graph, fusing(get_hardware(machine)), roomy) == plain
-    scarce = buffers_within(graph, fusing(get_hardware("h100")), SCARCE)
-    assert scarce.run_at == waits(graph, EVERY)
-    assert buffers_within(graph, fusing(get_hardware("tpu-v5p")), SCARCE).run_at == {}
+    late = waits(graph, EVERY) if machine == "h100" else {}
+    assert worst_of(graph, machine).run_at == late
+
+
+@pytest.mark.parametrize("share", [None, 1.2, 3.0])
+def test_only_where_memory_is_scarce_the_worst_order_is_planned_for(share: float | None) -> None:
+    graph, _, _ = backward(5)
+    least = plan(graph, "x=2", None, 1, "h100").account.memory.peak_bytes
+    limit = None if share is None else int(share * least)
+    planned = plan(graph, "x=2", None, limit, "h100")
+    assert planned.is_feasible
+    is_scarce = share == 1.2
+    assert planned.encoder.is_scarce == is_scarce
+    expected = worst_of(graph, "h100") if is_scarce else buffers_of(graph, "h100")
+    assert planned.encoder.buffers == expected
 
 
 def test_in_the_worst_order_moves_and_sums_are_under_way_while_others_run() -> None:
     graph, chain, gradients = backward(5)
-    scarce = buffers_within(graph, fusing(get_hardware("h100")), SCARCE)
+    scarce = worst_of(graph, "h100")
     second, third = (graph.values[value].op for value in chain[2:4])
     late = [graph.values[value].op for value in gradients[:2]]
     weight = graph.values[graph.ops[second].operands[1]].op

@@ -222,10 +222,14 @@ def encoder_for(
     memory_limit: int | None = None,
     hardware: str = "cpu-host",
     parts: MeshParts | None = None,
+    *,
+    is_scarce: bool = False,
 ) -> Encoder:
     parts = parts or parts_of(mesh)
     costing = Costing(cost_model_for(get_hardware(hardware), parts), parts)
-    return Encoder(graph, find_buffers(graph), costing, wishes or free_wishes(graph), memory_limit)
+    wishes = wishes or free_wishes(graph)
+    buffers = find_buffers(graph)
+    return Encoder(graph, buffers, costing, wishes, memory_limit, is_scarce=is_scarce)
 
 
 def plan(

@@ -240,15 +240,11 @@ def apart() -> tuple[Graph, int]:
     return program.graph(program.matmul(y, w)), w
 
 
-TIGHT = 64 * 64 * 4
-"""One array: less than the programs hold."""
-
-
 def test_where_memory_is_scarce_every_layout_is_offered_for_each_reader() -> None:
     graph, w = apart()
     roomy, scarce = (
-        encoder_for(graph, "x=2", memory_limit=limit, hardware="h100").encode()
-        for limit in (10**9, TIGHT)
+        encoder_for(graph, "x=2", hardware="h100", is_scarce=is_scarce).encode()
+        for is_scarce in (False, True)
     )
     (one,), (other,) = ([r for r in encoded.reads if r.value == w] for encoded in (roomy, scarce))
     readers = [op for op, _ in one.reads]
@@ -260,7 +256,7 @@ def test_where_memory_is_scarce_every_layout_is_offered_for_each_reader() -> Non
 
 def test_two_copies_of_one_move_are_not_held_apart() -> None:
     graph, w = apart()
-    encoded = encoder_for(graph, "x=2", memory_limit=TIGHT, hardware="h100").encode()
+    encoded = encoder_for(graph, "x=2", hardware="h100", is_scarce=True).encode()
     (place,) = (place for place, read in enumerate(encoded.reads) if read.value == w)
     read = encoded.reads[place]
     readers = [op for op, _ in read.reads]
