@@ -38,7 +38,6 @@ from autoshard.costing.read_on_chip import brought_before
 from autoshard.costing.shared_calls import SharedCalls, shared_calls
 from autoshard.costing.sums import Sum, made_order, sums_of
 from autoshard.costing.transfers import Transfer, transfers_of
-from autoshard.costing.written_to_send import WrittenToSend, written_to_send
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.custom_cost import CustomCost
@@ -201,31 +200,6 @@ class Costing:
         return np.asarray(
             self.model.compute_seconds(no_flops, num_bytes, "float32", OpClass.COPY.value)
         )
-
-    def written_to_send(
-        self, graph: Graph, buffers: Buffers, value: int, bits: int
-    ) -> WrittenToSend | None:
-        """What of a value is written only to be sent, with so many bits of an element.
-
-        None too for what is narrowed before a loop anyway.
-        """
-        found = written_to_send(graph, buffers, value, bits)
-        if found is None or found.argument is None:
-            return found
-        return None if self.border_bytes(graph, found.argument)[1] else found
-
-    def writing_seconds(self, found: WrittenToSend, layouts: Sequence[Layout]) -> FloatArray:
-        """float64[num_layouts]: seconds in which pieces are written that are then sent.
-
-        Args:
-            found: What it takes to write the whole tensor.
-            layouts: In which the pieces lie.
-        """
-        op_class = "convert" if found.is_conversion else OpClass.ELEMENTWISE.value
-        pieces = np.array([self.parts.num_pieces(one) for one in layouts], dtype=np.float64)
-        num_bytes = found.num_bytes / pieces
-        none = np.zeros_like(num_bytes)
-        return np.asarray(self.model.compute_seconds(none, num_bytes, "float32", op_class))
 
     def candidate_seconds(
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]

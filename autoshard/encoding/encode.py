@@ -101,7 +101,6 @@ class Encoder:
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
     _seconds: dict[Hashable, tuple[Candidate, float, float]] = field(default_factory=dict)
     _orders: dict[tuple[int, bool, bool], npt.NDArray[np.float64]] = field(default_factory=dict)
-    _written: dict[tuple[int, float, bool], npt.NDArray[np.float64]] = field(default_factory=dict)
     room: DeviceRoom = field(init=False)
     _facts: TableFacts = field(init=False)
     _copies: CopyMemory = field(init=False)
@@ -310,7 +309,6 @@ class Encoder:
             slack = hidden.reads.get(read.reads[0], 0.0)
             costs = self._edge_costs(table, rows, columns, read.repeat, slack)
             first, place = read.reads[0]
-            costs = self._with_writing(costs, self.graph.ops[first], place, rows, columns)
             costs = self._with_order(costs, self.graph.ops[first], place, rows, columns)
             edges.append(Edge(maker, node, costs))
             times = {index for index, _ in read.reads} | {read.stop - 1}
@@ -340,7 +338,6 @@ class Encoder:
                 is_given = (op.index, position) in firsts  # to the move for all readers
                 slack = 0.0 if is_given else hidden.reads.get((op.index, position), 0.0)
                 costs = self._edge_costs(table, rows, columns, reads_of(op, position), slack)
-                costs = self._with_writing(costs, op, position, rows, columns)
                 earlier = _earlier_reads(op, position)
                 if earlier:  # what one read of the op needs moved is there for its other reads
                     shared = self._shared_reads(op, value, columns, earlier)
@@ -398,40 +395,6 @@ class Encoder:
             found = ((table, rows, columns), _picoseconds(seconds * repeat))
             self._costs[key] = found
         return found[1]
-
-    def _with_writing(
-        self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
-    ) -> IntArray:
-        """What an operand costs with what is written only to send it."""
-        written = self.writing_seconds(op, position)
-        if written is None:
-            return costs
-        repeat = reads_of(op, position)
-        key = (id(costs), id(written), id(rows), id(columns), hash(repeat))
-        found = self._costs.get(key)
-        if found is None:
-            table = self._table(op.operands[position], self._read_bits.to(op, position))
-            start = self._facts.sent_from(table)[np.ix_(rows, columns)]
-            more = _picoseconds(np.where(start < 0, 0.0, written[start]) * repeat)
-            found = self._costs[key] = ((costs, written, rows, columns), costs + more)
-        return found[1]
-
-    def writing_seconds(self, op: Op, position: int) -> npt.NDArray[np.float64] | None:
-        """float64[num_layouts]: writing a piece of an operand that is then sent, by its layout.
-
-        None for what is written anyway. Layouts are those of the operand's table.
-        """
-        value, bits = op.operands[position], self._read_bits.to(op, position)
-        if op.kind is not OpKind.COMPUTE or not self.graph.values[value].shape:
-            return None
-        found = self.costing.written_to_send(self.graph, self.buffers, value, bits)
-        if found is None:
-            return None
-        table = self._table(value, bits)
-        key = (id(table), found.num_bytes, found.is_conversion)
-        if key not in self._written:
-            self._written[key] = self.costing.writing_seconds(found, table.layouts)
-        return self._written[key]
 
     def _with_order(
         self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
