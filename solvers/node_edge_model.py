@@ -103,7 +103,7 @@ class NodeEdgeModel:
         """A memory row in shares of its largest usage: its columns, what each holds, the limit.
 
         Of each node and pair only what is above its least counts, and the limit is a multiple of
-        what divides all of that: what an engine takes for zero does not pass for room then.
+        what divides all of that: where that is large, what an engine takes for zero is no room.
         """
         columns, usages = self.memory_row(row)
         held = np.zeros(self.num_columns, dtype=np.int64)

@@ -22,7 +22,7 @@ def with_own_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     """A copy of a program in which such calls differ by their names; itself if there are none.
 
     Only calls in its main body are looked at: those that reduce several dimensions at once of what
-    comes from a reshape, and through no product.
+    comes from a reshape, and through no product of that body.
 
     Args:
         closed: The program.

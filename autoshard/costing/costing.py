@@ -635,7 +635,7 @@ class Costing:
         """Values that updates write; none where it does not matter where they lie."""
         if self._passes is None:
             return []
-        made = (op.operands[0] for op in graph.results)
+        made = dict.fromkeys(op.operands[0] for op in graph.results)
         return [value for value in made if graph.values[value].op in buffers.updates]
 
     def state_seconds(

@@ -151,7 +151,7 @@ class Encoder:
             )
         )
         if self.is_scarce and counts_equal_moves_once(self._backend):
-            reads = tuple(read.for_each_reader() for read in reads)
+            reads = tuple(self._apart_for_one(read) for read in reads)
         edges, copies = self._edges(nodes, node_by_op, reads, hidden)
         edges += self._ties(node_by_op, offers.pins)
         edges += self._sums_in_loops(sums, node_by_op)
@@ -221,6 +221,11 @@ class Encoder:
                 are_whole = joined.are_whole(self._candidates[one.first.addend_at], seconds)
                 addition = node_by_op[one.first.addend_at]
                 yield Edge(addition, node, np.where(are_whole, 0, more))
+
+    def _apart_for_one(self, read: SharedRead) -> SharedRead:
+        """The same, with a choice of the reader that holds a copy for itself where it matters."""
+        is_small = self.graph.values[read.value].num_bytes < self.room.negligible_bytes
+        return read if is_small or not read.common else read.for_each_reader()
 
     def _with_steps(self) -> WithSteps:
         is_only_round = self.round is ONLY_ROUND

@@ -186,4 +186,4 @@ def _copy_stop(encoded: Encoded, decoded: Decoded, copy: EdgeMemory) -> int:
         for (op, position), stop in zip(read.reads, read.stops, strict=True)
         if decoded.candidates[op].operands[position] != decoded.layouts[read.value]
     ]
-    return min(copy.stop, max(moved, default=copy.stop))
+    return min(copy.stop, max([copy.start + 1, *moved] if moved else [copy.stop]))

@@ -38,13 +38,15 @@ class RoomyChip:
     Args:
         room: Of the device.
         encoded: The problem.
+        kept_out: Values that are not there.
         holds_states: Whether there is room for all arguments besides: what updates read is there
             too.
     """
 
     room: DeviceRoom
     encoded: Encoded
-    holds_states: bool = False
+    kept_out: Set[int]
+    holds_states: bool
 
     @classmethod
     def for_plan(
@@ -66,13 +68,18 @@ class RoomyChip:
             return None
         has_loops = any(region.kind == "loop" for region in encoded.graph.regions)
         all_bytes = most + _argument_bytes(encoded, choices)
-        return cls(room, encoded, not has_loops and all_bytes <= on_chip.room)
+        holds_states = not has_loops and all_bytes <= on_chip.room
+        owner = room.buffers.owner
+        if holds_states:
+            kept_out = {owner[op.operands[0]] for op in encoded.graph.results}
+        else:
+            kept_out = {value for value, is_out in enumerate(on_chip.kept_out) if is_out}
+        return cls(room, encoded, kept_out, holds_states)
 
     def has_value(self, term: NodeMemory) -> bool:
         """Whether a value is there: no argument, no result, and in no loop."""
         op = self.encoded.maker(term.node)
-        kept_out = self._results if self.holds_states else self._kept_out
-        return op.kind is OpKind.COMPUTE and kept_out.isdisjoint(op.results)
+        return op.kind is OpKind.COMPUTE and self.kept_out.isdisjoint(op.results)
 
     def has_copy(self, copy: EdgeMemory) -> bool:
         """Whether a copy that is moved for an op is there: none for results or updates."""
@@ -81,16 +88,6 @@ class RoomyChip:
         reader = self.encoded.graph.ops[copy.start] if is_shared else self.encoded.maker(edge.v)
         is_update = reader.index in self.room.on_chip.updates
         return reader.kind is OpKind.COMPUTE and (self.holds_states or not is_update)
-
-    @property
-    def _kept_out(self) -> Set[int]:
-        kept_out = self.room.on_chip.kept_out
-        return {value for value, is_kept_out in enumerate(kept_out) if is_kept_out}
-
-    @property
-    def _results(self) -> Set[int]:
-        owner = self.room.buffers.owner
-        return {owner[op.operands[0]] for op in self.encoded.graph.results}
 
 
 def _argument_bytes(encoded: Encoded, choices: Sequence[int]) -> int:

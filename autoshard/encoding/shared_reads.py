@@ -23,6 +23,11 @@ from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout
 
+_MOST_MOVERS = 8
+"""Readers of one value; where there are more, none may hold a copy for itself."""
+
+_NOBODY = -1
+
 
 @dataclass(frozen=True, slots=True)
 class SharedRead:
@@ -35,7 +40,8 @@ class SharedRead:
         bits: Of an element, as they read it.
         layouts: What it may be moved to; all that its op may make are among them. Where memory is
             scarce, each is there once for every reader.
-        movers: By layout, the op that may hold a copy for itself; none of them: every one may.
+        movers: By layout, the op that may hold a copy for itself, -1 for no op; none of them: every
+            one may.
         common: What two readers or more may need.
         start: When the moved copy is made: the first reader, or all of an update.
         stop: When it is read no more.
@@ -56,6 +62,8 @@ class SharedRead:
     def for_each_reader(self) -> SharedRead:
         """The same, with a choice of the reader that may hold a copy for itself."""
         readers = sorted({index for index, _ in self.reads})
+        if len(readers) > _MOST_MOVERS:
+            readers = [_NOBODY]
         pairs = [(layout, reader) for layout in self.layouts for reader in readers]
         layouts, movers = zip(*pairs, strict=True)
         return replace(self, layouts=layouts, movers=movers)

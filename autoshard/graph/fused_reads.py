@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 
 _TAKES_A_PIECE = frozenset({"dynamic_slice", "gather", "slice"})
 """Ops that read of their first operand no more than they make."""
@@ -75,12 +75,17 @@ def fused_reads(
             if op.op_class is OpClass.REDUCE:
                 for source in sources.keys() & at_products.keys() - new.keys():
                     sums.setdefault(at_products[source], []).append(op.index)
-            elements = sum(read * 8 // graph.values[s].bits for s, read in new.items())
+            elements = sum(_elements(graph.values[s], read) for s, read in new.items())
             reads.append(Read(sum(new.values()), elements))
         if op.op_class not in PRODUCTS:  # a product is not computed again by what follows it
             behind.update((value, seen) for value in op.results if not stored[value])
         found.append(tuple(reads))
     return FusedReads(tuple(found), sums)
+
+
+def _elements(value: Value, num_bytes: int) -> int:
+    """How many elements bytes are; a token has none."""
+    return num_bytes * 8 // value.bits if value.bits else 0
 
 
 def _own(graph: Graph, value: int, owner: Sequence[int]) -> Mapping[int, int]:

@@ -11,7 +11,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import fusing, least_images, overlaps_on, widened_bits
+from autoshard.backend_habits import (
+    counts_equal_moves_once,
+    fusing,
+    least_images,
+    overlaps_on,
+    widened_bits,
+)
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.manual_borders import with_borders_on
 from autoshard.candidates.op_candidates import read_pins
@@ -52,7 +58,8 @@ class SolveOptions:
 
     Args:
         backend: A solver's name, or "auto".
-        time_limit_seconds: Wall time for the solver.
+        time_limit_seconds: Wall time for the solver. Where it finds nothing that fits, or what it
+            finds does not fit with its gaps or not on the chip, more searches follow.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
         overlap: Whether collectives that the backend runs beside its computing cost less than those
@@ -193,9 +200,10 @@ def plan_graph(
         costing.states_off = _least_off(encoder)
         fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
         share = replace(options, time_limit_seconds=fair)
+        spent = clock.seconds.get("solve", 0.0)
         with _naming_round(rounds[:number]):
             solution = _solve_round(encoder, share, clock, progress)
-        seconds_left -= sum(solution.result.seconds_by_stage.values())
+        seconds_left -= clock.seconds["solve"] - spent
         flat = tuple(pin for of_op in pins.values() for pin in of_op.values())
         decided.append(DecidedRound(now, flat, solution.decoded, solution.account))
     assert solution is not None
@@ -261,15 +269,28 @@ def _solved_from_leanest(
 ) -> Result:
     """Search again where time ran out before anything fitted, from what takes the least memory.
 
-    The least memory is mostly found sooner than the first plan within a limit near it.
+    The least memory is mostly found sooner than the first plan within a limit near it. It may take
+    as long as the first search, and what starts from it a share of that.
     """
-    if problem.memory_limit is None:
+    if problem.memory_limit is None or found.is_interrupted:
         return found
+    lean = _solved(replace(problem, memory_limit=_NO_ROOM), options, None, progress)
+    if lean.least_peak is None or lean.least_peak > problem.memory_limit or lean.is_interrupted:
+        return found if lean.least_peak is None else _with_leanest(found, lean)
     short = replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
-    lean = _solved(replace(problem, memory_limit=_NO_ROOM), short, None, progress)
-    if lean.least_peak is None or lean.least_peak > problem.memory_limit:
-        return found
     return _solved(problem, short, lean.least_peak_choices, progress)
+
+
+def _with_leanest(found: Result, lean: Result) -> Result:
+    """A result without choices, with the least memory that another search found."""
+    return replace(
+        found,
+        least_peak=lean.least_peak,
+        least_peak_time=lean.least_peak_time,
+        least_peak_choices=lean.least_peak_choices,
+        least_peak_bound=max(found.least_peak_bound, lean.least_peak_bound),
+        is_interrupted=found.is_interrupted or lean.is_interrupted,
+    )
 
 
 def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
@@ -278,10 +299,13 @@ def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
     limit = encoder.memory_limit
     if limit is None or limit >= _SCARCE * least_use(encoded.problem)[0]:
         return encoder, encoded
-    worst = fusing(encoder.costing.model.hardware).in_the_worst_order()
+    hardware = encoder.costing.model.hardware
+    usual, worst = fusing(hardware), fusing(hardware).in_the_worst_order()
+    if worst == usual and not counts_equal_moves_once(hardware.backend):
+        return encoder, encoded
     scarce = Encoder(
         encoder.graph,
-        find_buffers(encoder.graph, worst),
+        encoder.buffers if worst == usual else find_buffers(encoder.graph, worst),
         encoder.costing,
         encoder.wishes,
         limit,
@@ -328,20 +352,28 @@ def _with_states_in_memory(
     account = solution.account
     more = sum(map(states.more_seconds, solution.graph.ops))
     planned = account.compute_seconds + account.communication_seconds
-    if not solution.is_feasible or more <= _WORTHWHILE * planned:
+    is_over = not solution.is_feasible or solution.result.is_interrupted
+    if is_over or more <= _WORTHWHILE * planned:
         return solution
     short = replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
     problem = replace(solution.encoded.problem, node_costs=states.costs_in_memory(solution.encoded))
     with clock.time("solve"):
         result = _solved(problem, short, solution.choices, progress)
     if result.choices is None:
-        return solution
+        return _interrupted(solution, result.is_interrupted)
     with clock.time("account"):
         answer = _as_answer(solution, result, result.choices)
         other = _solution(solution.encoder, solution.encoded, answer)
     other = _with_room_for_gaps(other, options, clock, progress)
     is_better = other.is_feasible and other.step_seconds < solution.step_seconds
-    return other if is_better else solution
+    return other if is_better else _interrupted(solution, other.result.is_interrupted)
+
+
+def _interrupted(solution: Solution, is_interrupted: bool) -> Solution:
+    """The same, told that somebody asked for the best so far in a search after it."""
+    if not is_interrupted:
+        return solution
+    return replace(solution, result=replace(solution.result, is_interrupted=True))
 
 
 def _with_room_for_gaps(
@@ -362,14 +394,16 @@ def _with_room_for_gaps(
         return solution
     short = replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
     leanest: Solution | None = None
+    is_interrupted = solution.result.is_interrupted
     for _ in range(_MOST_LOWERINGS):
         over = found.account.memory.peak_bytes - limit
         alive = found.result.peak or 0
         lowered = max(alive - over, floor)
-        if over <= 0 or lowered >= alive:
+        if over <= 0 or lowered >= alive or is_interrupted:
             break
         with clock.time("solve"):
             result = _solved(replace(problem, memory_limit=lowered), short, hint, progress)
+        is_interrupted = result.is_interrupted
         if result.choices is None:
             if result.least_peak is None or result.least_peak <= lowered:
                 break
@@ -387,8 +421,9 @@ def _with_room_for_gaps(
     tried = [found] if leanest is None else [found, leanest]
     fitting = [one for one in tried if one.account.memory.peak_bytes <= limit]
     if fitting:
-        return fitting[0]
-    return _as_too_large(min(tried, key=lambda one: one.account.memory.peak_bytes))
+        return _interrupted(fitting[0], is_interrupted)
+    leanest = min(tried, key=lambda one: one.account.memory.peak_bytes)
+    return _interrupted(_as_too_large(leanest), is_interrupted)
 
 
 def _as_too_large(solution: Solution) -> Solution:

@@ -12,6 +12,7 @@ from jax import lax
 from jax.experimental import io_callback
 from jax.experimental import pallas as pl
 
+import autoshard
 from autoshard.graph.program import OpClass, OpKind
 from tests.frontend.exporting import (
     array,
@@ -452,6 +453,15 @@ def test_ordered_effects_do_not_disturb_arguments_and_results() -> None:
     assert [op.name for op in graph.results] == ["result"]
     assert [graph.values[op.results[0]].name for op in graph.arguments] == ["x"]
     assert len(graph.notes) == 1
+
+
+def test_calls_in_order_are_planned() -> None:
+    def fn(x: Any) -> Any:
+        first = io_callback(np.sin, X, x, ordered=True)
+        return io_callback(np.cos, X, first, ordered=True) + x
+
+    planned = autoshard.optimize(fn, X, mesh="x=2", baselines=False)
+    assert planned.data.is_feasible
 
 
 def test_printing_a_scalar_is_no_false_alarm() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from autoshard.encoding.heap import heap_bytes
 from autoshard.graph.program import Graph
-from solvers import evaluate
+from autoshard.planning import planner
+from solvers import Result, evaluate
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan, wishes_for
 
 Span = tuple[int, int, int]
@@ -123,3 +125,24 @@ def test_a_budget_that_none_meets_with_its_gaps_says_what_was_found() -> None:
         assert found.is_feasible == (found.account.memory.peak_bytes <= budget)
         if not found.is_feasible:
             assert (found.result.least_peak or 0) > budget
+
+
+def test_a_search_that_is_interrupted_is_not_followed_by_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    solved = planner._solved
+    results = []
+
+    def interrupted(*asked: Any) -> Result:
+        results.append(replace(solved(*asked), is_interrupted=True))
+        return results[-1]
+
+    graph = with_a_gap()
+    peak = plan(graph, "x=4", None, None, "tpu-v5p").account.memory.peak_bytes
+    monkeypatch.setattr(planner, "_solved", interrupted)
+    for limit in (peak - 1, 1):
+        results.clear()
+        found = plan(graph, "x=4", None, limit, "tpu-v5p")
+        assert len(results) == 1
+        assert found.result.is_interrupted
+        assert not found.is_feasible

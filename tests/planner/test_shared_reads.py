@@ -284,3 +284,14 @@ def test_two_copies_of_one_move_are_not_held_apart() -> None:
     assert held(last, last, whole) == {(last, last + 1)}
     assert held(first, last, whole) == {(first, last + 1)} == held(last, first, whole)
     assert held(first, last, half) == set()
+
+
+def test_of_many_readers_none_holds_a_copy_for_itself() -> None:
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    for _ in range(9):
+        x = program.matmul(x, w)
+    encoded = encoder_for(program.graph(x), "x=2", hardware="h100", is_scarce=True).encode()
+    (read,) = (read for read in encoded.reads if read.value == w)
+    assert len(read.layouts) == len(set(read.layouts)) == len(read.movers)
+    assert set(read.movers) == {-1}
