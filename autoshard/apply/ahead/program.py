@@ -114,7 +114,8 @@ def _evaluator(closed: ClosedJaxpr, name: str) -> Callable[..., Any]:
 
 def _described(module: bytes, num_devices: int) -> AheadProgram:
     with module_context():
-        main = main_of(parse_module(module))
+        parsed = parse_module(module)  # by this name: its ops do not keep it alive
+        main = main_of(parsed)
         kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
         return AheadProgram(
             module=module,
