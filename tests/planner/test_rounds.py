@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -479,3 +480,24 @@ def test_a_plan_in_rounds_never_costs_less_than_one_that_decides_all_at_once(
     assert solution.result.cost is not None
     assert at_once.result.cost is not None
     assert at_once.result.cost <= solution.result.cost
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_cycles_are_looked_for_in_searches_alone_and_afterwards_as_before(*, was_on: bool) -> None:
+    clock, seen = planner.Stages(), {}
+
+    def fail_in(stage: str) -> None:
+        with clock.time(stage):
+            seen[stage] = gc.isenabled()
+            raise ValueError(stage)
+
+    before = gc.isenabled()
+    (gc.enable if was_on else gc.disable)()
+    try:
+        for stage in ("buffers", "solve"):
+            with pytest.raises(ValueError, match=stage):
+                fail_in(stage)
+        assert seen == {"buffers": False, "solve": was_on}
+        assert gc.isenabled() == was_on
+    finally:
+        (gc.enable if before else gc.disable)()
