@@ -58,10 +58,12 @@ class RoomyChip:
         U-Net, 158 MB in device memory of 50 that are held at once).
         """
         on_chip = room.on_chip
+        if not on_chip.moved:
+            return None
         convolutions = [op for op in room.graph.ops if images_of(op)]
         share = SHARE_WITH_CONVOLUTIONS if convolutions else SHARE
         most = _most_at_once(room, encoded, decoded)
-        if not on_chip.moved or most > share * on_chip.room:
+        if most > share * on_chip.room:
             return None
         cuts = room.costing.cuts_images
         if any(cuts(room.graph, op, decoded.candidates[op.index]) for op in convolutions):
