@@ -502,10 +502,8 @@ class Costing:
         as that takes as long. What devices have to sum is read again after that, by reductions too.
         """
         whole, launches, summed = self.with_product(graph, buffers, op)
-        machine = self.model.hardware
-        speed = memory_efficiency(machine, OpClass.ELEMENTWISE.value)
-        speed *= machine.memory.bytes_per_second
-        launch = machine.compute.kernel_launch_seconds
+        speed = self._elementwise_speed
+        launch = self.model.hardware.compute.kernel_launch_seconds
         is_apart = [bool(c.reduced or c.scattered or c.streamed) for c in candidates]
         pieces = np.array([self.parts.num_pieces(c.results[0]) for c in candidates])
         beside = np.minimum(whole / pieces / speed, np.maximum(seconds - launch, 0.0))
@@ -615,9 +613,14 @@ class Costing:
 
     def _pass_bytes(self, elements_per_second: float) -> float:
         """Bytes that memory takes, read by element-wise ops, while one element passes."""
+        return self._elementwise_speed / elements_per_second
+
+    @property
+    def _elementwise_speed(self) -> float:
+        """Bytes per second that element-wise ops read and write of device memory."""
         machine = self.model.hardware
         share = memory_efficiency(machine, OpClass.ELEMENTWISE.value)
-        return share * machine.memory.bytes_per_second / elements_per_second
+        return share * machine.memory.bytes_per_second
 
     def _bytes_written(
         self, graph: Graph, buffers: Buffers, op: Op, value: int, local: FloatArray
@@ -642,13 +645,12 @@ class Costing:
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
     ) -> FloatArray:
         """float64[num_candidates]: in which an update writes what it makes to device memory."""
-        machine, arrays = self.model.hardware, self._arrays(candidates)
+        arrays = self._arrays(candidates)
         local = np.zeros(len(candidates))
         for value, pieces in zip(op.results, arrays.result_shards, strict=True):
             if buffers.is_stored[value] and buffers.owner[value] == value:
                 local += graph.values[value].num_bytes / pieces
-        speed = memory_efficiency(machine, OpClass.ELEMENTWISE.value)
-        return local / (speed * machine.memory.bytes_per_second)
+        return local / self._elementwise_speed
 
     def written_places(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
         """What the price of an op depends on by where its results are written."""

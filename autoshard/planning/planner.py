@@ -274,6 +274,18 @@ def _solved(
     )
 
 
+def _shortened(options: SolveOptions) -> SolveOptions:
+    """For a search that follows another."""
+    return replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
+
+
+def _solved_leanest(
+    problem: Problem, options: SolveOptions, progress: Callable[[Progress], None] | None
+) -> Result:
+    """A search for the least memory alone."""
+    return _solved(replace(problem, memory_limit=_NO_ROOM), options, None, progress)
+
+
 def _solved_from_leanest(
     problem: Problem,
     options: SolveOptions,
@@ -287,10 +299,10 @@ def _solved_from_leanest(
     """
     if problem.memory_limit is None or found.is_interrupted:
         return found
-    lean = _solved(replace(problem, memory_limit=_NO_ROOM), options, None, progress)
+    lean = _solved_leanest(problem, options, progress)
     if lean.least_peak is None or lean.least_peak > problem.memory_limit or lean.is_interrupted:
         return found if lean.least_peak is None else _with_leanest(found, lean)
-    short = replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
+    short = _shortened(options)
     return _solved(problem, short, lean.least_peak_choices, progress)
 
 
@@ -368,7 +380,7 @@ def _with_states_in_memory(
     is_over = not solution.is_feasible or solution.result.is_interrupted
     if is_over or more <= _WORTHWHILE * planned:
         return solution
-    short = replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
+    short = _shortened(options)
     problem = replace(solution.encoded.problem, node_costs=states.costs_in_memory(solution.encoded))
     with clock.time(_SEARCH):
         result = _solved(problem, short, solution.choices, progress)
@@ -405,7 +417,7 @@ def _with_room_for_gaps(
     limit = problem.memory_limit
     if limit is None or not solution.is_feasible:
         return solution
-    short = replace(options, time_limit_seconds=options.time_limit_seconds * _LEAST_SHARE)
+    short = _shortened(options)
     leanest: Solution | None = None
     is_interrupted = solution.result.is_interrupted
     for _ in range(_MOST_LOWERINGS):
@@ -454,7 +466,7 @@ def _leaner(
     """
     if found.is_interrupted or found.status is Status.INFEASIBLE:
         return found
-    lean = _solved(replace(problem, memory_limit=_NO_ROOM), options, None, progress)
+    lean = _solved_leanest(problem, options, progress)
     if lean.least_peak is None:
         return found
     is_less = found.least_peak is None or lean.least_peak < found.least_peak
