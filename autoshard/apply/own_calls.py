@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
 
 _CALL = "jit"
 _RESHAPE = "reshape"
@@ -22,7 +22,7 @@ def with_own_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     """A copy of a program in which such calls differ by their names; itself if there are none.
 
     Only calls in its main body are looked at: those that reduce several dimensions at once of what
-    comes from a reshape, and through no product of that body.
+    comes from a reshape, and through no product, not in calls on the way either.
 
     Args:
         closed: The program.
@@ -37,13 +37,19 @@ def with_own_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
         read = [v for v in eqn.invars if not isinstance(v, Literal) and v in reshaped]
         if eqn.primitive.name == _RESHAPE:
             reshaped.update(eqn.outvars)
-        elif read and eqn.primitive.name not in _PRODUCTS:
+        elif read and not _multiplies(eqn):
             shapes = {v.aval.shape for v in read}
             reshaped.update(v for v in eqn.outvars if getattr(v.aval, "shape", None) in shapes)
         is_call = eqn.primitive.name == _CALL and calls[id(eqn.params["jaxpr"])] > 1
         is_own = is_call and bool(read) and _reduces(eqn)
         eqns.append(_renamed(eqn, place) if is_own else eqn)
     return ClosedJaxpr(jaxpr.replace(eqns=eqns), closed.consts)
+
+
+def _multiplies(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a product, or calls a function that has one in it."""
+    bodies = jaxprs_in_params(eqn.params)
+    return eqn.primitive.name in _PRODUCTS or any(_multiplies(e) for b in bodies for e in b.eqns)
 
 
 def _reduces(call: JaxprEqn) -> bool:

@@ -84,6 +84,17 @@ def test_and_what_reads_a_product_of_it() -> None:
     assert renamed(lambda x: of_product(x) * of_product(jnp.tanh(x))) == []
 
 
+def test_or_of_one_in_a_call_between() -> None:
+    @jax.jit
+    def mixed(grouped: Any) -> Any:
+        return grouped @ jnp.ones((4, 4))
+
+    def of_product(x: Any) -> Any:
+        return jnp.var(mixed(x.reshape(4, 6, 4, 4)), axis=(1, 3))
+
+    assert renamed(lambda x: of_product(x) * of_product(jnp.tanh(x))) == []
+
+
 def test_the_program_computes_the_same_and_is_sound() -> None:
     closed = jax.make_jaxpr(jax.grad(lambda x: twice(x).sum()))(X)
     found = with_own_calls(closed)

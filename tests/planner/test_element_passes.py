@@ -104,6 +104,15 @@ def test_an_update_runs_beside_the_product_that_is_its_gradient() -> None:
     assert product[0] + update[0] == pytest.approx(max(flops, update[0] - LAUNCH) + LAUNCH)
 
 
+def test_a_product_that_all_repeat_takes_no_more_off_than_an_update_in_pieces_costs() -> None:
+    graph = updated_with_its_gradient()
+    candidates, product = prices(graph, OpClass.MATMUL, "x=4")
+    _, update = prices(graph, OpClass.ELEMENTWISE, "x=4")
+    flops = 2 * SIDE**3 / V5E.compute.matmul.float32
+    whole = next(p for c, p in zip(candidates, product, strict=True) if c.cut == 1)
+    assert whole + min(update) == pytest.approx(flops + LAUNCH)
+
+
 def test_what_devices_sum_first_is_updated_by_itself() -> None:
     graph = updated_with_its_gradient()
     candidates, together = prices(graph, OpClass.MATMUL, "x=4")

@@ -40,7 +40,6 @@ _BY_ELEMENT = frozenset(
 
 
 _UNESTIMATED = ("scatter", "gather", "sort")
-_INDEX_TYPES = re.compile(r"[su](8|16|32|64)\[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,14 +188,29 @@ class _Schedule:
         name = next((name for name in _UNESTIMATED if name in names), None)
         if name is None:
             return 0.0
-        read = [beside[operand] for operand in instruction.operands if operand in beside]
-        num_bytes = instruction.num_bytes
+        num_bytes, read = instruction.num_bytes, instruction.operands
         if name == "gather":
-            indices = [one for one in read if _INDEX_TYPES.match(one.type_text)]
-            num_bytes += instruction.num_bytes + sum(one.num_bytes for one in indices)
-        else:
-            num_bytes += sum(one.num_bytes for one in read)
+            num_bytes, read = 2 * num_bytes, tuple(self._indices(instruction))
+        num_bytes += sum(beside[operand].num_bytes for operand in read if operand in beside)
         return self.speed.moved_seconds(name, float(num_bytes))
+
+    def _indices(self, instruction: Instruction) -> set[str]:
+        """Operands that say where a gather reads, of what it is fused with too."""
+        if instruction.opcode == "gather":
+            return set(instruction.operands[1:2])
+        found: set[str] = set()
+        for _, name in instruction.called():
+            body = self.module.computations.get(name, {})
+            todo = [operand for one in body.values() for operand in self._indices(one)]
+            seen: set[str] = set()
+            while todo:
+                one = body.get(todo.pop())
+                if one is not None and one.opcode == "parameter":
+                    found.add(instruction.operands[int(one.operands[0])])
+                elif one is not None and one.name not in seen:
+                    seen.add(one.name)
+                    todo += one.operands
+        return found
 
     def _all_inside(self, instruction: Instruction) -> Iterator[Instruction]:
         for _, name in instruction.called():

@@ -186,9 +186,13 @@ ENTRY %main (table: f32[4096,128], at: s32[16]) -> f32[4096,128] {
 """
 
 
-def test_look_ups_that_the_compiler_does_not_estimate_take_what_their_bytes_take() -> None:
+@pytest.mark.parametrize("elements", ["f32", "s32"])
+def test_look_ups_that_the_compiler_does_not_estimate_take_what_their_bytes_take(
+    elements: str,
+) -> None:
     rows, indices, table = 16 * 128 * 4, 16 * 4, 4096 * 128 * 4
-    found = estimate_seconds(parse_hlo(LOOK_UP), MESH, lambda _: 0.0, speed(4.0))
+    text = LOOK_UP.replace("f32[", f"{elements}[")
+    found = estimate_seconds(parse_hlo(text), MESH, lambda _: 0.0, speed(4.0))
     assert found.cycles == 0
     moved = (2 * rows + indices) + (rows + indices + table)
     assert found.compute_seconds == found.at_memory_speed_seconds == moved
