@@ -85,9 +85,7 @@ def test_and_what_reads_a_product_of_it() -> None:
 
 
 def test_or_of_one_in_a_call_between() -> None:
-    @jax.jit
-    def mixed(grouped: Any) -> Any:
-        return grouped @ jnp.ones((4, 4))
+    mixed = jax.jit(lambda grouped: grouped @ jnp.ones((4, 4)))
 
     def of_product(x: Any) -> Any:
         return jnp.var(mixed(x.reshape(4, 6, 4, 4)), axis=(1, 3))
