@@ -94,15 +94,35 @@ def copies_convolution_gradients(backend: str) -> bool:
     return backend == "cpu"
 
 
-# Of what libtpu 0.0.42 keeps for each op with several results, as copies onto the chip and updates
-# are: 16 KiB, over the whole program. Of 22 training steps, 2.3 to 5 for each argument; on average
-# 3.6.
-_POINTER_TABLE_BYTES = {"tpu": 3.6 * 2**14}
+# libtpu 0.0.42 keeps 16 KiB for each op with several results, over the whole program: a table of
+# pointers to them. Copies onto the chip and out of it are such ops, two tables for each slice, and
+# so is each update. Of 46 training steps, for each argument of which a device holds less than so
+# many bytes, and besides for each product: what an update reads is brought in and its result taken
+# out, but of vectors only a third on a v5e (of 550) and half on a v5p (of 472), and little of what
+# is too large. A v5e brings in what has 1 MiB and more in slices, four of most. On a v5p products
+# write to device memory, and what is computed next has their results copied onto the chip.
+_POINTER_TABLE_BYTES = 2**14
+_TABLES_BY_ARGUMENT = {
+    "tpu-v5e": ((2**12, 1.0), (2**20, 2.0), (2**24, 8.0), (math.inf, 5.0)),
+    "tpu": ((2**12, 1.3), (2**24, 2.1), (math.inf, 0.6)),
+}
+_TABLES_BY_PRODUCT = {"tpu-v5e": 1.2, "tpu": 3.0}
 
 
-def pointer_table_bytes(backend: str, num_arguments: int) -> int:
-    """Bytes of the tables of pointers that a program holds, for so many arguments."""
-    return int(num_arguments * _POINTER_TABLE_BYTES.get(backend, 0))
+def pointer_table_bytes(machine: Hardware, arguments: Sequence[int], num_products: int) -> int:
+    """Bytes of the tables of pointers that a program holds.
+
+    Args:
+        machine: Whose compiler it is.
+        arguments: Bytes that a device holds of each argument.
+        num_products: Products and convolutions of the program, those in loops once.
+    """
+    kind = machine_kind(machine.name)
+    kind = kind if kind in _TABLES_BY_ARGUMENT else machine.backend
+    by_size = _TABLES_BY_ARGUMENT.get(kind, ((math.inf, 0.0),))
+    tables = _TABLES_BY_PRODUCT.get(kind, 0.0) * num_products
+    tables += sum(next(few for least, few in by_size if held < least) for held in arguments)
+    return round(tables) * _POINTER_TABLE_BYTES
 
 
 _ON_TPU = Fusing(

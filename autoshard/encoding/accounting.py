@@ -21,9 +21,10 @@ from autoshard.encoding.held_tensors import Holdings
 from autoshard.encoding.new_states import NewStates
 from autoshard.encoding.roomy_chip import RoomyChip
 from autoshard.encoding.shared_reads import reads_of
+from autoshard.encoding.tiled_arguments import tiled_arguments
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.collective import PredictedCollective
-from autoshard.graph.program import Op, Value
+from autoshard.graph.program import PRODUCTS, Op, Value
 from autoshard.layouts import Parts
 from autoshard.plans.plan import HeldTensor, LiveTensor, MemoryUse, PlannedOp
 from autoshard.reshard import Step, StepKind
@@ -283,8 +284,8 @@ def memory_use(
     peak = int(held.max())
     backend = encoder.costing.model.hardware.backend
     if lays_out_as_made(backend):
-        tables = pointer_table_bytes(backend, len(graph.arguments))
-        peak = argument_bytes + tables + heap_bytes(temporaries)
+        argument_bytes = sum(tiled_arguments(encoded, decoded))
+        peak = argument_bytes + table_bytes(encoder, encoded, decoded) + heap_bytes(temporaries)
     return MemoryUse(
         argument_bytes=argument_bytes,
         peak_bytes=peak,
@@ -294,6 +295,13 @@ def memory_use(
         timeline=tuple((int(i), int(held[i])) for i in changes if i < len(graph.ops)),
         held=holdings.largest(peak),
     )
+
+
+def table_bytes(encoder: Encoder, encoded: Encoded, decoded: Decoded) -> int:
+    """Bytes of the tables of pointers to what ops with several results make."""
+    arguments = tiled_arguments(encoded, decoded)
+    num_products = sum(op.op_class in PRODUCTS for op in encoded.graph.ops)
+    return pointer_table_bytes(encoder.costing.model.hardware, arguments, num_products)
 
 
 def _live(held: HeldTensor) -> LiveTensor:

@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
@@ -14,6 +15,8 @@ from autoshard.graph.images import images_of
 from autoshard.graph.program import OpKind
 from autoshard.layouts import Layout
 from solvers import EdgeMemory, NodeMemory
+
+IntArray = npt.NDArray[np.int64]
 
 SHARE = 0.6
 """Of the room on the chip, what temporaries may take for none to be moved out.
@@ -39,8 +42,8 @@ class RoomyChip:
         room: Of the device.
         encoded: The problem.
         kept_out: Values that are not there.
-        holds_states: Whether there is room for all arguments besides: what updates read is there
-            too.
+        holds_states: Whether there is room for all arguments besides, while updates run: what these
+            read is there too.
     """
 
     room: DeviceRoom
@@ -62,15 +65,15 @@ class RoomyChip:
             return None
         convolutions = [op for op in room.graph.ops if images_of(op)]
         share = SHARE_WITH_CONVOLUTIONS if convolutions else SHARE
-        most = _most_at_once(room, encoded, decoded)
-        if most > share * on_chip.room:
+        held = _held_at(room, encoded, decoded)
+        if held.max() > share * on_chip.room:
             return None
         cuts = room.costing.cuts_images
         if any(cuts(room.graph, op, decoded.candidates[op.index]) for op in convolutions):
             return None
         has_loops = any(region.kind == "loop" for region in encoded.graph.regions)
-        all_bytes = most + _argument_bytes(encoded, choices)
-        holds_states = not has_loops and all_bytes <= on_chip.room
+        beside_states = on_chip.room - _argument_bytes(encoded, choices)
+        holds_states = not has_loops and _most_in_updates(room, held) <= beside_states
         owner = room.buffers.owner
         if holds_states:
             kept_out = {owner[op.operands[0]] for op in encoded.graph.results}
@@ -98,8 +101,14 @@ def _argument_bytes(encoded: Encoded, choices: Sequence[int]) -> int:
     return sum(int(t.usage[choices[t.node]]) for t in terms if encoded.is_argument(t))
 
 
-def _most_at_once(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> int:
-    """Bytes of all temporaries of a device, on the chip or not, when they are most."""
+def _most_in_updates(room: DeviceRoom, held: IntArray) -> int:
+    """The most that is held while a donated state is replaced; where none is, at any time."""
+    makers = [room.graph.values[value].op for value in room.reused]
+    return int(held[makers].max() if makers else held.max())
+
+
+def _held_at(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> IntArray:
+    """Bytes of all temporaries of a device, on the chip or not: `int64[num_ops + 2]`."""
     graph, parts = encoded.graph, encoded.parts
     change = np.zeros(len(graph.ops) + 2, dtype=np.int64)
 
@@ -116,7 +125,7 @@ def _most_at_once(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> int:
     for (index, layout, bits), (start, stop) in _moved(room, encoded, decoded).items():
         value = graph.values[index]
         hold(start, stop, value.num_bytes * bits // value.bits, layout)
-    return int(np.cumsum(change).max())
+    return np.cumsum(change)
 
 
 def _moved(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoshard.backend_habits import pointer_table_bytes
 from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.encoding.accounting import table_bytes
 from autoshard.encoding.encode import Encoder, Wishes
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
@@ -266,7 +266,6 @@ def opened(sharding: Sharding, *dims: int) -> Sharding:
 
 def beside_arguments(solution: Solution) -> int:
     """Bytes of temporaries on a device when most is held, but for tables of pointers."""
-    memory, encoder = solution.account.memory, solution.encoder
-    backend = encoder.costing.model.hardware.backend
-    tables = pointer_table_bytes(backend, len(encoder.graph.arguments))
+    memory = solution.account.memory
+    tables = table_bytes(solution.encoder, solution.encoded, solution.decoded)
     return memory.peak_bytes - memory.argument_bytes - tables

@@ -97,6 +97,28 @@ def test_what_updates_read_is_there_too_if_the_states_have_room(
     assert (held < side_of(0.3) ** 2 * F32_BYTES / 2) == is_there
 
 
+def test_what_was_held_before_updates_takes_none_of_the_room_for_states() -> None:
+    program = Program()
+    side = side_of(0.57)
+    x, states = program.argument(side, side), [program.argument(side, side) for _ in range(3)]
+    first, second = program.matmul(x, x), program.matmul(x, x)
+    gradient = program.elementwise(program.matmul(first, second), name="tanh")
+    scale = program.sum(gradient)
+    new = [program.elementwise(gradient, state) for state in states]
+    graph = program.graph(*new, scale, donated=(1, 2, 3))
+    parts = parts_of("x=4")
+    whole, end = parts.to_sharding(((), ())), parts.to_sharding(((),))
+    wishes = Wishes(
+        arguments=[whole] * 4,
+        results=[*[whole] * 3, end],
+        alike=[(place, place - 1) for place in (1, 2, 3)],
+        values={v.index: whole for v in graph.values if v.shape == (side, side)},
+    )
+    assert (4 + 3) * side * side * F32_BYTES > ROOM
+    solution = plan(graph, "x=4", wishes, None, "tpu-v5e")
+    assert beside_arguments(solution) < side * side * F32_BYTES / 2
+
+
 WIDTH, CHANNELS = 16, 128
 
 

@@ -1,0 +1,36 @@
+"""Tables of pointers that a TPU program holds, for its arguments and products."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.backend_habits import pointer_table_bytes
+from cost_models import get_hardware
+
+TABLE = 2**14
+
+
+def num_tables(machine: str, arguments: list[int], num_products: int = 0) -> float:
+    return pointer_table_bytes(get_hardware(machine), arguments, num_products) / TABLE
+
+
+@pytest.mark.parametrize("machine", ["tpu-v5e", "tpu-v5p", "2x tpu-v5p:2x2x4"])
+def test_vectors_have_fewer_tables_than_matrices_and_so_has_what_is_too_large(machine: str) -> None:
+    of_vectors, of_matrices = (num_tables(machine, [size] * 100) for size in (2**9, 2**16))
+    assert 100 <= of_vectors < of_matrices
+    assert num_tables(machine, [2**25] * 100) < num_tables(machine, [2**23] * 100)
+
+
+def test_only_a_v5e_brings_large_arguments_onto_the_chip_in_slices() -> None:
+    matrices, large = [2**16] * 10, [2**20] * 10
+    assert num_tables("tpu-v5e", large) == 4 * num_tables("tpu-v5e", matrices)
+    assert num_tables("tpu-v5p", large) == num_tables("tpu-v5p", matrices)
+
+
+def test_products_of_a_v5p_have_more_tables_as_their_results_are_copied_onto_the_chip() -> None:
+    assert num_tables("tpu-v5p", [], 30) > 2 * num_tables("tpu-v5e", [], 30) > 0
+
+
+@pytest.mark.parametrize("machine", ["h100", "cpu-host"])
+def test_other_machines_have_none(machine: str) -> None:
+    assert num_tables(machine, [2**20] * 10, 30) == 0
