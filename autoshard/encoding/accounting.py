@@ -267,7 +267,7 @@ def memory_use(
     """Bytes held over the program, from the memory terms under the given choices.
 
     Where the backend lays temporaries out as they are made, gaps between them add to the peak.
-    Where all of them have room on the chip, they take no device memory.
+    Those that have room on the chip take no device memory.
     """
     graph = encoded.graph
     chip = RoomyChip.for_plan(encoder.room, encoded, decoded, choices)

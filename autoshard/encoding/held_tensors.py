@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,8 +57,11 @@ class Holdings:
         chip: RoomyChip | None = None,
     ) -> Holdings:
         """All that is in device memory: not what lies on a chip that has room for it."""
-        spans = tuple(sorted(_spans(encoded, decoded, choices, chip)))
-        return cls(encoded, decoded, choices, spans)
+        spans = sorted(_spans(encoded, decoded, choices))
+        if chip is not None:
+            there = _on_chip(encoded, chip, spans)
+            spans = [span for span in spans if span not in there]
+        return cls(encoded, decoded, choices, tuple(spans))
 
     @property
     def arguments(self) -> list[tuple[int, int, int]]:
@@ -71,8 +74,7 @@ class Holdings:
         return [span.held for span in self.spans if not self._is_argument(span)]
 
     def _is_argument(self, span: _Span) -> bool:
-        terms = self.encoded.problem.node_memory
-        return span.term < len(terms) and self.encoded.is_argument(terms[span.term])
+        return _is_argument(self.encoded, span)
 
     def at(self, op: int, most: int) -> tuple[HeldTensor, ...]:
         """The largest tensors held at an op, largest first."""
@@ -156,18 +158,44 @@ def _kind(*, is_argument: bool, is_copy: bool, is_panel: bool) -> str:
     return "argument" if is_argument else "value"
 
 
-def _spans(
-    encoded: Encoded, decoded: Decoded, choices: tuple[int, ...], chip: RoomyChip | None
-) -> Iterator[_Span]:
+def _is_argument(encoded: Encoded, span: _Span) -> bool:
+    terms = encoded.problem.node_memory
+    return span.term < len(terms) and encoded.is_argument(terms[span.term])
+
+
+def _on_chip(encoded: Encoded, chip: RoomyChip, spans: Sequence[_Span]) -> set[_Span]:
+    """What of it waits on the chip: what waits the least has its room first."""
+    problem = encoded.problem
+    temporaries = [span for span in spans if not _is_argument(encoded, span)]
+    kept = np.zeros_like(chip.held)
+    for start, stop, num_bytes in (span.held for span in temporaries):
+        kept[start:stop] += num_bytes
+    left = chip.left_beside(kept)
+    there = set()
+    for span in sorted(temporaries, key=lambda span: (span.stop - span.start, span)):
+        place = span.term - len(problem.node_memory)
+        may_be = (
+            chip.has_value(problem.node_memory[span.term])
+            if place < 0
+            else chip.has_copy(problem.edge_memory[place])
+        )
+        beside = left[span.start : span.stop]
+        if may_be and beside.size and beside.min() >= -span.minus_bytes:
+            beside += span.minus_bytes
+            there.add(span)
+    return there
+
+
+def _spans(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> Iterator[_Span]:
     problem = encoded.problem
     for number, term in enumerate(problem.node_memory):
         num_bytes = int(term.usage[choices[term.node]])
-        if num_bytes and not (chip and chip.has_value(term)):
+        if num_bytes:
             yield _Span(-num_bytes, term.start, term.stop, number)
     for number, copy in enumerate(problem.edge_memory, start=len(problem.node_memory)):
         edge = problem.edges[copy.edge]
         num_bytes = int(copy.usage[choices[edge.u], choices[edge.v]])
-        if num_bytes and not (chip and chip.has_copy(copy)):
+        if num_bytes:
             stop = _copy_stop(encoded, decoded, copy)
             yield _Span(-num_bytes, copy.start, stop, number)
 

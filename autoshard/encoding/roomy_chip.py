@@ -1,4 +1,4 @@
-"""Plans whose temporaries all fit on the chip at any time: none of them is moved out to wait."""
+"""What waits on the chip: all temporaries of a plan if they fit, else those that wait the least."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from solvers import EdgeMemory, NodeMemory
 IntArray = npt.NDArray[np.int64]
 
 SHARE = 0.6
-"""Of the room on the chip, what temporaries may take for none to be moved out.
+"""Of the room on the chip, what temporaries may take: if they do with more, some are moved out.
 
 The rest is for what is brought in of arguments. With libtpu 0.0.42 for a v5e steps of Llama that
 took 53, 60, 63, 65 and 68 MB of 117 at most had 14, 2, 4, 4 and 2 MB in device memory; one that
-took 76 had 38, and one of an MLP that took 92 had 11 MB of the 19 that wait.
+took 76 had 38, and one of an MLP that took 92 had 11 MB of the 19 that wait. Four steps of a GPT in
+a scan kept scores of 67 MB there for eleven products, and little else.
 """
 
 SHARE_WITH_CONVOLUTIONS = 0.75
@@ -36,58 +37,70 @@ and 9 MB in device memory.
 
 @dataclass(frozen=True, slots=True)
 class RoomyChip:
-    """Which memory terms of a plan lie on the chip, as there is room for all.
+    """Which memory terms of a plan may wait on the chip, and the room there.
 
     Args:
         room: Of the device.
         encoded: The problem.
         kept_out: Values that are not there.
-        holds_states: Whether there is room for all arguments besides, while updates run: what these
-            read is there too.
+        holds_states: Whether there is room for all temporaries, and for all arguments besides while
+            updates run: what these read is there too.
+        num_bytes: Room for temporaries.
+        held: Bytes of all temporaries at each op, on the chip or not: `int64[num_ops + 2]`.
     """
 
     room: DeviceRoom
     encoded: Encoded
     kept_out: Set[int]
     holds_states: bool
+    num_bytes: int
+    held: IntArray
 
     @classmethod
     def for_plan(
         cls, room: DeviceRoom, encoded: Encoded, decoded: Decoded, choices: Sequence[int]
     ) -> RoomyChip | None:
-        """None where the chip has no room for all temporaries of a plan.
+        """None where temporaries do not wait on the chip.
 
-        Nor where convolutions cut few images into more: these take more room than can be told (a
-        U-Net, 158 MB in device memory of 50 that are held at once).
+        So it is on most machines, and where convolutions cut few images into more: these take more
+        room than can be told (a U-Net, 158 MB in device memory of 50 that are held at once).
         """
         on_chip = room.on_chip
         if not on_chip.moved:
             return None
         convolutions = [op for op in room.graph.ops if images_of(op)]
         share = SHARE_WITH_CONVOLUTIONS if convolutions else SHARE
-        held = _held_at(room, encoded, decoded)
-        if held.max() > share * on_chip.room:
-            return None
         cuts = room.costing.cuts_images
         if any(cuts(room.graph, op, decoded.candidates[op.index]) for op in convolutions):
             return None
+        num_bytes, held = int(share * on_chip.room), _held_at(room, encoded, decoded)
         has_loops = any(region.kind == "loop" for region in encoded.graph.regions)
         beside_states = on_chip.room - _argument_bytes(encoded, choices)
-        holds_states = not has_loops and _most_in_updates(room, held) <= beside_states
+        has_room = not has_loops and _most_in_updates(room, held) <= beside_states
+        holds_states = has_room and int(held.max()) <= num_bytes
         owner = room.buffers.owner
         if holds_states:
             kept_out = {owner[op.operands[0]] for op in encoded.graph.results}
         else:
             kept_out = {value for value, is_out in enumerate(on_chip.kept_out) if is_out}
-        return cls(room, encoded, kept_out, holds_states)
+        return cls(room, encoded, kept_out, holds_states, num_bytes, held)
+
+    def left_beside(self, kept: IntArray) -> IntArray:
+        """Room at each op beside what is read soon: all but what is kept in device memory.
+
+        Args:
+            kept: Bytes of temporaries there at each op: `int64[num_ops + 2]`.
+        """
+        left: IntArray = self.num_bytes - np.maximum(self.held - kept, 0)
+        return left
 
     def has_value(self, term: NodeMemory) -> bool:
-        """Whether a value is there: no argument, no result, and in no loop."""
+        """Whether a value may be there: no argument, no result, and in no loop."""
         op = self.encoded.maker(term.node)
         return op.kind is OpKind.COMPUTE and self.kept_out.isdisjoint(op.results)
 
     def has_copy(self, copy: EdgeMemory) -> bool:
-        """Whether a copy that is moved for an op is there: none for results or updates."""
+        """Whether a copy that is moved for an op may be there: none for results or updates."""
         edge = self.encoded.problem.edges[copy.edge]
         is_shared = edge.v >= len(self.encoded.ops)
         reader = self.encoded.graph.ops[copy.start] if is_shared else self.encoded.maker(edge.v)

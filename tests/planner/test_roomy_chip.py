@@ -59,6 +59,26 @@ def test_without_it_waits_in_device_memory_as_on_other_chips(share: float, hardw
     assert beside_arguments(with_one_that_waits(side, hardware)) >= side * side * F32_BYTES
 
 
+def test_without_room_for_all_what_waits_the_least_stays() -> None:
+    side = int((0.9 * SHARE * ROOM / F32_BYTES / 3) ** 0.5) // 128 * 128
+    program = Program()
+    x, w = program.argument(side, side), program.argument(side, side)
+    first = program.matmul(x, w)
+    second = made = program.matmul(first, w)
+    for _ in range(MOST_PRODUCTS + 2):
+        made = program.matmul(made, w)
+    made = program.matmul(program.elementwise(made, second), w)
+    graph = program.graph(program.sum(program.elementwise(made, first)))
+    parts = parts_of("x=4")
+    whole, end = parts.to_sharding(((), ())), parts.to_sharding(((),))
+    values = {v.index: whole for v in graph.values if v.shape == (side, side)}
+    wishes = Wishes(arguments=[whole] * 2, results=[end], values=values)
+    solution = plan(graph, "x=4", wishes, None, "tpu-v5e")
+    (waits,) = [t for t in solution.account.memory.held if t.kind != "argument"]
+    assert waits.start == graph.values[first].op
+    assert beside_arguments(solution) == pytest.approx(side * side * F32_BYTES, rel=0.01)
+
+
 def test_results_are_in_device_memory_however_much_room_there_is() -> None:
     side = side_of(0.9 * SHARE)
     solution = with_one_that_waits(side, is_result=True)
