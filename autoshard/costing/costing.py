@@ -6,7 +6,7 @@ The planner speaks of mesh parts and layouts, cost models of axes and bytes; thi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -798,10 +798,15 @@ class Costing:
 
         Those of convolutions include what neighbours exchange for them.
         """
+        is_cut = [candidate.is_cut_later for candidate in candidates]
+        if any(is_cut):
+            scattered = tuple(replace(one, is_cut_later=False) for one in candidates)
+            more = self.whole_sum_seconds(graph, op, scattered)
+            return self.reduction_seconds(graph, op, scattered) + np.where(is_cut, more, 0.0)
         seconds = self._halo_seconds(graph, op, candidates)
         total = float(sum(graph.values[v].num_bytes for v in op.results))
         made = graph.values[op.results[0]] if op.results else None
-        order = self._made_order(graph, op) if made is not None else ()
+        order = self.made_order(graph, op) if made is not None else ()
         in_body, after_loop = self.sums_in_call(graph, op)
         groups: dict[_SumsKey, list[tuple[int, tuple[int, ...]]]] = {}
         for index, candidate in enumerate(candidates):
@@ -819,6 +824,30 @@ class Costing:
                 spent += self._sum_seconds(kind, num_bytes, self.axis_parts(parts), joined)
             seconds[[index for index, _ in found]] += spent / runs
         return seconds
+
+    def whole_sum_seconds(
+        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: what sums that are scattered would take more if taken whole."""
+        made, order = graph.values[op.results[0]], self.made_order(graph, op)
+        groups: dict[Parts, list[tuple[int, float]]] = {}
+        for index, candidate in enumerate(candidates):
+            if not candidate.scattered or candidate.streamed is not None:
+                continue
+            one, *others = self._sums_of(op, candidate, made, order)
+            if one.kind == "reduce-scatter" and not others:
+                found = groups.setdefault(one.parts, [])
+                found.append((index, made.num_bytes / one.pieces))
+        more = np.zeros(len(candidates))
+        in_body, _ = self.sums_in_call(graph, op)
+        for parts, members in groups.items():
+            indices = [index for index, _ in members]
+            num_bytes = np.array([amount for _, amount in members])
+            axes = self.axis_parts(parts)
+            whole = self._sum_seconds("all-reduce", num_bytes, axes, in_body)
+            scattered = self._sum_seconds("reduce-scatter", num_bytes, axes, in_body)
+            more[indices] = np.maximum(whole - scattered, 0.0)
+        return more
 
     def _halo_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         seconds = np.zeros(len(candidates))
@@ -842,7 +871,7 @@ class Costing:
     def sums_of(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Sum, ...]:
         """The collectives that sum what a candidate leaves partial of an op's (first) result."""
         made = graph.values[op.results[0]]
-        return self._sums_of(op, candidate, made, self._made_order(graph, op))
+        return self._sums_of(op, candidate, made, self.made_order(graph, op))
 
     def _sums_of(
         self, op: Op, candidate: Candidate, made: Value, order: tuple[int, ...]
@@ -859,7 +888,7 @@ class Costing:
             is_in_slice=self._num_slices(candidate.scattered) == 1,
         )
 
-    def _made_order(self, graph: Graph, op: Op) -> tuple[int, ...]:
+    def made_order(self, graph: Graph, op: Op) -> tuple[int, ...]:
         """Dimensions of an op's (first) result as they are made, major to minor."""
         return made_order(graph, op, graph.consumers[op.results[0]])
 

@@ -51,7 +51,9 @@ def sums_of(
 
     Of a product what is scattered comes first, so that all-reduces have the less to sum. The
     partitioner sums what other ops leave at once, and cuts it after that, if only a part of it is
-    scattered (jaxlib 0.10.2 on CPU and for H100, libtpu 0.0.42 for a v5e).
+    scattered (jaxlib 0.10.2 on CPU and for H100, libtpu 0.0.42 for a v5e). What is cut further
+    after it was scattered is summed whole, and cut once (libtpu 0.0.42 for a v5e, the CUDA plugin
+    0.10.2 for an H100).
 
     Args:
         machine: Whose compiler makes the collectives.
@@ -74,7 +76,8 @@ def sums_of(
         is_fit = is_in_slice or not runs_by_level(machine.backend)
         is_fit = is_fit and _scatters_over(machine, links)
         is_fit = is_fit and _scatters(machine, parts, candidate, shape, bits, order)
-        if machine.has_reduce_scatter and len(_changed(candidate)) > 1:
+        is_whole = candidate.is_cut_later or len(_changed(candidate)) > 1
+        if machine.has_reduce_scatter and is_whole:
             return (Sum("all-reduce", every, pieces),)
         kind = "reduce-scatter" if is_fit and machine.has_reduce_scatter else "all-reduce"
         found.append(Sum(kind, candidate.scattered, pieces))

@@ -8,7 +8,7 @@ Memory terms hold bytes per device over op indices. Costs are picoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -30,6 +30,7 @@ from autoshard.costing.read_bits import ReadBits
 from autoshard.costing.read_on_chip import brought_before
 from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory
+from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Encoded, TableKey
 from autoshard.encoding.joined_sums import JoinedSums
@@ -152,7 +153,9 @@ class Encoder:
         )
         if self.is_scarce and counts_equal_moves_once(self._backend):
             reads = tuple(self._apart_for_one(read) for read in reads)
-        edges, copies = self._edges(nodes, node_by_op, reads, hidden)
+        elsewhere = {*sums.by_op, *joined.by_second, *(one.first.op for one in joined)}
+        cut = self._cut_sums(reads, elsewhere)
+        edges, copies = self._edges(nodes, node_by_op, reads, cut, hidden)
         edges += self._ties(node_by_op, offers.pins)
         edges += self._sums_in_loops(sums, node_by_op)
         edges += self._sums_apart(joined, node_by_op)
@@ -184,6 +187,7 @@ class Encoder:
             reads,
             sums,
             joined,
+            cut,
         )
 
     def _sums_in_loops(self, sums: SumsAfterLoops, node_by_op: Mapping[int, int]) -> Iterator[Edge]:
@@ -221,6 +225,12 @@ class Encoder:
                 are_whole = joined.are_whole(self._candidates[one.first.addend_at], seconds)
                 addition = node_by_op[one.first.addend_at]
                 yield Edge(addition, node, np.where(are_whole, 0, more))
+
+    def _cut_sums(self, reads: Sequence[SharedRead], elsewhere: Set[int]) -> CutSums:
+        """Sums that are taken whole where they are cut further, on machines that scatter any."""
+        if not self.costing.model.hardware.has_reduce_scatter:
+            return CutSums()
+        return CutSums.of(self.graph, self._candidates, reads, elsewhere)
 
     def _apart_for_one(self, read: SharedRead) -> SharedRead:
         """The same, with a choice of the reader that holds a copy for itself where it matters."""
@@ -302,6 +312,7 @@ class Encoder:
         nodes: list[Op],
         node_by_op: Mapping[int, int],
         reads: Sequence[SharedRead],
+        cut: CutSums,
         hidden: Hidden,
     ) -> tuple[list[Edge], list[EdgeMemory]]:
         edges: list[Edge] = []
@@ -315,6 +326,7 @@ class Encoder:
             costs = self._edge_costs(table, rows, columns, read.repeat, slack)
             first, place = read.reads[0]
             costs = self._with_order(costs, self.graph.ops[first], place, rows, columns)
+            costs = self._with_whole_sums(costs, cut, read.value, (first, place), rows, columns)
             edges.append(Edge(maker, node, costs))
             times = {index for index, _ in read.reads} | {read.stop - 1}
             is_brief = self.room.on_chip.is_brief(self.graph.ops[read.start], times)
@@ -350,6 +362,9 @@ class Encoder:
                         continue
                     costs = np.where(shared, 0, costs)
                 costs = self._with_order(costs, op, position, rows, columns)
+                if source is None:
+                    read_at = (op.index, position)
+                    costs = self._with_whole_sums(costs, cut, value, read_at, rows, columns)
                 edges.append(Edge(node, node_by_op[op.index], costs))
                 copy = self._copies.of_operand(op, table, rows, columns, value, bits)
                 if copy is not None:
@@ -415,6 +430,42 @@ class Encoder:
             more = _picoseconds(order[np.ix_(rows, columns)] * repeat)
             found = self._costs[key] = ((costs, order, rows, columns), costs + more)
         return found[1]
+
+    def _with_whole_sums(
+        self,
+        costs: IntArray,
+        cut: CutSums,
+        value: int,
+        read: tuple[int, int],
+        rows: IntArray,
+        columns: IntArray,
+    ) -> IntArray:
+        """What a read costs with the sum taken whole that it cuts further than it is scattered."""
+        maker = self.graph.ops[self.graph.values[value].op]
+        if cut.reads.get(maker.index) != read:
+            return costs
+        more = self._whole_sums(maker)
+        key = (id(costs), id(more))
+        found = self._costs.get(key)
+        if found is None:
+            further = ~self._facts.moves(self._table(value))[np.ix_(rows, columns)]
+            further &= rows[:, None] != columns
+            charged = costs + np.where(further, more[:, None], 0)
+            found = self._costs[key] = ((costs, more), charged)
+        return found[1]
+
+    def _whole_sums(self, op: Op) -> IntArray:
+        """int64[num_candidates]: what sums taken whole cost more than scattered ones."""
+        candidates = self._candidates[op.index]
+        calls = self.costing.sums_in_call(self.graph, op)
+        order = self.costing.made_order(self.graph, op)
+        kind = (op.op_class, op.repeat, self._type(op.results[0]))
+        key = ("whole", id(candidates), *kind, calls, order)
+        found = self._own_costs.get(key)
+        if found is None:
+            more = self.costing.whole_sum_seconds(self.graph, op, candidates)
+            found = self._own_costs[key] = _picoseconds(more * op.repeat)
+        return found
 
     def order_seconds(self, op: Op, value: int) -> npt.NDArray[np.float64] | None:
         """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import ReadBits
+from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
@@ -36,6 +37,7 @@ class Encoded:
     reads: tuple[SharedRead, ...] = ()  # per node after those of ops
     sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
     joined: JoinedSums = field(default_factory=JoinedSums)
+    cut: CutSums = field(default_factory=CutSums)
 
     def table(self, value: int, bits: int) -> ReshardTable:
         """Reshards of a value, with so many bits of an element sent."""
@@ -79,6 +81,9 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
             }
         )
     )
+    copies = zip(encoded.reads, choices[len(encoded.ops) :], strict=True)
+    shared = {key: read.layouts[choice] for read, choice in copies for key in read.reads}
+    chosen = encoded.cut.as_run(chosen, shared)
     layouts: list[Layout | None] = [None] * len(graph.values)
     for op in graph.ops:
         if op.index in chosen:
@@ -98,8 +103,6 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
         layout if layout is not None else ((),) * len(value.shape)
         for layout, value in zip(layouts, graph.values, strict=True)
     )
-    copies = zip(encoded.reads, choices[len(encoded.ops) :], strict=True)
-    shared = {key: read.layouts[choice] for read, choice in copies for key in read.reads}
     return Decoded(chosen, final, shared)
 
 
