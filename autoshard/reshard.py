@@ -165,6 +165,23 @@ class ReshardTable:
         return tuple(found)
 
 
+def sent_from(table: ReshardTable) -> npt.NDArray[np.int64]:
+    """int64[num_layouts, num_layouts]: the layout from which a way first sends; -1 where none does.
+
+    What comes before it on the way only cuts further.
+    """
+    is_cut = np.array([step.kind is StepKind.SLICE for step in table.steps] or [True])
+    after = np.array([table.index[step.after] for step in table.steps] or [0], dtype=np.int64)
+    goals = np.arange(len(table.layouts))
+    at = np.broadcast_to(goals[:, None], table.first_step.shape)
+    while True:
+        step = table.first_step[at, goals]
+        cuts = (step >= 0) & is_cut[step]
+        if not cuts.any():
+            return np.where(step < 0, -1, at)
+        at = np.where(cuts, after[step], at)
+
+
 def turned_shares(table: ReshardTable, parts: MeshParts, shape: Sequence[int]) -> FloatArray:
     """How much is gathered along a dimension that is not the leading one of what a device holds.
 

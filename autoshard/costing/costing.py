@@ -14,9 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.backend_habits import (
+    converts_before_moving,
+    joins_updates,
     keeps_products_on_chip,
     least_images,
     loops_over_scattered_sums,
+    most_converted_fast,
     most_gathered_by_sum,
     multiplied_bits,
     on_chip_bytes,
@@ -30,9 +33,11 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.few_images import copied_elements
 from autoshard.costing.halos import Halo, halos_of
+from autoshard.costing.joined_updates import joined_updates
 from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.narrow_rows import RowTiles
+from autoshard.costing.narrowed_to_send import NarrowedToSend, narrowed_to_send
 from autoshard.costing.on_chip import OnChip
 from autoshard.costing.read_on_chip import brought_before
 from autoshard.costing.shared_calls import SharedCalls, shared_calls
@@ -110,6 +115,7 @@ class Costing:
     _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
     _facts: _GraphFacts | None = None
     _chip: tuple[Graph, Buffers, OnChip] | None = None
+    _joined: tuple[Graph, Buffers, frozenset[int]] | None = None
     _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
 
     def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
@@ -200,6 +206,41 @@ class Costing:
         return np.asarray(
             self.model.compute_seconds(no_flops, num_bytes, "float32", OpClass.COPY.value)
         )
+
+    def narrowed_to_send(
+        self, graph: Graph, buffers: Buffers, value: int, bits: int
+    ) -> NarrowedToSend | None:
+        """What of a value is narrowed only to be sent, with so many bits of an element.
+
+        None too for what is narrowed before a loop anyway, and where no op narrows before it sends.
+        """
+        if not converts_before_moving(self.model.hardware.backend):
+            return None
+        found = narrowed_to_send(graph, buffers, value, bits)
+        if found is None or self.border_bytes(graph, found.argument)[1]:
+            return None
+        return found
+
+    def narrowing_seconds(self, found: NarrowedToSend, layouts: Sequence[Layout]) -> FloatArray:
+        """float64[num_layouts]: seconds in which pieces are narrowed that are then sent.
+
+        Args:
+            found: What it takes to narrow the whole tensor.
+            layouts: In which the pieces lie.
+        """
+        pieces = np.array([self.parts.num_pieces(one) for one in layouts], dtype=np.float64)
+        return self.conversion_seconds(found.num_bytes / pieces)
+
+    def conversion_seconds(self, num_bytes: FloatArray) -> FloatArray:
+        """Seconds of conversions that read and write so many bytes together.
+
+        Args:
+            num_bytes: float64[n].
+        """
+        most = most_converted_fast(self.model.hardware)
+        counted = np.where(num_bytes <= most, num_bytes / 2, num_bytes)
+        none = np.zeros_like(counted)
+        return np.asarray(self.model.compute_seconds(none, counted, "float32", "convert"))
 
     def candidate_seconds(
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
@@ -420,9 +461,10 @@ class Costing:
             return np.zeros(len(arrays.cut))
         dtype = model_dtype(graph.values[op.results[0]].dtype)
         num_bytes = (filled or converted) / arrays.result_shards[0]
-        op_class = "fill" if filled else "convert"
+        if not filled:
+            return self.conversion_seconds(num_bytes)
         return np.asarray(
-            self.model.compute_seconds(np.zeros_like(num_bytes), num_bytes, dtype, op_class)
+            self.model.compute_seconds(np.zeros_like(num_bytes), num_bytes, dtype, "fill")
         )
 
     def border_bytes(self, graph: Graph, op: Op) -> tuple[int, int]:
@@ -466,7 +508,7 @@ class Costing:
         seconds = np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op_class.value))
         if self.is_in_other_kernel(graph, buffers, op):
             seconds = np.maximum(seconds - self.model.hardware.compute.kernel_launch_seconds, 0.0)
-        if self._passes is not None and op.op_class is OpClass.MATMUL:
+        if op.op_class is OpClass.MATMUL:
             seconds += self._apart_seconds(graph, buffers, op, candidates, seconds)
         if op.op_class is OpClass.CONVOLUTION:
             return seconds + self._image_seconds(graph, op, candidates)
@@ -499,17 +541,14 @@ class Costing:
         """float64[num_candidates]: what is off, or comes to it, for what may run with a product.
 
         Its element-wise ops run beside its arithmetic: what they cost by themselves is off, as far
-        as that takes as long. How they are cut is theirs to choose, so no more is off than they
-        cost at least, cut over all devices. What devices have to sum is read again after that, by
-        reductions too.
+        as that takes as long. What devices have to sum is read again after that, by reductions too.
         """
         whole, launches, summed = self.with_product(graph, buffers, op)
         speed = self._elementwise_speed
         launch = self.model.hardware.compute.kernel_launch_seconds
         is_apart = [bool(c.reduced or c.scattered or c.streamed) for c in candidates]
         pieces = np.array([self.parts.num_pieces(c.results[0]) for c in candidates])
-        least = whole / self.parts.mesh.num_devices / speed
-        beside = np.minimum(least, np.maximum(seconds - launch, 0.0))
+        beside = np.minimum(whole / pieces / speed, np.maximum(seconds - launch, 0.0))
         saved = np.minimum(beside + launches * launch, seconds)
         return np.where(is_apart, summed / pieces / speed, -saved)
 
@@ -520,9 +559,11 @@ class Costing:
             For element-wise ops, the kernels of these, and for reductions.
         """
         whole, launches, summed = 0.0, 0, 0.0
-        if self._passes is None or op.op_class is not OpClass.MATMUL:
+        if op.op_class is not OpClass.MATMUL:
             return whole, launches, summed
-        sums = buffers.summed_with.get(op.index, ())
+        if self._passes is None and op.results[0] not in buffers.unless_summed:
+            return whole, launches, summed
+        sums = () if self._passes is None else buffers.summed_with.get(op.index, ())
         if sums:
             summed = self._reduced_bytes(prod(graph.values[op.results[0]].shape), len(sums))
         for index in buffers.computed_with.get(op.index, ()):
@@ -699,13 +740,25 @@ class Costing:
     def is_in_other_kernel(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
         """Whether an op is launched with another: an update of a state with one that needs it.
 
-        Or a sum over what a product writes, which has nothing to read.
+        Or a sum over what a product writes, which has nothing to read, or a row of a stack with
+        one that is computed from the same.
         """
+        if op.name == "dynamic_update_slice":
+            return op.index in self._joined_updates(graph, buffers)
         if op.index in buffers.updates:
             readers = (graph.ops[i] for value in op.results for i in graph.consumers[value])
             return any(reader.kind is OpKind.COMPUTE for reader in readers)
         is_sum = op.op_class is OpClass.REDUCE and bool(graph.values[op.results[0]].shape)
         return is_sum and not any(read.num_bytes for read in buffers.reads[op.index])
+
+    def _joined_updates(self, graph: Graph, buffers: Buffers) -> frozenset[int]:
+        """Of one program at a time."""
+        known = self._joined
+        if known is None or known[0] is not graph or known[1] is not buffers:
+            joins = joins_updates(self.model.hardware.backend)
+            found = joined_updates(graph, buffers) if joins else frozenset()
+            known = self._joined = (graph, buffers, found)
+        return known[2]
 
     def _table_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""

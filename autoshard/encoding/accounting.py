@@ -100,12 +100,19 @@ def _op_account(
     for position, value in enumerate(op.operands):
         repeat = reads_of(op, position)
         order = encoder.order_seconds(op, value)
+        narrowed = encoder.narrowing_seconds(op, position)
+        copy = decoded.shared.get((op.index, position))
+        is_sent = False
         for step in way_to_reader(encoded, decoded, op, position):
+            is_first = step.kind is not StepKind.SLICE and (not is_sent or step.before == copy)
+            is_sent = is_sent or is_first
             taken = (value, step, op.region)  # serves every reader in a body, none outside it
             bits = unseen.pop(taken, None)
             if bits is None:
                 continue
             table = encoded.table(value, bits)
+            if narrowed is not None and is_first:
+                own += float(narrowed[table.index[step.before]]) * repeat
             spent += table.step_seconds(step) * repeat
             if order is not None:
                 own += float(order[table.index[step.before], table.index[step.after]]) * repeat

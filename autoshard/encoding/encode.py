@@ -102,6 +102,7 @@ class Encoder:
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
     _seconds: dict[Hashable, tuple[Candidate, float, float]] = field(default_factory=dict)
     _orders: dict[tuple[int, bool, bool], npt.NDArray[np.float64]] = field(default_factory=dict)
+    _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
     room: DeviceRoom = field(init=False)
     _facts: TableFacts = field(init=False)
     _copies: CopyMemory = field(init=False)
@@ -325,6 +326,7 @@ class Encoder:
             slack = hidden.reads.get(read.reads[0], 0.0)
             costs = self._edge_costs(table, rows, columns, read.repeat, slack)
             first, place = read.reads[0]
+            costs = self._with_narrowing(costs, self.graph.ops[first], place, rows, columns)
             costs = self._with_order(costs, self.graph.ops[first], place, rows, columns)
             costs = self._with_whole_sums(costs, cut, read.value, (first, place), rows, columns)
             edges.append(Edge(maker, node, costs))
@@ -355,6 +357,7 @@ class Encoder:
                 is_given = (op.index, position) in firsts  # to the move for all readers
                 slack = 0.0 if is_given else hidden.reads.get((op.index, position), 0.0)
                 costs = self._edge_costs(table, rows, columns, reads_of(op, position), slack)
+                costs = self._with_narrowing(costs, op, position, rows, columns)
                 earlier = _earlier_reads(op, position)
                 if earlier:  # what one read of the op needs moved is there for its other reads
                     shared = self._shared_reads(op, value, columns, earlier)
@@ -415,6 +418,40 @@ class Encoder:
             found = ((table, rows, columns), _picoseconds(seconds * repeat))
             self._costs[key] = found
         return found[1]
+
+    def _with_narrowing(
+        self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
+    ) -> IntArray:
+        """What an operand costs with what narrows it before it is sent."""
+        narrowed = self.narrowing_seconds(op, position)
+        if narrowed is None:
+            return costs
+        repeat = reads_of(op, position)
+        key = (id(costs), id(narrowed), id(rows), id(columns), hash(repeat))
+        found = self._costs.get(key)
+        if found is None:
+            table = self._table(op.operands[position], self._read_bits.to(op, position))
+            start = self._facts.sent_from(table)[np.ix_(rows, columns)]
+            more = _picoseconds(np.where(start < 0, 0.0, narrowed[start]) * repeat)
+            found = self._costs[key] = ((costs, narrowed, rows, columns), costs + more)
+        return found[1]
+
+    def narrowing_seconds(self, op: Op, position: int) -> npt.NDArray[np.float64] | None:
+        """float64[num_layouts]: narrowing a piece of an operand that is then sent, by its layout.
+
+        None for what is sent as it lies. Layouts are those of the operand's table.
+        """
+        value, bits = op.operands[position], self._read_bits.to(op, position)
+        if op.kind is not OpKind.COMPUTE or not self.graph.values[value].shape:
+            return None
+        found = self.costing.narrowed_to_send(self.graph, self.buffers, value, bits)
+        if found is None:
+            return None
+        table = self._table(value, bits)
+        key = (id(table), found.num_bytes)
+        if key not in self._narrowed:
+            self._narrowed[key] = self.costing.narrowing_seconds(found, table.layouts)
+        return self._narrowed[key]
 
     def _with_order(
         self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray

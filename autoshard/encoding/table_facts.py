@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.layouts import MeshParts
-from autoshard.reshard import ReshardTable
+from autoshard.reshard import ReshardTable, sent_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class TableFacts:
 
     parts: MeshParts
     _moves: dict[int, tuple[ReshardTable, npt.NDArray[np.bool_]]] = field(default_factory=dict)
+    _sent_from: dict[int, tuple[ReshardTable, npt.NDArray[np.int64]]] = field(default_factory=dict)
     _pieces: dict[int, tuple[ReshardTable, npt.NDArray[np.int64]]] = field(default_factory=dict)
 
     def moves(self, table: ReshardTable) -> npt.NDArray[np.bool_]:
@@ -25,6 +26,12 @@ class TableFacts:
         if id(table) not in self._moves:
             self._moves[id(table)] = table, _moves_data(table)
         return self._moves[id(table)][1]
+
+    def sent_from(self, table: ReshardTable) -> npt.NDArray[np.int64]:
+        """As of `reshard.sent_from`."""
+        if id(table) not in self._sent_from:
+            self._sent_from[id(table)] = table, sent_from(table)
+        return self._sent_from[id(table)][1]
 
     def pieces(self, table: ReshardTable) -> npt.NDArray[np.int64]:
         """int64[num_layouts]: into how many pieces each layout cuts a value."""

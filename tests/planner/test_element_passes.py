@@ -12,7 +12,7 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.new_states import share_off
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass
-from cost_models import get_hardware, memory_efficiency
+from cost_models import Hardware, get_hardware, memory_efficiency
 from tests.planner.graphs import Program, free_wishes, parts_of, plan
 
 V5E = get_hardware("tpu-v5e")
@@ -60,11 +60,17 @@ def op_of(graph: Graph, op_class: OpClass) -> Op:
 
 
 def prices(
-    graph: Graph, op_class: OpClass, mesh: str = "x=1", states_off: float = 0.0
+    graph: Graph,
+    op_class: OpClass,
+    mesh: str = "x=1",
+    states_off: float = 0.0,
+    machine: Hardware = V5E,
 ) -> tuple[tuple[Candidate, ...], np.ndarray]:
     parts = parts_of(mesh)
-    costing = Costing(cost_model_for(V5E, parts), parts, states_off=states_off)
-    encoder = Encoder(graph, find_buffers(graph, fusing(V5E)), costing, free_wishes(graph), None)
+    costing = Costing(cost_model_for(machine, parts), parts, states_off=states_off)
+    encoder = Encoder(
+        graph, find_buffers(graph, fusing(machine)), costing, free_wishes(graph), None
+    )
     op = op_of(graph, op_class)
     candidates = offered(encoder, op)
     return candidates, encoder.costing.candidate_seconds(
@@ -104,13 +110,28 @@ def test_an_update_runs_beside_the_product_that_is_its_gradient() -> None:
     assert product[0] + update[0] == pytest.approx(max(flops, update[0] - LAUNCH) + LAUNCH)
 
 
-def test_a_product_that_all_repeat_takes_no_more_off_than_an_update_in_pieces_costs() -> None:
+def on_a_v5p(graph: Graph, op_class: OpClass) -> float:
+    return float(prices(graph, op_class, machine=get_hardware("tpu-v5p"))[1][0])
+
+
+def one_product() -> Graph:
+    program = Program()
+    return program.graph(program.matmul(program.argument(SIDE, SIDE), program.argument(SIDE, SIDE)))
+
+
+def test_so_it_does_where_memory_is_slower_than_the_vector_unit() -> None:
     graph = updated_with_its_gradient()
-    candidates, product = prices(graph, OpClass.MATMUL, "x=4")
-    _, update = prices(graph, OpClass.ELEMENTWISE, "x=4")
-    flops = 2 * SIDE**3 / V5E.compute.matmul.float32
-    whole = next(p for c, p in zip(candidates, product, strict=True) if c.cut == 1)
-    assert whole + min(update) == pytest.approx(flops + LAUNCH)
+    both = on_a_v5p(graph, OpClass.MATMUL) + on_a_v5p(graph, OpClass.ELEMENTWISE)
+    assert both == pytest.approx(on_a_v5p(one_product(), OpClass.MATMUL))
+
+
+def test_there_other_ops_than_updates_take_their_time_with_a_product() -> None:
+    program = Program()
+    made = program.matmul(program.argument(SIDE, SIDE), program.argument(SIDE, SIDE))
+    tanh = program.elementwise(made, name="tanh")
+    graph = program.graph(program.matmul(tanh, program.argument(SIDE, SIDE)))
+    both = on_a_v5p(graph, OpClass.MATMUL) + on_a_v5p(graph, OpClass.ELEMENTWISE)
+    assert both > on_a_v5p(one_product(), OpClass.MATMUL) + LAUNCH / 2
 
 
 def test_what_devices_sum_first_is_updated_by_itself() -> None:

@@ -182,7 +182,7 @@ def test_no_plan_at_all_is_faster_by_a_tenth_when_collectives_overlap(
 
 
 def test_weights_that_can_be_fetched_early_are_gathered_where_sums_would_block() -> None:
-    graph = chain(3584, 8192)
+    graph = chain(4096, 8192)
     wishes = batch_and_cut_weights(graph)
     alone = timed(*planned(graph, wishes, overlaps=False))
     beside = timed(*planned(graph, wishes, overlaps=True))

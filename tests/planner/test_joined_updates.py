@@ -1,0 +1,86 @@
+"""Rows of stacks that a loop computes from the same tensors are written by one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from autoshard.backend_habits import fusing
+from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.costing.joined_updates import joined_updates
+from autoshard.encoding.encode import Encoder
+from autoshard.graph.buffers import find_buffers
+from autoshard.graph.program import Graph
+from cost_models import get_hardware
+from tests.planner.graphs import free_wishes, parts_of
+from tests.planner.traced import exported
+
+V5P = get_hardware("tpu-v5p")
+X = jax.ShapeDtypeStruct((64, 256), jnp.float32)
+W = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+RUNS = 4
+
+
+def stacked(rows: Callable[[Any, Any], Any]) -> Graph:
+    """A recurrence that keeps rows made of its sums and of the state before."""
+
+    def fn(x: Any, w: Any) -> Any:
+        def body(state: Any, _: None) -> tuple[Any, Any]:
+            sums = state @ w
+            return jnp.tanh(sums), rows(sums, state)
+
+        return lax.scan(body, x, None, length=RUNS)
+
+    return exported(fn, X, W, mesh="x=1")[0]
+
+
+def updates(graph: Graph) -> list[int]:
+    return [op.index for op in graph.ops if op.name == "dynamic_update_slice"]
+
+
+def joined(graph: Graph) -> frozenset[int]:
+    return joined_updates(graph, find_buffers(graph, fusing(V5P)))
+
+
+def test_rows_computed_from_the_same_sums_are_written_together() -> None:
+    graph = stacked(lambda sums, _: (jnp.sin(sums), sums * sums, jnp.cos(sums)))
+    _, *others = updates(graph)
+    assert len(others) == 2
+    assert joined(graph) == set(others)
+
+
+def test_rows_of_other_tensors_are_not() -> None:
+    graph = stacked(lambda sums, state: (jnp.sin(sums), jnp.sin(state), jnp.sin(sums) * state))
+    assert len(updates(graph)) == 3
+    assert joined(graph) == set()
+
+
+def seconds(graph: Graph, hardware: str) -> list[float]:
+    machine, parts = get_hardware(hardware), parts_of("x=1")
+    costing = Costing(cost_model_for(machine, parts), parts)
+    encoder = Encoder(
+        graph, find_buffers(graph, fusing(machine)), costing, free_wishes(graph), None
+    )
+    encoded = encoder.encode()
+    found = []
+    for index in updates(graph):
+        op = graph.ops[index]
+        candidates = encoded.candidates[encoded.node_by_op[index]]
+        found.append(costing.candidate_seconds(graph, encoder.buffers, op, candidates)[0])
+    return found
+
+
+def test_only_the_first_of_them_takes_time_to_start() -> None:
+    first, second = seconds(stacked(lambda sums, _: (jnp.sin(sums), sums * sums)), "tpu-v5p")
+    assert first - second == pytest.approx(V5P.compute.kernel_launch_seconds)
+    assert second > 0
+
+
+def test_other_backends_start_each() -> None:
+    first, second = seconds(stacked(lambda sums, _: (jnp.sin(sums), sums * sums)), "h100")
+    assert first == second
