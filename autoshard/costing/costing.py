@@ -541,14 +541,19 @@ class Costing:
         """float64[num_candidates]: what is off, or comes to it, for what may run with a product.
 
         Its element-wise ops run beside its arithmetic: what they cost by themselves is off, as far
-        as that takes as long. What devices have to sum is read again after that, by reductions too.
+        as that takes as long. Where the vector unit is no bound, an update takes what memory takes
+        at its whole bandwidth. What devices have to sum is read again after that, by reductions
+        too.
         """
         whole, launches, summed = self.with_product(graph, buffers, op)
         speed = self._elementwise_speed
         launch = self.model.hardware.compute.kernel_launch_seconds
         is_apart = [bool(c.reduced or c.scattered or c.streamed) for c in candidates]
         pieces = np.array([self.parts.num_pieces(c.results[0]) for c in candidates])
-        beside = np.minimum(whole / pieces / speed, np.maximum(seconds - launch, 0.0))
+        alone = whole / pieces / speed
+        if self._passes is None:
+            alone -= whole / pieces / self.model.hardware.memory.bytes_per_second
+        beside = np.minimum(alone, np.maximum(seconds - launch, 0.0))
         saved = np.minimum(beside + launches * launch, seconds)
         return np.where(is_apart, summed / pieces / speed, -saved)
 
