@@ -38,16 +38,13 @@ from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.overlap.timeline import overlapped_seconds
 from autoshard.planning.hand_plans import hand_baselines, hand_plan_notes
 from autoshard.planning.memory_budget import parse_memory_budget
-from autoshard.planning.planner import (
-    Solution,
-    SolveOptions,
-    Stages,
-    plan_graph,
-    seconds_with,
-    spoken_priorities,
-)
+from autoshard.planning.planner import plan_graph, spoken_priorities
+from autoshard.planning.pricing import seconds_with
 from autoshard.planning.product_records import planned_products
 from autoshard.planning.round_records import planned_rounds
+from autoshard.planning.searches import SolveOptions
+from autoshard.planning.solution import Solution
+from autoshard.planning.stages import Stages
 from autoshard.planning.traced_program import TracedProgram, read_traced
 from autoshard.plans.plan import (
     AskedTerm,

@@ -13,7 +13,7 @@ from solvers.problem import (
     Problem,
     verify_problem,
 )
-from solvers.result import Progress, Result, Status
+from solvers.result import Progress, Result, Status, proven_status
 from solvers.solve import solve
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "evaluate",
     "least_use",
     "pick_solver",
+    "proven_status",
     "solve",
     "verify_problem",
 ]

@@ -23,6 +23,9 @@ MOST_ROUNDS = 8
 
 ROWS_A_LOOK = 64
 
+FINISHING_SHARE = 0.1
+"""Of the time left: how long branch and cut may take. Its answer need not fit at the other rows."""
+
 Choices = tuple[int, ...]
 
 
@@ -117,6 +120,7 @@ class _FewRows:
             num_rows_of(reduced.problem),
             request,
             finisher,
+            finishing_share=FINISHING_SHARE,
             looks_for_least_peak=False,
             prices={i: self.prices[row] for i, row in enumerate(rows) if row in self.prices},
         )

@@ -135,3 +135,17 @@ def relative_gap(cost: int | None, lower_bound: int) -> float:
     if cost <= lower_bound:
         return 0.0
     return (cost - lower_bound) / cost
+
+
+def proven_status(cost: int, lower_bound: int, gap: float) -> Status:
+    """Of choices that are allowed, by what is proven.
+
+    Args:
+        cost: Of the choices.
+        lower_bound: No allowed choices cost less.
+        gap: Relative gap that is asked for.
+    """
+    if cost <= lower_bound:
+        return Status.OPTIMAL
+    is_near = relative_gap(cost, lower_bound) <= max(gap, NEGLIGIBLE_GAP)
+    return Status.WITHIN_GAP if is_near else Status.FEASIBLE

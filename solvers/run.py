@@ -15,7 +15,7 @@ from solvers.exchange import Exchange
 from solvers.grounded import Grounded
 from solvers.memory_rows import violated_times
 from solvers.problem import FORBIDDEN, Problem
-from solvers.result import NEGLIGIBLE_GAP, Progress, Result, Status
+from solvers.result import Progress, Result, Status, proven_status
 from solvers.result import relative_gap as gap_between
 
 _REFEREE_SECONDS_PER_ENTRY = 4e-6
@@ -220,8 +220,4 @@ class Run:
     def _status(self, lower_bound: int) -> Status:
         if self.cost is None:
             return Status.INFEASIBLE if self.is_infeasible else Status.NO_SOLUTION
-        if self.cost <= lower_bound:
-            return Status.OPTIMAL
-        if gap_between(self.cost, lower_bound) <= max(self.relative_gap, NEGLIGIBLE_GAP):
-            return Status.WITHIN_GAP
-        return Status.FEASIBLE
+        return proven_status(self.cost, lower_bound, self.relative_gap)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from solvers.backends.apart import Apart
 from solvers.backends.elimination import Elimination
-from solvers.backends.protocol import Backend
+from solvers.backends.protocol import Backend, Request
 from solvers.catalog import AUTO, backend_by_name, pick_solver
 from solvers.collector import no_collections
 from solvers.compile_ahead import compiler
@@ -18,6 +18,7 @@ from solvers.evaluate import evaluate
 from solvers.exact_lane import ExactLane, find_least_peak, run_backend
 from solvers.exchange import Exchange
 from solvers.few_rows import solve_at_few_rows
+from solvers.first_moves import moved_on
 from solvers.grounded import Grounded
 from solvers.lanes import POLL_SECONDS, Lane, run_lanes
 from solvers.memory_limits import OneLimit, with_one_limit
@@ -174,6 +175,7 @@ def _solve_auto(run: Run) -> None:
             return
         run.log.append("the cheapest choices do not fit: the memory limit comes in")
         if has_few_rows:
+            _move_on(run)
             _solve_at_few_rows(run)
             if run.is_done() or run.is_over():
                 return
@@ -181,7 +183,20 @@ def _solve_auto(run: Run) -> None:
         run.log.append(
             f"the limit {limit} is below {TIGHT_LIMIT} times the least use {least}: it will bind"
         )
+    _move_on(run)
     _solve_within_memory(run)
+
+
+def _move_on(run: Run) -> None:
+    """Makes what it can of answers that fit, where a gap is allowed."""
+    if run.relative_gap == 0 or run.cost is None or run.is_over():
+        return
+    before = run.cost
+    request = Request(deadline=run.deadline, seed=run.seed, relative_gap=run.relative_gap)
+    with run.stage("moves"):
+        for choices in moved_on(run.problem, run.hints, request):
+            run.offer(choices)
+    run.log.append(f"moves from answers that fit: from {before} to {run.cost}")
 
 
 def _reduce(run: Run, *, use_memory: bool) -> Grounded | None:

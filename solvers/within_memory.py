@@ -109,6 +109,8 @@ class WithinMemory:
         request: Deadline, seed, gap, hints, and the bound known without the limit.
         finisher: Solves what is left; None leaves the gap.
         is_elimination_only: Bounds come from elimination alone, nothing is handed to a finisher.
+        finishing_share: Of the time left: how long the finisher may take, and only once there is
+            an answer to prune by; None for all of it.
         looks_for_least_peak: Begin with an answer that fits, if there is one.
         prices: To start from, by row; the bound known was proven at these.
     """
@@ -121,6 +123,7 @@ class WithinMemory:
         finisher: Callable[[tuple[int, ...]], Backend] | None,
         *,
         is_elimination_only: bool = False,
+        finishing_share: float | None = None,
         looks_for_least_peak: bool = True,
         prices: Mapping[int, float] | None = None,
     ) -> None:
@@ -129,6 +132,7 @@ class WithinMemory:
         self.request = request
         self.finisher = finisher
         self.is_elimination_only = is_elimination_only
+        self.finishing_share = finishing_share
         self.looks_for_least_peak = looks_for_least_peak
         self.answer = MemoryAnswer(lower_bound=request.lower_bound)
         self.prices = dict(prices or {})  # by row of the first problem
@@ -354,6 +358,8 @@ class WithinMemory:
         if self.finisher is None:
             return
         self.learn()
+        if self.finishing_share is not None and self.answer.cost is None:
+            return
         problem = level.problem
         if self.answer.cost is not None and problem.num_nodes:
             problem = self._without_dear_pairs(level)
@@ -365,14 +371,16 @@ class WithinMemory:
         rows = tuple(sorted(index[row] for row in self.prices if row in index))
         hints = () if self.answer.choices is None else (level.reduce(self.answer.choices),)
         backend = self.finisher(rows)
-        found = backend.solve(
-            problem,
-            self.request.for_part(
-                level.constant,
-                hints=hints,
-                lower_bound=max(0, self.answer.lower_bound - level.constant),
-            ),
+        request = self.request.for_part(
+            level.constant,
+            hints=hints,
+            lower_bound=max(0, self.answer.lower_bound - level.constant),
         )
+        seconds = request.seconds_left()
+        if self.finishing_share is not None and seconds is not None:
+            until = time.monotonic() + self.finishing_share * seconds
+            request = replace(request, deadline=until)
+        found = backend.solve(problem, request)
         self.answer.log += found.log
         if found.is_infeasible:
             if self.answer.cost is None:

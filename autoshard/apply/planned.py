@@ -40,7 +40,7 @@ from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
 from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced, trace
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from autoshard.plans.plan import Miss, PlanData, PlannedTensor
 from autoshard.plans.plan_json import load_plan_data, save_plan
 from autoshard.report import format_program, format_report, format_summary

@@ -10,7 +10,7 @@ from autoshard.errors import InputError
 from autoshard.explain.explanation import AlikeTensor, Read
 from autoshard.graph.program import Graph, Op, OpKind, Value
 from autoshard.layouts import Layout, MeshParts
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from autoshard.reshard import Step, StepKind
 from autoshard.wishes.ties import constrained_arguments
 

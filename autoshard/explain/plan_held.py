@@ -9,7 +9,9 @@ import numpy as np
 from autoshard.encoding.encode import PICOSECONDS
 from autoshard.graph.program import Op, OpKind
 from autoshard.layouts import Layout
-from autoshard.planning.planner import Solution, SolveOptions, solve_again
+from autoshard.planning.pricing import solve_again
+from autoshard.planning.searches import SolveOptions
+from autoshard.planning.solution import Solution
 from autoshard.plans.plan import PlanData
 from autoshard.sharding import Sharding
 from solvers import FORBIDDEN

@@ -10,7 +10,7 @@ from autoshard.explain.decided_tensor import DecidedTensor
 from autoshard.explain.explanation import Refusal
 from autoshard.graph.program import OpKind
 from autoshard.layouts import Layout
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from autoshard.sharding import format_sharding
 from autoshard.wishes.pinned import Pin
 

@@ -20,7 +20,9 @@ from autoshard.explain.explanation import Alternative, Estimate, Explanation
 from autoshard.explain.neighbourhood import Neighbourhood
 from autoshard.explain.refusals import asked_pin, asked_text, clash_text, refusals_of
 from autoshard.layouts import Layout
-from autoshard.planning.planner import Solution, SolveOptions, solve_again
+from autoshard.planning.pricing import solve_again
+from autoshard.planning.searches import SolveOptions
+from autoshard.planning.solution import Solution
 from autoshard.plans.source_names import SourceNames
 from solvers import FORBIDDEN, evaluate
 

@@ -20,14 +20,10 @@ from autoshard.graph.program import OpKind
 from autoshard.mesh_search.floor import cuts_nothing, floor_seconds
 from autoshard.mesh_search.shapes import axes_text, distinct_meshes
 from autoshard.mesh_search.trial import MeshTrial, P, Problem, tell_trials
-from autoshard.planning.planner import (
-    NoPlanInTimeError,
-    Solution,
-    SolveOptions,
-    Stages,
-    plan_further,
-    plan_graph,
-)
+from autoshard.planning.planner import plan_further, plan_graph
+from autoshard.planning.searches import SolveOptions
+from autoshard.planning.solution import NoPlanInTimeError, Solution
+from autoshard.planning.stages import Stages
 from autoshard.plans.plan import MeshSearch, TriedMesh
 from autoshard.sharding import Mesh
 from autoshard.wishes.mesh_parts import parts_for
@@ -282,9 +278,10 @@ class _Search(Generic[P]):
     def _keep(self, one: MeshTrial[P], solution: Solution) -> None:
         """Note what was found, and forget what no longer matters."""
         result = solution.result
-        one.solution, one.status, one.cost = solution, result.status, result.cost
-        one.bound = max(one.bound, result.lower_bound)
-        one.peak = solution.account.memory.peak_bytes
+        one.solution, one.status = solution, result.status
+        one.cost = solution.cost if solution.is_feasible else None
+        one.bound = max(one.bound, min(result.lower_bound, one.cost or result.lower_bound))
+        one.peak = solution.peak_bytes
         self.is_interrupted = self.is_interrupted or result.is_interrupted
         best = self.best
         for other in self.candidates:

@@ -14,7 +14,9 @@ from autoshard.errors import ShardingError
 from autoshard.graph.program import Graph
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.overlap.timeline import overlapped_seconds
-from autoshard.planning.planner import Solution, SolveOptions, price_layouts
+from autoshard.planning.pricing import price_layouts
+from autoshard.planning.searches import SolveOptions
+from autoshard.planning.solution import Solution
 from autoshard.planning.tensor_parallel import shared_arguments, tensor_parallel
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding

@@ -12,7 +12,7 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import dot_schedule_of
 from autoshard.encoding.encode import PICOSECONDS
 from autoshard.graph.program import Op
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from autoshard.plans.plan import PlannedProduct
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from autoshard.graph.printing import Line, program_lines
 from autoshard.graph.program import Graph, OpKind
 from autoshard.layouts import Layout, MeshParts
-from autoshard.planning.planner import DecidedRound, Solution
+from autoshard.planning.solution import DecidedRound, Solution
 from autoshard.plans.plan import AskedSharding, PlannedRound, ProgramLine
 
 

@@ -16,7 +16,7 @@ from autoshard.explain.explanation import AlikeTensor, Refusal
 from autoshard.explain.why import explain_tensor
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from autoshard.sharding import parse_sharding
 from autoshard.wishes.wishes import AlikeWish, Wishes
 from tests.plan.plans import gpt_plan, plan_that_does_not_fit

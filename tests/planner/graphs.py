@@ -12,7 +12,9 @@ from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
 from autoshard.graph.rule import Dims, Rule, identity_rule
 from autoshard.layouts import Layout, MeshParts
-from autoshard.planning.planner import Solution, SolveOptions, plan_graph
+from autoshard.planning.planner import plan_graph
+from autoshard.planning.searches import SolveOptions
+from autoshard.planning.solution import Solution
 from autoshard.sharding import DimSharding, Sharding, parse_mesh_sizes
 from cost_models import Hardware, get_hardware
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from autoshard.encoding.heap import heap_bytes
 from autoshard.graph.program import Graph
-from autoshard.planning import planner
-from solvers import Result, evaluate
+from autoshard.planning import searches
+from solvers import Problem, Result, evaluate, solve
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan, wishes_for
 
 Span = tuple[int, int, int]
@@ -130,19 +130,18 @@ def test_a_budget_that_none_meets_with_its_gaps_says_what_was_found() -> None:
 def test_a_search_that_is_interrupted_is_not_followed_by_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    solved = planner._solved
-    results = []
+    seconds = []
 
-    def interrupted(*asked: Any) -> Result:
-        results.append(replace(solved(*asked), is_interrupted=True))
-        return results[-1]
+    def interrupted(problem: Problem, **asked: Any) -> Result:
+        seconds.append(asked["time_limit_seconds"])
+        return replace(solve(problem, **asked), is_interrupted=True)
 
     graph = with_a_gap()
     peak = plan(graph, "x=4", None, None, "tpu-v5p").account.memory.peak_bytes
-    monkeypatch.setattr(planner, "_solved", interrupted)
+    monkeypatch.setattr(searches, "solve", interrupted)
     for limit in (peak - 1, 1):
-        results.clear()
+        seconds.clear()
         found = plan(graph, "x=4", None, limit, "tpu-v5p")
-        assert len(results) == 1
+        assert not any(seconds[1:])  # what is asked after it takes what is known
         assert found.result.is_interrupted
-        assert not found.is_feasible
+        assert found.is_feasible == (found.peak_bytes <= limit)

@@ -14,8 +14,8 @@ from autoshard.encoding.encode import Wishes
 from autoshard.encoding.encoded import decode
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
-from autoshard.planning import planner
-from autoshard.planning.planner import NoPlanInTimeError, Solution
+from autoshard.planning import searches
+from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.sharding import Sharding
 from solvers import Problem, Result, Status, evaluate, solve
 from tests.planner.graphs import Program, encoder_for, parts_of, plan
@@ -112,7 +112,7 @@ def test_without_even_a_leanest_plan_memory_is_blamed_and_not_the_shardings(
         assert found.status is Status.INFEASIBLE
         return replace(found, least_peak=None, least_peak_choices=None)
 
-    monkeypatch.setattr(planner, "solve", cut_short)
+    monkeypatch.setattr(searches, "solve", cut_short)
     with pytest.raises(NoPlanInTimeError, match=r"no plan fits 1 bytes: \d+ are needed at least"):
         planned(chain(), "x=4", memory_limit=1)
 

@@ -19,8 +19,10 @@ from autoshard.mesh_search import search as mesh_search
 from autoshard.mesh_search.floor import floor_seconds
 from autoshard.mesh_search.search import Searched, SearchOptions, search_meshes
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES, axes_text, possible_meshes
-from autoshard.planning import planner
-from autoshard.planning.planner import NoPlanInTimeError, Solution, SolveOptions, plan_graph
+from autoshard.planning import searches
+from autoshard.planning.planner import plan_graph
+from autoshard.planning.searches import SolveOptions
+from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.plans.plan import TriedMesh
 from autoshard.sharding import Mesh, parse_sharding
 from autoshard.wishes.mesh_parts import parts_for
@@ -129,6 +131,19 @@ def test_no_plan_is_below_the_floor(shape: tuple[int, int, int], mesh: Mesh, har
     parts = parts_for(case.graph, mesh, case.wishes)
     floor = floor_seconds(case.graph, parts, cost_model_for(options.hardware, parts))
     assert 0 < floor * PICOSECONDS <= cost_of(planned(case, mesh, options)) + len(case.graph.ops)
+
+
+def test_what_new_states_take_beside_the_chip_counts_where_meshes_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case, options = two_products(64, 96, 12), options_for("cpu-host")
+    best = searched(case, 12, options).mesh
+
+    def off_chip(solution: Solution) -> float:
+        return 1.0 if solution.encoder.costing.parts.mesh == best else 0.0
+
+    monkeypatch.setattr(Solution, "seconds_off_chip", property(off_chip))
+    assert searched(case, 12, options).mesh != best
 
 
 def test_meshes_that_leave_devices_idle_are_refused_by_their_bound_and_are_worse() -> None:
@@ -358,6 +373,6 @@ def test_that_time_was_up_before_any_plan_is_an_error(monkeypatch: pytest.Monkey
         found = solve(problem, **options)
         return replace(found, status=Status.NO_SOLUTION, choices=None, cost=None)
 
-    monkeypatch.setattr(planner, "solve", nothing_in_time)
+    monkeypatch.setattr(searches, "solve", nothing_in_time)
     with pytest.raises(NoPlanInTimeError, match="no plan before its time was up"):
         searched(two_products(96, 64, 256), 12, options_for("h100", solve=EXACT))

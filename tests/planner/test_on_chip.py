@@ -9,7 +9,7 @@ from autoshard.costing.on_chip import MOST_PRODUCTS
 from autoshard.encoding.encode import PICOSECONDS, Wishes
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from cost_models import get_hardware
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan
 

@@ -6,7 +6,7 @@ import pytest
 
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from autoshard.sharding import format_sharding, parse_mesh_sizes, parse_sharding
 from autoshard.wishes.mesh_parts import parts_for
 from autoshard.wishes.other_meshes import on_mesh

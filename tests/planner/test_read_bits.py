@@ -9,7 +9,7 @@ import pytest
 from autoshard.costing.read_bits import ReadBits
 from autoshard.graph.program import Graph, OpClass, Value
 from autoshard.graph.rule import Rule
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from autoshard.sharding import parse_sharding
 from tests.planner.graphs import Program, encoder_for, plan, wishes_for
 

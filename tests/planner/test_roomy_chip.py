@@ -12,7 +12,7 @@ from autoshard.encoding.encode import Wishes
 from autoshard.encoding.roomy_chip import SHARE, SHARE_WITH_CONVOLUTIONS
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from cost_models import get_hardware
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan
 

@@ -23,8 +23,8 @@ from autoshard.frontend.module import ModuleNames, module_to_graph
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import refines
-from autoshard.planning import planner
-from autoshard.planning.planner import DecidedRound, Solution
+from autoshard.planning import searches, stages
+from autoshard.planning.solution import DecidedRound, Solution
 from autoshard.sharding import AxisRef, DimSharding, Sharding, parse_sharding
 from autoshard.wishes.pinned import Pin, read_pin
 from autoshard.wishes.wishes import Wishes
@@ -281,8 +281,8 @@ def test_the_time_left_is_shared_among_the_rounds_left(monkeypatch: pytest.Monke
         clock.append(clock[-1] + 3.0)
         return solve(problem, **options)
 
-    monkeypatch.setattr(planner, "solve", spy)
-    monkeypatch.setattr(planner, "time", SimpleNamespace(perf_counter=lambda: clock[-1]))
+    monkeypatch.setattr(searches, "solve", spy)
+    monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=lambda: clock[-1]))
     graph = mlp()
     wishes = asked(graph, '[{"data"}, {}]', '[{}, {"model"}p1]', '[{"model"}p4, {}]')
     plan(graph, MESH, wishes)  # with 20 s for all
@@ -484,7 +484,7 @@ def test_a_plan_in_rounds_never_costs_less_than_one_that_decides_all_at_once(
 
 @pytest.mark.parametrize("was_on", [True, False])
 def test_cycles_are_looked_for_in_searches_alone_and_afterwards_as_before(*, was_on: bool) -> None:
-    clock, seen = planner.Stages(), {}
+    clock, seen = stages.Stages(), {}
 
     def fail_in(stage: str) -> None:
         with clock.time(stage):

@@ -12,7 +12,7 @@ from autoshard.encoding.encode import Wishes
 from autoshard.encoding.shared_reads import updating_reads
 from autoshard.graph.program import Graph, OpKind
 from autoshard.graph.rule import identity_rule
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from autoshard.sharding import parse_sharding
 from tests.planner.graphs import Program, encoder_for, free_wishes, plan
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from autoshard.errors import ConstraintError, ExportError, InputError, ShardingError
 from autoshard.graph.program import OpKind
 from autoshard.layouts import Layout, refines
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from autoshard.sharding import parse_mesh_sizes
 from tests.planner.traced import planned
 

@@ -9,7 +9,7 @@ from autoshard.encoding.encode import Wishes
 from autoshard.frontend.module import ModuleNames, module_to_graph
 from autoshard.frontend.trace import trace
 from autoshard.graph.program import Graph
-from autoshard.planning.planner import Solution
+from autoshard.planning.solution import Solution
 from autoshard.sharding import parse_mesh_sizes
 from autoshard.wishes.carried import carried_pairs
 from tests.planner.graphs import plan

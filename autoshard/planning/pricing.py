@@ -1,0 +1,145 @@
+"""What other plans of a problem cost: someone else's, one with a change, one at other costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.candidates.candidate import Candidate
+from autoshard.encoding.encoded import Encoded
+from autoshard.errors import ShardingError
+from autoshard.graph.program import Op, OpKind
+from autoshard.layouts import Layout
+from autoshard.planning.searches import Searches, SolveOptions
+from autoshard.planning.solution import Solution, solution_of
+from autoshard.planning.stages import Stages
+from autoshard.sharding import Sharding
+from solvers import FORBIDDEN, Problem, Result, solve
+
+
+def price_layouts(
+    solution: Solution,
+    layouts: Sequence[Layout | None],
+    options: SolveOptions,
+    *,
+    in_steps: bool = False,
+) -> Solution | None:
+    """Price a plan someone else made: every value is held to its layout, where it has one.
+
+    Ops take their operands as they are where that gives what is asked, else the cheapest way.
+    Values whose layout is no candidate are left free. None where no choice is allowed.
+
+    Args:
+        solution: The planning problem to price it in.
+        layouts: Per value, the layout it must have, or None.
+        options: For the small solve that is left.
+        in_steps: Whether products may run in steps, which a sharding by hand does not ask for.
+    """
+    encoder, encoded = solution.every_way
+    costs = []
+    for node, op_index in enumerate(encoded.ops):
+        op = encoded.graph.ops[op_index]
+        own = encoded.problem.node_costs[node]
+        admitted = _admitted(encoded, op, encoded.candidates[node], layouts)
+        if not in_steps:
+            plain = [candidate.streamed is None for candidate in encoded.candidates[node]]
+            admitted = [a and b for a, b in zip(admitted, plain, strict=True)]
+            admitted = admitted if any(admitted) else plain
+        if any(admitted) and not all(admitted):
+            own = own.copy()
+            own[[i for i, ok in enumerate(admitted) if not ok]] = FORBIDDEN
+        costs.append(own)
+    costs += encoded.problem.node_costs[len(encoded.ops) :]
+    problem = replace_costs(encoded.problem, tuple(costs))
+    result = solve(
+        problem,
+        backend=options.backend,
+        time_limit_seconds=options.time_limit_seconds,
+        seed=options.seed,
+        relative_gap=0.0,
+    )
+    if result.choices is None:
+        return None
+    held = replace(encoded, problem=replace_costs(encoded.problem, encoded.problem.node_costs))
+    return solution_of(encoder, held, result)
+
+
+def _admitted(
+    encoded: Encoded,
+    op: Op,
+    candidates: Sequence[Candidate],
+    layouts: Sequence[Layout | None],
+) -> list[bool]:
+    """Which candidates make what is asked; only those that take operands as they are, if any do."""
+    graph = encoded.graph
+
+    def matches(values: Sequence[int], have: Sequence[Layout]) -> bool:
+        return all(
+            layouts[value] is None
+            or layouts[value] == layout
+            or graph.ops[graph.values[value].op].kind is OpKind.FREE
+            for value, layout in zip(values, have, strict=True)
+        )
+
+    by_result = [matches(op.results, candidate.results) for candidate in candidates]
+    as_they_are = [
+        made and matches(op.operands, candidate.operands)
+        for made, candidate in zip(by_result, candidates, strict=True)
+    ]
+    return as_they_are if any(as_they_are) else by_result
+
+
+def seconds_with(
+    solution: Solution, changes: Mapping[str, Sharding], options: SolveOptions
+) -> float | None:
+    """Predicted seconds of a plan in which some values are sharded otherwise.
+
+    Args:
+        solution: The plan.
+        changes: Shardings by path of a value.
+        options: For the small solve.
+
+    Returns:
+        Seconds; None where a change cannot be said in the plan's mesh parts, or where no candidate
+        of the op that makes the value ends in it: nobody can tell then.
+    """
+    layouts: list[Layout | None] = list(solution.decoded.layouts)
+    changed = [solution.graph.value_by_path[path] for path in changes]
+    for value, sharding in zip(changed, changes.values(), strict=True):
+        try:
+            layouts[value] = solution.encoded.parts.to_layout(sharding)
+        except ShardingError:
+            return None
+    priced = price_layouts(solution, layouts, options, in_steps=True)
+    if priced is None or any(priced.decoded.layouts[value] != layouts[value] for value in changed):
+        return None
+    return priced.step_seconds
+
+
+def solve_again(
+    solution: Solution, problem: Problem, options: SolveOptions, hint: Sequence[int] | None = None
+) -> tuple[Result, Solution | None]:
+    """Solve the problem of a plan again with other costs, its memory limit included.
+
+    Args:
+        solution: The plan.
+        problem: Its problem with other costs.
+        options: For the solve.
+        hint: Choices to start from.
+
+    Returns:
+        How the solve ended, and the plan found; the leanest one where none fits; None: no choices
+        at all.
+    """
+    result = Searches(options, Stages()).first(problem, hint)
+    if result.choices is None and result.least_peak_choices is None:
+        return result, None
+    return result, solution_of(solution.encoder, replace(solution.encoded, problem=problem), result)
+
+
+def replace_costs(problem: Problem, node_costs: tuple[npt.NDArray[np.int64], ...]) -> Problem:
+    """The same problem with other node costs and no memory limit."""
+    return replace(problem, node_costs=node_costs, memory_limit=None)

@@ -1,0 +1,102 @@
+"""The solves that one plan takes: together they keep to one time limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from autoshard.planning.stages import SEARCH, Stages
+from solvers import Problem, Progress, Result, solve
+
+SHORT = 0.25
+"""Of the time limit: a search beside the first one."""
+LONG = 0.5
+"""Of the time limit: one without which nothing fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveOptions:
+    """How hard to look for the best plan.
+
+    Args:
+        backend: A solver's name, or "auto".
+        time_limit_seconds: Wall time for the solver. Where it finds nothing that fits, or what it
+            finds does not fit with its gaps or not on the chip, more searches follow, which
+            together take no longer.
+        relative_gap: Stop once the plan is proven this close to the best.
+        seed: One seed, one plan.
+        overlap: Whether collectives that the backend runs beside its computing cost less than those
+            it waits for.
+    """
+
+    backend: str = "auto"
+    time_limit_seconds: float = 60.0
+    relative_gap: float = 0.01
+    seed: int = 0
+    overlap: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Searches:
+    """Solves for one plan, one after the other.
+
+    Args:
+        options: The time limit is that of the first, and of all the others together.
+        stages: Where to count the time.
+        progress: Told of every solve.
+        leanest: What takes the least memory, once it was looked for: all others start from it too.
+        is_interrupted: Somebody asked for the best so far.
+    """
+
+    options: SolveOptions
+    stages: Stages
+    progress: Callable[[Progress], None] | None = None
+    leanest: tuple[int, ...] | None = None
+    is_interrupted: bool = False
+    _seconds_left: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seconds_left = self.options.time_limit_seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no other search may follow."""
+        return self.is_interrupted or self._seconds_left <= 0
+
+    def first(self, problem: Problem, hint: Sequence[int] | None = None) -> Result:
+        """The search for the plan; others may come before and after it.
+
+        Once somebody asked for the best so far, that is a hint that fits.
+        """
+        hints = () if hint is None else (hint,)
+        seconds = 0.0 if self.is_interrupted else self.options.time_limit_seconds
+        return self._solve(problem, seconds, hints)
+
+    def another(self, problem: Problem, *hints: Sequence[int], share: float = SHORT) -> Result:
+        """A search beside that; only where the searches are not over.
+
+        Args:
+            problem: What to solve.
+            *hints: Choices to start from.
+            share: Of the time limit, at most.
+        """
+        began = time.monotonic()
+        seconds = min(share * self.options.time_limit_seconds, self._seconds_left)
+        result = self._solve(problem, seconds, hints)
+        self._seconds_left -= time.monotonic() - began
+        return result
+
+    def _solve(self, problem: Problem, seconds: float, hints: Sequence[Sequence[int]]) -> Result:
+        with self.stages.time(SEARCH):
+            result = solve(
+                problem,
+                backend=self.options.backend,
+                time_limit_seconds=seconds,
+                seed=self.options.seed,
+                relative_gap=self.options.relative_gap,
+                hints=hints if self.leanest is None else (*hints, self.leanest),
+                progress=self.progress,
+            )
+        self.is_interrupted = self.is_interrupted or result.is_interrupted
+        return result

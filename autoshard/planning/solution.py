@@ -1,0 +1,168 @@
+"""A decided plan in the planner's own terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autoshard.candidates.rounds import ONLY_ROUND, Round
+from autoshard.encoding.accounting import Account, account_for
+from autoshard.encoding.encode import PICOSECONDS, Encoder
+from autoshard.encoding.encoded import Decoded, Encoded, decode
+from autoshard.encoding.new_states import NewStates
+from autoshard.errors import ConstraintError, InputError
+from autoshard.graph.program import Graph
+from autoshard.overlap.timeline import overlapped_seconds
+from autoshard.wishes.pinned import Pin
+from solvers import Result, Status, evaluate, proven_status
+
+
+class NoPlanInTimeError(InputError):
+    """Time was up before the solver had any choices."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecidedRound:
+    """What one round decided.
+
+    Args:
+        round: What it was planned under.
+        pins: Everything pinned, whatever its priority.
+        decoded: The program after it.
+        account: What that costs.
+    """
+
+    round: Round
+    pins: tuple[Pin, ...]
+    decoded: Decoded
+    account: Account
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A decided plan in the planner's own terms.
+
+    `account` is that of the least-memory choices where no plan fits the budget.
+
+    Args:
+        rounds: All rounds, the last one included; none where there was only one.
+    """
+
+    graph: Graph
+    encoder: Encoder
+    encoded: Encoded
+    result: Result
+    choices: tuple[int, ...]
+    decoded: Decoded
+    account: Account
+    rounds: tuple[DecidedRound, ...] = ()
+
+    @property
+    def is_feasible(self) -> bool:
+        return self.result.status.has_choices
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that a device holds, with the gaps between them."""
+        return self.account.memory.peak_bytes
+
+    @cached_property
+    def alive_bytes(self) -> int:
+        """Most bytes that are alive at one time, as solvers count them."""
+        return evaluate(self.encoded.problem, self.choices).peak
+
+    @cached_property
+    def seconds_off_chip(self) -> float:
+        """What new states without room on the chip take beside what the problem prices."""
+        states = NewStates.of(self.encoder, self.decoded)
+        return sum(map(states.more_seconds, self.graph.ops))
+
+    @property
+    def cost(self) -> int:
+        """Of one step in picoseconds, as plans are compared; only of a plan that fits."""
+        assert self.result.cost is not None
+        return self.result.cost + round(self.seconds_off_chip * PICOSECONDS)
+
+    @cached_property
+    def step_seconds(self) -> float:
+        """Of one step, as it was priced: what runs beside the computing counts where asked for."""
+        if self.encoder.costing.overlaps:
+            beside = overlapped_seconds(self.encoder, self.encoded, self.decoded, self.account)
+            assert beside is not None
+            return beside
+        return self.account.compute_seconds + self.account.communication_seconds
+
+    @cached_property
+    def every_way(self) -> tuple[Encoder, Encoded]:
+        """The problem with all candidates, not only those that extend what rounds decided."""
+        if self.encoder.round is ONLY_ROUND:
+            return self.encoder, self.encoded
+        encoder = Encoder(
+            self.graph,
+            self.encoder.buffers,
+            self.encoder.costing,
+            self.encoder.wishes,
+            self.encoder.memory_limit,
+            is_scarce=self.encoder.is_scarce,
+        )
+        return encoder, encoder.encode()
+
+
+def solution_of(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
+    """The plan that a search found; the leanest one where none fits.
+
+    Raises:
+        NoPlanInTimeError: Time was up before any choices were found.
+        ConstraintError: There are none.
+    """
+    choices = result.choices
+    if choices is None:
+        choices = result.least_peak_choices
+    if choices is None and result.status is Status.NO_SOLUTION:
+        raise NoPlanInTimeError(
+            "the solver found no plan before its time was up",
+            where=f"time limit, after {sum(result.seconds_by_stage.values()):.1f} s",
+            fix="raise time_limit_seconds",
+        )
+    limit = encoded.problem.memory_limit
+    if choices is None and limit is not None and result.least_peak_bound > limit:
+        raise NoPlanInTimeError(
+            f"no plan fits {limit} bytes: {result.least_peak_bound} are needed at least; time was "
+            "up before the leanest plan was found",
+            where=f"memory_budget and time limit, after {sum(result.seconds_by_stage.values()):.1f}"
+            " s",
+            fix="raise memory_budget, or time_limit_seconds to see what takes the memory",
+        )
+    if choices is None:
+        raise ConstraintError(
+            "the shardings asked for contradict one another: no plan meets all of them",
+            where="in_shardings, out_shardings, sharding constraints and groups together",
+            fix="free one of them (None or P.UNCONSTRAINED) and plan again",
+        )
+    decoded = decode(encoded, choices)
+    account = account_for(encoder, encoded, decoded, tuple(choices))
+    return Solution(encoder.graph, encoder, encoded, result, tuple(choices), decoded, account)
+
+
+def as_answer(
+    solution: Solution, result: Result, choices: tuple[int, ...], relative_gap: float
+) -> Result:
+    """Choices that were found for another limit or other costs, as an answer to the problem.
+
+    Args:
+        solution: A plan of the problem; what was proven for it holds.
+        result: Of the other search.
+        choices: Found by it.
+        relative_gap: How near the best is near enough.
+    """
+    found = evaluate(solution.encoded.problem, choices)
+    lower_bound = min(solution.result.lower_bound, found.cost)
+    return replace(
+        result,
+        status=proven_status(found.cost, lower_bound, relative_gap),
+        choices=choices,
+        cost=found.cost,
+        peak=found.peak,
+        peak_time=found.peak_time,
+        lower_bound=lower_bound,
+    )

@@ -1,0 +1,72 @@
+"""What moves make of answers at once: single nodes, parts of cheaper answers, the best of all.
+
+Answers that fit with much to spare are dear, cheap ones do not fit: a good one takes from both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from solvers.backends.protocol import Request
+from solvers.evaluate import evaluate
+from solvers.local_search import LocalSearch
+from solvers.memory_rows import compress_memory
+from solvers.problem import FORBIDDEN, IntArray, Problem
+from solvers.recombination import recombine
+
+RECOMBINING_SHARE = 0.1
+"""Of the time left: how long to look for the best of what the answers took."""
+
+Choices = tuple[int, ...]
+
+
+def moved_on(problem: Problem, answers: Sequence[Choices], request: Request) -> list[Choices]:
+    """Makes better answers of those that fit.
+
+    Args:
+        problem: With a memory limit.
+        answers: Of which some fit.
+        request: Deadline, and how near the best the result shall be.
+
+    Returns:
+        Answers that fit, at most as dear as those they were made of; none where none fits.
+    """
+    told = [(evaluate(problem, answer), answer) for answer in dict.fromkeys(answers)]
+    usable = sorted(
+        ((found, answer) for found, answer in told if found.cost < FORBIDDEN),
+        key=lambda item: item[0].cost,
+    )
+    fitting = [(found, answer) for found, answer in usable if found.is_allowed]
+    if not fitting:
+        return []
+    compressed, times = compress_memory(problem)
+    local = LocalSearch(compressed, len(times))
+    leanest = min(fitting, key=lambda item: item[0].peak)[1]
+    starts = dict.fromkeys((fitting[0][1], leanest))
+    moved = [_moved(local, start, [a for _, a in usable], request.deadline) for start in starts]
+    seen = [np.array(answer, dtype=np.int64) for _, answer in usable]
+    best = recombine(compressed, [*seen, *moved], _for_a_while(request))
+    if best is not None:
+        moved.append(local.improved(best, deadline=request.deadline))
+    return [tuple(choices.tolist()) for choices in moved]
+
+
+def _moved(
+    local: LocalSearch, start: Choices, others: Sequence[Choices], deadline: float | None
+) -> IntArray:
+    moved = local.improved(start, deadline=deadline)
+    for other in others:
+        blended = local.blended(moved, other, deadline=deadline)
+        moved = local.improved(blended, deadline=deadline)
+    return moved
+
+
+def _for_a_while(request: Request) -> Request:
+    seconds = request.seconds_left()
+    if seconds is None:
+        return request
+    return replace(request, deadline=time.monotonic() + RECOMBINING_SHARE * seconds)

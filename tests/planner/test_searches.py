@@ -1,0 +1,103 @@
+"""The searches that one plan takes, within one time limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autoshard.planning import searches
+from autoshard.planning.least_memory import solved_from_leanest
+from autoshard.planning.room_for_gaps import with_room_for_gaps
+from autoshard.planning.searches import Searches, SolveOptions
+from autoshard.planning.solution import as_answer
+from autoshard.planning.stages import Stages
+from solvers import Problem, Result, Status, solve
+from tests.planner.graphs import plan
+from tests.planner.test_heap import with_a_gap
+
+LIMIT = 8.0
+
+
+class Slow:
+    """A solver that takes all of the time it is given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.given: list[float] = []
+        monkeypatch.setattr(searches, "solve", self.solve)
+        monkeypatch.setattr(searches, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def solve(self, problem: Problem, **asked: Any) -> Result:
+        self.given.append(asked["time_limit_seconds"])
+        self.now += self.given[-1]
+        return solve(problem, **asked)
+
+
+def of_a_plan() -> tuple[Problem, Searches]:
+    problem = plan(with_a_gap(), "x=4", None, None, "tpu-v5p").encoded.problem
+    return problem, Searches(SolveOptions(time_limit_seconds=LIMIT), Stages())
+
+
+def test_all_searches_beside_the_first_take_no_longer_than_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, asked = of_a_plan()
+    slow = Slow(monkeypatch)
+    asked.first(problem)
+    while not asked.is_over:
+        asked.another(problem, share=0.4)
+    assert slow.given == pytest.approx([LIMIT, 0.4 * LIMIT, 0.4 * LIMIT, 0.2 * LIMIT])
+
+
+def test_where_nothing_fits_in_time_the_searches_that_follow_keep_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, asked = of_a_plan()
+    found = asked.first(problem)
+    tight = replace(problem, memory_limit=found.peak)
+    slow = Slow(monkeypatch)
+    result = solved_from_leanest(tight, replace(found, status=Status.NO_SOLUTION), asked)
+    assert result.status.has_choices
+    assert sum(slow.given) <= LIMIT
+    assert asked.is_over
+
+
+def test_a_plan_with_gaps_is_looked_for_above_the_leanest_once_that_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = with_a_gap()
+    roomy = plan(graph, "x=4", None, None, "tpu-v5p")
+    limit = roomy.peak_bytes - 1
+    encoded = replace(roomy.encoded, problem=replace(roomy.encoded.problem, memory_limit=limit))
+    wide = replace(roomy, encoded=encoded)
+    asked = Searches(SolveOptions(time_limit_seconds=LIMIT, relative_gap=0.0), Stages())
+    lean = solve(replace(encoded.problem, memory_limit=1))
+    asked.leanest = lean.least_peak_choices
+    limits: list[int | None] = []
+
+    def told(problem: Problem, **options: Any) -> Result:
+        limits.append(problem.memory_limit)
+        return solve(problem, **options)
+
+    monkeypatch.setattr(searches, "solve", told)
+    found = with_room_for_gaps(wide, asked)
+    assert found.is_feasible
+    assert found.peak_bytes <= limit
+    assert all(one is not None and one >= (lean.least_peak or 0) for one in limits)
+
+
+@pytest.mark.parametrize(
+    ("bound", "status"),
+    [(1.0, Status.OPTIMAL), (0.995, Status.WITHIN_GAP), (0.9, Status.FEASIBLE)],
+)
+def test_an_answer_found_elsewhere_is_as_good_as_what_is_proven_here(
+    bound: float, status: Status
+) -> None:
+    solution = plan(with_a_gap(), "x=4", None, None, "tpu-v5p")
+    assert solution.result.cost is not None
+    proven = replace(solution.result, lower_bound=round(bound * solution.result.cost))
+    before = replace(solution, result=proven)
+    assert as_answer(before, solution.result, solution.choices, 0.01).status is status

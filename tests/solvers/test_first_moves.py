@@ -1,0 +1,44 @@
+"""What moves make of answers at once, within the limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solvers import FORBIDDEN, Problem, evaluate, solve
+from solvers.backends.protocol import Request
+from solvers.first_moves import moved_on
+from tests.solvers.instances import LayeredShape, layered_problem, small_problems
+
+
+@given(problem=small_problems(), data=st.data())
+def test_answers_stay_allowed_and_get_no_dearer(problem: Problem, data: st.DataObject) -> None:
+    choices = st.tuples(*(st.integers(0, len(costs) - 1) for costs in problem.node_costs))
+    hints = data.draw(st.lists(choices, max_size=3))
+    told = [evaluate(problem, hint) for hint in hints]
+    fitting = [found.cost for found in told if found.is_allowed and found.cost < FORBIDDEN]
+    moved = [evaluate(problem, answer) for answer in moved_on(problem, hints, Request())]
+    assert bool(moved) == bool(fitting)
+    assert all(found.is_allowed for found in moved)
+    assert min((found.cost for found in moved), default=0) <= min(fitting, default=0)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_what_holds_least_and_what_costs_least_make_a_better_answer_of_both(share: float) -> None:
+    problem = layered_problem(LayeredShape(num_layers=6, ops_per_layer=8, num_choices=6))
+    cheapest = solve(problem)
+    lean = solve(replace(problem, memory_limit=0)).least_peak_choices
+    assert cheapest.choices is not None
+    assert cheapest.peak is not None
+    assert lean is not None
+    leanest = evaluate(problem, lean)
+    limit = int(leanest.peak + share * (cheapest.peak - leanest.peak))
+    tight = replace(problem, memory_limit=limit)
+    moved = moved_on(tight, [lean, cheapest.choices], Request(relative_gap=0.01))
+    cost = min(evaluate(tight, choices).cost for choices in moved)
+    best = solve(tight, relative_gap=0.01).cost
+    assert best is not None
+    assert cost - best <= 0.2 * (leanest.cost - best)
