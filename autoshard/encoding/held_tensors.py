@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.late_gradients import made_when_read
 from autoshard.encoding.roomy_chip import RoomyChip
+from autoshard.encoding.spans import Span, is_argument, spans_of
+from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import OpKind
 from autoshard.plans.plan import HeldTensor
-from solvers import EdgeMemory
 
 _PER_OP = 12
 _MOST = 1000
 _SMALLEST = 1e-3  # of what is held at the peak; smaller tensors explain nothing
-
-
-class _Span(NamedTuple):
-    """Bytes held for a part of the program; `term` counts node terms first, then edge terms."""
-
-    minus_bytes: int
-    start: int
-    stop: int
-    term: int
-
-    @property
-    def held(self) -> tuple[int, int, int]:
-        return self.start, self.stop, -self.minus_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +34,7 @@ class Holdings:
     encoded: Encoded
     decoded: Decoded
     choices: tuple[int, ...]
-    spans: tuple[_Span, ...]
+    spans: tuple[Span, ...]
 
     @classmethod
     def of(
@@ -54,27 +42,26 @@ class Holdings:
         encoded: Encoded,
         decoded: Decoded,
         choices: tuple[int, ...],
+        buffers: Buffers,
         chip: RoomyChip | None = None,
     ) -> Holdings:
         """All that is in device memory: not what lies on a chip that has room for it."""
-        spans = sorted(_spans(encoded, decoded, choices))
+        spans = sorted(spans_of(encoded, decoded, choices))
         if chip is not None:
             there = _on_chip(encoded, chip, spans)
             spans = [span for span in spans if span not in there]
+        spans = sorted(made_when_read(encoded, decoded, buffers, spans))
         return cls(encoded, decoded, choices, tuple(spans))
 
     @property
     def arguments(self) -> list[tuple[int, int, int]]:
         """When each argument is there and let go, and its bytes."""
-        return [span.held for span in self.spans if self._is_argument(span)]
+        return [span.held for span in self.spans if is_argument(self.encoded, span)]
 
     @property
     def temporaries(self) -> list[tuple[int, int, int]]:
         """When each other tensor is made and let go, and its bytes."""
-        return [span.held for span in self.spans if not self._is_argument(span)]
-
-    def _is_argument(self, span: _Span) -> bool:
-        return _is_argument(self.encoded, span)
+        return [span.held for span in self.spans if not is_argument(self.encoded, span)]
 
     def at(self, op: int, most: int) -> tuple[HeldTensor, ...]:
         """The largest tensors held at an op, largest first."""
@@ -91,7 +78,7 @@ class Holdings:
             In the order in which they are first held.
         """
         num_held = np.zeros(len(self.encoded.graph.ops), dtype=np.int64)
-        kept: list[_Span] = []
+        kept: list[Span] = []
         for span in self.spans:
             if len(kept) == _MOST or -span.minus_bytes < _SMALLEST * peak_bytes:
                 break
@@ -102,13 +89,13 @@ class Holdings:
         kept.sort(key=lambda span: (span.start, span.minus_bytes, span.stop, span.term))
         return tuple(map(self._tensor, kept))
 
-    def _tensor(self, span: _Span) -> HeldTensor:
+    def _tensor(self, span: Span) -> HeldTensor:
         num_nodes = len(self.encoded.problem.node_memory)
         if span.term < num_nodes:
             return self._value(span)
         return self._copy(span, span.term - num_nodes)
 
-    def _value(self, span: _Span) -> HeldTensor:
+    def _value(self, span: Span) -> HeldTensor:
         encoded, decoded = self.encoded, self.decoded
         term = encoded.problem.node_memory[span.term]
         op = encoded.maker(term.node)
@@ -132,7 +119,7 @@ class Holdings:
             stop=span.stop,
         )
 
-    def _copy(self, span: _Span, place: int) -> HeldTensor:
+    def _copy(self, span: Span, place: int) -> HeldTensor:
         encoded, graph = self.encoded, self.encoded.graph
         edge = encoded.problem.edges[encoded.problem.edge_memory[place].edge]
         made = graph.values[encoded.maker(edge.u).results[0]]
@@ -158,15 +145,10 @@ def _kind(*, is_argument: bool, is_copy: bool, is_panel: bool) -> str:
     return "argument" if is_argument else "value"
 
 
-def _is_argument(encoded: Encoded, span: _Span) -> bool:
-    terms = encoded.problem.node_memory
-    return span.term < len(terms) and encoded.is_argument(terms[span.term])
-
-
-def _on_chip(encoded: Encoded, chip: RoomyChip, spans: Sequence[_Span]) -> set[_Span]:
+def _on_chip(encoded: Encoded, chip: RoomyChip, spans: Sequence[Span]) -> set[Span]:
     """What of it waits on the chip: what waits the least has its room first."""
     problem = encoded.problem
-    temporaries = [span for span in spans if not _is_argument(encoded, span)]
+    temporaries = [span for span in spans if not is_argument(encoded, span)]
     kept = np.zeros_like(chip.held)
     for start, stop, num_bytes in (span.held for span in temporaries):
         kept[start:stop] += num_bytes
@@ -184,34 +166,3 @@ def _on_chip(encoded: Encoded, chip: RoomyChip, spans: Sequence[_Span]) -> set[_
             beside += span.minus_bytes
             there.add(span)
     return there
-
-
-def _spans(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> Iterator[_Span]:
-    problem = encoded.problem
-    for number, term in enumerate(problem.node_memory):
-        num_bytes = int(term.usage[choices[term.node]])
-        if num_bytes:
-            yield _Span(-num_bytes, term.start, term.stop, number)
-    for number, copy in enumerate(problem.edge_memory, start=len(problem.node_memory)):
-        edge = problem.edges[copy.edge]
-        num_bytes = int(copy.usage[choices[edge.u], choices[edge.v]])
-        if num_bytes:
-            stop = _copy_stop(encoded, decoded, copy)
-            yield _Span(-num_bytes, copy.start, stop, number)
-
-
-def _copy_stop(encoded: Encoded, decoded: Decoded, copy: EdgeMemory) -> int:
-    """When a copy is let go: that for several readers, when none of them needs it any more.
-
-    One that reads the value as it was made reads that.
-    """
-    node = encoded.problem.edges[copy.edge].v - len(encoded.ops)
-    if node < 0:
-        return copy.stop
-    read = encoded.reads[node]
-    moved = [
-        stop
-        for (op, position), stop in zip(read.reads, read.stops, strict=True)
-        if decoded.candidates[op].operands[position] != decoded.layouts[read.value]
-    ]
-    return min(copy.stop, max([copy.start + 1, *moved] if moved else [copy.stop]))

@@ -41,7 +41,7 @@ def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Map
     for op in ends:
         left = others[bisect_right(others, op.index) :]
         later = left if most == EVERY else left[: min(most, max(len(left) - 1, 0))]
-        readers = _readers(graph, consumers, op.results[0])
+        readers = readers_of(graph, consumers, op.results[0])
         if later and readers:
             waiting[later[-1]] += 1
             found[op.index] = min(later[-1] + waiting[later[-1]], *readers)
@@ -89,13 +89,13 @@ def _needed(graph: Graph) -> list[bool]:
     return needed
 
 
-def _readers(graph: Graph, consumers: Sequence[Sequence[int]], value: int) -> list[int]:
+def readers_of(graph: Graph, consumers: Sequence[Sequence[int]], value: int) -> list[int]:
     """Ops that read a value or what it is turned into."""
     found: list[int] = []
     for index in consumers[value]:
         op = graph.ops[index]
         if op.name in _TURNS or op.kind is OpKind.CONSTRAINT:
-            found += _readers(graph, consumers, op.results[0])
+            found += readers_of(graph, consumers, op.results[0])
         else:
             found.append(index)
     return found

@@ -1,0 +1,78 @@
+"""Gradients of weights that take more than they let go of: a TPU makes them when they are read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.spans import Span, is_argument, value_of
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.run_late import readers_of
+
+
+def made_when_read(
+    encoded: Encoded, decoded: Decoded, buffers: Buffers, spans: Sequence[Span]
+) -> list[Span]:
+    """The same spans, where gradients that only updates read are made with these.
+
+    So are those that take more in device memory than is let go of when they are made. What would
+    be let go of is held until then.
+
+    Args:
+        encoded: The problem.
+        decoded: The plan.
+        buffers: When products that no other needs run in program order: `moved_at`.
+        spans: All that is in device memory.
+    """
+    held = list(spans)
+    if not buffers.moved_at:
+        return held
+    places: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
+    for place, span in enumerate(held):
+        if not is_argument(encoded, span):
+            value, is_copy = value_of(encoded, span)
+            places[value if is_copy else buffers.owner[value], is_copy].append(place)
+    for index in sorted(buffers.moved_at, reverse=True):
+        op = encoded.graph.ops[index]
+        found = places.get((buffers.owner[op.results[0]], False))
+        if not found or not _is_for_updates(encoded.graph, buffers, op):
+            continue
+        if decoded.candidates[index].streamed is not None:
+            continue
+        place = max(found, key=lambda place: held[place].stop - held[place].start)
+        made = held[place]
+        read = _read_with(encoded.graph, buffers, op)
+        keys = {key for value in read for key in ((buffers.owner[value], False), (value, True))}
+        let_go = [
+            place
+            for key in keys
+            for place in places.get(key, ())
+            if index <= held[place].stop <= made.start + 1
+        ]
+        if made.minus_bytes < sum(held[place].minus_bytes for place in let_go):
+            held[place] = made._replace(start=max(made.start, made.stop - 1))
+            for other in let_go:
+                held[other] = held[other]._replace(stop=made.stop)
+    return held
+
+
+def _is_for_updates(graph: Graph, buffers: Buffers, op: Op) -> bool:
+    readers = readers_of(graph, graph.consumers, op.results[0])
+    return bool(readers) and buffers.updates.issuperset(readers)
+
+
+def _read_with(graph: Graph, buffers: Buffers, op: Op) -> set[int]:
+    """What an op reads, and what is read by those computed with it."""
+    found: set[int] = set()
+    left = list(op.operands)
+    while left:
+        value = left.pop()
+        if value in found:
+            continue
+        found.add(value)
+        maker = graph.ops[graph.values[value].op]
+        if not buffers.is_stored[value] and maker.kind in (OpKind.COMPUTE, OpKind.CONSTRAINT):
+            left += maker.operands
+    return found
