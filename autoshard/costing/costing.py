@@ -41,6 +41,7 @@ from autoshard.costing.narrowed_to_send import NarrowedToSend, narrowed_to_send
 from autoshard.costing.on_chip import OnChip
 from autoshard.costing.read_on_chip import brought_before
 from autoshard.costing.shared_calls import SharedCalls, shared_calls
+from autoshard.costing.sliced_stacks import runs_that_slice
 from autoshard.costing.sums import Sum, made_order, sums_of
 from autoshard.costing.transfers import Transfer, transfers_of
 from autoshard.graph.buffers import Buffers
@@ -116,6 +117,7 @@ class Costing:
     _facts: _GraphFacts | None = None
     _chip: tuple[Graph, Buffers, OnChip] | None = None
     _joined: tuple[Graph, Buffers, frozenset[int]] | None = None
+    _sliced: tuple[Graph, Buffers, dict[int, float]] | None = None
     _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
 
     def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
@@ -256,6 +258,9 @@ class Costing:
         if op.collective is not None:
             return spent + self.written_seconds(graph, op, candidates)
         spent += self._work_seconds(graph, buffers, op, candidates)
+        waited = self.waiting_seconds(graph, buffers, op.results[0]) if op.results else 0.0
+        if waited:
+            spent += [waited if c.reduced or c.scattered else 0.0 for c in candidates]
         if any(candidate.streamed is not None for candidate in candidates):
             flops = self._padded_flops(op, candidates)
             for index, candidate in enumerate(candidates):
@@ -764,6 +769,19 @@ class Costing:
             found = joined_updates(graph, buffers) if joins else frozenset()
             known = self._joined = (graph, buffers, found)
         return known[2]
+
+    def waiting_seconds(self, graph: Graph, buffers: Buffers, value: int) -> float:
+        """Seconds that products of loops wait for slices of a stack that a collective made.
+
+        It lies in device memory then, and on the chip if an element-wise op made it.
+        """
+        known = self._sliced
+        if known is None or known[0] is not graph or known[1] is not buffers:
+            machine = self.model.hardware
+            waits = bool(on_chip_bytes(machine)) and not keeps_products_on_chip(machine)
+            found = runs_that_slice(graph, buffers) if waits else {}
+            known = self._sliced = (graph, buffers, found)
+        return known[2].get(value, 0.0) * self.model.hardware.compute.kernel_launch_seconds
 
     def _table_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""

@@ -101,7 +101,9 @@ class Encoder:
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
     _seconds: dict[Hashable, tuple[Candidate, float, float]] = field(default_factory=dict)
-    _orders: dict[tuple[int, bool, bool], npt.NDArray[np.float64]] = field(default_factory=dict)
+    _orders: dict[tuple[int, bool, bool, float], npt.NDArray[np.float64]] = field(
+        default_factory=dict
+    )
     _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
     room: DeviceRoom = field(init=False)
     _facts: TableFacts = field(init=False)
@@ -508,7 +510,8 @@ class Encoder:
         """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
 
         None where the reader takes it in any order of dimensions. What is read in narrow rows is
-        copied into them. Rows and columns are those of the value's table.
+        copied into them. Loops wait for slices of what comes out of a move. Rows and columns are
+        those of the value's table.
         """
         found = self.graph.values[value]
         is_turned = op.name == "transpose"
@@ -518,7 +521,8 @@ class Encoder:
             return None
         table = self._table(value)
         in_rows = self.costing.is_in_rows(self.graph, value)
-        known = self._orders.get((id(table), is_turned, in_rows))
+        waited = self.costing.waiting_seconds(self.graph, self.buffers, value)
+        known = self._orders.get((id(table), is_turned, in_rows, waited))
         if known is None:
             num_bytes = 2.0 * found.num_bytes / self._facts.pieces(table)
             copied = (
@@ -531,7 +535,8 @@ class Encoder:
             if in_rows:
                 copied_rows = self.costing.row_copy_seconds(self.graph, value, table.layouts)
                 known = np.maximum(known, np.where(self._facts.moves(table), copied_rows, 0.0))
-            self._orders[id(table), is_turned, in_rows] = known
+            known = known + np.where(self._facts.moves(table), waited, 0.0)
+            self._orders[id(table), is_turned, in_rows, waited] = known
         return known if known.any() else None
 
     # -- ties -----------------------------------------------------------------------------------
@@ -637,6 +642,9 @@ class Encoder:
             self.costing.rows_of(self.graph, op),
             brought_before(self.graph, self.buffers, op),
             self.costing.is_in_other_kernel(self.graph, self.buffers, op),
+            self.costing.waiting_seconds(self.graph, self.buffers, op.results[0])
+            if op.results
+            else 0.0,
             self.costing.written_places(self.graph, self.buffers, op),
             self.costing.with_product(self.graph, self.buffers, op),
             tuple(self.buffers.is_stored[v] for v in op.results),

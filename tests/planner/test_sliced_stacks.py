@@ -1,0 +1,103 @@
+"""Loops wait for slices of stacks that collectives made; element-wise ops make them on the chip."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from autoshard.backend_habits import fusing
+from autoshard.costing.sliced_stacks import runs_that_slice
+from autoshard.encoding.encode import Encoder
+from autoshard.graph.buffers import find_buffers
+from autoshard.graph.program import Graph
+from cost_models import get_hardware
+from tests.planner.graphs import encoder_for
+from tests.planner.objective import check_objective_is_account
+from tests.planner.traced import exported
+
+V5P = get_hardware("tpu-v5p")
+RUNS = 8
+X = jax.ShapeDtypeStruct((16, RUNS, 32), jnp.float32)
+W = jax.ShapeDtypeStruct((32, 32), jnp.float32)
+
+
+def recurrence(x: Any, w: Any) -> Any:
+    """Each run multiplies a slice of a stack that is computed before, and turned."""
+
+    def body(state: Any, row: Any) -> tuple[Any, None]:
+        return jnp.tanh(state + row @ w), None
+
+    rows = jnp.swapaxes(jnp.cumsum(x, axis=0), 0, 1)
+    return lax.scan(body, jnp.zeros((16, 32)), rows)[0]
+
+
+def encoder_of(hardware: str, fn: Any = recurrence) -> Encoder:
+    graph = exported(fn, X, W, mesh="x=2")[0]
+    encoder = encoder_for(graph, "x=2", hardware=hardware)
+    encoder.buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    encoder.encode()
+    return encoder
+
+
+def runs(fn: Any) -> dict[str, float]:
+    """By name of the op that makes a stack."""
+    graph: Graph = exported(fn, X, W, mesh="x=1")[0]
+    found = runs_that_slice(graph, find_buffers(graph, fusing(V5P)))
+    return {graph.ops[graph.values[value].op].name: times for value, times in found.items()}
+
+
+def test_a_stack_and_what_it_is_turned_from_are_sliced_in_each_run() -> None:
+    found = runs(recurrence)
+    assert found.pop("transpose") == RUNS
+    assert list(found.values()) == [RUNS]
+
+
+def test_stacks_of_arguments_and_of_what_no_product_reads_are_not_meant() -> None:
+    def of_argument(x: Any, w: Any) -> Any:
+        return lax.scan(lambda s, row: (s + row @ w, None), jnp.zeros((16, 32)), x.swapaxes(0, 1))
+
+    def added(x: Any, w: Any) -> Any:
+        rows = jnp.cumsum(x, axis=0).swapaxes(0, 1)
+        return lax.scan(lambda s, row: (s @ w + row, None), jnp.zeros((16, 32)), rows)
+
+    assert runs(of_argument) == {}
+    assert runs(added) == {}
+
+
+def test_what_is_moved_before_the_loop_is_waited_for_in_each_run() -> None:
+    encoder = encoder_of("tpu-v5p")
+    (join,) = [
+        op
+        for op in encoder.graph.ops
+        if op.name == "while"
+        and len(op.operands) == 1
+        and encoder.costing.waiting_seconds(encoder.graph, encoder.buffers, op.operands[0])
+    ]
+    value = join.operands[0]
+    table = encoder._table(value)
+    seconds = encoder.order_seconds(join, value)
+    assert seconds is not None
+    whole, cut = table.index[(), (), ()], table.index[(), (0,), ()]
+    waited = RUNS * V5P.compute.kernel_launch_seconds
+    assert seconds[cut, whole] == pytest.approx(waited)
+    assert seconds[whole, cut] == seconds[cut, cut] == 0.0
+
+
+@pytest.mark.parametrize("hardware", ["tpu-v5e", "h100", "cpu-host"])
+def test_elsewhere_nothing_is_waited_for(hardware: str) -> None:
+    encoder = encoder_of(hardware)
+    values = range(len(encoder.graph.values))
+    costing, graph, buffers = encoder.costing, encoder.graph, encoder.buffers
+    assert not any(costing.waiting_seconds(graph, buffers, value) for value in values)
+
+
+@settings(deadline=None, max_examples=10)
+@given(data=st.data())
+def test_the_objective_is_what_the_account_says(data: st.DataObject) -> None:
+    check_objective_is_account(encoder_of("tpu-v5p"), data)
