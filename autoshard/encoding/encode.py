@@ -367,6 +367,8 @@ class Encoder:
                         continue
                     costs = np.where(shared, 0, costs)
                 costs = self._with_order(costs, op, position, rows, columns)
+                if _is_unstacked(op, producer):
+                    costs = self._where_made(costs, table, rows, columns)
                 if source is None:
                     read_at = (op.index, position)
                     costs = self._with_whole_sums(costs, cut, value, read_at, rows, columns)
@@ -469,6 +471,15 @@ class Encoder:
             more = _picoseconds(order[np.ix_(rows, columns)] * repeat)
             found = self._costs[key] = ((costs, order, rows, columns), costs + more)
         return found[1]
+
+    def _where_made(
+        self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
+    ) -> IntArray:
+        """What an operand costs that nothing can move, where there is a choice."""
+        moves = self._facts.moves(table)[np.ix_(rows, columns)]
+        if moves.all(axis=0).any() or moves.all(axis=1).any():
+            return costs
+        return np.where(moves, FORBIDDEN, costs)
 
     def _with_whole_sums(
         self,
@@ -681,6 +692,12 @@ class Encoder:
             found = np.where(costs < FORBIDDEN, costs - _picoseconds(off), costs)
             self._own_costs[key] = found
         return found
+
+
+def _is_unstacked(op: Op, producer: Op) -> bool:
+    """Whether an op drops the dimension that its own equation sliced: no pin goes between."""
+    is_in_one = op.name == "reshape" and op.equation == producer.equation
+    return is_in_one and producer.name == "slice" and op.equation != ""
 
 
 def _earlier_reads(op: Op, position: int) -> list[int]:
