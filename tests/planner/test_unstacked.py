@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -15,7 +17,7 @@ STACK = jax.ShapeDtypeStruct((64, 4, 256), jnp.float32)
 
 @pytest.mark.parametrize("hardware", ["cpu-host", "h100", "tpu-v5e"])
 def test_a_piece_of_a_stack_is_moved_after_its_reshape(hardware: str) -> None:
-    def first(stack: jax.Array) -> jax.Array:
+    def first(stack: jax.Array) -> Any:
         return jnp.unstack(stack, axis=1)[0]
 
     asked = {"in_shardings": P(None, None, "x"), "out_shardings": P("x")}
