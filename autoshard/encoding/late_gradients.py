@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.heap import heap_bytes
 from autoshard.encoding.spans import Span, is_argument, value_of
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpKind
@@ -18,7 +19,7 @@ def made_when_read(
     """The same spans, where gradients that only updates read are made with these.
 
     So are those that take more in device memory than is let go of when they are made. What would
-    be let go of is held until then.
+    be let go of is held until then. If more is held so when most is, all are made at once.
 
     Args:
         encoded: The problem.
@@ -26,9 +27,21 @@ def made_when_read(
         buffers: When products that no other needs run in program order: `moved_at`.
         spans: All that is in device memory.
     """
-    held = list(spans)
+    at_once = list(spans)
     if not buffers.moved_at:
-        return held
+        return at_once
+    late = _made_late(encoded, decoded, buffers, at_once)
+    return min(at_once, late, key=lambda spans: _heap_bytes(encoded, spans))
+
+
+def _heap_bytes(encoded: Encoded, spans: Sequence[Span]) -> int:
+    return heap_bytes(span.held for span in spans if not is_argument(encoded, span))
+
+
+def _made_late(
+    encoded: Encoded, decoded: Decoded, buffers: Buffers, spans: Sequence[Span]
+) -> list[Span]:
+    held = list(spans)
     places: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
     for place, span in enumerate(held):
         if not is_argument(encoded, span):

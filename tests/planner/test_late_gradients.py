@@ -12,19 +12,22 @@ WIDTH = 16 * SIDE
 GRADIENT_BYTES = 4 * SIDE**2
 
 
-def times(*, keeps_read: bool, is_measured: bool = False) -> tuple[int, int, int]:
+def times(
+    *, keeps_read: bool, is_measured: bool = False, width: int = WIDTH, num_products: int = 4
+) -> tuple[int, int, int]:
     """When the gradient of two states is held, from and until, and when the last update runs.
 
-    It is a product of 8 MiB of activations on each device, and 4 MiB itself. These are let go when
-    it is made, or read again at the end; a measured one is read by more than its update.
+    It is a product of activations, of which a device has `width / 2` KiB, and 4 MiB itself. These
+    are let go when it is made, or read again at the end; a measured one is read by more than its
+    update. So many products run in between.
     """
     program = Program()
     x, w, *states = (program.argument(SIDE, SIDE) for _ in range(4))
-    seen = program.argument(WIDTH, SIDE)
-    activations = program.matmul(x, program.argument(SIDE, WIDTH))
+    seen = program.argument(width, SIDE)
+    activations = program.matmul(x, program.argument(SIDE, width))
     gradient = program.matmul(activations, seen)
     made = x
-    for _ in range(4):
+    for _ in range(num_products):
         made = program.matmul(made, w)
     sums = [made, *[activations] * keeps_read, *[gradient] * is_measured]
     losses = [program.sum(value) for value in sums]
@@ -56,3 +59,11 @@ def test_one_that_lets_go_of_more_or_is_read_for_something_else_is_made_at_once(
 ) -> None:
     start, _, update = times(keeps_read=keeps_read, is_measured=is_measured)
     assert start < update - 2
+
+
+def test_one_with_which_more_would_be_held_at_its_update_is_made_at_once() -> None:
+    narrow = 4 * SIDE  # half the gradient
+    start, _, update = times(keeps_read=False, width=narrow)
+    assert start == update
+    start, _, update = times(keeps_read=False, width=narrow, num_products=1)
+    assert start < update - 1
