@@ -47,12 +47,16 @@ def moved_on(problem: Problem, answers: Sequence[Choices], request: Request) -> 
     local = LocalSearch(compressed, len(times))
     leanest = min(fitting, key=lambda item: item[0].peak)[1]
     starts = dict.fromkeys((fitting[0][1], leanest))
+    if not usable[0][0].is_allowed:
+        repaired = _as_choices(local.repaired(usable[0][1], deadline=request.deadline))
+        if evaluate(problem, repaired).is_allowed:
+            starts[repaired] = None
     moved = [_moved(local, start, [a for _, a in usable], request.deadline) for start in starts]
     seen = [np.array(answer, dtype=np.int64) for _, answer in usable]
     best = recombine(compressed, [*seen, *moved], _for_a_while(request))
     if best is not None:
         moved.append(local.improved(best, deadline=request.deadline))
-    return [tuple(choices.tolist()) for choices in moved]
+    return [_as_choices(found) for found in moved]
 
 
 def _moved(
@@ -63,6 +67,10 @@ def _moved(
         blended = local.blended(moved, other, deadline=deadline)
         moved = local.improved(blended, deadline=deadline)
     return moved
+
+
+def _as_choices(found: IntArray) -> Choices:
+    return tuple(found.tolist())
 
 
 def _for_a_while(request: Request) -> Request:

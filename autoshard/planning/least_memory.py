@@ -19,7 +19,7 @@ def seek_leanest(problem: Problem, searches: Searches) -> None:
     """
     limit = problem.memory_limit
     if limit is not None and limit >= least_use(problem)[0]:
-        _solved_leanest(problem, searches, SHORT)
+        _solved_leanest(problem, searches, LONG)
 
 
 def solved_from_leanest(problem: Problem, found: Result, searches: Searches) -> Result:

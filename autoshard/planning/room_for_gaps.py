@@ -63,7 +63,7 @@ class _GapSearch:
         if self.searches.is_over or self.lowered >= self.found.alive_bytes:
             return False
         problem = replace(self.found.encoded.problem, memory_limit=self.lowered)
-        share = SHORT if self.leanest is None else LONG
+        share = SHORT if self.searches.leanest is None else LONG
         result = self.searches.another(problem, self.found.choices, share=share)
         if result.choices is None:
             known = leaner(problem, result, self.searches) if self.leanest is None else None
@@ -93,6 +93,9 @@ class _GapSearch:
 
     def best(self) -> Solution:
         """The cheaper one that fits, else the leaner one, as too large."""
+        known = self.searches.leanest
+        if self.leanest is None and known and self.found.peak_bytes > self.limit:
+            self.leanest = self._planned(self.found.result, known)
         tried = [self.found] if self.leanest is None else [self.found, self.leanest]
         fitting = [one for one in tried if one.peak_bytes <= self.limit]
         if fitting:

@@ -12,7 +12,7 @@ from autoshard.planning import searches
 from autoshard.planning.least_memory import solved_from_leanest
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.searches import Searches, SolveOptions
-from autoshard.planning.solution import as_answer
+from autoshard.planning.solution import Solution, as_answer
 from autoshard.planning.stages import Stages
 from solvers import Problem, Result, Status, solve
 from tests.planner.graphs import plan
@@ -65,17 +65,21 @@ def test_where_nothing_fits_in_time_the_searches_that_follow_keep_to_the_limit(
     assert asked.is_over
 
 
+def too_wide() -> tuple[Solution, Searches, int]:
+    """A plan one byte above its limit, searches that know the leanest, and what that holds."""
+    roomy = plan(with_a_gap(), "x=4", None, None, "tpu-v5p")
+    tight = replace(roomy.encoded.problem, memory_limit=roomy.peak_bytes - 1)
+    asked = Searches(SolveOptions(time_limit_seconds=LIMIT, relative_gap=0.0), Stages())
+    lean = solve(replace(tight, memory_limit=1))
+    asked.leanest = lean.least_peak_choices
+    assert lean.least_peak is not None
+    return replace(roomy, encoded=replace(roomy.encoded, problem=tight)), asked, lean.least_peak
+
+
 def test_a_plan_with_gaps_is_looked_for_above_the_leanest_once_that_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    graph = with_a_gap()
-    roomy = plan(graph, "x=4", None, None, "tpu-v5p")
-    limit = roomy.peak_bytes - 1
-    encoded = replace(roomy.encoded, problem=replace(roomy.encoded.problem, memory_limit=limit))
-    wide = replace(roomy, encoded=encoded)
-    asked = Searches(SolveOptions(time_limit_seconds=LIMIT, relative_gap=0.0), Stages())
-    lean = solve(replace(encoded.problem, memory_limit=1))
-    asked.leanest = lean.least_peak_choices
+    wide, asked, lean = too_wide()
     limits: list[int | None] = []
 
     def told(problem: Problem, **options: Any) -> Result:
@@ -85,8 +89,17 @@ def test_a_plan_with_gaps_is_looked_for_above_the_leanest_once_that_is_known(
     monkeypatch.setattr(searches, "solve", told)
     found = with_room_for_gaps(wide, asked)
     assert found.is_feasible
-    assert found.peak_bytes <= limit
-    assert all(one is not None and one >= (lean.least_peak or 0) for one in limits)
+    assert found.peak_bytes <= (wide.encoded.problem.memory_limit or 0)
+    assert all(one is not None and one >= lean for one in limits)
+
+
+def test_the_leanest_that_is_known_is_the_plan_where_no_time_is_left_and_only_it_fits() -> None:
+    wide, asked, _ = too_wide()
+    asked.is_interrupted = True
+    assert asked.is_over
+    found = with_room_for_gaps(wide, asked)
+    assert found.is_feasible
+    assert found.choices == asked.leanest
 
 
 @pytest.mark.parametrize(
