@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from autoshard.apply.placed_values import placed_layout
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.way_to_reader import way_to_reader
-from autoshard.graph.program import Graph, OpClass, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, refines
 from autoshard.sharding import Sharding
 
@@ -36,7 +36,8 @@ def wanted_uses(
     Left to itself the partitioner may compute first and gather the result, so every operand that
     has to be moved is named; one that only has to be cut further follows the result by itself,
     except where the op is free to sum over it. Only uses that a jaxpr equation makes directly have
-    a path; what happens inside the lowering of one equation is left to the partitioner.
+    a path, or by element-wise ops of its lowering; what else happens there is left to the
+    partitioner.
 
     Where a reshard takes several steps, those before the last are named too, as `"7.jaxpr/38<1~0"`,
     `"7.jaxpr/38<1~1"`: the partitioner knows single steps, and gathers the whole tensor for many
@@ -60,7 +61,7 @@ def wanted_uses(
             have = placed_layout(graph, decoded, value)
             if not graph.values[value].shape or have == wanted[position]:
                 continue
-            if graph.ops[graph.values[value].op].kind is OpKind.FREE:
+            if _is_free(graph, value):
                 continue
             is_slice = refines(wanted[position], have)
             if is_slice and op.op_class not in _DECIDES_BY_OPERANDS and op.kind is not OpKind.JOIN:
@@ -69,7 +70,11 @@ def wanted_uses(
             if op.kind is OpKind.JOIN and op.name == "case":  # each branch ends in its own use
                 reader = f"{op.equation}.branches[{position}]/out"
             earlier = op.operands[:position].count(value) if op.kind is OpKind.COMPUTE else 0
-            place = _operand_place(graph, reader, value, operand_paths, earlier)
+            places = (
+                _operand_place(graph, reader, before, operand_paths, earlier)
+                for before in _before_lowering(graph, op, value)
+            )
+            place = next((place for place in places if place >= 0), -1)
             if place < 0:
                 continue
             use = f"{reader}<{place}"
@@ -119,6 +124,27 @@ def _stops(encoded: Encoded, value: int, start: Layout, end: Layout) -> list[Lay
     (read,) = maker.operands
     chain = encoded.table(read, encoded.read_bits.to(maker, 0)).chain(start, end)
     return [step.after for step in chain[:-1]]
+
+
+def _before_lowering(graph: Graph, reader: Op, value: int) -> Iterator[int]:
+    """An operand, and what element-wise ops inside the lowering of its reader make it of.
+
+    So indices are clamped as a scatter is lowered: they have to be moved before that.
+    """
+    yield value
+    maker = graph.ops[graph.values[value].op]
+    while maker.equation == reader.equation and maker.op_class is OpClass.ELEMENTWISE:
+        shape = graph.values[value].shape
+        made = [one for one in maker.operands if not _is_free(graph, one)]
+        if len(made) != 1 or graph.values[made[0]].shape != shape:
+            return
+        (value,) = made
+        yield value
+        maker = graph.ops[graph.values[value].op]
+
+
+def _is_free(graph: Graph, value: int) -> bool:
+    return graph.ops[graph.values[value].op].kind is OpKind.FREE
 
 
 def _operand_place(

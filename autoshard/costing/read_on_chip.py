@@ -15,14 +15,22 @@ def brought_before(graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
     """
     if op.op_class not in PRODUCTS:
         return (False,) * len(op.operands)
-    return tuple(_is_of_argument(graph, buffers, value) for value in op.operands)
+    return tuple(_argument(graph, buffers, value) is not None for value in op.operands)
 
 
-def _is_of_argument(graph: Graph, buffers: Buffers, value: int) -> bool:
+def brought_arguments(graph: Graph, buffers: Buffers) -> frozenset[int]:
+    """The arguments that products read, as they are or as they are computed with them."""
+    products = (op for op in graph.ops if op.op_class in PRODUCTS)
+    found = (_argument(graph, buffers, value) for op in products for value in op.operands)
+    return frozenset(value for value in found if value is not None)
+
+
+def _argument(graph: Graph, buffers: Buffers, value: int) -> int | None:
+    """The argument of the program that a product reads as this value, if it does."""
     maker = graph.ops[graph.values[value].op]
     while len(maker.operands) == 1 and (
         maker.kind is not OpKind.COMPUTE or not buffers.is_stored[value]
     ):
         value = maker.operands[0]
         maker = graph.ops[graph.values[value].op]
-    return maker.kind is OpKind.ARGUMENT
+    return value if maker.kind is OpKind.ARGUMENT else None

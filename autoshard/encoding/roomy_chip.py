@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from autoshard.costing.read_on_chip import brought_arguments
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.buffers import read_stop
@@ -17,22 +18,6 @@ from autoshard.layouts import Layout
 from solvers import EdgeMemory, NodeMemory
 
 IntArray = npt.NDArray[np.int64]
-
-SHARE = 0.6
-"""Of the room on the chip, what temporaries may take: if they do with more, some are moved out.
-
-The rest is for what is brought in of arguments. With libtpu 0.0.42 for a v5e steps of Llama that
-took 53, 60, 63, 65 and 68 MB of 117 at most had 14, 2, 4, 4 and 2 MB in device memory; one that
-took 76 had 38, and one of an MLP that took 92 had 11 MB of the 19 that wait. Four steps of a GPT in
-a scan kept scores of 67 MB there for eleven products, and little else.
-"""
-
-SHARE_WITH_CONVOLUTIONS = 0.75
-"""The same of programs that convolve: kernels are small beside the images that wait.
-
-Steps of a U-Net that took 87 MB of 117 at most, with few arguments and with 79 MB of them, had 6
-and 9 MB in device memory.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +29,8 @@ class RoomyChip:
         encoded: The problem.
         kept_out: Values that are not there.
         holds_states: Whether there is room for all temporaries, and for all arguments besides while
-            updates run: what these read is there too.
-        num_bytes: Room for temporaries.
+            updates run: what these read is there too, and what loops carry.
+        num_bytes: Room for temporaries: what the arguments leave that products read there.
         held: Bytes of all temporaries at each op, on the chip or not: `int64[num_ops + 2]`.
     """
 
@@ -69,14 +54,15 @@ class RoomyChip:
         if not on_chip.moved:
             return None
         convolutions = [op for op in room.graph.ops if images_of(op)]
-        share = SHARE_WITH_CONVOLUTIONS if convolutions else SHARE
         cuts = room.costing.cuts_images
         if any(cuts(room.graph, op, decoded.candidates[op.index]) for op in convolutions):
             return None
-        num_bytes, held = int(share * on_chip.room), _held_at(room, encoded, decoded)
-        has_loops = any(region.kind == "loop" for region in encoded.graph.regions)
-        beside_states = on_chip.room - _argument_bytes(encoded, choices)
-        has_room = not has_loops and _most_in_updates(room, held) <= beside_states
+        arguments = _argument_bytes(encoded, choices)
+        brought = brought_arguments(room.graph, room.buffers)
+        num_bytes = max(0, on_chip.room - sum(arguments.get(value, 0) for value in brought))
+        held = _held_at(room, encoded, decoded)
+        beside_states = on_chip.room - sum(arguments.values())
+        has_room = _most_in_updates(room, held) <= beside_states
         holds_states = has_room and int(held.max()) <= num_bytes
         owner = room.buffers.owner
         if holds_states:
@@ -95,9 +81,10 @@ class RoomyChip:
         return left
 
     def has_value(self, term: NodeMemory) -> bool:
-        """Whether a value may be there: no argument, no result, and in no loop."""
+        """Whether a value may be there: no argument, no result; what loops carry if all is."""
         op = self.encoded.maker(term.node)
-        return op.kind is OpKind.COMPUTE and self.kept_out.isdisjoint(op.results)
+        is_made = op.kind is OpKind.COMPUTE or (self.holds_states and op.kind is OpKind.JOIN)
+        return is_made and self.kept_out.isdisjoint(op.results)
 
     def has_copy(self, copy: EdgeMemory) -> bool:
         """Whether a copy that is moved for an op may be there: none for results or updates."""
@@ -108,10 +95,13 @@ class RoomyChip:
         return reader.kind is OpKind.COMPUTE and (self.holds_states or not is_update)
 
 
-def _argument_bytes(encoded: Encoded, choices: Sequence[int]) -> int:
-    """What a device holds of all arguments."""
-    terms = encoded.problem.node_memory
-    return sum(int(t.usage[choices[t.node]]) for t in terms if encoded.is_argument(t))
+def _argument_bytes(encoded: Encoded, choices: Sequence[int]) -> dict[int, int]:
+    """What a device holds of each argument, by value."""
+    return {
+        encoded.maker(term.node).results[0]: int(term.usage[choices[term.node]])
+        for term in encoded.problem.node_memory
+        if encoded.is_argument(term)
+    }
 
 
 def _most_in_updates(room: DeviceRoom, held: IntArray) -> int:

@@ -46,6 +46,31 @@ def test_what_a_scatter_sums_is_summed_and_then_cut() -> None:
     assert compare_collectives(plan.data.collectives, found).difference_percent == 0
 
 
+@pytest.mark.parametrize("mode", ["clip", "fill", None])
+def test_what_few_rows_add_to_a_table_is_gathered_with_its_clamped_indices(mode: Any) -> None:
+    def gradient(table: jax.Array, rows: jax.Array, updates: jax.Array) -> Any:
+        added = jnp.zeros_like(table).at[rows].add(jnp.sin(updates), mode=mode)
+        return table - added
+
+    table = jax.ShapeDtypeStruct((8192, 128), jnp.float32)
+    rows = jax.ShapeDtypeStruct((2048,), jnp.int32)
+    updates = jax.ShapeDtypeStruct((2048, 128), jnp.float32)
+    plan = autoshard.optimize(
+        gradient,
+        table,
+        rows,
+        updates,
+        mesh="x=8",
+        hardware="tpu-v5e",
+        in_shardings=(P(), P("x"), P("x")),
+        out_shardings=P(),
+    )
+    compiled = plan.jit().lower(table, rows, updates).compile()
+    found = read_compiled(compiled, plan.data.mesh).collectives
+    assert {c.kind for c in found} == {"all-gather"}
+    assert compare_collectives(plan.data.collectives, found).difference_percent == 0
+
+
 @pytest.mark.parametrize("out", [P("data"), P("model"), P(None, "model")])
 @pytest.mark.parametrize(
     "fn", [lambda x: x.sum(0), lambda x: jnp.einsum("bij,bik->jk", x, x)], ids=["sum", "product"]
