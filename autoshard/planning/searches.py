@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.planning.stages import SEARCH, Stages
-from solvers import Problem, Progress, Result, solve
+from solvers import Problem, Progress, Result, Status, evaluate, solve
 
 SHORT = 0.25
 """Of the time limit: a search beside the first one."""
@@ -67,11 +67,12 @@ class Searches:
     def first(self, problem: Problem, hint: Sequence[int] | None = None) -> Result:
         """The search for the plan; others may come before and after it.
 
-        Once somebody asked for the best so far, that is a hint that fits.
+        Once somebody asked for the best so far, that is the leanest.
         """
+        if self.is_interrupted and self.leanest is not None:
+            return _as_found(problem, self.leanest)
         hints = () if hint is None else (hint,)
-        seconds = 0.0 if self.is_interrupted else self.options.time_limit_seconds
-        return self._solve(problem, seconds, hints)
+        return self._solve(problem, self.options.time_limit_seconds, hints)
 
     def another(self, problem: Problem, *hints: Sequence[int], share: float = SHORT) -> Result:
         """A search beside that; only where the searches are not over.
@@ -100,3 +101,28 @@ class Searches:
             )
         self.is_interrupted = self.is_interrupted or result.is_interrupted
         return result
+
+
+def _as_found(problem: Problem, choices: tuple[int, ...]) -> Result:
+    """Choices of which nothing is proven, as the result of a search."""
+    found = evaluate(problem, choices)
+    if not found.is_allowed:
+        return Result(
+            status=Status.NO_SOLUTION,
+            choices=None,
+            cost=None,
+            lower_bound=0,
+            least_peak=found.peak,
+            least_peak_time=found.peak_time,
+            least_peak_choices=choices,
+            is_interrupted=True,
+        )
+    return Result(
+        status=Status.FEASIBLE,
+        choices=choices,
+        cost=found.cost,
+        lower_bound=0,
+        peak=found.peak,
+        peak_time=found.peak_time,
+        is_interrupted=True,
+    )
