@@ -619,14 +619,16 @@ class Costing:
         """float64[num_candidates]: bytes that a device reads, of narrow rows whole tiles.
 
         A reduction works through all tiles of what it reduces, computed with it or not. What was
-        brought onto the chip before counts as far as it takes time to bring it.
+        brought onto the chip before counts as far as it takes time to bring it; what waits there
+        for all runs of a loop counts not at all.
         """
         arrays = self._arrays(candidates)
         num_bytes = np.zeros(len(arrays.cut))
         reads = self._read_bytes(graph, buffers, op)
         brought, machine = brought_before(graph, buffers, op), self.model.hardware
         brought_share = memory_efficiency(machine, op.op_class.value)
-        counted = self._counted(op, buffers)
+        counted, chip = self._counted(op, buffers), self.on_chip(graph, buffers)
+        waits = chip.read_in_loop(graph, op)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
             if op.name == "gather" and position == 0:  # as many elements as it makes
@@ -639,6 +641,8 @@ class Costing:
             if read and brought[position]:
                 whole = graph.values[value].num_bytes / pieces
                 local = np.where(whole <= on_chip_bytes(machine), brought_share * local, local)
+            if read and waits[position]:
+                local = np.where(local <= chip.room, 0.0, local)
             num_bytes += counted[position] * local
         if op.op_class is OpClass.REDUCE and self._passes is not None:
             elements = sum(read.elements for read in buffers.reads[op.index])
@@ -680,13 +684,16 @@ class Costing:
         self, graph: Graph, buffers: Buffers, op: Op, value: int, local: FloatArray
     ) -> FloatArray:
         """float64[num_candidates]: as how many bytes a result counts that has so many."""
+        chip = self.on_chip(graph, buffers)
+        in_memory = np.where(local > chip.room, local, 0.0) if chip.brief[value] else local
+        if op.op_class in PRODUCTS:
+            return in_memory if chip.moved else local
         if self._passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return local
         passed = self._pass_bytes(self._passes.accessed) * 8.0 / graph.values[value].bits * local
         if op.index in buffers.updates:
             return passed + self.states_off * local
-        chip = self.on_chip(graph, buffers)
-        return passed + (np.where(local > chip.room, local, 0.0) if chip.brief[value] else local)
+        return passed + in_memory
 
     def new_states(self, graph: Graph, buffers: Buffers) -> list[int]:
         """Values that updates write; none where it does not matter where they lie."""
@@ -706,12 +713,16 @@ class Costing:
                 local += graph.values[value].num_bytes / pieces
         return local / self._elementwise_speed
 
-    def written_places(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
-        """What the price of an op depends on by where its results are written."""
+    def chip_places(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
+        """What the price of an op depends on by what of its reads and results is on the chip."""
+        chip = self.on_chip(graph, buffers)
+        stays = (chip.brief[value] for value in op.results)
+        if op.op_class in PRODUCTS:
+            waits = chip.read_in_loop(graph, op)
+            return (*brought_before(graph, buffers, op), *waits, *stays)
         if self._passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return ()
-        chip = self.on_chip(graph, buffers)
-        return (op.index in buffers.updates, *(chip.brief[value] for value in op.results))
+        return (op.index in buffers.updates, *stays)
 
     def on_chip(self, graph: Graph, buffers: Buffers) -> OnChip:
         """Which temporaries lie on the chip; of one program at a time."""

@@ -88,9 +88,26 @@ class OnChip:
             return False
         return _is_brief(self.products, reader, times)
 
+    def read_in_loop(self, graph: Graph, op: Op) -> tuple[bool, ...]:
+        """Per operand of a product in a loop, whether it waits there for all runs.
+
+        Not where products only read there what was brought for them.
+        """
+        if not self.moved or op.op_class not in PRODUCTS or op.repeat <= 1:
+            return (False,) * len(op.operands)
+        return tuple(_enters_by(graph, value) in self.loop_reads for value in op.operands)
+
     def left(self, usage: IntArray, *, is_brief: bool) -> IntArray:
         """Bytes in device memory, of so many on a device."""
         return np.where(usage > self.room, usage, 0) if is_brief else usage
+
+
+def _enters_by(graph: Graph, value: int) -> int:
+    """The op with which a value comes into the loop, as it is or converted or reordered there."""
+    maker = graph.ops[graph.values[value].op]
+    while maker.kind is OpKind.COMPUTE and len(maker.operands) == 1:
+        maker = graph.ops[graph.values[maker.operands[0]].op]
+    return maker.index
 
 
 def _is_apart(maker: Op, buffers: Buffers) -> bool:

@@ -27,7 +27,6 @@ from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
 from autoshard.costing.read_bits import ReadBits
-from autoshard.costing.read_on_chip import brought_before
 from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.cut_sums import CutSums
@@ -651,12 +650,11 @@ class Encoder:
             self.costing.border_bytes(self.graph, op),
             self.costing.sums_in_call(self.graph, op),
             self.costing.rows_of(self.graph, op),
-            brought_before(self.graph, self.buffers, op),
             self.costing.is_in_other_kernel(self.graph, self.buffers, op),
             self.costing.waiting_seconds(self.graph, self.buffers, op.results[0])
             if op.results
             else 0.0,
-            self.costing.written_places(self.graph, self.buffers, op),
+            self.costing.chip_places(self.graph, self.buffers, op),
             self.costing.with_product(self.graph, self.buffers, op),
             tuple(self.buffers.is_stored[v] for v in op.results),
             tuple(self.buffers.owner[v] == v for v in op.results),

@@ -17,9 +17,9 @@ SIDE = 2048  # 16 MiB of float32
 LARGE = 4096  # 64 MiB: more than a v5p brings
 
 
-def product(graph: Graph) -> Op:
-    """The last one of a program."""
-    return [op for op in graph.ops if op.name == "dot_general"][-1]
+def product(graph: Graph, place: int = -1) -> Op:
+    """One of a program, the last if nothing else is said."""
+    return [op for op in graph.ops if op.name == "dot_general"][place]
 
 
 def brought(graph: Graph, hardware: str = "tpu-v5p") -> tuple[bool, ...]:
@@ -27,11 +27,11 @@ def brought(graph: Graph, hardware: str = "tpu-v5p") -> tuple[bool, ...]:
     return brought_before(graph, buffers, product(graph))
 
 
-def seconds(graph: Graph, hardware: str) -> float:
-    """Of the last product, on every device whole."""
+def seconds(graph: Graph, hardware: str, place: int = -1) -> float:
+    """Of a product, on every device whole."""
     encoder = encoder_for(graph, "x=8", hardware=hardware)
     buffers = find_buffers(graph, fusing(get_hardware(hardware)))
-    op = product(graph)
+    op = product(graph, place)
     assert op.rule is not None
     (whole,) = (one for one in CandidateMaker(parts_of("x=8")).of_rule(op.rule) if one.cut == 1)
     return float(encoder.costing.candidate_seconds(graph, buffers, op, (whole,))[0])
@@ -80,3 +80,47 @@ def test_what_is_brought_is_read_at_the_speed_of_memory(hardware: str, is_cheape
 def test_what_has_no_room_on_the_chip_is_read_from_memory() -> None:
     argument, made = (seconds(with_weight(LARGE, is_made=m), "tpu-v5p") for m in (False, True))
     assert argument == made
+
+
+def in_a_loop(*, is_made: bool) -> Graph:
+    """A few rows times a weight in every run, which is made there or waits for all of them."""
+    program = Program()
+    weight, state = program.argument(SIDE, SIDE), program.argument(ROWS, SIDE)
+    gathered = program.elementwise(weight, weight)
+    read, carried = program.carry(gathered), program.carry(state)
+    program.open_loop(4)
+    if is_made:
+        read = program.elementwise(read, read)
+    made = program.matmul(carried, read)
+    program.loop_back(carried, made)
+    program.close_loop()
+    return program.graph(carried)
+
+
+@pytest.mark.parametrize(("hardware", "is_free"), [("tpu-v5e", True), ("tpu-v5p", False)])
+def test_what_waits_for_all_runs_of_a_loop_takes_no_time_on_a_v5e(
+    hardware: str, is_free: bool
+) -> None:
+    waiting, made = (seconds(in_a_loop(is_made=m), hardware) for m in (False, True))
+    read = 2 * SIDE * SIDE / get_hardware(hardware).memory.bytes_per_second
+    assert (waiting < made - read) == is_free
+
+
+def read_after(num_products: int) -> Graph:
+    """What a product makes of few columns is read again after so many others."""
+    program = Program()
+    rows = program.argument(SIDE, ROWS)
+    weight, last = program.argument(ROWS, SIDE), program.argument(SIDE, ROWS)
+    first = program.matmul(rows, weight)
+    made = program.matmul(first, last)
+    for _ in range(num_products):
+        made = program.matmul(made, program.argument(ROWS, ROWS))
+    return program.graph(program.matmul(first, made))
+
+
+@pytest.mark.parametrize(("hardware", "stays"), [("tpu-v5e", True), ("tpu-v5p", False)])
+def test_a_product_that_is_read_soon_is_not_written_to_memory_on_a_v5e(
+    hardware: str, stays: bool
+) -> None:
+    soon, late = (seconds(read_after(number), hardware, 0) for number in (1, 9))
+    assert (soon < late) == stays
