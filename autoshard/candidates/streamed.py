@@ -85,6 +85,7 @@ class StreamOffers:
             and not is_asked
             and not self.graph.manual_axes(op.region)
             and len(rule.factor_sizes) <= 26
+            and 0 not in rule.factor_sizes
         )
 
     def _in_panels(self, op: Op, rule: Rule, plain: Candidate) -> Iterator[Candidate]:

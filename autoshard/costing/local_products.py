@@ -83,7 +83,7 @@ def local_products(
     rows, columns, summed = (
         cuts.local_size(factors) for factors in (found.rows, found.columns, found.summed)
     )
-    groups = prod(rule.factor_sizes[factor] for factor in found.groups)
+    groups = max(prod(rule.factor_sizes[factor] for factor in found.groups), 1)
     if name == "ragged_dot":
         rows = np.ceil(rows / groups)
     if name == "convolution":
@@ -119,7 +119,7 @@ class _FactorCuts:
             is_stepped = streamed is not None and streamed.over == factor
             found.append(sizes[cut] * (streamed.num_steps if streamed and is_stepped else 1))
         left = np.maximum(np.array(found, dtype=np.float64) / before, 1.0)
-        return np.minimum(left, self.rule.factor_sizes[factor])
+        return np.minimum(left, max(self.rule.factor_sizes[factor], 1))
 
 
 def _place(rule: Rule, factor: int) -> tuple[int, int, int]:

@@ -32,7 +32,8 @@ def tiled_bytes(shape: Sequence[int], bits: int) -> int:
     """Bytes of an array in the dimension order in which whole tiles take the least.
 
     A tile has 8 rows of 128 elements, or 4 or 2 where there are no more rows; that of a vector a
-    power of two of them, from 128 to 1,024. Dimensions of size 1 are none.
+    power of two of them, from 128 to 1,024. Dimensions of size 1 are none. What has no elements
+    takes nothing.
 
     Args:
         shape: What the device holds, dimension by dimension.
@@ -41,6 +42,8 @@ def tiled_bytes(shape: Sequence[int], bits: int) -> int:
     Source: the arguments of 49 training steps that libtpu 0.0.42 compiled for a v5e and a v5p, all
     of which it says to take this to the byte.
     """
+    if 0 in shape:
+        return 0
     sizes = [size for size in shape if size > 1]
     if len(sizes) < 2:
         number = sizes[0] if sizes else 1

@@ -16,7 +16,7 @@ from autoshard.graph.buffers import find_buffers
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout
 from cost_models import get_hardware
-from tests.planner.graphs import Program, matmul_rule, parts_of
+from tests.planner.graphs import Program, matmul_rule, parts_of, plan
 
 # batch, rows, columns, summed: "bik,bkj->bij"
 BATCHED = Rule(
@@ -43,6 +43,23 @@ def test_rows_columns_and_summed_length_are_cut_each_by_its_own_axes() -> None:
     assert sizes("x=4,y=2", rule, ((), ()), ((), ())) == [64, 32, 16]
     assert sizes("x=4,y=2", rule, ((0,), ()), ((), (1,))) == [16, 16, 16]
     assert sizes("x=4,y=2", rule, ((), (0, 1)), ((0, 1), ())) == [64, 32, 2]
+
+
+@pytest.mark.parametrize("size", [(0, 16, 32), (64, 0, 32), (64, 16, 0)])
+@pytest.mark.parametrize("machine", ["tpu-v5e", "tpu-v5p", "h100", "cpu-host"])
+@pytest.mark.filterwarnings("error")
+def test_products_of_nothing_compute_nothing(machine: str, size: tuple[int, int, int]) -> None:
+    rows, summed, columns = size
+    program = Program()
+    program.matmul(program.argument(rows, summed), program.argument(summed, columns))
+    graph = program.graph(len(program.values) - 1)
+    parts = parts_of("x=4")
+    costing = Costing(cost_model_for(get_hardware(machine), parts), parts)
+    op = next(op for op in graph.ops if op.name == "dot_general")
+    assert op.rule is not None
+    whole = Candidate((((), ()), ((), ())), (((), ()),), 1)
+    assert costing._padded_flops(op, (whole,)) == [0.0]
+    assert plan(graph, "x=4", None, None, machine).is_feasible
 
 
 def test_a_batch_makes_no_tile_larger() -> None:

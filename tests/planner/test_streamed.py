@@ -104,6 +104,11 @@ def test_light_operands_are_not_offered_steps() -> None:
     assert not offered(graph, op, parts, heavy=whole + 1)
 
 
+def test_products_of_nothing_run_in_no_steps() -> None:
+    graph, op = product_graph(0, 64, 64, "x=4")
+    assert not offered(graph, op, parts_of("x=4"))
+
+
 def test_nothing_is_offered_without_a_limit_or_outside_of_the_equations() -> None:
     graph, op = product_graph(64, 64, 64, "x=4")
     parts = parts_of("x=4")

@@ -28,6 +28,7 @@ from tests.planner.graphs import Program, parts_of, plan, wishes_for
         ((1, 384, 1), 32, 512 * 4),
         ((16,), 32, 512),
         ((), 32, 512),
+        ((0, 4096, 4096), 32, 0),
     ],
 )
 def test_the_dimension_order_with_the_least_padding_is_taken(
