@@ -784,7 +784,8 @@ class Costing:
     def waiting_seconds(self, graph: Graph, buffers: Buffers, value: int) -> float:
         """Seconds that products of loops wait for slices of a stack that a collective made.
 
-        It lies in device memory then, and on the chip if an element-wise op made it.
+        That is each time it is made. It lies in device memory then, and on the chip if an
+        element-wise op made it.
         """
         known = self._sliced
         if known is None or known[0] is not graph or known[1] is not buffers:

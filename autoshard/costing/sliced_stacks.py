@@ -7,7 +7,7 @@ from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 
 def runs_that_slice(graph: Graph, buffers: Buffers) -> dict[int, float]:
-    """By stack that is computed before a loop, how often products read a slice of it in all.
+    """By stack that is computed before a loop, how often products read a slice of it once made.
 
     What only orders or converts the elements of another is counted with that: it is one stack.
 
@@ -20,7 +20,8 @@ def runs_that_slice(graph: Graph, buffers: Buffers) -> dict[int, float]:
         if op.op_class in PRODUCTS and op.repeat > 1:
             for stack in _sliced(graph, buffers, op):
                 for value in _same_stack(graph, stack):
-                    found[value] = found.get(value, 0.0) + op.repeat
+                    times_made = graph.ops[graph.values[value].op].repeat
+                    found[value] = found.get(value, 0.0) + op.repeat / times_made
     return found
 
 

@@ -58,6 +58,13 @@ def test_a_stack_and_what_it_is_turned_from_are_sliced_in_each_run() -> None:
     assert list(found.values()) == [RUNS]
 
 
+def test_a_stack_that_a_loop_makes_anew_is_waited_for_as_often_as_it_is_sliced_then() -> None:
+    def in_layers(x: Any, w: Any) -> Any:
+        return lax.scan(lambda x, _: (x + recurrence(x, w)[:, None], None), x, length=3)[0]
+
+    assert set(runs(in_layers).values()) == {RUNS}
+
+
 def test_stacks_of_arguments_and_of_what_no_product_reads_are_not_meant() -> None:
     def of_argument(x: Any, w: Any) -> Any:
         return lax.scan(lambda s, row: (s + row @ w, None), jnp.zeros((16, 32)), x.swapaxes(0, 1))
