@@ -28,7 +28,7 @@ from autoshard.graph.program import Graph
 from autoshard.planning.least_memory import seek_leanest, solved_from_leanest
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.searches import Searches, SolveOptions
-from autoshard.planning.solution import DecidedRound, Solution, solution_of
+from autoshard.planning.solution import DecidedRound, Solution, as_answer, solution_of
 from autoshard.planning.stages import SEARCH, Stages
 from autoshard.planning.states_in_memory import with_states_in_memory
 from autoshard.sharding import Mesh
@@ -123,17 +123,21 @@ def plan_further(
     result = searches.first(solution.encoded.problem, solution.choices)
     with searches.stages.time("account"):
         found = solution_of(solution.encoder, solution.encoded, result)
-    found = _at_end(_cheaper(_followed(found, searches), solution), searches)
+    cheaper = _cheaper(_followed(found, searches), solution, options.relative_gap)
+    found = _at_end(cheaper, searches)
     if not solution.rounds:
         return found
     last = replace(solution.rounds[-1], decoded=found.decoded, account=found.account)
     return replace(found, rounds=(*solution.rounds[:-1], last))
 
 
-def _cheaper(found: Solution, before: Solution) -> Solution:
-    """The cheaper of two plans of one problem."""
-    is_worse = before.is_feasible and (not found.is_feasible or found.cost > before.cost)
-    return before if is_worse else found
+def _cheaper(found: Solution, before: Solution, relative_gap: float) -> Solution:
+    """The cheaper of two plans of one problem; what was proven for either holds."""
+    if not before.is_feasible or (found.is_feasible and found.cost <= before.cost):
+        return found
+    proven = max(before.result.lower_bound, found.result.lower_bound)
+    known = replace(before, result=replace(before.result, lower_bound=proven))
+    return replace(known, result=as_answer(known, before.result, before.choices, relative_gap))
 
 
 def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:

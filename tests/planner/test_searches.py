@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoshard.planning import searches
+from autoshard.planning import planner, searches
 from autoshard.planning.least_memory import solved_from_leanest
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.searches import Searches, SolveOptions
@@ -114,3 +114,19 @@ def test_an_answer_found_elsewhere_is_as_good_as_what_is_proven_here(
     proven = replace(solution.result, lower_bound=round(bound * solution.result.cost))
     before = replace(solution, result=proven)
     assert as_answer(before, solution.result, solution.choices, 0.01).status is status
+
+
+def test_what_a_longer_search_proves_holds_where_the_plan_before_it_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_large(found: Solution, _: Searches) -> Solution:
+        unfit = replace(found.result, status=Status.NO_SOLUTION, choices=None, cost=None)
+        return replace(found, result=unfit)
+
+    solution = plan(with_a_gap(), "x=4", None, None, "tpu-v5p")
+    unproven = replace(solution.result, lower_bound=0, status=Status.FEASIBLE)
+    monkeypatch.setattr(planner, "_followed", too_large)
+    found = planner.plan_further(replace(solution, result=unproven), SolveOptions())
+    assert found.choices == solution.choices
+    assert found.result.status is Status.OPTIMAL
+    assert found.result.lower_bound == solution.result.cost
