@@ -30,7 +30,7 @@ def moved_on(problem: Problem, answers: Sequence[Choices], request: Request) -> 
     Args:
         problem: With a memory limit.
         answers: Of which some fit.
-        request: Deadline, and how near the best the result shall be.
+        request: Deadline, whether to return soon, and how near the best the result shall be.
 
     Returns:
         Answers that fit, at most as dear as those they were made of; none where none fits.
@@ -47,11 +47,11 @@ def moved_on(problem: Problem, answers: Sequence[Choices], request: Request) -> 
     local = LocalSearch(compressed, len(times))
     leanest = min(fitting, key=lambda item: item[0].peak)[1]
     starts = dict.fromkeys((fitting[0][1], leanest))
-    if not usable[0][0].is_allowed:
+    if not usable[0][0].is_allowed and not request.is_over():
         repaired = _as_choices(local.repaired(usable[0][1], deadline=request.deadline))
         if evaluate(problem, repaired).is_allowed:
             starts[repaired] = None
-    moved = [_moved(local, start, [a for _, a in usable], request.deadline) for start in starts]
+    moved = [_moved(local, start, [a for _, a in usable], request) for start in starts]
     seen = [np.array(answer, dtype=np.int64) for _, answer in usable]
     best = recombine(compressed, [*seen, *moved], _for_a_while(request))
     if best is not None:
@@ -60,12 +60,14 @@ def moved_on(problem: Problem, answers: Sequence[Choices], request: Request) -> 
 
 
 def _moved(
-    local: LocalSearch, start: Choices, others: Sequence[Choices], deadline: float | None
+    local: LocalSearch, start: Choices, others: Sequence[Choices], request: Request
 ) -> IntArray:
-    moved = local.improved(start, deadline=deadline)
-    for other in others:
-        blended = local.blended(moved, other, deadline=deadline)
-        moved = local.improved(blended, deadline=deadline)
+    moved = np.array(start, dtype=np.int64)
+    for other in (start, *others):
+        if request.is_over():
+            break
+        blended = local.blended(moved, other, deadline=request.deadline)
+        moved = local.improved(blended, deadline=request.deadline)
     return moved
 
 

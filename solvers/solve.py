@@ -192,7 +192,9 @@ def _move_on(run: Run) -> None:
     if run.relative_gap == 0 or run.cost is None or run.is_over():
         return
     before = run.cost
-    request = Request(deadline=run.deadline, seed=run.seed, relative_gap=run.relative_gap)
+    request = Request(
+        deadline=run.deadline, seed=run.seed, relative_gap=run.relative_gap, stop=run.stop.is_set
+    )
     with run.stage("moves"):
         for choices in moved_on(run.problem, run.hints, request):
             run.offer(choices)

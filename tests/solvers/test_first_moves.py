@@ -42,3 +42,12 @@ def test_what_holds_least_and_what_costs_least_make_a_better_answer_of_both(shar
     best = solve(tight, relative_gap=0.01).cost
     assert best is not None
     assert cost - best <= 0.2 * (leanest.cost - best)
+
+
+def test_who_asks_for_the_best_so_far_gets_what_fits_at_once() -> None:
+    problem = layered_problem(LayeredShape(num_layers=6, ops_per_layer=8, num_choices=6))
+    lean = solve(replace(problem, memory_limit=0)).least_peak_choices
+    assert lean is not None
+    tight = replace(problem, memory_limit=evaluate(problem, lean).peak)
+    assert moved_on(tight, [lean], Request(stop=lambda: True)) == [lean]
+    assert moved_on(tight, [lean], Request()) != [lean]
