@@ -11,7 +11,8 @@ import numpy as np
 
 from autoshard.collectives.splitting import parts_at
 from autoshard.collectives.steps import Collective, CollectiveKind
-from autoshard.costing.costing import Costing, cost_model_for, model_dtype
+from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.costing.model_dtype import model_dtype
 from autoshard.layouts import MeshParts, Parts
 from autoshard.reshard import StepKind
 from autoshard.sharding import Mesh, Sharding, num_shards

@@ -1,12 +1,13 @@
-"""The only door to `cost_models`: seconds of candidates and of reshard steps.
+"""The door to `cost_models`: seconds of candidates and of reshard steps.
 
-The planner speaks of mesh parts and layouts, cost models of axes and bytes; this file translates.
+The planner speaks of mesh parts and layouts, cost models of axes and bytes; this file and the two
+that it builds on, of moves and of work, translate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -15,79 +16,28 @@ import numpy.typing as npt
 
 from autoshard.backend_habits import (
     converts_before_moving,
-    joins_updates,
-    keeps_products_on_chip,
-    least_images,
     loops_over_scattered_sums,
-    most_converted_fast,
-    most_gathered_by_sum,
-    multiplied_bits,
-    on_chip_bytes,
-    rearranges_exchanges,
-    row_lanes,
-    sums_after_loops,
     widened_bits,
     windows_scattered_sum,
 )
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
-from autoshard.costing.few_images import copied_elements
 from autoshard.costing.halos import Halo, halos_of
-from autoshard.costing.joined_updates import joined_updates
 from autoshard.costing.local_products import local_products
-from autoshard.costing.loop_borders import LoopBorders
-from autoshard.costing.narrow_rows import RowTiles
+from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.narrowed_to_send import NarrowedToSend, narrowed_to_send
-from autoshard.costing.on_chip import OnChip
-from autoshard.costing.read_on_chip import brought_before
-from autoshard.costing.shared_calls import SharedCalls, shared_calls
-from autoshard.costing.sliced_stacks import runs_that_slice
-from autoshard.costing.sums import Sum, made_order, sums_of
-from autoshard.costing.transfers import Transfer, transfers_of
+from autoshard.costing.sums import Sum, sums_of
+from autoshard.costing.work_costs import CandidateArrays, WorkCosts
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.collective import WrittenCollective
-from autoshard.graph.custom_cost import CustomCost
-from autoshard.graph.loop_sums import loop_sums
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
-from autoshard.graph.row_lookups import takes_rows
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout, MeshParts, Parts
-from autoshard.reshard import StepKind
-from autoshard.sharding import AxisRef, axes_crossed, spanned_axes
-from cost_models import (
-    AlphaBetaModel,
-    AxisPart,
-    ElementPasses,
-    Hardware,
-    matmul_tile_efficiency,
-    memory_efficiency,
-)
+from cost_models import AlphaBetaModel, AxisPart, Hardware
 
 if TYPE_CHECKING:
     from cost_models import CostModel
 
 FloatArray = npt.NDArray[np.float64]
 _SumsKey = tuple[float, tuple[tuple[str, Parts], ...]]  # runs that a sum serves; kinds and parts
-
-_DTYPE_NAMES = {
-    "f64": "float64",
-    "f32": "float32",
-    "tf32": "float32",
-    "bf16": "bfloat16",
-    "f16": "float16",
-    "i8": "int8",
-    "ui8": "int8",
-    "i4": "int8",
-    "ui4": "int8",
-    "complex<f32>": "float32",
-    "complex<f64>": "float64",
-}
-
-
-def model_dtype(dtype: str) -> str:
-    """StableHLO's name of an element type as cost models name its family."""
-    if dtype.startswith(("f8", "f4")):
-        return "float8"
-    return _DTYPE_NAMES.get(dtype, "float32")
 
 
 def cost_model_for(hardware: Hardware, parts: MeshParts) -> CostModel:
@@ -96,118 +46,11 @@ def cost_model_for(hardware: Hardware, parts: MeshParts) -> CostModel:
 
 
 @dataclass(slots=True)
-class Costing:
+class Costing(WorkCosts):
     """Seconds of everything a plan may do on one machine.
 
-    Args:
-        model: Prices single kernels and collectives.
-        parts: The mesh parts of this plan.
-        overlaps: Whether the objective takes off what of collectives runs beside computing.
-        states_off: The share of new states that updates write to device memory and not to the chip.
+    Args as of `MoveCosts`.
     """
-
-    model: CostModel
-    parts: MeshParts
-    overlaps: bool = False
-    states_off: float = 0.0
-    _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
-    _group_sizes: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
-    _slices: dict[Parts, int] = field(default_factory=dict)
-    _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
-    _facts: _GraphFacts | None = None
-    _chip: tuple[Graph, Buffers, OnChip] | None = None
-    _joined: tuple[Graph, Buffers, frozenset[int]] | None = None
-    _sliced: tuple[Graph, Buffers, dict[int, float]] | None = None
-    _shards: dict[int, tuple[tuple[Candidate, ...], _CandidateArrays]] = field(default_factory=dict)
-
-    def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
-        """Mesh parts as the cost model names them, in mesh order.
-
-        Parts of another mesh are priced as all those of this one that their devices differ in.
-        """
-        found = self._axes.get(chosen)
-        if found is None:
-            sizes = self.parts.mesh.sizes
-            found = tuple(
-                AxisPart(ref.name, ref.pre_size, ref.size or sizes[ref.name])
-                for ref in self.parts.refs(self.parts.spanned(chosen))
-            )
-            self._axes[chosen] = found
-        return found
-
-    def step_seconds(self, kind: StepKind, parts: Parts, num_bytes: FloatArray) -> FloatArray:
-        """Seconds of reshard steps of one kind over one set of parts.
-
-        Args:
-            kind: What the step does.
-            parts: The parts it works over.
-            num_bytes: float64[n]: bytes per device of the larger side.
-        """
-        axes = self.axis_parts(parts)
-        if kind is StepKind.SLICE:
-            return self.copy_seconds(2.0 * num_bytes)
-        if kind is StepKind.ALL_GATHER:
-            return self._gather_seconds(num_bytes, parts)
-        if kind is StepKind.ALL_TO_ALL:
-            sent = np.asarray(self.model.all_to_all_seconds(num_bytes, axes))
-            return sent + self._rearranging_seconds(num_bytes)
-        return np.asarray(self.model.permute_seconds(num_bytes, axes))
-
-    def _gather_seconds(self, num_bytes: FloatArray, parts: Parts) -> FloatArray:
-        """Seconds of all-gathers, of those too that are run as sums."""
-        axes = self.axis_parts(parts)
-        gathered = np.asarray(self.model.all_gather_seconds(num_bytes, axes))
-        size = self.parts.num_shards(parts)
-        summed = most_gathered_by_sum(self.model.hardware, size, self._slice_size)
-        if not summed or self._num_slices(parts) > 1:
-            return gathered
-        by_sum = self.model.all_reduce_seconds(num_bytes, axes)
-        return np.where(num_bytes <= summed, by_sum, gathered)
-
-    def transfers(self, kind: str, parts: Parts, num_bytes: int) -> tuple[Transfer, ...]:
-        """The collectives that a planned one becomes.
-
-        Args:
-            kind: As of `PredictedCollective`.
-            parts: The mesh parts that it works over.
-            num_bytes: Per device of the larger side, as wide as elements lie.
-        """
-        axes = self.axis_parts(parts)
-        return tuple(transfers_of(self.model, self._slice_size, kind, axes, num_bytes))
-
-    @property
-    def _slice_size(self) -> int:
-        """Devices of a slice or node, or of all where there is one."""
-        every = tuple(range(len(self.parts.axes)))
-        return self.parts.mesh.num_devices // self._num_slices(every)
-
-    def _num_slices(self, parts: Parts) -> int:
-        """Slices or nodes that a group spans."""
-        found = self._slices.get(parts)
-        if found is None:
-            found = self._slices[parts] = self.model.slices_spanned(self.axis_parts(parts))
-        return found
-
-    def _rearranging_seconds(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds in which the pieces of all-to-alls are copied into order; 0 if measured in it."""
-        machine = self.model.hardware
-        measured = machine.measured
-        if measured is not None and measured.collective("all-to-all") is not None:
-            return np.zeros_like(num_bytes)
-        if not rearranges_exchanges(machine.backend):
-            return np.zeros_like(num_bytes)
-        return self.copy_seconds(2.0 * num_bytes)
-
-    def copy_seconds(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds that copies take which read and write so many bytes together.
-
-        Args:
-            num_bytes: float64[n].
-        """
-        no_flops = np.zeros_like(num_bytes)
-        return np.asarray(
-            self.model.compute_seconds(no_flops, num_bytes, "float32", OpClass.COPY.value)
-        )
 
     def narrowed_to_send(
         self, graph: Graph, buffers: Buffers, value: int, bits: int
@@ -232,17 +75,6 @@ class Costing:
         """
         pieces = np.array([self.parts.num_pieces(one) for one in layouts], dtype=np.float64)
         return self.conversion_seconds(found.num_bytes / pieces)
-
-    def conversion_seconds(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds of conversions that read and write so many bytes together.
-
-        Args:
-            num_bytes: float64[n].
-        """
-        most = most_converted_fast(self.model.hardware)
-        counted = np.where(num_bytes <= most, num_bytes / 2, num_bytes)
-        none = np.zeros_like(counted)
-        return np.asarray(self.model.compute_seconds(none, counted, "float32", "convert"))
 
     def candidate_seconds(
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
@@ -428,27 +260,7 @@ class Costing:
             for value, layout in zip(values, layouts, strict=True)
         )
 
-    def written_axes(self, collective: WrittenCollective) -> tuple[tuple[AxisRef, ...], int]:
-        """The mesh axes a collective works over, and the devices in one of its groups.
-
-        Groups that follow no axes are taken to work over all axes that they cross.
-        """
-        found = self._written.get(collective)
-        if found is None:
-            mesh, groups = self.parts.mesh, collective.groups
-            spanned = None
-            if collective.kind != "collective-permute":
-                spanned = spanned_axes(groups, mesh)
-            if spanned is None:
-                pairs = [(group[0], place) for group in groups for place in group]
-                spanned = axes_crossed(pairs, mesh)
-            size = max(map(len, groups))
-            if collective.kind == "collective-permute":
-                size = prod(ref.size_on(mesh) for ref in spanned)
-            found = self._written[collective] = (spanned, size)
-        return found
-
-    def _arrival_seconds(self, graph: Graph, op: Op, arrays: _CandidateArrays) -> FloatArray:
+    def _arrival_seconds(self, graph: Graph, op: Op, arrays: CandidateArrays) -> FloatArray:
         """Seconds to put an argument that is new in every step (a batch) into device memory.
 
         Small, but without it nothing would speak against giving every device the whole batch.
@@ -456,7 +268,7 @@ class Costing:
         num_bytes = graph.values[op.results[0]].num_bytes / arrays.result_shards[0]
         return np.asarray(num_bytes / self.model.hardware.memory.bytes_per_second)
 
-    def _border_seconds(self, graph: Graph, op: Op, arrays: _CandidateArrays) -> FloatArray:
+    def _border_seconds(self, graph: Graph, op: Op, arrays: CandidateArrays) -> FloatArray:
         """float64[num_candidates]: seconds before a loop that fill a carry or convert an argument.
 
         Neither is an op of the program; see `LoopBorders`.
@@ -484,400 +296,6 @@ class Costing:
         """
         calls = self._facts_of(graph).calls
         return calls.in_body.get(op.index, 1), calls.after_loop.get(op.index, 1)
-
-    def _work_seconds(
-        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
-    ) -> FloatArray:
-        arrays = self._arrays(candidates)
-        num_bytes = self._bytes_read(graph, buffers, op, candidates)
-        writes = False
-        for position, value in enumerate(op.results):
-            if buffers.is_stored[value] and buffers.owner[value] == value:
-                writes = True
-                pieces = arrays.result_shards[position]
-                written = graph.values[value].num_bytes / pieces
-                layouts = [_written(c, position) for c in candidates]
-                tiles = self._in_tiles(graph, op, value, layouts, written, pieces)
-                num_bytes += self._bytes_written(graph, buffers, op, value, tiles)
-        flops = self._padded_flops(op, candidates)
-        op_class = op.op_class
-        if op.name == "dynamic_update_slice":
-            update = graph.values[op.operands[1]].num_bytes / arrays.operand_shards[1]
-            num_bytes = 2.0 * update
-            op_class = OpClass.ELEMENTWISE  # what it writes is computed with it
-        elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
-            return self._fused_seconds(graph, op, candidates, flops)
-        dtype = self._operand_dtype(graph, op)
-        if op.declared is not None:
-            return self._declared_seconds(graph, op, op.declared, arrays, dtype)
-        seconds = np.asarray(self.model.compute_seconds(flops, num_bytes, dtype, op_class.value))
-        if self.is_in_other_kernel(graph, buffers, op):
-            seconds = np.maximum(seconds - self.model.hardware.compute.kernel_launch_seconds, 0.0)
-        if op.op_class is OpClass.MATMUL:
-            seconds += self._apart_seconds(graph, buffers, op, candidates, seconds)
-        if op.op_class is OpClass.CONVOLUTION:
-            return seconds + self._image_seconds(graph, op, candidates)
-        return seconds + self._table_seconds(graph, op, candidates)
-
-    def _image_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
-        """float64[num_candidates]: seconds in which few images are cut into more, and back."""
-        copied = self._images_copied(graph, op, candidates)
-        image = graph.values[op.operands[0]]
-        bits = multiplied_bits(self.model.hardware.backend, image.dtype, image.bits)
-        return np.where(copied > 0, self.copy_seconds(2.0 * copied * bits / 8), 0.0)
-
-    def cuts_images(self, graph: Graph, op: Op, candidate: Candidate) -> bool:
-        """Whether a convolution has so few images on a device that each is cut into more."""
-        return bool(self._images_copied(graph, op, (candidate,)).any())
-
-    def _images_copied(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
-        backend = self.model.hardware.backend
-        least, lanes = least_images(backend), row_lanes(backend)
-        return copied_elements(graph, self.parts, op, candidates, least, lanes)
-
-    def _apart_seconds(
-        self,
-        graph: Graph,
-        buffers: Buffers,
-        op: Op,
-        candidates: tuple[Candidate, ...],
-        seconds: FloatArray,
-    ) -> FloatArray:
-        """float64[num_candidates]: what is off, or comes to it, for what may run with a product.
-
-        Its element-wise ops run beside its arithmetic: what they cost by themselves is off, as far
-        as that takes as long. Where the vector unit is no bound, an update takes what memory takes
-        at its whole bandwidth. What devices have to sum is read again after that, by reductions
-        too.
-        """
-        whole, launches, summed = self.with_product(graph, buffers, op)
-        speed = self._elementwise_speed
-        launch = self.model.hardware.compute.kernel_launch_seconds
-        is_apart = [bool(c.reduced or c.scattered or c.streamed) for c in candidates]
-        pieces = np.array([self.parts.num_pieces(c.results[0]) for c in candidates])
-        alone = whole / pieces / speed
-        if self._passes is None:
-            alone -= whole / pieces / self.model.hardware.memory.bytes_per_second
-        beside = np.minimum(alone, np.maximum(seconds - launch, 0.0))
-        saved = np.minimum(beside + launches * launch, seconds)
-        return np.where(is_apart, summed / pieces / speed, -saved)
-
-    def with_product(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[float, int, float]:
-        """What may run with a product: as how many bytes it counts on all devices together.
-
-        Returns:
-            For element-wise ops, the kernels of these, and for reductions.
-        """
-        whole, launches, summed = 0.0, 0, 0.0
-        if op.op_class is not OpClass.MATMUL:
-            return whole, launches, summed
-        if self._passes is None and op.results[0] not in buffers.unless_summed:
-            return whole, launches, summed
-        sums = () if self._passes is None else buffers.summed_with.get(op.index, ())
-        if sums:
-            summed = self._reduced_bytes(prod(graph.values[op.results[0]].shape), len(sums))
-        for index in buffers.computed_with.get(op.index, ()):
-            with_it = graph.ops[index]
-            values = [v for v in with_it.results if buffers.is_stored[v]]
-            if with_it.op_class is not OpClass.ELEMENTWISE or not values:
-                continue
-            reads = zip(buffers.reads[index], self._counted(with_it, buffers), strict=True)
-            whole += sum(read.num_bytes * counted for read, counted in reads)
-            for value in values:
-                piece = np.array(graph.values[value].num_bytes / self.parts.mesh.num_devices)
-                written = self._bytes_written(graph, buffers, with_it, value, piece)
-                whole += float(written) * self.parts.mesh.num_devices
-            launches += not self.is_in_other_kernel(graph, buffers, with_it)
-        return whole, launches, summed
-
-    def _fused_seconds(
-        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...], flops: FloatArray
-    ) -> FloatArray:
-        """float64[num_candidates]: seconds of an op that is computed with those that read it.
-
-        Narrow rows that several ops read are written after all, in whole tiles.
-        """
-        seconds = flops / self._vector_flops(graph, op)
-        if not self._is_shared_in_rows(graph, op):
-            return seconds
-        value, pieces = op.results[0], self._arrays(candidates).result_shards[0]
-        none = np.zeros_like(seconds)
-        layouts = [_written(c, 0) for c in candidates]
-        num_bytes = self._in_tiles(graph, op, value, layouts, none, pieces)
-        dtype = self._operand_dtype(graph, op)
-        written = self.model.compute_seconds(none, num_bytes, dtype, OpClass.ELEMENTWISE.value)
-        return np.maximum(seconds, written)
-
-    def _is_shared_in_rows(self, graph: Graph, op: Op) -> bool:
-        """Whether several ops read what an op makes in rows."""
-        is_in_rows = op.results[0] in self._facts_of(graph).tiles.in_rows
-        return is_in_rows and len(graph.consumers[op.results[0]]) > 1
-
-    def _bytes_read(
-        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
-    ) -> FloatArray:
-        """float64[num_candidates]: bytes that a device reads, of narrow rows whole tiles.
-
-        A reduction works through all tiles of what it reduces, computed with it or not. What was
-        brought onto the chip before counts as far as it takes time to bring it; what waits there
-        for all runs of a loop counts not at all.
-        """
-        arrays = self._arrays(candidates)
-        num_bytes = np.zeros(len(arrays.cut))
-        reads = self._read_bytes(graph, buffers, op)
-        brought, machine = brought_before(graph, buffers, op), self.model.hardware
-        brought_share = memory_efficiency(machine, op.op_class.value)
-        counted, chip = self._counted(op, buffers), self.on_chip(graph, buffers)
-        waits = chip.read_in_loop(graph, op)
-        for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
-            value = op.operands[position]
-            if op.name == "gather" and position == 0:  # as many elements as it makes
-                pieces = arrays.result_shards[0]
-            local = read / pieces
-            is_whole = buffers.is_stored[value] or op.op_class is OpClass.REDUCE
-            if read and is_whole and op.name not in ("slice", "dynamic_slice"):
-                layouts = [c.operands[position] for c in candidates]
-                local = self._in_tiles(graph, op, value, layouts, local, pieces)
-            if read and brought[position]:
-                whole = graph.values[value].num_bytes / pieces
-                local = np.where(whole <= on_chip_bytes(machine), brought_share * local, local)
-            if read and waits[position]:
-                local = np.where(local <= chip.room, 0.0, local)
-            num_bytes += counted[position] * local
-        if op.op_class is OpClass.REDUCE and self._passes is not None:
-            elements = sum(read.elements for read in buffers.reads[op.index])
-            passed = self._reduced_bytes(elements, 1 if elements else 0)
-            return np.maximum(num_bytes, passed / arrays.operand_shards[0])
-        return num_bytes
-
-    def _counted(self, op: Op, buffers: Buffers) -> tuple[float, ...]:
-        """Per operand, as how many bytes one counts that is read, by the elements that pass."""
-        if self._passes is None or op.op_class is not OpClass.ELEMENTWISE:
-            return (1.0,) * len(op.operands)
-        one = self._pass_bytes(self._passes.accessed)
-        reads = buffers.reads[op.index]
-        return tuple(one * read.elements / max(1, read.num_bytes) for read in reads)
-
-    def _reduced_bytes(self, elements: int, times: int) -> float:
-        """As how many bytes elements count that are read once and summed so many times."""
-        assert self._passes is not None
-        accessed, reduced = self._passes.accessed, self._passes.reduced
-        return elements * (self._pass_bytes(accessed) + times * self._pass_bytes(reduced))
-
-    @property
-    def _passes(self) -> ElementPasses | None:
-        """What the vector unit takes at most; None where memory is always slower."""
-        return self.model.hardware.compute.passes
-
-    def _pass_bytes(self, elements_per_second: float) -> float:
-        """Bytes that memory takes, read by element-wise ops, while one element passes."""
-        return self._elementwise_speed / elements_per_second
-
-    @property
-    def _elementwise_speed(self) -> float:
-        """Bytes per second that element-wise ops read and write of device memory."""
-        machine = self.model.hardware
-        share = memory_efficiency(machine, OpClass.ELEMENTWISE.value)
-        return share * machine.memory.bytes_per_second
-
-    def _bytes_written(
-        self, graph: Graph, buffers: Buffers, op: Op, value: int, local: FloatArray
-    ) -> FloatArray:
-        """float64[num_candidates]: as how many bytes a result counts that has so many."""
-        chip = self.on_chip(graph, buffers)
-        in_memory = np.where(local > chip.room, local, 0.0) if chip.brief[value] else local
-        if op.op_class in PRODUCTS:
-            return in_memory if chip.moved else local
-        if self._passes is None or op.op_class is not OpClass.ELEMENTWISE:
-            return local
-        passed = self._pass_bytes(self._passes.accessed) * 8.0 / graph.values[value].bits * local
-        if op.index in buffers.updates:
-            return passed + self.states_off * local
-        return passed + in_memory
-
-    def new_states(self, graph: Graph, buffers: Buffers) -> list[int]:
-        """Values that updates write; none where it does not matter where they lie."""
-        if self._passes is None:
-            return []
-        made = dict.fromkeys(op.operands[0] for op in graph.results)
-        return [value for value in made if graph.values[value].op in buffers.updates]
-
-    def state_seconds(
-        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
-    ) -> FloatArray:
-        """float64[num_candidates]: in which an update writes what it makes to device memory."""
-        arrays = self._arrays(candidates)
-        local = np.zeros(len(candidates))
-        for value, pieces in zip(op.results, arrays.result_shards, strict=True):
-            if buffers.is_stored[value] and buffers.owner[value] == value:
-                local += graph.values[value].num_bytes / pieces
-        return local / self._elementwise_speed
-
-    def chip_places(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
-        """What the price of an op depends on by what of its reads and results is on the chip."""
-        chip = self.on_chip(graph, buffers)
-        stays = (chip.brief[value] for value in op.results)
-        if op.op_class in PRODUCTS:
-            waits = chip.read_in_loop(graph, op)
-            return (*brought_before(graph, buffers, op), *waits, *stays)
-        if self._passes is None or op.op_class is not OpClass.ELEMENTWISE:
-            return ()
-        return (op.index in buffers.updates, *stays)
-
-    def on_chip(self, graph: Graph, buffers: Buffers) -> OnChip:
-        """Which temporaries lie on the chip; of one program at a time."""
-        known = self._chip
-        if known is None or known[0] is not graph or known[1] is not buffers:
-            machine = self.model.hardware
-            room = on_chip_bytes(machine)
-            found = OnChip.of(graph, buffers, room, any_maker=keeps_products_on_chip(machine))
-            known = self._chip = (graph, buffers, found)
-        return known[2]
-
-    def _in_tiles(
-        self,
-        graph: Graph,
-        op: Op,
-        value: int,
-        layouts: Sequence[Layout],
-        local: FloatArray,
-        pieces: FloatArray,
-    ) -> FloatArray:
-        """float64[num_layouts]: bytes of a value on a device, of narrow rows whole tiles."""
-        if op.op_class in (OpClass.GATHER, OpClass.SCATTER, OpClass.SORT):
-            return local
-        found = self._facts_of(graph).tiles.local_bytes(value, layouts)
-        if found is None:
-            return local
-        is_padded = found > graph.values[value].num_bytes / pieces
-        return np.where(is_padded, np.maximum(local, found), local)
-
-    def rows_of(self, graph: Graph, op: Op) -> tuple[object, ...]:
-        """What the price of an op depends on by rows and tiles, and no other fact of it tells."""
-        tiles = self._facts_of(graph).tiles
-        shared = bool(op.results) and self._is_shared_in_rows(graph, op)
-        return (shared, *(tiles.kind(value) for value in (*op.operands, *op.results)))
-
-    def is_in_other_kernel(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
-        """Whether an op is launched with another: an update of a state with one that needs it.
-
-        Or a sum over what a product writes, which has nothing to read, or a row of a stack with
-        one that is computed from the same.
-        """
-        if op.name == "dynamic_update_slice":
-            return op.index in self._joined_updates(graph, buffers)
-        if op.index in buffers.updates:
-            readers = (graph.ops[i] for value in op.results for i in graph.consumers[value])
-            return any(reader.kind is OpKind.COMPUTE for reader in readers)
-        is_sum = op.op_class is OpClass.REDUCE and bool(graph.values[op.results[0]].shape)
-        return is_sum and not any(read.num_bytes for read in buffers.reads[op.index])
-
-    def _joined_updates(self, graph: Graph, buffers: Buffers) -> frozenset[int]:
-        """Of one program at a time."""
-        known = self._joined
-        if known is None or known[0] is not graph or known[1] is not buffers:
-            joins = joins_updates(self.model.hardware.backend)
-            found = joined_updates(graph, buffers) if joins else frozenset()
-            known = self._joined = (graph, buffers, found)
-        return known[2]
-
-    def waiting_seconds(self, graph: Graph, buffers: Buffers, value: int) -> float:
-        """Seconds that products of loops wait for slices of a stack that a collective made.
-
-        That is each time it is made. It lies in device memory then, and on the chip if an
-        element-wise op made it.
-        """
-        known = self._sliced
-        if known is None or known[0] is not graph or known[1] is not buffers:
-            machine = self.model.hardware
-            waits = bool(on_chip_bytes(machine)) and not keeps_products_on_chip(machine)
-            found = runs_that_slice(graph, buffers) if waits else {}
-            known = self._sliced = (graph, buffers, found)
-        return known[2].get(value, 0.0) * self.model.hardware.compute.kernel_launch_seconds
-
-    def _table_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
-        """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""
-        if not takes_rows(graph, op):
-            return np.zeros(len(candidates))
-        value, layouts = op.operands[0], [c.operands[0] for c in candidates]
-        if op.op_class is OpClass.SCATTER:
-            value, layouts = op.results[0], [_written(c, 0) for c in candidates]
-        return self.row_copy_seconds(graph, value, layouts)
-
-    def is_in_rows(self, graph: Graph, value: int) -> bool:
-        """Whether the last dimension of a value fills the lanes of tiles, however short it is."""
-        return value in self._facts_of(graph).tiles.in_rows
-
-    def row_copy_seconds(self, graph: Graph, value: int, layouts: Sequence[Layout]) -> FloatArray:
-        """float64[num_layouts]: seconds in which pieces are copied into rows or back, if padded."""
-        padded = self._facts_of(graph).tiles.row_bytes(value, layouts)
-        if padded is None:
-            return np.zeros(len(layouts))
-        local = np.array(
-            [graph.values[value].num_bytes / self.parts.num_pieces(one) for one in layouts]
-        )
-        return np.where(padded > local, self.copy_seconds(padded + local), 0.0)
-
-    def _read_bytes(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[float, ...]:
-        """Bytes that an op reads through each operand; a product as narrow as it multiplies."""
-        reads = tuple(float(read.num_bytes) for read in buffers.reads[op.index])
-        if op.op_class not in PRODUCTS or op.is_exact:
-            return reads
-        backend = self.model.hardware.backend
-        values = [graph.values[value] for value in op.operands]
-        return tuple(
-            read * multiplied_bits(backend, value.dtype, value.bits) / value.bits
-            for read, value in zip(reads, values, strict=True)
-        )
-
-    def _declared_seconds(
-        self, graph: Graph, op: Op, declared: CustomCost, arrays: _CandidateArrays, dtype: str
-    ) -> FloatArray:
-        """float64[num_candidates]: seconds of a custom call whose cost is declared.
-
-        Its arithmetic is cut as its rule says, its bytes as its operands and results are.
-        """
-        sides = ((op.operands, arrays.operand_shards), (op.results, arrays.result_shards))
-        whole = float(sum(graph.values[v].num_bytes for values, _ in sides for v in values))
-        local = np.zeros(len(arrays.cut))
-        for values, shards in sides:
-            for value, pieces in zip(values, shards, strict=True):
-                local += graph.values[value].num_bytes / pieces
-        if declared.num_bytes is not None and whole:
-            local *= declared.num_bytes / whole
-        on_matrices, on_vectors = (
-            self.model.compute_seconds(work / arrays.cut, moved, dtype, op_class)
-            for work, moved, op_class in (
-                (declared.flops, np.zeros_like(local), OpClass.MATMUL.value),
-                (declared.vector_flops, local, OpClass.CUSTOM.value),
-            )
-        )
-        return np.maximum(on_matrices, on_vectors)
-
-    def _padded_flops(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
-        """float64[num_candidates]: FLOP on one device; of a product, padding to tiles included.
-
-        A convolution is taken as a product of images and features.
-        """
-        flops = op.flops / self._arrays(candidates).cut
-        tile = self.model.hardware.compute.matmul_tile
-        if op.op_class not in PRODUCTS or op.rule is None or tile == (1, 1, 1):
-            return flops
-        dims = local_products(self.parts, op.rule, candidates, op.name)
-        may_turn = op.op_class is OpClass.MATMUL
-        return np.asarray(flops / matmul_tile_efficiency(dims, tile, may_turn=may_turn))
-
-    def _operand_dtype(self, graph: Graph, op: Op) -> str:
-        """What an op computes in: of a product of two types the slower one."""
-        if op.op_class not in PRODUCTS:
-            return model_dtype(graph.values[(op.operands or op.results)[0]].dtype)
-        peaks = self.model.hardware.compute.matmul
-        families = [model_dtype(graph.values[value].dtype) for value in op.operands[:2]]
-        return min(families, key=peaks.of)
-
-    def _vector_flops(self, graph: Graph, op: Op) -> float:
-        dtype = model_dtype(graph.values[op.results[0]].dtype)
-        return float(self.model.hardware.compute.vector.of(dtype))
 
     def reduction_seconds(
         self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
@@ -976,23 +394,6 @@ class Costing:
             is_in_slice=self._num_slices(candidate.scattered) == 1,
         )
 
-    def made_order(self, graph: Graph, op: Op) -> tuple[int, ...]:
-        """Dimensions of an op's (first) result as they are made, major to minor."""
-        return made_order(graph, op, graph.consumers[op.results[0]])
-
-    def _facts_of(self, graph: Graph) -> _GraphFacts:
-        """Of one program at a time."""
-        if self._facts is None or self._facts.graph is not graph:
-            backend = self.model.hardware.backend
-            late = loop_sums(graph) if sums_after_loops(backend) else ()
-            self._facts = _GraphFacts(
-                graph,
-                LoopBorders.of(graph, backend),
-                shared_calls(graph, graph.consumers, late),
-                RowTiles.of(graph, self.parts, row_lanes(backend)),
-            )
-        return self._facts
-
     def is_windowed(self, op: Op, candidate: Candidate, made: Value) -> bool:
         """Whether the compiler may make a windowed einsum of a product and its scattered sum."""
         if not candidate.scattered or candidate.reduced or op.rule is None:
@@ -1003,70 +404,3 @@ class Costing:
         _, _, summed = local_products(self.parts, op.rule, (candidate,), op.name)
         links = self._links(candidate.scattered)
         return windows_scattered_sum(machine, links, float(summed[0]), made.bits)
-
-    def _links(self, parts: Parts) -> tuple[int, ...]:
-        """Devices of a group along each physical dimension that it spans."""
-        if parts not in self._group_sizes:
-            self._group_sizes[parts] = self.model.group_sizes(self.axis_parts(parts))
-        return self._group_sizes[parts]
-
-    def _sum_seconds(
-        self, kind: str, num_bytes: FloatArray, axes: tuple[AxisPart, ...], joined: int
-    ) -> FloatArray:
-        """Seconds of sums; all-reduces that share a call share the time in which it starts."""
-        if kind == "reduce-scatter":
-            return np.asarray(self.model.reduce_scatter_seconds(num_bytes, axes))
-        alone = np.asarray(self.model.all_reduce_seconds(num_bytes, axes))
-        return alone - (1 - 1 / joined) * self.model.all_reduce_seconds(0.0, axes)
-
-    def _arrays(self, candidates: tuple[Candidate, ...]) -> _CandidateArrays:
-        found = self._shards.get(id(candidates))
-        if found is None or found[0] is not candidates:
-            found = (candidates, _candidate_arrays(self.parts, candidates))
-            self._shards[id(candidates)] = found
-        return found[1]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _GraphFacts:
-    """What of a program costs depend on beside the op priced.
-
-    Args:
-        graph: The program.
-        borders: What is done before loops.
-        calls: Which sums share a call.
-        tiles: In what tiles values lie.
-    """
-
-    graph: Graph
-    borders: LoopBorders
-    calls: SharedCalls
-    tiles: RowTiles
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _CandidateArrays:
-    cut: FloatArray
-    operand_shards: tuple[FloatArray, ...]
-    result_shards: tuple[FloatArray, ...]
-
-
-def _candidate_arrays(parts: MeshParts, candidates: tuple[Candidate, ...]) -> _CandidateArrays:
-    def shards(layouts: Sequence[Layout]) -> FloatArray:
-        return np.array(
-            [prod(parts.sizes[p] for dim in layout for p in dim) for layout in layouts],
-            dtype=np.float64,
-        )
-
-    first = candidates[0]
-    return _CandidateArrays(
-        np.array([c.cut for c in candidates], dtype=np.float64),
-        tuple(shards([c.operands[i] for c in candidates]) for i in range(len(first.operands))),
-        tuple(shards([_written(c, i) for c in candidates]) for i in range(len(first.results))),
-    )
-
-
-def _written(candidate: Candidate, position: int) -> Layout:
-    """Layout of a result as the op itself writes it: partial sums, before any is scattered."""
-    is_partial = position == 0 and candidate.scattered
-    return candidate.partial if is_partial else candidate.results[position]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoshard.costing.costing import model_dtype
+from autoshard.costing.model_dtype import model_dtype
 from autoshard.graph.program import PRODUCTS, Graph, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import MeshParts

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from autoshard.candidates.candidate import Candidate, CandidateMaker
-from autoshard.costing.costing import Costing, cost_model_for, model_dtype
+from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.sums import sums_of
 from autoshard.encoding.encode import Encoder
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
