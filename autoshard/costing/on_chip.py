@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -37,6 +37,7 @@ class OnChip:
         updates: Ops that make new states: what they read lies beside those in device memory.
         loop_reads: Ops with which a loop reads unchanged what its products read all of: brought
             there before the loop, it stays for all runs.
+        loop_room: Bytes that each of these has there beside the others of its loop.
     """
 
     room: int
@@ -46,6 +47,7 @@ class OnChip:
     moved: bool = True
     updates: frozenset[int] = frozenset()
     loop_reads: frozenset[int] = frozenset()
+    loop_room: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, buffers: Buffers, room: int, *, any_maker: bool = True) -> OnChip:
@@ -70,6 +72,7 @@ class OnChip:
             if maker.kind is OpKind.COMPUTE and times is not None and is_made_there:
                 brief[value.index] = _is_brief(products, maker, {maker.index, *times})
         kept_out = tuple(times is None for times in reads)
+        loop_reads = read_whole(graph)
         return cls(
             room,
             products,
@@ -77,7 +80,8 @@ class OnChip:
             kept_out,
             any_maker,
             buffers.updates,
-            read_whole(graph),
+            loop_reads,
+            _loop_room(graph, loop_reads, room),
         )
 
     def is_brief(self, reader: Op, times: Iterable[int]) -> bool:
@@ -88,18 +92,35 @@ class OnChip:
             return False
         return _is_brief(self.products, reader, times)
 
-    def read_in_loop(self, graph: Graph, op: Op) -> tuple[bool, ...]:
-        """Per operand of a product in a loop, whether it waits there for all runs.
+    def read_in_loop(self, graph: Graph, op: Op) -> tuple[float, ...]:
+        """Per operand of a product in a loop, bytes of room in which it waits for all runs.
 
-        Not where products only read there what was brought for them.
+        None where products only read there what was brought for them.
         """
         if not self.moved or op.op_class not in PRODUCTS or op.repeat <= 1:
-            return (False,) * len(op.operands)
-        return tuple(_enters_by(graph, value) in self.loop_reads for value in op.operands)
+            return (0.0,) * len(op.operands)
+        return tuple(self.loop_room.get(_enters_by(graph, value), 0.0) for value in op.operands)
 
     def left(self, usage: IntArray, *, is_brief: bool) -> IntArray:
         """Bytes in device memory, of so many on a device."""
         return np.where(usage > self.room, usage, 0) if is_brief else usage
+
+
+def _loop_room(graph: Graph, joins: Iterable[int], room: int) -> dict[int, float]:
+    """By op with which a loop reads what waits for it: its part of the room, by its bytes.
+
+    Where all are cut alike, either all have room or none.
+    """
+    num_bytes = {index: graph.values[graph.ops[index].results[0]].num_bytes for index in joins}
+    in_all: dict[tuple[int, str], float] = {}
+    for index, amount in num_bytes.items():
+        loop = graph.ops[index].region, graph.ops[index].equation
+        in_all[loop] = in_all.get(loop, 0.0) + amount
+    return {
+        index: room * amount / in_all[graph.ops[index].region, graph.ops[index].equation]
+        for index, amount in num_bytes.items()
+        if amount
+    }
 
 
 def _enters_by(graph: Graph, value: int) -> int:

@@ -209,7 +209,7 @@ class WorkCosts(MoveCosts):
                 whole = graph.values[value].num_bytes / pieces
                 local = np.where(whole <= on_chip_bytes(machine), brought_share * local, local)
             if read and waits[position]:
-                local = np.where(local <= chip.room, 0.0, local)
+                local = np.where(local <= waits[position], 0.0, local)
             num_bytes += counted[position] * local
         if op.op_class is OpClass.REDUCE and self._passes is not None:
             elements = sum(read.elements for read in buffers.reads[op.index])
@@ -280,7 +280,7 @@ class WorkCosts(MoveCosts):
                 local += graph.values[value].num_bytes / pieces
         return local / self._elementwise_speed
 
-    def chip_places(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
+    def chip_places(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[float, ...]:
         """What the price of an op depends on by what of its reads and results is on the chip."""
         chip = self.on_chip(graph, buffers)
         stays = (chip.brief[value] for value in op.results)

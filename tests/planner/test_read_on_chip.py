@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import fusing
+from autoshard.backend_habits import fusing, on_chip_bytes
 from autoshard.candidates.candidate import CandidateMaker
 from autoshard.costing.read_on_chip import brought_before
 from autoshard.graph.buffers import find_buffers
@@ -82,16 +82,16 @@ def test_what_has_no_room_on_the_chip_is_read_from_memory() -> None:
     assert argument == made
 
 
-def in_a_loop(*, is_made: bool) -> Graph:
-    """A few rows times a weight in every run, which is made there or waits for all of them."""
+def in_a_loop(*, is_made: bool, num_weights: int = 1) -> Graph:
+    """A few rows times weights in every run, which are made there or wait for all of them."""
     program = Program()
-    weight, state = program.argument(SIDE, SIDE), program.argument(ROWS, SIDE)
-    gathered = program.elementwise(weight, weight)
-    read, carried = program.carry(gathered), program.carry(state)
+    weights = [program.argument(SIDE, SIDE) for _ in range(num_weights)]
+    state = program.argument(ROWS, SIDE)
+    reads = [program.carry(program.elementwise(weight, weight)) for weight in weights]
+    carried = made = program.carry(state)
     program.open_loop(4)
-    if is_made:
-        read = program.elementwise(read, read)
-    made = program.matmul(carried, read)
+    for read in reads:
+        made = program.matmul(made, program.elementwise(read, read) if is_made else read)
     program.loop_back(carried, made)
     program.close_loop()
     return program.graph(carried)
@@ -104,6 +104,15 @@ def test_what_waits_for_all_runs_of_a_loop_takes_no_time_on_a_v5e(
     waiting, made = (seconds(in_a_loop(is_made=m), hardware) for m in (False, True))
     read = 2 * SIDE * SIDE / get_hardware(hardware).memory.bytes_per_second
     assert (waiting < made - read) == is_free
+
+
+def test_weights_that_have_no_room_together_are_read_from_memory_in_every_run() -> None:
+    few = on_chip_bytes(get_hardware("tpu-v5e")) // (2 * SIDE * SIDE)  # read as `bfloat16`
+    alone, fitting, more = (
+        seconds(in_a_loop(is_made=False, num_weights=number), "tpu-v5e")
+        for number in (1, few, few + 1)
+    )
+    assert alone == fitting < more
 
 
 def read_after(num_products: int) -> Graph:
