@@ -68,7 +68,7 @@ class OnChip:
         brief = [False] * len(graph.values)
         for value in graph.values:
             maker, times = graph.ops[value.op], reads[value.index]
-            is_made_there = any_maker or _is_apart(maker, buffers)
+            is_made_there = any_maker or _is_apart(graph, maker, buffers)
             if maker.kind is OpKind.COMPUTE and times is not None and is_made_there:
                 brief[value.index] = _is_brief(products, maker, {maker.index, *times})
         kept_out = tuple(times is None for times in reads)
@@ -131,9 +131,11 @@ def _enters_by(graph: Graph, value: int) -> int:
     return maker.index
 
 
-def _is_apart(maker: Op, buffers: Buffers) -> bool:
-    """Whether it is element-wise, and not computed with a product."""
+def _is_apart(graph: Graph, maker: Op, buffers: Buffers) -> bool:
+    """Whether it is element-wise, and neither computed with a product nor what one makes, wider."""
     is_with_product = any(value in buffers.with_products for value in maker.results)
+    if maker.name == "convert":
+        is_with_product |= graph.ops[graph.values[maker.operands[0]].op].op_class in PRODUCTS
     is_elementwise = maker.op_class is OpClass.ELEMENTWISE or maker.name == "slice"
     return is_elementwise and not is_with_product
 

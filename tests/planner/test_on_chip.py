@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import on_chip_bytes, temporary_overhead
-from autoshard.costing.on_chip import MOST_PRODUCTS
+from autoshard.backend_habits import fusing, on_chip_bytes, temporary_overhead
+from autoshard.costing.on_chip import MOST_PRODUCTS, OnChip
 from autoshard.encoding.encode import PICOSECONDS, Wishes
+from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
 from autoshard.planning.solution import Solution
@@ -82,6 +83,22 @@ def test_a_v5p_has_element_wise_results_on_the_chip() -> None:
 
 def test_a_v5p_has_them_in_device_memory_where_a_product_makes_them() -> None:
     assert kept_for_a_sort("tpu-v5p", of_product=True) > 0
+
+
+def test_what_a_product_makes_wider_is_in_device_memory_on_a_v5p_too() -> None:
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    of_product = program.elementwise(program.matmul(x, w), name="convert")
+    of_argument = program.elementwise(x, name="convert")
+    read = [
+        program.elementwise(value, value, name="multiply") for value in (of_product, of_argument)
+    ]
+    graph = program.graph(*map(program.sum, read))
+    machine = get_hardware("tpu-v5p")
+    buffers = find_buffers(graph, fusing(machine))
+    chip = OnChip.of(graph, buffers, on_chip_bytes(machine), any_maker=False)
+    assert not chip.brief[of_product]
+    assert chip.brief[of_argument]
 
 
 def test_a_v5p_has_them_in_device_memory_where_they_are_too_large() -> None:
