@@ -98,6 +98,7 @@ class Encoder:
     )
     _read_columns: dict[tuple[tuple[Layout, ...], int], IntArray] = field(default_factory=dict)
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
+    _alike: dict[int, tuple[Hashable, ...]] = field(default_factory=dict)
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
     _seconds: dict[Hashable, tuple[Candidate, float, float]] = field(default_factory=dict)
     _orders: dict[tuple[int, bool, bool, float], npt.NDArray[np.float64]] = field(
@@ -636,6 +637,13 @@ class Encoder:
 
     def _like(self, op: Op) -> tuple[Hashable, ...]:
         """The same for ops whose candidates cost the same."""
+        known = self._alike.get(op.index)
+        if known is None:
+            known = self._alike[op.index] = self._priced_by(op)
+        return known
+
+    def _priced_by(self, op: Op) -> tuple[Hashable, ...]:
+        """All that the costs of its candidates depend on."""
         values = (*op.operands, *op.results)
         return (
             id(self._candidates[op.index]),
