@@ -204,7 +204,7 @@ def _percent(fraction: float | None) -> str:
 
 
 def _chips(rows: Iterable[Row]) -> list[str]:
-    return list(dict.fromkeys(row["chip"] for row in rows))
+    return sorted({row["chip"] for row in rows})
 
 
 def _on(rows: Iterable[Row], chip: str) -> list[Row]:
@@ -229,21 +229,26 @@ def write_scatter(rows: Sequence[Row], path: Path) -> Path:
         ),
         strict=True,
     ):
-        for chip in _chips(rows):
+        for number, chip in enumerate(_chips(rows)):
             pairs = [
                 (row[f"compiled_{what}"], row[f"predicted_{what}"])
                 for row in _on(rows, chip)
                 if row.get(f"compiled_{what}") and row.get(f"predicted_{what}")
             ]
             if pairs:
-                plot.scatter(*zip(*pairs, strict=True), s=14, alpha=0.7, label=chip)
+                color = f"C{number}"
+                plot.scatter(*zip(*pairs, strict=True), s=14, alpha=0.7, label=chip, color=color)
         plot.set(xscale="log", yscale="log", xlabel="compiled", ylabel="predicted", title=name)
         ends = [*plot.get_xlim(), *plot.get_ylim()]
         line = (min(ends), max(ends))
         plot.plot(line, line, color="grey", linewidth=0.8)
         if band:
             plot.fill_between(
-                line, [v * (1 - band) for v in line], [v * (1 + band) for v in line], alpha=0.15
+                line,
+                [v * (1 - band) for v in line],
+                [v * (1 + band) for v in line],
+                alpha=0.15,
+                color="grey",
             )
         plot.legend(fontsize=8)
     figure.tight_layout()
