@@ -351,13 +351,12 @@ class WorkCosts(MoveCosts):
     def waiting_seconds(self, graph: Graph, buffers: Buffers, value: int) -> float:
         """Seconds that products of loops wait for slices of a stack that a collective made.
 
-        That is each time it is made. It lies in device memory then, and on the chip if an
-        element-wise op made it.
+        That is each time it is made. On a v5p it lies in device memory then, and on the chip if an
+        element-wise op made it; on a v5e it is sliced by a kernel of its own.
         """
         known = self._sliced
         if known is None or known[0] is not graph or known[1] is not buffers:
-            machine = self.model.hardware
-            waits = bool(on_chip_bytes(machine)) and not keeps_products_on_chip(machine)
+            waits = on_chip_bytes(self.model.hardware) > 0
             found = runs_that_slice(graph, buffers) if waits else {}
             known = self._sliced = (graph, buffers, found)
         return known[2].get(value, 0.0) * self.model.hardware.compute.kernel_launch_seconds
