@@ -192,8 +192,8 @@ class WorkCosts(MoveCosts):
         arrays = self._arrays(candidates)
         num_bytes = np.zeros(len(arrays.cut))
         reads = self._read_bytes(graph, buffers, op)
-        brought, machine = brought_before(graph, buffers, op), self.model.hardware
-        brought_share = memory_efficiency(machine, op.op_class.value)
+        brought = brought_before(graph, buffers, op)
+        brought_share = memory_efficiency(self.model.hardware, op.op_class.value)
         counted, chip = self._counted(op, buffers), self.on_chip(graph, buffers)
         waits = chip.read_in_loop(graph, op)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
@@ -207,7 +207,7 @@ class WorkCosts(MoveCosts):
                 local = self._in_tiles(graph, op, value, layouts, local, pieces)
             if read and brought[position]:
                 whole = graph.values[value].num_bytes / pieces
-                local = np.where(whole <= on_chip_bytes(machine), brought_share * local, local)
+                local = np.where(whole <= chip.room, brought_share * local, local)
             if read and waits[position]:
                 local = np.where(local <= waits[position], 0.0, local)
             num_bytes += counted[position] * local

@@ -5,7 +5,7 @@ Every figure is computed once, here, from the layouts of the plan, and not taken
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -291,8 +291,9 @@ def memory_use(
     peak = int(held.max())
     backend = encoder.costing.model.hardware.backend
     if lays_out_as_made(backend):
-        argument_bytes = sum(tiled_arguments(encoded, decoded))
-        peak = argument_bytes + table_bytes(encoder, encoded, decoded) + heap_bytes(temporaries)
+        tiled = tiled_arguments(encoded, decoded)
+        argument_bytes = sum(tiled)
+        peak = argument_bytes + table_bytes(encoder, tiled) + heap_bytes(temporaries)
     return MemoryUse(
         argument_bytes=argument_bytes,
         peak_bytes=peak,
@@ -304,10 +305,14 @@ def memory_use(
     )
 
 
-def table_bytes(encoder: Encoder, encoded: Encoded, decoded: Decoded) -> int:
-    """Bytes of the tables of pointers to what ops with several results make."""
-    arguments = tiled_arguments(encoded, decoded)
-    num_products = sum(op.op_class in PRODUCTS for op in encoded.graph.ops)
+def table_bytes(encoder: Encoder, arguments: Sequence[int]) -> int:
+    """Bytes of the tables of pointers to what ops with several results make.
+
+    Args:
+        encoder: Of the program.
+        arguments: Bytes that a device holds of each argument.
+    """
+    num_products = sum(op.op_class in PRODUCTS for op in encoder.graph.ops)
     return pointer_table_bytes(encoder.costing.model.hardware, arguments, num_products)
 
 

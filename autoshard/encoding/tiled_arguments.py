@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
@@ -16,16 +16,14 @@ _BITS_PER_BYTE = 8
 
 def tiled_arguments(encoded: Encoded, decoded: Decoded) -> tuple[int, ...]:
     """Bytes that a device holds of each argument of a program, with its padding."""
-    return tuple(_of_arguments(encoded, decoded))
-
-
-def _of_arguments(encoded: Encoded, decoded: Decoded) -> Iterator[int]:
+    found = []
     for op in encoded.graph.arguments:
         value = encoded.graph.values[op.results[0]]
         layout = decoded.layouts[value.index]
         shards = map(encoded.parts.num_shards, layout)
         local = [-(-size // number) for size, number in zip(value.shape, shards, strict=True)]
-        yield tiled_bytes(local, value.bits)
+        found.append(tiled_bytes(local, value.bits))
+    return tuple(found)
 
 
 def tiled_bytes(shape: Sequence[int], bits: int) -> int:

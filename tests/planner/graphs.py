@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.accounting import table_bytes
 from autoshard.encoding.encode import Encoder, Wishes
+from autoshard.encoding.tiled_arguments import tiled_arguments
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
 from autoshard.graph.rule import Dims, Rule, identity_rule
@@ -269,5 +270,6 @@ def opened(sharding: Sharding, *dims: int) -> Sharding:
 def beside_arguments(solution: Solution) -> int:
     """Bytes of temporaries on a device when most is held, but for tables of pointers."""
     memory = solution.account.memory
-    tables = table_bytes(solution.encoder, solution.encoded, solution.decoded)
+    tiled = tiled_arguments(solution.encoded, solution.decoded)
+    tables = table_bytes(solution.encoder, tiled)
     return memory.peak_bytes - memory.argument_bytes - tables
