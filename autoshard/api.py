@@ -16,7 +16,7 @@ from autoshard.apply.stablehlo.module_file import read_module_file
 from autoshard.apply.stablehlo.read_module import read_module
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.collectives import HardwarePrices
-from autoshard.encoding.encode import PICOSECONDS
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import InputError
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.key_arrays import without_word_dims

@@ -23,7 +23,7 @@ from autoshard.commands.export import (
 )
 from autoshard.commands.progress import ProgressLine
 from autoshard.commands.targets import load_target
-from autoshard.encoding.encode import PICOSECONDS
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import InputError, PlanError
 from autoshard.mesh_search.request import AUTO
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES

@@ -89,7 +89,7 @@ def _op_account(
     encoder: Encoder, encoded: Encoded, decoded: Decoded, op: Op, unseen: dict[SharedStep, int]
 ) -> tuple[float, float, list[PredictedCollective]]:
     costing, graph = encoder.costing, encoded.graph
-    computing, sent = encoder.seconds_of(op, decoded.candidates[op.index])
+    computing, sent = encoder.node_costs.seconds_of(op, decoded.candidates[op.index])
     collectives = [
         *_halos(costing, encoded, decoded, op),
         *_reductions(costing, encoded, decoded, op),
@@ -99,8 +99,8 @@ def _op_account(
     own, spent = computing * op.repeat, sent * op.repeat
     for position, value in enumerate(op.operands):
         repeat = reads_of(op, position)
-        order = encoder.order_seconds(op, value)
-        narrowed = encoder.narrowing_seconds(op, position)
+        order = encoder.read_costs.order_seconds(op, value)
+        narrowed = encoder.read_costs.narrowing_seconds(op, position)
         copy = decoded.shared.get((op.index, position))
         is_sent = False
         for step in way_to_reader(encoded, decoded, op, position):

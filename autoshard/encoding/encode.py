@@ -15,12 +15,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import (
-    COPIES_OF_TURNED,
-    counts_equal_moves_once,
-    keeps_order_of_gathers,
-    row_lanes,
-)
+from autoshard.backend_habits import counts_equal_moves_once
 from autoshard.candidates.candidate import MAX_CANDIDATES, Candidate
 from autoshard.candidates.op_candidates import OpCandidates, place_of
 from autoshard.candidates.rounds import ONLY_ROUND, Round
@@ -31,24 +26,24 @@ from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.device_room import DeviceRoom
-from autoshard.encoding.encoded import Encoded, TableKey
+from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.joined_sums import JoinedSums
+from autoshard.encoding.node_costs import NodeCosts
+from autoshard.encoding.picoseconds import PICOSECONDS, picoseconds
+from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads, updating_reads
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
 from autoshard.encoding.table_facts import TableFacts
+from autoshard.encoding.tables import Tables
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
-from autoshard.layouts import Layout
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.overlap.hidden import (
     NOTHING_HIDDEN,
     Hidden,
-    exposed_seconds,
     hidden_behind_computing,
-    hidden_in_products,
-    hidden_sums,
 )
-from autoshard.reshard import Resharder, ReshardTable, widens_rows
+from autoshard.reshard import Resharder
 from autoshard.sharding import format_sharding
 from autoshard.wishes.pinned import Pin
 from autoshard.wishes.ties import Tie, TiedTensor, constrained_arguments, refuse_clashes, unequal
@@ -57,7 +52,20 @@ from solvers import FORBIDDEN, Edge, EdgeMemory, Problem
 
 IntArray = npt.NDArray[np.int64]
 
-PICOSECONDS = 1e12
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """Where a read takes its value from.
+
+    Args:
+        node: The node.
+        layouts: int64[num_choices]: the place of each choice's layout in the table of the value.
+        read: Where it is the read that several ops share.
+    """
+
+    node: int
+    layouts: IntArray
+    read: SharedRead | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +86,9 @@ class Encoder:
 
     Attributes:
         room: How tensors lie in the memory of a device.
+        node_costs: What candidates cost by themselves.
+        read_costs: What reads cost.
+        tables: Reshards of its tensors.
     """
 
     graph: Graph
@@ -89,34 +100,24 @@ class Encoder:
     round: Round = ONLY_ROUND
     streamable: frozenset[str] = frozenset()
     is_scarce: bool = False
-    _resharder: Resharder = field(init=False)
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
-    _tables: dict[TableKey, ReshardTable] = field(default_factory=dict)
     _read_bits: ReadBits = field(init=False)
-    _indices: dict[tuple[int, bool, int, int], tuple[object, IntArray]] = field(
-        default_factory=dict
-    )
-    _read_columns: dict[tuple[tuple[Layout, ...], int], IntArray] = field(default_factory=dict)
-    _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
-    _alike: dict[int, tuple[Hashable, ...]] = field(default_factory=dict)
+    tables: Tables = field(init=False)
     _own_costs: dict[Hashable, IntArray] = field(default_factory=dict)
-    _seconds: dict[Hashable, tuple[Candidate, float, float]] = field(default_factory=dict)
-    _orders: dict[tuple[int, bool, bool, float], npt.NDArray[np.float64]] = field(
-        default_factory=dict
-    )
-    _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
     room: DeviceRoom = field(init=False)
-    _facts: TableFacts = field(init=False)
+    node_costs: NodeCosts = field(init=False)
+    read_costs: ReadCosts = field(init=False)
     _copies: CopyMemory = field(init=False)
 
     def __post_init__(self) -> None:
-        self._resharder = Resharder(self.costing.parts, self.costing)
-        self._read_bits = ReadBits.of(self.graph, self._backend)
-        self.room = DeviceRoom.of(
-            self.graph, self.buffers, self.costing, self.wishes, self.memory_limit
-        )
-        self._facts = TableFacts(self.costing.parts)
-        self._copies = CopyMemory(self.room, self._facts)
+        graph, buffers, costing = self.graph, self.buffers, self.costing
+        self._read_bits = ReadBits.of(graph, self._backend)
+        self.tables = Tables(graph, self._read_bits, Resharder(costing.parts, costing))
+        self.room = DeviceRoom.of(graph, buffers, costing, self.wishes, self.memory_limit)
+        facts = TableFacts(costing.parts)
+        self.node_costs = NodeCosts(graph, buffers, costing, self._candidates)
+        self.read_costs = ReadCosts(costing, buffers, self.tables, facts, self._candidates)
+        self._copies = CopyMemory(self.room, facts)
 
     @property
     def _backend(self) -> str:
@@ -139,9 +140,9 @@ class Encoder:
         for op in nodes:
             offered = sums.offered(op, with_steps.of(op, offers.of(op)))
             self._candidates[op.index] = joined.offered(op, offered)
-        self._make_tables(nodes, offers)
+        self.tables.make(nodes, self._candidates, offers.of_shape)
         node_by_op = {op.index: node for node, op in enumerate(nodes)}
-        own_costs = {op.index: self._node_costs(op) for op in nodes}
+        own_costs = {op.index: self.node_costs.of(op) for op in nodes}
         hidden = self._hidden(own_costs)
         updates = updating_reads(self.graph, self.wishes.alike)
         reads = tuple(
@@ -162,7 +163,7 @@ class Encoder:
         edges += self._ties(node_by_op, offers.pins)
         edges += self._sums_in_loops(sums, node_by_op)
         edges += self._sums_apart(joined, node_by_op)
-        exposed = (self._exposed(op, own_costs[op.index], hidden) for op in nodes)
+        exposed = (self.node_costs.exposed(op, own_costs[op.index], hidden) for op in nodes)
         free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
         memory = ChoiceMemory(
             self.room,
@@ -184,7 +185,7 @@ class Encoder:
             self.costing.parts,
             tuple(op.index for op in nodes),
             tuple(self._candidates[op.index] for op in nodes),
-            self._tables,
+            self.tables.by_type,
             node_by_op,
             self._read_bits,
             reads,
@@ -202,7 +203,7 @@ class Encoder:
             made, added = self._candidates[one.op], self._candidates[one.add]
             after = self.costing.reduction_seconds(self.graph, op, made)
             inside = self.costing.reduction_seconds(self.graph, op, sums.in_loop(made))
-            more = _picoseconds((inside - after) * op.repeat)
+            more = picoseconds((inside - after) * op.repeat)
             stays = ~sums.leaves(one, made, added)
             yield Edge(node_by_op[one.op], node_by_op[one.add], np.where(stays, more[:, None], 0))
 
@@ -213,10 +214,16 @@ class Encoder:
                 continue
             op = self.graph.ops[one.second.op]
             firsts, seconds = self._candidates[one.first.op], self._candidates[op.index]
-            key = ("apart", id(firsts), one.first.order, one.second.order, *self._like(op))
+            key = (
+                "apart",
+                id(firsts),
+                one.first.order,
+                one.second.order,
+                *self.node_costs.like(op),
+            )
             if key not in self._own_costs:
                 own = self.costing.reduction_seconds(self.graph, op, joined.apart(seconds))
-                self._own_costs[key] = _picoseconds(own * op.repeat)
+                self._own_costs[key] = picoseconds(own * op.repeat)
             more = self._own_costs[key]
             node = node_by_op[op.index]
             key = ("joined", one.first.addend_at < 0, one.second.addend_at < 0, *key)
@@ -250,66 +257,6 @@ class Encoder:
 
     # -- reshards -------------------------------------------------------------------------------
 
-    def _make_tables(self, nodes: list[Op], offers: OpCandidates) -> None:
-        """All-pairs tables by tensor type, over every layout some op may give or want.
-
-        There is one more for every narrower type that the elements are sent in.
-        """
-        universe: dict[tuple[tuple[int, ...], int], dict[Layout, None]] = {}
-        seen: set[tuple[int, bool, int, tuple[int, ...], int]] = set()
-        for op in nodes:
-            candidates = self._candidates[op.index]
-            for is_result, values in ((False, op.operands), (True, op.results)):
-                for position, value in enumerate(values):
-                    key = self._type(value)
-                    if not key[0]:
-                        continue
-                    mark = (id(candidates), is_result, position, *key)
-                    if mark in seen:
-                        continue
-                    seen.add(mark)
-                    layouts = universe.setdefault(key, {})
-                    for candidate in candidates:
-                        layouts.setdefault(candidate.side(is_result=is_result)[position])
-        narrower = self._narrower()
-        for (shape, bits), layouts in universe.items():
-            for candidate in offers.of_shape(shape):
-                layouts.setdefault(candidate.results[0])
-            known = tuple(sorted(layouts))
-            for sent in {bits, *narrower.get((shape, bits), ())}:
-                self._tables[shape, bits, sent] = self._resharder.table(known, shape, sent)
-
-    def _narrower(self) -> dict[tuple[tuple[int, ...], int], set[int]]:
-        """By tensor type, the narrower widths that some of its elements are sent in."""
-        found: dict[tuple[tuple[int, ...], int], set[int]] = {}
-        for (op, position), bits in self._read_bits.narrowed.items():
-            found.setdefault(self._type(self.graph.ops[op].operands[position]), set()).add(bits)
-        return found
-
-    def _table(self, value: int, bits: int | None = None) -> ReshardTable:
-        """Reshards of a value; of elements as they lie, if not said otherwise."""
-        shape, own = self._type(value)
-        return self._tables[shape, own, own if bits is None else bits]
-
-    def _type(self, value: int) -> tuple[tuple[int, ...], int]:
-        found = self.graph.values[value]
-        return found.shape, found.bits
-
-    def _layout_indices(
-        self, candidates: tuple[Candidate, ...], is_result: bool, position: int, value: int
-    ) -> IntArray:
-        table = self._table(value)
-        key = (id(candidates), is_result, position, id(table))
-        found = self._indices.get(key)
-        if found is None:
-            indices = np.array(
-                [table.index[c.side(is_result=is_result)[position]] for c in candidates],
-                dtype=np.int64,
-            )
-            found = (candidates, indices)
-            self._indices[key] = found
-        return found[1]
-
     def _edges(
         self,
         nodes: list[Op],
@@ -318,237 +265,120 @@ class Encoder:
         cut: CutSums,
         hidden: Hidden,
     ) -> tuple[list[Edge], list[EdgeMemory]]:
+        """To what several ops read from what makes it, then to every op from what it reads."""
         edges: list[Edge] = []
         copies: list[EdgeMemory] = []
-        sources: dict[tuple[int, int], tuple[int, IntArray]] = {}  # of a read: node, its layouts
+        sources: dict[tuple[int, int], Source] = {}
         for node, read in enumerate(reads, start=len(nodes)):
-            maker, rows = self._making(read.value, node_by_op)
-            table = self._table(read.value, read.bits)
-            columns = self._read_indices(read)
-            slack = hidden.reads.get(read.reads[0], 0.0)
-            costs = self._edge_costs(table, rows, columns, read.repeat, slack)
-            first, place = read.reads[0]
-            costs = self._with_narrowing(costs, self.graph.ops[first], place, rows, columns)
-            costs = self._with_order(costs, self.graph.ops[first], place, rows, columns)
-            costs = self._with_whole_sums(costs, cut, read.value, (first, place), rows, columns)
-            edges.append(Edge(maker, node, costs))
-            times = {index for index, _ in read.reads} | {read.stop - 1}
-            is_brief = self.room.on_chip.is_brief(self.graph.ops[read.start], times)
-            usage = self._copies.of_move(
-                table, rows, columns, read.value, read.bits, is_brief=is_brief
-            )
-            if usage is not None:
-                copies.append(EdgeMemory(len(edges) - 1, read.start, read.stop, usage))
-            copies += self._copies.of_turned(
-                len(edges) - 1, read.start, table, rows, columns, read.value
-            )
-            sources.update(dict.fromkeys(read.reads, (node, columns)))
-        firsts = {read.reads[0] for read in reads}
+            source = self._making(read.value, node_by_op)
+            edge, held = self._to_read(len(edges), node, read, source, cut, hidden)
+            edges.append(edge)
+            copies += held
+            given = Source(node, self.tables.of_read(read), read)
+            sources.update(dict.fromkeys(read.reads, given))
         for op in nodes:
             for position, value in enumerate(op.operands):
-                producer = self.graph.ops[self.graph.values[value].op]
-                if producer.index not in node_by_op or producer.index == op.index:
+                maker = self.graph.values[value].op
+                if maker not in node_by_op or maker == op.index:
                     continue
                 if not self.graph.values[value].shape:
                     continue
-                source = sources.get((op.index, position))
-                node, rows = source or self._making(value, node_by_op)
-                columns = self._layout_indices(self._candidates[op.index], False, position, value)
-                bits = self._read_bits.to(op, position)
-                table = self._table(value, bits)
-                is_given = (op.index, position) in firsts  # to the move for all readers
-                slack = 0.0 if is_given else hidden.reads.get((op.index, position), 0.0)
-                costs = self._edge_costs(table, rows, columns, reads_of(op, position), slack)
-                costs = self._with_narrowing(costs, op, position, rows, columns)
-                earlier = _earlier_reads(op, position)
-                if earlier:  # what one read of the op needs moved is there for its other reads
-                    shared = self._shared_reads(op, value, columns, earlier)
-                    if shared.all():
-                        continue
-                    costs = np.where(shared, 0, costs)
-                costs = self._with_order(costs, op, position, rows, columns)
-                if _is_unstacked(op, producer):
-                    costs = self._where_made(costs, table, rows, columns)
-                if source is None:
-                    read_at = (op.index, position)
-                    costs = self._with_whole_sums(costs, cut, value, read_at, rows, columns)
-                edges.append(Edge(node, node_by_op[op.index], costs))
-                copy = self._copies.of_operand(op, table, rows, columns, value, bits)
-                if copy is not None:
-                    copy = replace(copy, edge=len(edges) - 1)
-                    read_with = None if source is None else reads[node - len(nodes)]
-                    copies += self._copies.of_reader(copy, op, read_with, table, columns)
-                copies += self._copies.of_turned(
-                    len(edges) - 1, op.index, table, rows, columns, value
-                )
-                if producer.op_class is OpClass.SCATTER and source is None:
-                    made = self._candidates[producer.index]
-                    added = self._candidates[op.index]
-                    copies += self._copies.of_scatter(len(edges) - 1, producer, made, op, added)
+                source = sources.get((op.index, position)) or self._making(value, node_by_op)
+                costs = self._operand_costs(op, position, source, cut, hidden)
+                if costs is None:
+                    continue
+                copies += self._operand_copies(len(edges), op, position, source)
+                edges.append(Edge(source.node, node_by_op[op.index], costs))
         return edges, copies
 
-    def _making(self, value: int, node_by_op: Mapping[int, int]) -> tuple[int, IntArray]:
-        """The node that makes a value, and the layout of each of its choices."""
+    def _to_read(
+        self,
+        edge: int,
+        node: int,
+        read: SharedRead,
+        source: Source,
+        cut: CutSums,
+        hidden: Hidden,
+    ) -> tuple[Edge, list[EdgeMemory]]:
+        """The move for several readers, and the copies that it makes."""
+        rows, columns = source.layouts, self.tables.of_read(read)
+        table = self.tables.of(read.value, read.bits)
+        slack = hidden.reads.get(read.reads[0], 0.0)
+        prices, (first, place) = self.read_costs, read.reads[0]
+        reader = self.graph.ops[first]
+        costs = prices.of_move(table, rows, columns, read.repeat, slack)
+        costs = prices.with_narrowing(costs, reader, place, rows, columns)
+        costs = prices.with_order(costs, reader, place, rows, columns)
+        costs = prices.with_whole_sums(costs, cut, read.value, read.reads[0], rows, columns)
+        times = {index for index, _ in read.reads} | {read.stop - 1}
+        is_brief = self.room.on_chip.is_brief(self.graph.ops[read.start], times)
+        usage = self._copies.of_move(table, rows, columns, read.value, read.bits, is_brief=is_brief)
+        copies = [] if usage is None else [EdgeMemory(edge, read.start, read.stop, usage)]
+        copies += self._copies.of_turned(edge, read.start, table, rows, columns, read.value)
+        return Edge(source.node, node, costs), copies
+
+    def _operand_costs(
+        self, op: Op, position: int, source: Source, cut: CutSums, hidden: Hidden
+    ) -> IntArray | None:
+        """What an op's read of an operand costs; None where another read of it does it all."""
+        value, read_at = op.operands[position], (op.index, position)
+        rows, columns = source.layouts, self._taking(op, position)
+        table = self.tables.of(value, self._read_bits.to(op, position))
+        is_given = source.read is not None and source.read.reads[0] == read_at
+        slack = 0.0 if is_given else hidden.reads.get(read_at, 0.0)  # of the move for all readers
+        prices = self.read_costs
+        costs = prices.of_move(table, rows, columns, reads_of(op, position), slack)
+        costs = prices.with_narrowing(costs, op, position, rows, columns)
+        earlier = _earlier_reads(op, position)
+        if earlier:  # what one read of the op needs moved is there for its other reads
+            shared = self._shared_reads(op, value, columns, earlier)
+            if shared.all():
+                return None
+            costs = np.where(shared, 0, costs)
+        costs = prices.with_order(costs, op, position, rows, columns)
+        if _is_unstacked(op, self.graph.ops[self.graph.values[value].op]):
+            costs = prices.where_made(costs, table, rows, columns)
+        if source.read is None:
+            costs = prices.with_whole_sums(costs, cut, value, read_at, rows, columns)
+        return costs
+
+    def _operand_copies(
+        self, edge: int, op: Op, position: int, source: Source
+    ) -> Iterator[EdgeMemory]:
+        """Copies that an op's read of an operand makes."""
+        value, bits = op.operands[position], self._read_bits.to(op, position)
+        rows, columns = source.layouts, self._taking(op, position)
+        table = self.tables.of(value, bits)
+        copy = self._copies.of_operand(op, table, rows, columns, value, bits)
+        if copy is not None:
+            copy = replace(copy, edge=edge)
+            yield from self._copies.of_reader(copy, op, source.read, table, columns)
+        yield from self._copies.of_turned(edge, op.index, table, rows, columns, value)
+        producer = self.graph.ops[self.graph.values[value].op]
+        if producer.op_class is OpClass.SCATTER and source.read is None:
+            made, added = self._candidates[producer.index], self._candidates[op.index]
+            yield from self._copies.of_scatter(edge, producer, made, op, added)
+
+    def _making(self, value: int, node_by_op: Mapping[int, int]) -> Source:
+        """What makes a value."""
         maker = self.graph.ops[self.graph.values[value].op]
         place = maker.results.index(value)
-        indices = self._layout_indices(self._candidates[maker.index], True, place, value)
-        return node_by_op[maker.index], indices
+        layouts = self.tables.indices(self._candidates[maker.index], True, place, value)
+        return Source(node_by_op[maker.index], layouts)
 
-    def _read_indices(self, read: SharedRead) -> IntArray:
-        table = self._table(read.value)
-        key = (read.layouts, id(table))
-        found = self._read_columns.get(key)
-        if found is None:
-            found = np.array([table.index[layout] for layout in read.layouts], dtype=np.int64)
-            self._read_columns[key] = found
-        return found
+    def _taking(self, op: Op, position: int) -> IntArray:
+        """int64[num_candidates]: where an op takes an operand."""
+        candidates, value = self._candidates[op.index], op.operands[position]
+        return self.tables.indices(candidates, False, position, value)
 
     def _shared_reads(
         self, op: Op, value: int, columns: IntArray, earlier: list[int]
     ) -> npt.NDArray[np.bool_]:
         """bool[num_candidates]: whether an earlier read of the same value has the same need."""
         candidates = self._candidates[op.index]
-        reads = [self._layout_indices(candidates, False, place, value) for place in earlier]
+        reads = [self.tables.indices(candidates, False, place, value) for place in earlier]
         shared: npt.NDArray[np.bool_] = np.any([read == columns for read in reads], axis=0)
         return shared
-
-    def _edge_costs(
-        self, table: ReshardTable, rows: IntArray, columns: IntArray, repeat: float, slack: float
-    ) -> IntArray:
-        key = (id(table), id(rows), id(columns), hash((repeat, slack)))
-        found = self._costs.get(key)
-        if found is None:
-            seconds = exposed_seconds(table.seconds[np.ix_(rows, columns)], slack)
-            found = ((table, rows, columns), _picoseconds(seconds * repeat))
-            self._costs[key] = found
-        return found[1]
-
-    def _with_narrowing(
-        self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
-    ) -> IntArray:
-        """What an operand costs with what narrows it before it is sent."""
-        narrowed = self.narrowing_seconds(op, position)
-        if narrowed is None:
-            return costs
-        repeat = reads_of(op, position)
-        key = (id(costs), id(narrowed), id(rows), id(columns), hash(repeat))
-        found = self._costs.get(key)
-        if found is None:
-            table = self._table(op.operands[position], self._read_bits.to(op, position))
-            start = self._facts.sent_from(table)[np.ix_(rows, columns)]
-            more = _picoseconds(np.where(start < 0, 0.0, narrowed[start]) * repeat)
-            found = self._costs[key] = ((costs, narrowed, rows, columns), costs + more)
-        return found[1]
-
-    def narrowing_seconds(self, op: Op, position: int) -> npt.NDArray[np.float64] | None:
-        """float64[num_layouts]: narrowing a piece of an operand that is then sent, by its layout.
-
-        None for what is sent as it lies. Layouts are those of the operand's table.
-        """
-        value, bits = op.operands[position], self._read_bits.to(op, position)
-        if op.kind is not OpKind.COMPUTE or not self.graph.values[value].shape:
-            return None
-        found = self.costing.narrowed_to_send(self.graph, self.buffers, value, bits)
-        if found is None:
-            return None
-        table = self._table(value, bits)
-        key = (id(table), found.num_bytes)
-        if key not in self._narrowed:
-            self._narrowed[key] = self.costing.narrowing_seconds(found, table.layouts)
-        return self._narrowed[key]
-
-    def _with_order(
-        self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
-    ) -> IntArray:
-        """What an operand costs with the copies it takes into another order of dimensions."""
-        order = self.order_seconds(op, op.operands[position])
-        if order is None:
-            return costs
-        repeat = reads_of(op, position)
-        key = (id(costs), id(order), id(rows), id(columns), hash(repeat))
-        found = self._costs.get(key)
-        if found is None:
-            more = _picoseconds(order[np.ix_(rows, columns)] * repeat)
-            found = self._costs[key] = ((costs, order, rows, columns), costs + more)
-        return found[1]
-
-    def _where_made(
-        self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
-    ) -> IntArray:
-        """What an operand costs that nothing can move, where there is a choice."""
-        moves = self._facts.moves(table)[np.ix_(rows, columns)]
-        if moves.all(axis=0).any() or moves.all(axis=1).any():
-            return costs
-        return np.where(moves, FORBIDDEN, costs)
-
-    def _with_whole_sums(
-        self,
-        costs: IntArray,
-        cut: CutSums,
-        value: int,
-        read: tuple[int, int],
-        rows: IntArray,
-        columns: IntArray,
-    ) -> IntArray:
-        """What a read costs with the sum taken whole that it cuts further than it is scattered."""
-        maker = self.graph.ops[self.graph.values[value].op]
-        if cut.reads.get(maker.index) != read:
-            return costs
-        more = self._whole_sums(maker)
-        key = (id(costs), id(more))
-        found = self._costs.get(key)
-        if found is None:
-            further = ~self._facts.moves(self._table(value))[np.ix_(rows, columns)]
-            further &= rows[:, None] != columns
-            charged = costs + np.where(further, more[:, None], 0)
-            found = self._costs[key] = ((costs, more), charged)
-        return found[1]
-
-    def _whole_sums(self, op: Op) -> IntArray:
-        """int64[num_candidates]: what sums taken whole cost more than scattered ones."""
-        candidates = self._candidates[op.index]
-        calls = self.costing.sums_in_call(self.graph, op)
-        order = self.costing.made_order(self.graph, op)
-        kind = (op.op_class, op.repeat, self._type(op.results[0]))
-        key = ("whole", id(candidates), *kind, calls, order)
-        found = self._own_costs.get(key)
-        if found is None:
-            more = self.costing.whole_sum_seconds(self.graph, op, candidates)
-            found = self._own_costs[key] = _picoseconds(more * op.repeat)
-        return found
-
-    def order_seconds(self, op: Op, value: int) -> npt.NDArray[np.float64] | None:
-        """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
-
-        None where the reader takes it in any order of dimensions. What is read in narrow rows is
-        copied into them. Loops wait for slices of what comes out of a move. Rows and columns are
-        those of the value's table.
-        """
-        found = self.graph.values[value]
-        is_turned = op.name == "transpose"
-        if op.op_class in PRODUCTS or not keeps_order_of_gathers(self._backend):
-            return None
-        if len(found.shape) < 2:
-            return None
-        table = self._table(value)
-        in_rows = self.costing.is_in_rows(self.graph, value)
-        waited = self.costing.waiting_seconds(self.graph, self.buffers, value)
-        known = self._orders.get((id(table), is_turned, in_rows, waited))
-        if known is None:
-            num_bytes = 2.0 * found.num_bytes / self._facts.pieces(table)
-            copied = (
-                self._facts.moves(table)
-                if is_turned
-                else widens_rows(table, self.costing.parts, found.shape, row_lanes(self._backend))
-            )
-            copies = 1 if is_turned else COPIES_OF_TURNED
-            known = np.where(copied, copies * self.costing.copy_seconds(num_bytes), 0.0)
-            if in_rows:
-                copied_rows = self.costing.row_copy_seconds(self.graph, value, table.layouts)
-                known = np.maximum(known, np.where(self._facts.moves(table), copied_rows, 0.0))
-            known = known + np.where(self._facts.moves(table), waited, 0.0)
-            self._orders[id(table), is_turned, in_rows, waited] = known
-        return known if known.any() else None
 
     # -- ties -----------------------------------------------------------------------------------
 
@@ -608,66 +438,6 @@ class Encoder:
         count = len(self._candidates[op.index])
         return f"{name}: {found.type_text} can be sharded in {count} ways"
 
-    # -- nodes ----------------------------------------------------------------------------------
-
-    def _node_costs(self, op: Op) -> IntArray:
-        """int64[num_candidates]; equal ops (of repeated layers) share one array."""
-        key = self._like(op)
-        found = self._own_costs.get(key)
-        if found is None:
-            candidates = self._candidates[op.index]
-            seconds = self.costing.candidate_seconds(self.graph, self.buffers, op, candidates)
-            found = _picoseconds(seconds * op.repeat)
-            self._own_costs[key] = found
-        return found
-
-    def seconds_of(self, op: Op, candidate: Candidate) -> tuple[float, float]:
-        """Seconds that one run of an op computes, and that it communicates by itself."""
-        key = (id(candidate), *self._like(op))
-        known = self._seconds.get(key)
-        if known is None:
-            costing, one = self.costing, (candidate,)
-            total = float(costing.candidate_seconds(self.graph, self.buffers, op, one)[0])
-            sent = float(costing.reduction_seconds(self.graph, op, one)[0])
-            sent += float(costing.written_seconds(self.graph, op, one)[0])
-            if candidate.streamed is not None:
-                sent += costing.streamed_seconds(self.graph, op, candidate)[1]
-            known = self._seconds[key] = (candidate, total - sent, sent)
-        return known[1:]
-
-    def _like(self, op: Op) -> tuple[Hashable, ...]:
-        """The same for ops whose candidates cost the same."""
-        known = self._alike.get(op.index)
-        if known is None:
-            known = self._alike[op.index] = self._priced_by(op)
-        return known
-
-    def _priced_by(self, op: Op) -> tuple[Hashable, ...]:
-        """All that the costs of its candidates depend on."""
-        values = (*op.operands, *op.results)
-        return (
-            id(self._candidates[op.index]),
-            op.kind,
-            op.name,
-            op.flops,
-            op.repeat,
-            op.collective,
-            op.declared,
-            tuple((self._type(v), self.graph.values[v].dtype) for v in values),
-            self.buffers.reads[op.index],
-            self.costing.border_bytes(self.graph, op),
-            self.costing.sums_in_call(self.graph, op),
-            self.costing.rows_of(self.graph, op),
-            self.costing.is_in_other_kernel(self.graph, self.buffers, op),
-            self.costing.waiting_seconds(self.graph, self.buffers, op.results[0])
-            if op.results
-            else 0.0,
-            self.costing.chip_places(self.graph, self.buffers, op),
-            self.costing.with_product(self.graph, self.buffers, op),
-            tuple(self.buffers.is_stored[v] for v in op.results),
-            tuple(self.buffers.owner[v] == v for v in op.results),
-        )
-
     def _hidden(self, own_costs: Mapping[int, IntArray]) -> Hidden:
         """What runs beside computing, where the backend does that."""
         if not self.costing.overlaps:
@@ -680,24 +450,6 @@ class Encoder:
         return hidden_behind_computing(
             self.graph, self.costing, self._candidates, least, self._read_bits
         )
-
-    def _exposed(self, op: Op, costs: IntArray, hidden: Hidden) -> IntArray:
-        """The costs of an op without what it sends beside computing: its sums, or its pieces."""
-        slack = hidden.sums.get(op.index, 0.0)
-        candidates = self._candidates[op.index]
-        passes = self.costing.overlaps and candidates[-1].streamed is not None
-        if not slack and not passes:
-            return costs
-        key = ("exposed", id(costs), slack, op.repeat)
-        found = self._own_costs.get(key)
-        if found is None:
-            off = hidden_sums(self.graph, self.costing, op, candidates, slack)
-            if passes:
-                off += hidden_in_products(self.graph, self.costing, op, candidates)
-            off *= op.repeat
-            found = np.where(costs < FORBIDDEN, costs - _picoseconds(off), costs)
-            self._own_costs[key] = found
-        return found
 
 
 def _is_unstacked(op: Op, producer: Op) -> bool:
@@ -714,8 +466,3 @@ def _earlier_reads(op: Op, position: int) -> list[int]:
         if op.operands[place] == op.operands[position]
         and reads_of(op, place) == reads_of(op, position)
     ]
-
-
-def _picoseconds(seconds: npt.NDArray[np.float64]) -> IntArray:
-    scaled = np.where(np.isfinite(seconds), seconds * PICOSECONDS, float(FORBIDDEN))
-    return np.minimum(np.rint(scaled), float(FORBIDDEN)).astype(np.int64)

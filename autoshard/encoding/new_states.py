@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.encoding.encode import PICOSECONDS, Encoder
+from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.program import Op
 from solvers import FORBIDDEN
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoshard.encoding.encode import PICOSECONDS
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.program import Op, OpKind
 from autoshard.layouts import Layout
 from autoshard.planning.pricing import solve_again

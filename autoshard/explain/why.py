@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.encoding.encode import PICOSECONDS
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.explain.account_changes import account_changes
 from autoshard.explain.decided_tensor import DecidedTensor
 from autoshard.explain.explanation import Alternative, Estimate, Explanation

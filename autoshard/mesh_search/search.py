@@ -14,7 +14,7 @@ from typing import Generic
 
 from autoshard.backend_habits import least_images
 from autoshard.costing.costing import cost_model_for
-from autoshard.encoding.encode import PICOSECONDS
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import AutoshardError
 from autoshard.graph.program import OpKind
 from autoshard.mesh_search.floor import cuts_nothing, floor_seconds

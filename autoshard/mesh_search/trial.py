@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from autoshard.encoding.encode import PICOSECONDS, Wishes
+from autoshard.encoding.encode import Wishes
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import AutoshardError
 from autoshard.graph.program import Graph
 from autoshard.mesh_search.shapes import axes_text

@@ -185,7 +185,7 @@ class _Builder:
         for position, value in enumerate(op.operands):
             if self._home_of(value) in self._around(body):
                 needs.update(self._read(op, position, body))
-        compute, sums = self.encoder.seconds_of(op, candidate)
+        compute, sums = self.encoder.node_costs.seconds_of(op, candidate)
         made = self._task(body, compute, Lane.COMPUTE, needs)
         kinds = self._sum_kinds(op)
         passed = hidden_in_steps(self.encoded.graph, self.costing, op, candidate)

@@ -10,7 +10,7 @@ import numpy as np
 from autoshard.backend_habits import temporary_overhead
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import dot_schedule_of
-from autoshard.encoding.encode import PICOSECONDS
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.program import Op
 from autoshard.planning.solution import Solution
 from autoshard.plans.plan import PlannedProduct

@@ -7,9 +7,10 @@ from functools import cached_property
 
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.encoding.accounting import Account, account_for
-from autoshard.encoding.encode import PICOSECONDS, Encoder
+from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded, decode
 from autoshard.encoding.new_states import NewStates
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import ConstraintError, InputError
 from autoshard.graph.program import Graph
 from autoshard.overlap.timeline import overlapped_seconds

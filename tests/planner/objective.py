@@ -7,8 +7,9 @@ import pytest
 from hypothesis import strategies as st
 
 from autoshard.encoding.accounting import account_for
-from autoshard.encoding.encode import PICOSECONDS, Encoder
+from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import decode
+from autoshard.encoding.picoseconds import PICOSECONDS
 from solvers import FORBIDDEN, evaluate
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.encoding.encode import PICOSECONDS
 from autoshard.encoding.encoded import Decoded, Encoded, decode
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.program import Graph
 from autoshard.layouts import Layout
 from tests.planner.graphs import Program, encoder_for

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.encoding.accounting import account_for
-from autoshard.encoding.encode import PICOSECONDS, Encoder
+from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded, decode
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoshard.costing.costing import cost_model_for
-from autoshard.encoding.encode import PICOSECONDS, Wishes
+from autoshard.encoding.encode import Wishes
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import ConstraintError, ExportError
 from autoshard.graph.program import Graph
 from autoshard.mesh_search import search as mesh_search

@@ -145,7 +145,7 @@ def order_seconds(width: int, hardware: str) -> float:
     encoder = encoder_for(graph, "x=2", hardware=hardware)
     encoder.encode()
     reader = next(op for op in graph.ops if op.name == "reduce")
-    found = encoder.order_seconds(reader, taken)
+    found = encoder.read_costs.order_seconds(reader, taken)
     return 0.0 if found is None else float(found.max())
 
 

@@ -72,7 +72,8 @@ def encoded_weights(hardware: str) -> tuple[Encoder, Graph]:
 def encoder_of(graph: Graph, mesh: str, hardware: str) -> Encoder:
     """One that computes with products what the machine's compiler does."""
     encoder = encoder_for(graph, mesh, hardware=hardware)
-    encoder.buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    encoder = replace(encoder, buffers=buffers)
     encoder.encode()
     return encoder
 
@@ -81,13 +82,13 @@ def encoder_of(graph: Graph, mesh: str, hardware: str) -> Encoder:
 def test_a_conversion_takes_the_time_of_its_piece(hardware: str) -> None:
     encoder, graph = encoded_weights(hardware)
     product = next(op for op in graph.ops if op.name == "dot_general")
-    seconds = encoder.narrowing_seconds(product, 1)
+    seconds = encoder.read_costs.narrowing_seconds(product, 1)
     assert seconds is not None
     machine = get_hardware(hardware)
     assert machine.memory.streamed is not None
     speed = machine.memory.bytes_per_second * machine.memory.streamed.conversions
     cut: Layout = ((0,), ())
-    table = encoder._table(product.operands[1])
+    table = encoder.tables.of(product.operands[1])
     spent = seconds[table.index[cut]] - machine.compute.kernel_launch_seconds
     assert spent == pytest.approx(1.5 * WEIGHT / 4 / speed / 2)  # half, as it is small
 
@@ -104,12 +105,12 @@ def test_up_to_a_size_conversions_are_twice_as_fast(hardware: str) -> None:
 def test_elsewhere_nothing_is_narrowed_to_send_it(hardware: str) -> None:
     encoder, graph = encoded_weights(hardware)
     product = next(op for op in graph.ops if op.name == "dot_general")
-    assert encoder.narrowing_seconds(product, 1) is None
+    assert encoder.read_costs.narrowing_seconds(product, 1) is None
 
 
 def test_a_way_sends_from_where_it_is_cut_no_further() -> None:
     encoder, graph = encoded_weights("tpu-v5e")
-    table = encoder._table(graph.ops[-1].operands[0])
+    table = encoder.tables.of(graph.ops[-1].operands[0])
     starts = sent_from(table)
     for begin, before in enumerate(table.layouts):
         for end, after in enumerate(table.layouts):

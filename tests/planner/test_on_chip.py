@@ -6,7 +6,8 @@ import pytest
 
 from autoshard.backend_habits import fusing, on_chip_bytes, temporary_overhead
 from autoshard.costing.on_chip import MOST_PRODUCTS, OnChip
-from autoshard.encoding.encode import PICOSECONDS, Wishes
+from autoshard.encoding.encode import Wishes
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding import encode
 from autoshard.encoding.accounting import Account, account_for
-from autoshard.encoding.encode import PICOSECONDS, Encoder, Wishes
+from autoshard.encoding.encode import Encoder, Wishes
 from autoshard.encoding.encoded import Encoded, decode
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.encoding.shared_reads import SharedRead, shared_reads
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, OpClass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -40,7 +41,8 @@ def recurrence(x: Any, w: Any) -> Any:
 def encoder_of(hardware: str, fn: Any = recurrence) -> Encoder:
     graph = exported(fn, X, W, mesh="x=2")[0]
     encoder = encoder_for(graph, "x=2", hardware=hardware)
-    encoder.buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    encoder = replace(encoder, buffers=buffers)
     encoder.encode()
     return encoder
 
@@ -88,8 +90,8 @@ def test_what_is_moved_before_the_loop_is_waited_for_in_each_run(machine: Hardwa
         and encoder.costing.waiting_seconds(encoder.graph, encoder.buffers, op.operands[0])
     ]
     value = join.operands[0]
-    table = encoder._table(value)
-    seconds = encoder.order_seconds(join, value)
+    table = encoder.tables.of(value)
+    seconds = encoder.read_costs.order_seconds(join, value)
     assert seconds is not None
     whole, cut = table.index[(), (), ()], table.index[(), (0,), ()]
     waited = RUNS * machine.compute.kernel_launch_seconds

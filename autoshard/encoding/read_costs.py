@@ -1,0 +1,200 @@
+"""What reads of a value cost: their move, and what is done beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.backend_habits import COPIES_OF_TURNED, keeps_order_of_gathers, row_lanes
+from autoshard.candidates.candidate import Candidate
+from autoshard.costing.costing import Costing
+from autoshard.encoding.cut_sums import CutSums
+from autoshard.encoding.picoseconds import picoseconds
+from autoshard.encoding.shared_reads import reads_of
+from autoshard.encoding.table_facts import TableFacts
+from autoshard.encoding.tables import Tables
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.program import PRODUCTS, Op, OpKind
+from autoshard.overlap.hidden import exposed_seconds
+from autoshard.reshard import ReshardTable, widens_rows
+from solvers import FORBIDDEN
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class ReadCosts:
+    """Prices reads; equal ones (of repeated layers) share one array.
+
+    Rows of what is returned are the choices of the side that gives a value, columns those of the
+    side that takes it; `rows` and `columns` are their places in the table of the value.
+
+    Args:
+        costing: Prices on this mesh.
+        buffers: Storage of the program.
+        tables: Of its tensors.
+        facts: Of the tables.
+        candidates: Of each op, by its index.
+    """
+
+    costing: Costing
+    buffers: Buffers
+    tables: Tables
+    facts: TableFacts
+    candidates: Mapping[int, tuple[Candidate, ...]]
+    _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
+    _orders: dict[tuple[int, bool, bool, float], npt.NDArray[np.float64]] = field(
+        default_factory=dict
+    )
+    _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
+    _whole: dict[tuple[object, ...], IntArray] = field(default_factory=dict)
+
+    def of_move(
+        self, table: ReshardTable, rows: IntArray, columns: IntArray, repeat: float, slack: float
+    ) -> IntArray:
+        """What a move costs beyond the seconds in which computing hides it."""
+        key = (id(table), id(rows), id(columns), hash((repeat, slack)))
+        found = self._costs.get(key)
+        if found is None:
+            seconds = exposed_seconds(table.seconds[np.ix_(rows, columns)], slack)
+            found = ((table, rows, columns), picoseconds(seconds * repeat))
+            self._costs[key] = found
+        return found[1]
+
+    def with_narrowing(
+        self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
+    ) -> IntArray:
+        """What an operand costs with what narrows it before it is sent."""
+        narrowed = self.narrowing_seconds(op, position)
+        if narrowed is None:
+            return costs
+        repeat = reads_of(op, position)
+        key = (id(costs), id(narrowed), id(rows), id(columns), hash(repeat))
+        found = self._costs.get(key)
+        if found is None:
+            table = self.tables.of(op.operands[position], self.tables.read_bits.to(op, position))
+            start = self.facts.sent_from(table)[np.ix_(rows, columns)]
+            more = picoseconds(np.where(start < 0, 0.0, narrowed[start]) * repeat)
+            found = self._costs[key] = ((costs, narrowed, rows, columns), costs + more)
+        return found[1]
+
+    def narrowing_seconds(self, op: Op, position: int) -> npt.NDArray[np.float64] | None:
+        """float64[num_layouts]: narrowing a piece of an operand that is then sent, by its layout.
+
+        None for what is sent as it lies. Layouts are those of the operand's table.
+        """
+        value, bits = op.operands[position], self.tables.read_bits.to(op, position)
+        if op.kind is not OpKind.COMPUTE or not self.tables.graph.values[value].shape:
+            return None
+        found = self.costing.narrowed_to_send(self.tables.graph, self.buffers, value, bits)
+        if found is None:
+            return None
+        table = self.tables.of(value, bits)
+        key = (id(table), found.num_bytes)
+        if key not in self._narrowed:
+            self._narrowed[key] = self.costing.narrowing_seconds(found, table.layouts)
+        return self._narrowed[key]
+
+    def with_order(
+        self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
+    ) -> IntArray:
+        """What an operand costs with the copies it takes into another order of dimensions."""
+        order = self.order_seconds(op, op.operands[position])
+        if order is None:
+            return costs
+        repeat = reads_of(op, position)
+        key = (id(costs), id(order), id(rows), id(columns), hash(repeat))
+        found = self._costs.get(key)
+        if found is None:
+            more = picoseconds(order[np.ix_(rows, columns)] * repeat)
+            found = self._costs[key] = ((costs, order, rows, columns), costs + more)
+        return found[1]
+
+    def order_seconds(self, op: Op, value: int) -> npt.NDArray[np.float64] | None:
+        """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
+
+        None where the reader takes it in any order of dimensions. What is read in narrow rows is
+        copied into them. Loops wait for slices of what comes out of a move. Rows and columns are
+        those of the value's table.
+        """
+        found = self.tables.graph.values[value]
+        is_turned = op.name == "transpose"
+        backend = self.costing.model.hardware.backend
+        if op.op_class in PRODUCTS or not keeps_order_of_gathers(
+            self.costing.model.hardware.backend
+        ):
+            return None
+        if len(found.shape) < 2:
+            return None
+        table = self.tables.of(value)
+        in_rows = self.costing.is_in_rows(self.tables.graph, value)
+        waited = self.costing.waiting_seconds(self.tables.graph, self.buffers, value)
+        known = self._orders.get((id(table), is_turned, in_rows, waited))
+        if known is None:
+            num_bytes = 2.0 * found.num_bytes / self.facts.pieces(table)
+            copied = (
+                self.facts.moves(table)
+                if is_turned
+                else widens_rows(
+                    table,
+                    self.costing.parts,
+                    found.shape,
+                    row_lanes(backend),
+                )
+            )
+            copies = 1 if is_turned else COPIES_OF_TURNED
+            known = np.where(copied, copies * self.costing.copy_seconds(num_bytes), 0.0)
+            if in_rows:
+                copied_rows = self.costing.row_copy_seconds(self.tables.graph, value, table.layouts)
+                known = np.maximum(known, np.where(self.facts.moves(table), copied_rows, 0.0))
+            known = known + np.where(self.facts.moves(table), waited, 0.0)
+            self._orders[id(table), is_turned, in_rows, waited] = known
+        return known if known.any() else None
+
+    def where_made(
+        self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
+    ) -> IntArray:
+        """What an operand costs that nothing can move, where there is a choice."""
+        moves = self.facts.moves(table)[np.ix_(rows, columns)]
+        if moves.all(axis=0).any() or moves.all(axis=1).any():
+            return costs
+        return np.where(moves, FORBIDDEN, costs)
+
+    def with_whole_sums(
+        self,
+        costs: IntArray,
+        cut: CutSums,
+        value: int,
+        read: tuple[int, int],
+        rows: IntArray,
+        columns: IntArray,
+    ) -> IntArray:
+        """What a read costs with the sum taken whole that it cuts further than it is scattered."""
+        maker = self.tables.graph.ops[self.tables.graph.values[value].op]
+        if cut.reads.get(maker.index) != read:
+            return costs
+        more = self._whole_sums(maker)
+        key = (id(costs), id(more))
+        found = self._costs.get(key)
+        if found is None:
+            further = ~self.facts.moves(self.tables.of(value))[np.ix_(rows, columns)]
+            further &= rows[:, None] != columns
+            charged = costs + np.where(further, more[:, None], 0)
+            found = self._costs[key] = ((costs, more), charged)
+        return found[1]
+
+    def _whole_sums(self, op: Op) -> IntArray:
+        """int64[num_candidates]: what sums taken whole cost more than scattered ones."""
+        candidates = self.candidates[op.index]
+        calls = self.costing.sums_in_call(self.tables.graph, op)
+        order = self.costing.made_order(self.tables.graph, op)
+        kind = (op.op_class, op.repeat, self.tables.type_of(op.results[0]))
+        key = (id(candidates), *kind, calls, order)
+        found = self._whole.get(key)
+        if found is None:
+            more = self.costing.whole_sum_seconds(self.tables.graph, op, candidates)
+            found = self._whole[key] = picoseconds(more * op.repeat)
+        return found
