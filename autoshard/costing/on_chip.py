@@ -34,6 +34,8 @@ class OnChip:
         kept_out: Per value, whether its buffer is never there: it ends as a result, goes round a
             loop, or is read by updates.
         moved: Whether copies that collectives and look-ups make are there too.
+        widened: Values that would be brief were they not what a product makes, in wider elements,
+            and so written by it.
         updates: Ops that make new states: what they read lies beside those in device memory.
         loop_reads: Ops with which a loop reads unchanged what its products read all of: brought
             there before the loop, it stays for all runs.
@@ -45,6 +47,7 @@ class OnChip:
     brief: tuple[bool, ...]
     kept_out: tuple[bool, ...] = ()
     moved: bool = True
+    widened: frozenset[int] = frozenset()
     updates: frozenset[int] = frozenset()
     loop_reads: frozenset[int] = frozenset()
     loop_room: Mapping[int, float] = field(default_factory=dict)
@@ -66,11 +69,17 @@ class OnChip:
         products = tuple(accumulate(runs, initial=0.0))
         reads = _reads(graph, buffers)
         brief = [False] * len(graph.values)
+        widened = set()
         for value in graph.values:
             maker, times = graph.ops[value.op], reads[value.index]
-            is_made_there = any_maker or _is_apart(graph, maker, buffers)
-            if maker.kind is OpKind.COMPUTE and times is not None and is_made_there:
-                brief[value.index] = _is_brief(products, maker, {maker.index, *times})
+            if maker.kind is not OpKind.COMPUTE or times is None:
+                continue
+            is_widened = not any_maker and _widens_product(graph, maker)
+            if any_maker or is_widened or _is_apart(graph, maker, buffers):
+                is_brief = _is_brief(products, maker, {maker.index, *times})
+                brief[value.index] = is_brief and not is_widened
+                if is_brief and is_widened:
+                    widened.add(value.index)
         kept_out = tuple(times is None for times in reads)
         loop_reads = read_whole(graph)
         return cls(
@@ -79,6 +88,7 @@ class OnChip:
             tuple(brief),
             kept_out,
             any_maker,
+            frozenset(widened),
             buffers.updates,
             loop_reads,
             _loop_room(graph, loop_reads, room),
@@ -134,10 +144,20 @@ def _enters_by(graph: Graph, value: int) -> int:
 def _is_apart(graph: Graph, maker: Op, buffers: Buffers) -> bool:
     """Whether it is element-wise, and neither computed with a product nor what one makes, wider."""
     is_with_product = any(value in buffers.with_products for value in maker.results)
-    if maker.name == "convert":
-        is_with_product |= graph.ops[graph.values[maker.operands[0]].op].op_class in PRODUCTS
+    is_with_product |= _is_converted_product(graph, maker)
     is_elementwise = maker.op_class is OpClass.ELEMENTWISE or maker.name == "slice"
     return is_elementwise and not is_with_product
+
+
+def _is_converted_product(graph: Graph, maker: Op) -> bool:
+    if maker.name != "convert":
+        return False
+    return graph.ops[graph.values[maker.operands[0]].op].op_class in PRODUCTS
+
+
+def _widens_product(graph: Graph, maker: Op) -> bool:
+    bits = [graph.values[value].bits for value in (*maker.operands[:1], *maker.results)]
+    return _is_converted_product(graph, maker) and bits[0] < bits[1]
 
 
 def _is_brief(products: tuple[float, ...], op: Op, times: Iterable[int]) -> bool:

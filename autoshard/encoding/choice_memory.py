@@ -12,6 +12,7 @@ from autoshard.backend_habits import copies_convolution_gradients, row_lanes
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import copies_for_loops
 from autoshard.encoding.device_room import DeviceRoom
+from autoshard.encoding.dropped_dims import drops_dimension
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout
@@ -77,8 +78,7 @@ class ChoiceMemory:
         if is_summed:  # what it is written as comes after the sum: until then all is held
             start, usage = op.index, np.zeros_like(usage)
         else:
-            is_brief = room.on_chip.brief[value.index]
-            yield NodeMemory(node, start, stop, room.on_chip.left(usage, is_brief=is_brief))
+            yield NodeMemory(node, start, stop, self._in_device_memory(value, op, usage))
         yield from self._layout_copies(node, op)
         partial = self._partial_bytes(op, candidates, held, usage, is_summed=is_summed)
         if partial is not None:
@@ -90,6 +90,23 @@ class ChoiceMemory:
                 stop = start + 1
             left = room.on_chip.left(partial, is_brief=room.on_chip.moved)
             yield NodeMemory(node, start, stop, left)
+
+    def _in_device_memory(self, value: Value, op: Op, usage: IntArray) -> IntArray:
+        """What of a value is not on the chip; less where it is no more computed with a product."""
+        room = self.room
+        left = room.on_chip.left(usage, is_brief=room.on_chip.brief[value.index])
+        is_widened = value.index in room.on_chip.widened
+        if not is_widened and value.index not in room.own_bits:
+            return left
+        place = op.results.index(value.index)
+        is_apart = drops_dimension(
+            value.shape, room.costing.parts, self.candidates[op.index], place
+        )
+        if is_widened:
+            apart = room.on_chip.left(usage, is_brief=True)
+        else:
+            apart = left * room.own_bits[value.index] // value.bits
+        return np.where(is_apart, apart, left)
 
     def _local(self, held: int, op: Op, place: int, *, is_result: bool = True) -> IntArray:
         """int64[num_candidates]: what one device has of so many bytes of a result or operand."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoshard.backend_habits import temporary_overhead
 from autoshard.costing.costing import Costing
 from autoshard.costing.on_chip import OnChip
+from autoshard.encoding.dropped_dims import own_bits
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Value
 from autoshard.wishes.wishes import Wishes
@@ -25,6 +27,8 @@ class DeviceRoom:
         costing: Of the mesh and the machine.
         reused: Values that end in the buffer of a donated argument.
         on_chip: What lies in the memory of the chip.
+        own_bits: By value that is written in the place of a product, bits of an element as that
+            makes it, where these are fewer.
         negligible_bytes: What less than that is held of a whole value is not counted.
     """
 
@@ -33,6 +37,7 @@ class DeviceRoom:
     costing: Costing
     reused: frozenset[int]
     on_chip: OnChip
+    own_bits: Mapping[int, int]
     negligible_bytes: float
 
     @classmethod
@@ -51,6 +56,7 @@ class DeviceRoom:
             costing,
             _reused_results(graph, buffers, wishes),
             costing.on_chip(graph, buffers),
+            own_bits(graph, buffers),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
         )
 
