@@ -19,6 +19,7 @@ from autoshard.layouts import Layout
 from solvers import NodeMemory
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 def reversed_kernels(graph: Graph, backend: str) -> frozenset[int]:
@@ -48,6 +49,9 @@ class ChoiceMemory:
     node_by_op: Mapping[int, int]
     narrowed: Mapping[int, int]
     _pieces: dict[tuple[int, bool, int], tuple[object, IntArray]] = field(default_factory=dict)
+    _dropped: dict[tuple[int, int, tuple[int, ...]], tuple[object, BoolArray]] = field(
+        default_factory=dict
+    )
     _partial: dict[tuple[int, bool], tuple[object, IntArray]] = field(default_factory=dict)
 
     def terms(self) -> Iterator[NodeMemory]:
@@ -98,15 +102,20 @@ class ChoiceMemory:
         is_widened = value.index in room.on_chip.widened
         if not is_widened and value.index not in room.own_bits:
             return left
-        place = op.results.index(value.index)
-        is_apart = drops_dimension(
-            value.shape, room.costing.parts, self.candidates[op.index], place
-        )
+        is_apart = self._drops_dimension(value, op)
         if is_widened:
             apart = room.on_chip.left(usage, is_brief=True)
         else:
             apart = left * room.own_bits[value.index] // value.bits
         return np.where(is_apart, apart, left)
+
+    def _drops_dimension(self, value: Value, op: Op) -> BoolArray:
+        candidates, place = self.candidates[op.index], op.results.index(value.index)
+        key = (id(candidates), place, value.shape)
+        if key not in self._dropped:
+            found = drops_dimension(value.shape, self.room.costing.parts, candidates, place)
+            self._dropped[key] = candidates, found
+        return self._dropped[key][1]
 
     def _local(self, held: int, op: Op, place: int, *, is_result: bool = True) -> IntArray:
         """int64[num_candidates]: what one device has of so many bytes of a result or operand."""
