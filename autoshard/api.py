@@ -535,19 +535,27 @@ _ADVICE = {
 }
 
 
+_TOO_LARGE_WITH_GAPS = (
+    "What the leanest plan found holds at one time fits the memory budget, but not with the gaps"
+    " that the compiler leaves between temporaries: raise memory_budget to what it takes with them,"
+    " use more devices, make the batch smaller, or wrap layers in jax.checkpoint."
+)
+
+
 def _advice(solution: Solution) -> str:
     """What to do next; where rounds came before, what they have to do with it."""
     status = solution.result.status
+    advice = _TOO_LARGE_WITH_GAPS if solution.is_too_large_with_gaps else _ADVICE[status]
     rounds = [decided.round for decided in solution.rounds]
     if not rounds:
-        return _ADVICE[status]
+        return advice
     before = spoken_priorities(rounds[:-1])
     if status in (Status.INFEASIBLE, Status.NO_SOLUTION):
         return (
-            f"{_ADVICE[status]} What {before} decided is fixed by now: give priority"
+            f"{advice} What {before} decided is fixed by now: give priority"
             f" {rounds[-1].priority} one of these numbers, to decide both at once."
         )
-    return f"{_ADVICE[status]} Gap and bound are among the plans that extend what {before} decided."
+    return f"{advice} Gap and bound are among the plans that extend what {before} decided."
 
 
 def _solver_facts(solution: Solution, setting: _Setting) -> SolverFacts:

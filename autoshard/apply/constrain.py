@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.named_shardings import JaxMesh, sharding_to_spec
 from autoshard.apply.own_calls import with_own_calls
-from autoshard.apply.scheduled.in_program import scheduled_equation
+from autoshard.apply.scheduled.in_program import Scheduled, scheduled_equation, turned_before_use
 from autoshard.errors import PlanError, ShardingError
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, is_constrainable, rewrite_bodies
 from autoshard.loops.dot_schedule import DotSchedule
@@ -84,6 +84,8 @@ class _Inserter:
         current: dict[Var, Var] = {}
         moved: dict[tuple[int, Sharding], Var] = {}  # by id of the atom
         first = jaxpr.eqns[0] if jaxpr.eqns else parent
+        turned = turned_before_use(jaxpr) if self.schedules else {}
+        scheduled: Scheduled | None = None
 
         def constrain(atom: Any, path: str, like: JaxprEqn | None) -> Any:
             equation = self.equation(atom, path, like)
@@ -106,7 +108,12 @@ class _Inserter:
         for index, eqn in enumerate(jaxpr.eqns):
             path = f"{prefix}{index}"
             operands = constrain_uses(path, eqn.invars, eqn)
-            eqns.append(self.placed_equation(eqn, operands, path))
+            if path in self.schedules:
+                order = turned.get(eqn.outvars[0])
+                eqns.append(self.in_steps(eqn, operands, path, order, scheduled))
+                scheduled = Scheduled(eqn.outvars[0], self.schedules[path].homes[0])
+            else:
+                eqns.append(eqn.replace(invars=operands, params=self.params(eqn, path)))
             for position, var in enumerate(eqn.outvars):
                 if (value := f"{path}.{position}") in self.constraints:
                     current[var] = constrain(var, value, eqn)
@@ -124,12 +131,18 @@ class _Inserter:
             jaxpr.is_high,
         )
 
-    def placed_equation(self, eqn: JaxprEqn, operands: list[Any], path: str) -> JaxprEqn:
-        schedule = self.schedules.get(path)
-        if schedule is None:
-            return eqn.replace(invars=operands, params=self.params(eqn, path))
+    def in_steps(
+        self,
+        eqn: JaxprEqn,
+        operands: list[Any],
+        path: str,
+        order: Sequence[int] | None,
+        earlier: Scheduled | None,
+    ) -> JaxprEqn:
         self.placed.add(path)
-        return scheduled_equation(eqn, operands, schedule, self.mesh, path)
+        return scheduled_equation(
+            eqn, operands, self.schedules[path], self.mesh, path, order, earlier
+        )
 
     def brought(
         self,

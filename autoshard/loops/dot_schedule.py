@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoshard.errors import ScheduleError
 from autoshard.loops import (
@@ -65,6 +65,21 @@ class DotSchedule:
         if len(self.moved) > 1:
             return "cannon"
         return "matmul-reduce-scatter" if self.moved == "A" else "all-gather-matmul"
+
+    def made_in(self, order: Sequence[int]) -> DotSchedule:
+        """The same product with the dimensions of its result in another order.
+
+        Args:
+            order: Of the dimensions as they are, as `numpy.transpose` takes it.
+        """
+        statement = parse_statement(self.statement)
+        result, (home, *homes) = statement.result, self.homes
+        turned = replace(result, indices=tuple(result.indices[dim] for dim in order))
+        return replace(
+            self,
+            statement=str(replace(statement, result=turned)),
+            homes=(replace(home, dims=tuple(home.dims[dim] for dim in order)), *homes),
+        )
 
     def problems(self, mesh: Mesh) -> list[str]:
         """What keeps it from being a schedule on a mesh, whatever the sizes of the product."""

@@ -79,6 +79,7 @@ def plan_graph(
     least_seconds = seconds_left * _LEAST_SHARE / len(rounds)
     solution: Solution | None = None
     decided: list[DecidedRound] = []
+    is_interrupted = False
     for number, found in enumerate(rounds, start=1):
         now = found if solution is None else replace(found, decided=solution.decoded.candidates)
         limit = memory_limit if number == len(rounds) else None
@@ -87,8 +88,10 @@ def plan_graph(
         fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
         share = replace(options, time_limit_seconds=fair)
         spent = clock.seconds.get(SEARCH, 0.0)
+        searches = Searches(share, clock, progress, is_interrupted=is_interrupted)
         with _naming_round(rounds[:number]):
-            solution = _solve_round(encoder, Searches(share, clock, progress))
+            solution = _solve_round(encoder, searches)
+        is_interrupted = searches.is_interrupted
         seconds_left -= clock.seconds[SEARCH] - spent
         flat = tuple(pin for of_op in pins.values() for pin in of_op.values())
         decided.append(DecidedRound(now, flat, solution.decoded, solution.account))
@@ -169,7 +172,7 @@ def _solve_round(encoder: Encoder, searches: Searches) -> Solution:
         encoder, encoded = _encoded(encoder)
     decided = encoder.round.decided
     hint = _as_decided(encoded, decided) if decided else None
-    if encoder.is_scarce:
+    if encoder.is_scarce and not searches.is_interrupted:
         seek_leanest(encoded.problem, searches)
     result = searches.first(encoded.problem, hint)
     if result.status is Status.NO_SOLUTION:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoshard.planning.stages import SEARCH, Stages
-from solvers import Problem, Progress, Result, Status, evaluate, solve
+from solvers import Problem, Progress, Result, Status, evaluate, proven_status, solve
 
+ANY_GAP = 1.0
+"""A relative gap that any plan is within."""
 SHORT = 0.25
 """Of the time limit: a search beside the first one."""
 LONG = 0.5
@@ -46,7 +48,8 @@ class Searches:
         stages: Where to count the time.
         progress: Told of every solve.
         leanest: What takes the least memory, once it was looked for: all others start from it too.
-        is_interrupted: Somebody asked for the best so far.
+        is_interrupted: Somebody asked for the best so far, here or in an earlier round: the first
+            plan that is found is taken.
     """
 
     options: SolveOptions
@@ -89,16 +92,20 @@ class Searches:
         return result
 
     def _solve(self, problem: Problem, seconds: float, hints: Sequence[Sequence[int]]) -> Result:
+        gap = self.options.relative_gap
         with self.stages.time(SEARCH):
             result = solve(
                 problem,
                 backend=self.options.backend,
                 time_limit_seconds=seconds,
                 seed=self.options.seed,
-                relative_gap=self.options.relative_gap,
+                relative_gap=ANY_GAP if self.is_interrupted else gap,
                 hints=hints if self.leanest is None else (*hints, self.leanest),
                 progress=self.progress,
             )
+        if self.is_interrupted and result.cost is not None:
+            status = proven_status(result.cost, result.lower_bound, gap)
+            result = replace(result, status=status)
         self.is_interrupted = self.is_interrupted or result.is_interrupted
         return result
 

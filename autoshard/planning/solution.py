@@ -72,6 +72,12 @@ class Solution:
         """Most bytes that are alive at one time, as solvers count them."""
         return evaluate(self.encoded.problem, self.choices).peak
 
+    @property
+    def is_too_large_with_gaps(self) -> bool:
+        """Whether no plan was found, and what this one holds at one time would fit."""
+        limit = self.encoded.problem.memory_limit
+        return not self.is_feasible and limit is not None and self.alive_bytes <= limit
+
     @cached_property
     def seconds_off_chip(self) -> float:
         """What new states without room on the chip take beside what the problem prices."""

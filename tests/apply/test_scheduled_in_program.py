@@ -62,6 +62,61 @@ def test_products_outside_and_inside_a_loop_are_replaced(dtype: str) -> None:
     np.testing.assert_allclose(found.astype("float32"), expected, rtol=tolerance, atol=tolerance)
 
 
+def loops_of(closed: Any) -> list[Any]:
+    """The `shard_map` equations of calls, in order."""
+    return [
+        inner
+        for eqn in closed.jaxpr.eqns
+        if "jaxpr" in eqn.params
+        for inner in eqn.params["jaxpr"].jaxpr.eqns
+        if inner.primitive.name == "shard_map"
+    ]
+
+
+def loop_of(make: Any) -> Any:
+    """The one product of a function of two arrays, in steps."""
+    x, w = arrays()
+    closed = jax.make_jaxpr(make)(x, w)
+    (path,) = paths_of(closed)
+    made = constrain_jaxpr(closed, {}, MESH, {path: SCHEDULE})
+    (found,) = jax.jit(jaxpr_as_fun(made))(x, w)
+    np.testing.assert_allclose(found, make(x, w), rtol=1e-5, atol=1e-5)
+    (loop,) = loops_of(made)
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda x, w: (x @ w).T - 1, (32, 16)),
+        (lambda x, w: jnp.sum((y := x @ w).T) + y, (16, 32)),
+        (lambda x, w: x @ w - 1, (16, 32)),
+    ],
+    ids=["turned", "read as it is too", "not turned"],
+)
+def test_a_result_that_is_only_read_turned_is_made_so(make: Any, shape: tuple[int, ...]) -> None:
+    assert loop_of(make).outvars[0].aval.shape == shape
+
+
+def test_a_result_turned_to_and_fro_is_made_as_it_was() -> None:
+    turned = SCHEDULE.made_in((1, 0))
+    assert turned.statement == "A(b,a) += B(a,c) * C(c,b)"
+    assert turned.homes == (parse_sharding('[{}, {"data"}]'), ROWS, ROWS)
+    assert turned.made_in((1, 0)) == SCHEDULE
+
+
+def test_products_in_steps_run_one_after_the_other() -> None:
+    closed = jax.make_jaxpr(lambda x, w: (x @ w, (x + 1) @ w))(*arrays())
+    made = constrain_jaxpr(closed, {}, MESH, dict.fromkeys(paths_of(closed), SCHEDULE))
+    first, second = loops_of(made)
+    assert len(first.invars) == 2
+    assert [var.aval.shape for var in second.invars] == [(16, 32), (32, 32), (16, 32)]
+    for found, expected in zip(
+        jax.jit(jaxpr_as_fun(made))(*arrays()), jaxpr_as_fun(closed)(*arrays()), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_products_inside_a_shard_map_are_not_named() -> None:
     rows = jax.sharding.PartitionSpec("data")
 

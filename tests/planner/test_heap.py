@@ -123,8 +123,10 @@ def test_a_budget_that_none_meets_with_its_gaps_says_what_was_found() -> None:
     for budget in (needed - 1, needed):
         found = plan(graph, "x=4", None, budget, "tpu-v5p")
         assert found.is_feasible == (found.account.memory.peak_bytes <= budget)
+        assert found.is_too_large_with_gaps == (not found.is_feasible)
         if not found.is_feasible:
             assert (found.result.least_peak or 0) > budget
+    assert not least.is_too_large_with_gaps
 
 
 def test_a_search_that_is_interrupted_is_not_followed_by_others(

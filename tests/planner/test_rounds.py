@@ -289,6 +289,26 @@ def test_the_time_left_is_shared_among_the_rounds_left(monkeypatch: pytest.Monke
     assert given == [20 / 3, 17 / 2, 14]
 
 
+def test_asked_for_the_best_so_far_in_one_round_the_next_take_the_first_that_they_find(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gaps = []
+
+    def interrupted_once(problem: Problem, **options: Any) -> Result:
+        gaps.append(options["relative_gap"])
+        return replace(solve(problem, **options), is_interrupted=len(gaps) == 2)
+
+    monkeypatch.setattr(searches, "solve", interrupted_once)
+    graph = mlp()
+    wishes = asked(graph, '[{"data"}, {}]', '[{}, {"model"}p1]', '[{"model"}p4, {}]')
+    solution = plan(graph, MESH, wishes)
+    assert gaps == [gaps[0], gaps[0], searches.ANY_GAP]
+    assert solution.result.is_interrupted
+    assert len(solution.rounds) == 3
+    is_proven = solution.result.gap <= gaps[0]
+    assert (solution.result.status is not Status.FEASIBLE) == is_proven
+
+
 def test_a_sub_axis_is_in_use_apart_from_the_rest_of_its_axis() -> None:
     graph = mlp()
     solution = plan(graph, "data=8", asked(graph, '[{"data":(1)2}, {}]', '[{}, {"data":(2)4}p1]'))

@@ -40,6 +40,7 @@ def lower(
     *,
     precision: Any = None,
     preferred_element_type: Any = None,
+    after: Sequence[PartitionSpec] = (),
 ) -> Callable[..., jax.Array]:
     """A function of the operands that runs the schedule on a mesh.
 
@@ -52,6 +53,8 @@ def lower(
         axis_names: The mesh axis of each grid dimension.
         precision: Of each local product, as in `jnp.einsum`.
         preferred_element_type: Of the result, as in `jnp.einsum`.
+        after: How further arrays lie that the function takes behind the operands: it starts to sum
+            once these are there.
 
     Raises:
         ScheduleError: An operand is communicated nowhere, or the schedule brings a tensor in a way
@@ -68,7 +71,7 @@ def lower(
     function: Callable[..., jax.Array] = jax.shard_map(
         body.run,
         mesh=mesh,
-        in_specs=in_specs,
+        in_specs=(*in_specs, *after),
         out_specs=out_spec,
         axis_names=frozenset(axis_names),  # other axes may cut what is mapped over
     )
@@ -104,16 +107,18 @@ class _Body:
 
     def run(self, *blocks: jax.Array) -> jax.Array:
         statement = self.placed.schedule.statement
-        own = {
-            access.tensor: _varying(block, self.axis_names)
-            for access, block in zip(statement.operands, blocks, strict=True)
-        }
+        # Else the sums may wait for a block in another dimension order than the loop reads it in.
+        same = lax.optimization_barrier(blocks)
+        varying = [_varying(block, self.axis_names) for block in same]
+        tensors = [access.tensor for access in statement.operands]
+        own = dict(zip(tensors, varying, strict=False))
+        earlier = varying[len(tensors) :]
         at = {
             loop.variable: lax.axis_index(self.axis_names[loop.grid_dim or 0])
             for loop in self.placed.schedule.grid_loops
         }
         dtype = self.preferred_element_type or jnp.result_type(*blocks)
-        turns = _Turns(self, own, _adding_type(dtype), dtype)
+        turns = _Turns(self, own, _adding_type(dtype), dtype, earlier)
         totals = turns.body(0, at, {}, turns.zeros())
         home = {lane: total.astype(dtype) for lane, total in totals.items()}
         # Else what reads the result adds the last piece by itself, and both sums are held for it.
@@ -138,11 +143,15 @@ class _Turns:
     blocks: Mapping[str, jax.Array]
     dtype: Any
     sent_dtype: Any
+    earlier: Sequence[jax.Array] = ()
+
+    def zero(self) -> jax.Array:
+        return _zero_after((*self.blocks.values(), *self.earlier))
 
     def zeros(self) -> Totals:
         summing = self.of.summing
         sizes = digit_sizes(summing.plan.free)
-        zero = jnp.broadcast_to(_zero_after(self.blocks.values()).astype(self.dtype), sizes)
+        zero = jnp.broadcast_to(self.zero().astype(self.dtype), sizes)
         return {lane: _varying(zero, self.of.axis_names) for lane in summing.plan.lanes}
 
     def body(self, depth: int, at: Loops, tiles: Tiles, totals: Totals) -> Totals:
@@ -197,7 +206,7 @@ class _Turns:
         """The first pieces, copied only once all operands are there; see `_zero_after`."""
         if not streams:
             return streams
-        none = _zero_after(self.blocks.values())
+        none = self.zero()
         return {
             key: replace(tile, data=jnp.where(none, jnp.zeros_like(tile.data), tile.data))
             for key, tile in streams.items()
