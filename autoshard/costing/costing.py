@@ -391,7 +391,7 @@ class Costing(WorkCosts):
             made.bits,
             self._links(candidate.scattered) if candidate.scattered else (),
             order,
-            is_in_slice=self._num_slices(candidate.scattered) == 1,
+            is_in_slice=self.num_slices(candidate.scattered) == 1,
         )
 
     def is_windowed(self, op: Op, candidate: Candidate, made: Value) -> bool:

@@ -87,7 +87,7 @@ class MoveCosts:
         gathered = np.asarray(self.model.all_gather_seconds(num_bytes, axes))
         size = self.parts.num_shards(parts)
         summed = most_gathered_by_sum(self.model.hardware, size, self._slice_size)
-        if not summed or self._num_slices(parts) > 1:
+        if not summed or self.num_slices(parts) > 1:
             return gathered
         by_sum = self.model.all_reduce_seconds(num_bytes, axes)
         return np.where(num_bytes <= summed, by_sum, gathered)
@@ -107,9 +107,9 @@ class MoveCosts:
     def _slice_size(self) -> int:
         """Devices of a slice or node, or of all where there is one."""
         every = tuple(range(len(self.parts.axes)))
-        return self.parts.mesh.num_devices // self._num_slices(every)
+        return self.parts.mesh.num_devices // self.num_slices(every)
 
-    def _num_slices(self, parts: Parts) -> int:
+    def num_slices(self, parts: Parts) -> int:
         """Slices or nodes that a group spans."""
         found = self._slices.get(parts)
         if found is None:

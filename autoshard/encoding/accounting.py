@@ -278,7 +278,7 @@ def memory_use(
     """
     graph = encoded.graph
     chip = RoomyChip.for_plan(encoder.room, encoded, decoded, choices)
-    holdings = Holdings.of(encoded, decoded, choices, encoder.buffers, chip)
+    holdings = Holdings.of(encoded, decoded, choices, encoder.room, chip)
     steps = np.zeros(len(graph.ops) + 2, dtype=np.int64)
     arguments, temporaries = holdings.arguments, holdings.temporaries
     for start, stop, amount in (*arguments, *temporaries):

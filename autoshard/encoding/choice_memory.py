@@ -146,8 +146,7 @@ class ChoiceMemory:
         lanes = row_lanes(room.backend)
         for index, node in self.node_by_op.items():
             op, candidates = room.graph.ops[index], self.candidates[index]
-            held = padded_row_bytes(room.graph, room.costing.parts, op, candidates, lanes)
-            if held is not None:
+            for held in padded_row_bytes(room.graph, room.costing.parts, op, candidates, lanes):
                 is_brief = room.on_chip.moved or op.name == "reshape"
                 usage = (held * room.overhead).astype(np.int64)
                 left = room.on_chip.left(usage, is_brief=is_brief)

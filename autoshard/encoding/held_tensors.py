@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.late_gradients import made_when_read
+from autoshard.encoding.padded_indices import with_padded_indices
 from autoshard.encoding.roomy_chip import RoomyChip
 from autoshard.encoding.spans import Span, is_argument, spans_of
-from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import OpKind
 from autoshard.plans.plan import HeldTensor
 
@@ -42,15 +43,16 @@ class Holdings:
         encoded: Encoded,
         decoded: Decoded,
         choices: tuple[int, ...],
-        buffers: Buffers,
+        room: DeviceRoom,
         chip: RoomyChip | None = None,
     ) -> Holdings:
         """All that is in device memory: not what lies on a chip that has room for it."""
-        spans = sorted(spans_of(encoded, decoded, choices))
+        held = list(spans_of(encoded, decoded, choices))
+        spans = sorted(with_padded_indices(room, encoded, decoded, held))
         if chip is not None:
             there = _on_chip(encoded, chip, spans)
             spans = [span for span in spans if span not in there]
-        spans = sorted(made_when_read(encoded, decoded, buffers, spans))
+        spans = sorted(made_when_read(encoded, decoded, room.buffers, spans))
         return cls(encoded, decoded, choices, tuple(spans))
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -16,8 +16,8 @@ from autoshard.layouts import Layout, MeshParts
 
 def padded_row_bytes(
     graph: Graph, parts: MeshParts, op: Op, candidates: Sequence[Candidate], lanes: int
-) -> npt.NDArray[np.int64] | None:
-    """Bytes per device of the padded copies that an op makes while it runs.
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Bytes per device of the padded copies that an op makes while it runs, one after the other.
 
     A gather or a scatter of whole rows wants them one after the other, and so does a reshape that
     merges the dimensions before them. Rows that do not fill their lanes lie otherwise before.
@@ -29,27 +29,29 @@ def padded_row_bytes(
         candidates: How it may be cut.
         lanes: Elements in one tile of a row; 1 where rows lie without gaps.
 
-    Returns:
-        int64[num_candidates], 0 where rows fill their lanes; None for an op that takes no rows.
+    Yields:
+        int64[num_candidates], 0 where rows fill their lanes; nothing for an op that takes no rows.
     """
     if lanes == 1 or not (takes_rows(graph, op) or _merges_rows(graph, op)):
-        return None
+        return
     sides = [(value, False, place) for place, value in enumerate(op.operands)]
     if op.op_class is OpClass.SCATTER:  # its result lies where what it adds to lay
         sides = sides[1:]
     if op.name != "reshape":  # of which the result is the copy
         sides += [(value, True, place) for place, value in enumerate(op.results)]
     width = graph.values[op.results[0]].shape[-1]
-    held = np.zeros(len(candidates), dtype=np.int64)
     for value, is_result, place in sides:
         found = graph.values[value]
         if len(found.shape) < 2 or found.shape[-1] != width:  # indices
             continue
-        for index, candidate in enumerate(candidates):
-            if not (is_result and _sums_rows(op, candidate)):
-                layout = candidate.side(is_result=is_result)[place]
-                held[index] += _padded_bytes(found, layout, parts, lanes)
-    return held if held.any() else None
+        held = [
+            0
+            if is_result and _sums_rows(op, candidate)
+            else _padded_bytes(found, candidate.side(is_result=is_result)[place], parts, lanes)
+            for candidate in candidates
+        ]
+        if any(held):
+            yield np.array(held, dtype=np.int64)
 
 
 def summed_row_bytes(
