@@ -186,6 +186,18 @@ class Verification:
         """The larger of the two, without sign."""
         return max(abs(self.bytes_difference), abs(self.memory_difference))
 
+    def __str__(self) -> str:
+        """A line or two; `report.verification_text` has the whole comparison."""
+        lines = [f"{self.function} on {self.mesh}, compiled for {self.topology}: {self.status}"]
+        if self.memory is None:
+            lines += [f"{failure.status}: {failure.what}" for failure in self.failures[-1:]]
+            return "\n".join(lines)
+        lines.append(
+            f"bytes through collectives {self.bytes_difference:+.1%},"
+            f" peak memory {self.memory_difference:+.1%} (predicted over compiled)"
+        )
+        return "\n".join(lines)
+
     def to_json(self) -> str:
         """Every field as JSON text, keys as above."""
         return json.dumps(_plain(self), indent=2) + "\n"

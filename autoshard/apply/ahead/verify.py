@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from autoshard.apply.ahead.compile_process import (
 from autoshard.apply.ahead.constraint_search import find_compiling_set
 from autoshard.apply.ahead.kept_compiles import kept_or_compiled
 from autoshard.apply.ahead.program import Lowerer
+from autoshard.apply.ahead.remedies import remedy_for
 from autoshard.apply.ahead.targets import LOCAL, Target, check_num_devices, parse_target
 from autoshard.apply.ahead.time_estimate import DeviceSpeed, estimate_seconds
 from autoshard.apply.compiled import read_module_collectives
@@ -94,6 +95,7 @@ class _Compiles:
     request: CompileRequest
     keep_in: Path | None
     failures: list[FailedCompile] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     last: CompiledAhead | None = None
 
     def __call__(self, paths: Sequence[str]) -> bool:
@@ -104,7 +106,17 @@ class _Compiles:
             self.last = outcome
             return True
         self.failures.append(_failed(outcome, len(paths)))
-        return False
+        return self._tries_remedy(outcome) and self(paths)
+
+    def _tries_remedy(self, outcome: CompileFailure) -> bool:
+        """Set the flags under which this failure is known not to come; whether there are any."""
+        flags = self.request.compiler_options
+        remedy = remedy_for(self.lowerer.platform, outcome.what, flags)
+        if remedy is None:
+            return False
+        self.request = replace(self.request, compiler_options={**flags, **remedy.options})
+        self.notes.append(remedy.note)
+        return True
 
 
 def verify_plan(
@@ -139,7 +151,7 @@ def verify_plan(
     flags = {
         **({} if options.windowed_einsum else NO_WINDOWED_EINSUM.get(platform, {})),
         **(in_order_options(platform) if data.is_tight else {}),
-        **options.compiler_options,
+        **{name: _flag(value) for name, value in options.compiler_options.items()},
     }
     lowerer = Lowerer(traced, data, inputs, outputs, platform)
     compiles = _Compiles(
@@ -160,7 +172,7 @@ def verify_plan(
     culprits: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
     if not compiles(paths):
-        first = compiles.failures[0]
+        first = compiles.failures[-1]
         status = first.status
         _refuse_impossible_topology(first, target)
         found = (
@@ -180,7 +192,9 @@ def verify_plan(
         versions={} if compiles.last is None else compiles.last.versions,
         status=status,
         windowed_einsum=options.windowed_einsum,
-        compiler_options={name: str(value) for name, value in flags.items()},
+        compiler_options={
+            name: str(value) for name, value in compiles.request.compiler_options.items()
+        },
         collectives=made.comparison.rows,
         predicted_bytes=made.comparison.predicted_bytes,
         compiled_bytes=made.comparison.compiled_bytes,
@@ -189,7 +203,7 @@ def verify_plan(
         failures=tuple(compiles.failures),
         culprits=culprits,
         untried=untried,
-        notes=(*_notes(data, target, compiles.last), *made.notes),
+        notes=(*_notes(data, target, compiles.last), *compiles.notes, *made.notes),
         compile_seconds=0.0 if compiles.last is None else compiles.last.seconds,
     )
 
@@ -243,6 +257,11 @@ def check_installed(target: Target) -> None:
             where=f'topology "{target.text}"',
             fix=f"run {command}; it needs no {device}",
         )
+
+
+def _flag(value: Any) -> Any:
+    """Truth values in the one way that every compiler reads: as such, not as words."""
+    return {"true": True, "false": False}.get(str(value).lower(), value)
 
 
 def _is_there(module: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from autoshard.apply.ahead.compile_process import (
     CompileRequest,
     run_compiler,
 )
-from autoshard.apply.ahead.program import AheadProgram
+from autoshard.apply.ahead.program import AheadProgram, Lowerer
+from autoshard.apply.ahead.targets import parse_target
 from autoshard.apply.stablehlo.modules import module_context, module_text, parse_module
 from autoshard.errors import InputError, PlanError
+from autoshard.sharding import Sharding
 
 FLOAT = jnp.float32
 
@@ -210,6 +213,61 @@ def test_other_failures_are_told_at_once(
     found = plan.verify("v5e:2x4")
     assert (found.status, len(tries)) == (kind, 1)
     assert found.failures[0].what == "Used 20G of 15.75G hbm"
+
+
+NO_TILES = "INTERNAL: Couldn't find output tile sizes that satisfy hlo: %dot.269"
+NO_TRITON = "xla_gpu_enable_triton_gemm"
+
+
+def test_a_failure_with_a_known_remedy_is_tried_again_with_it(
+    plan: autoshard.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = run_compiler
+    asked: list[dict[str, Any]] = []
+
+    def without_tiles(
+        program: AheadProgram, request: CompileRequest
+    ) -> CompiledAhead | CompileFailure:
+        asked.append(dict(request.compiler_options))
+        if NO_TRITON not in request.compiler_options:
+            return CompileFailure(kind="refused", what=NO_TILES)
+        here = parse_target("local")
+        return real(program, dataclasses.replace(request, target=here, compiler_options={}))
+
+    monkeypatch.setattr(kept_compiles, "run_compiler", without_tiles)
+    monkeypatch.setattr(verify_room, "_is_there", lambda _: True)
+    monkeypatch.setattr(verify_room, "Lowerer", LowererForHost)
+    found = plan.verify("8xH100", compiler_options={"xla_gpu_autotune_level": "0"})
+    assert found.status == "compiled"
+    assert [NO_TRITON in flags for flags in asked] == [False, True]
+    assert asked[1][NO_TRITON] is False
+    assert found.compiler_options == {"xla_gpu_autotune_level": "0", NO_TRITON: "False"}
+    assert [failure.what for failure in found.failures] == [NO_TILES]
+    assert any("xla_gpu_enable_triton_gemm=False" in note for note in found.notes)
+
+
+class LowererForHost(Lowerer):
+    """Lowers for the devices at hand, whatever it is asked for."""
+
+    def lower(self, constraints: Mapping[str, Sharding]) -> AheadProgram:
+        return Lowerer(self.traced, self.data, self.inputs, self.outputs, "cpu").lower(constraints)
+
+
+@pytest.mark.parametrize(("topology", "flags"), [("v5e:2x4", {}), ("8xH100", {NO_TRITON: "false"})])
+def test_what_no_remedy_helps_is_told_at_once(
+    topology: str, flags: dict[str, Any], plan: autoshard.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = always(CompileFailure(kind="refused", what=NO_TILES), monkeypatch)
+    found = plan.verify(topology, compiler_options=flags)
+    assert (found.status, len(tries)) == ("refused", 1)
+    assert found.compiler_options == dict.fromkeys(flags, "False")
+    assert str(found).splitlines()[1] == f"refused: {NO_TILES}"
+
+
+def test_a_comparison_prints_what_came_of_it(plan: autoshard.Plan) -> None:
+    first, second = str(plan.verify()).splitlines()
+    assert first == 'step on <["data"=2, "model"=4]>, compiled for local: compiled'
+    assert second.startswith("bytes through collectives +0.0%, peak memory ")
 
 
 def test_an_impossible_slice_is_refused_with_those_there_are(
