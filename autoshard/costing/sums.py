@@ -19,6 +19,9 @@ from cost_models import Hardware
 LANES, SUBLANES, WORD_BITS = 128, 8, 32
 """A tile of a TPU's memory: columns, rows, and the bits of an element that fills its word."""
 
+_LOW_TILES = (2, 4)
+"""Rows of the lower tiles that a tensor lies in which has as many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sum:
@@ -76,6 +79,7 @@ def sums_of(
         is_fit = is_in_slice or not runs_by_level(machine.backend)
         is_fit = is_fit and _scatters_over(machine, links)
         is_fit = is_fit and _scatters(machine, parts, candidate, shape, bits, order)
+        is_fit = is_fit and not _has_low_tiles(machine, parts, op_class, candidate, shape)
         is_whole = candidate.is_cut_later or len(_changed(candidate)) > 1
         if machine.has_reduce_scatter and is_whole:
             return (Sum("all-reduce", every, pieces),)
@@ -135,6 +139,19 @@ def _scatters(
         packed = WORD_BITS // bits if bits < WORD_BITS and len(shape) > 2 else 1
         return piece % (SUBLANES * packed) == 0
     return True
+
+
+def _has_low_tiles(
+    machine: Hardware,
+    parts: MeshParts,
+    op_class: OpClass,
+    candidate: Candidate,
+    shape: Sequence[int],
+) -> bool:
+    """Whether a sum lies in tiles of two or four rows, as it has no more; products make no such."""
+    if not scatters_whole_tiles(machine.backend) or op_class in PRODUCTS or len(shape) < 3:
+        return False
+    return parts.local_shape(candidate.partial, shape)[-2] in _LOW_TILES
 
 
 def _changed(candidate: Candidate) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -25,12 +25,14 @@ from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.move_costs import MoveCosts
+from autoshard.costing.moved_sums import Summed, moved_sums
 from autoshard.costing.narrow_rows import RowTiles
 from autoshard.costing.on_chip import OnChip
 from autoshard.costing.read_on_chip import brought_before
 from autoshard.costing.shared_calls import SharedCalls, shared_calls
 from autoshard.costing.sliced_stacks import runs_that_slice
 from autoshard.costing.sums import made_order
+from autoshard.costing.unstacked_rows import is_unstacked
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.loop_sums import loop_sums
@@ -73,7 +75,10 @@ class WorkCosts(MoveCosts):
             num_bytes = 2.0 * update
             op_class = OpClass.ELEMENTWISE  # what it writes is computed with it
         elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
-            return self._fused_seconds(graph, op, candidates, flops)
+            fused = self._fused_seconds(graph, op, candidates, flops)
+            if self.unstacks(graph, buffers, op):
+                return fused + self._unstacking_seconds(graph, op, candidates)
+            return fused
         dtype = self._operand_dtype(graph, op)
         if op.declared is not None:
             return self._declared_seconds(graph, op, op.declared, arrays, dtype)
@@ -84,7 +89,32 @@ class WorkCosts(MoveCosts):
             seconds += self._apart_seconds(graph, buffers, op, candidates, seconds)
         if op.op_class is OpClass.CONVOLUTION:
             return seconds + self._image_seconds(graph, op, candidates)
+        if op.op_class is OpClass.GATHER:
+            seconds += self._mask_seconds(graph, op, candidates)
         return seconds + self._table_seconds(graph, op, candidates)
+
+    def _mask_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+        """float64[num_candidates]: seconds in which rows of other devices' pieces are zeroed.
+
+        Only where a table is looked up in pieces. Tiles that rows fill pass once, others three
+        times: rows, their mask and what is written.
+        """
+        value = graph.values[op.results[0]]
+        is_masked = np.array([bool(c.reduced or c.scattered) for c in candidates])
+        if not is_masked.any() or self._facts_of(graph).tiles.lanes == 1:
+            return np.zeros(len(candidates))
+        local = value.num_bytes / self._arrays(candidates).result_shards[0]
+        tiles = self._facts_of(graph).tiles.local_bytes(
+            value.index, [_written(c, 0) for c in candidates]
+        )
+        passed = local if tiles is None else np.where(tiles > local, 3.0 * tiles, local)
+        if self._passes is not None:
+            passed = passed * (self._pass_bytes(self._passes.accessed) * 8.0 / value.bits)
+        dtype = model_dtype(value.dtype)
+        seconds = self.model.compute_seconds(
+            np.zeros_like(passed), passed, dtype, OpClass.ELEMENTWISE.value
+        )
+        return np.where(is_masked, seconds, 0.0)
 
     def _image_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: seconds in which few images are cut into more, and back."""
@@ -175,6 +205,29 @@ class WorkCosts(MoveCosts):
         written = self.model.compute_seconds(none, num_bytes, dtype, OpClass.ELEMENTWISE.value)
         return np.maximum(seconds, written)
 
+    def unstacks(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
+        """Whether an op copies rows out of tiles that a product wrote to device memory.
+
+        Products whose results stay on the chip make them in an order that needs no copy.
+        """
+        machine = self.model.hardware
+        if row_lanes(machine.backend) == 1 or keeps_products_on_chip(machine):
+            return False
+        return is_unstacked(graph, buffers, op)
+
+    def _unstacking_seconds(
+        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds of a row's share of the copy, one kernel for all."""
+        stack, row = graph.values[op.operands[0]], graph.values[op.results[0]]
+        layouts = [c.operands[0] for c in candidates]
+        written = row.num_bytes / self._arrays(candidates).result_shards[0]
+        tiles = self._facts_of(graph).tiles.row_bytes(stack.index, layouts)
+        read = 0.0 if tiles is None else tiles / stack.shape[-2]
+        launch = self.model.hardware.compute.kernel_launch_seconds
+        alone = self.copy_seconds(read + written) - launch
+        return np.asarray(alone + launch / stack.shape[-2])
+
     def _is_shared_in_rows(self, graph: Graph, op: Op) -> bool:
         """Whether several ops read what an op makes in rows."""
         is_in_rows = op.results[0] in self._facts_of(graph).tiles.in_rows
@@ -230,6 +283,15 @@ class WorkCosts(MoveCosts):
         assert self._passes is not None
         accessed, reduced = self._passes.accessed, self._passes.reduced
         return elements * (self._pass_bytes(accessed) + times * self._pass_bytes(reduced))
+
+    def moved_sums(self, graph: Graph, buffers: Buffers) -> Mapping[tuple[int, int], Summed]:
+        """As of `moved_sums`; none where it takes no time to sum what is read."""
+        return {} if self._passes is None else moved_sums(graph, buffers)
+
+    def summing_seconds(self, summed: Summed, pieces: npt.NDArray[np.int64]) -> FloatArray:
+        """float64[n]: seconds in which a device reads and sums one of so many pieces."""
+        whole = self._reduced_bytes(summed.elements, summed.times) / self._elementwise_speed
+        return np.asarray(whole / pieces)
 
     @property
     def _passes(self) -> ElementPasses | None:

@@ -103,7 +103,10 @@ def _op_account(
         narrowed = encoder.read_costs.narrowing_seconds(op, position)
         copy = decoded.shared.get((op.index, position))
         is_sent = False
-        for step in way_to_reader(encoded, decoded, op, position):
+        way = way_to_reader(encoded, decoded, op, position)
+        if any(step.kind is not StepKind.SLICE for step in way):
+            own += encoder.read_costs.summing_seconds(op, position, way[-1].after) * repeat
+        for step in way:
             is_first = step.kind is not StepKind.SLICE and (not is_sent or step.before == copy)
             is_sent = is_sent or is_first
             taken = (value, step, op.region)  # serves every reader in a body, none outside it

@@ -309,6 +309,7 @@ class Encoder:
         costs = prices.of_move(table, rows, columns, read.repeat, slack)
         costs = prices.with_narrowing(costs, reader, place, rows, columns)
         costs = prices.with_order(costs, reader, place, rows, columns)
+        costs = prices.with_sums(costs, read.reads, rows, columns)
         costs = prices.with_whole_sums(costs, cut, read.value, read.reads[0], rows, columns)
         times = {index for index, _ in read.reads} | {read.stop - 1}
         is_brief = self.room.on_chip.is_brief(self.graph.ops[read.start], times)
@@ -336,6 +337,7 @@ class Encoder:
                 return None
             costs = np.where(shared, 0, costs)
         costs = prices.with_order(costs, op, position, rows, columns)
+        costs = prices.with_sums(costs, (read_at,), rows, columns)
         if _is_unstacked(op, self.graph.ops[self.graph.values[value].op]):
             costs = prices.where_made(costs, table, rows, columns)
         if source.read is None:

@@ -87,6 +87,7 @@ class NodeCosts:
             self.costing.sums_in_call(self.graph, op),
             self.costing.rows_of(self.graph, op),
             self.costing.is_in_other_kernel(self.graph, self.buffers, op),
+            self.costing.unstacks(self.graph, self.buffers, op),
             self.costing.waiting_seconds(self.graph, self.buffers, op.results[0])
             if op.results
             else 0.0,

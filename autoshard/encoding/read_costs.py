@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from autoshard.backend_habits import COPIES_OF_TURNED, keeps_order_of_gathers, row_lanes
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
+from autoshard.costing.moved_sums import Summed, together
 from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.picoseconds import picoseconds
 from autoshard.encoding.shared_reads import reads_of
@@ -18,6 +19,7 @@ from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import PRODUCTS, Op, OpKind
+from autoshard.layouts import Layout
 from autoshard.overlap.hidden import exposed_seconds
 from autoshard.reshard import ReshardTable, widens_rows
 from solvers import FORBIDDEN
@@ -51,6 +53,10 @@ class ReadCosts:
     )
     _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
     _whole: dict[tuple[object, ...], IntArray] = field(default_factory=dict)
+    _sums: Mapping[tuple[int, int], Summed] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sums = self.costing.moved_sums(self.tables.graph, self.buffers)
 
     def of_move(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, repeat: float, slack: float
@@ -153,6 +159,38 @@ class ReadCosts:
             known = known + np.where(self.facts.moves(table), waited, 0.0)
             self._orders[id(table), is_turned, in_rows, waited] = known
         return known if known.any() else None
+
+    def with_sums(
+        self,
+        costs: IntArray,
+        reads: Sequence[tuple[int, int]],
+        rows: IntArray,
+        columns: IntArray,
+    ) -> IntArray:
+        """What a move costs with the reductions that read what comes out of it."""
+        found = [self._sums[read] for read in reads if read in self._sums]
+        if not found:
+            return costs
+        summed, (index, position) = together(found), reads[0]
+        op = self.tables.graph.ops[index]
+        repeat = reads_of(op, position)
+        key = (id(costs), id(rows), id(columns), *summed, hash(repeat))
+        known = self._costs.get(key)
+        if known is None:
+            table = self.tables.of(op.operands[position])
+            seconds = self.costing.summing_seconds(summed, self.facts.pieces(table)[columns])
+            moves = self.facts.moves(table)[np.ix_(rows, columns)]
+            more = np.where(moves, picoseconds(seconds * repeat), 0)
+            known = self._costs[key] = ((costs, rows, columns), costs + more)
+        return known[1]
+
+    def summing_seconds(self, op: Op, position: int, layout: Layout) -> float:
+        """Seconds of the reductions that read what is moved to an operand, in its layout there."""
+        summed = self._sums.get((op.index, position))
+        if summed is None:
+            return 0.0
+        pieces = np.array([self.costing.parts.num_pieces(layout)])
+        return float(self.costing.summing_seconds(summed, pieces)[0])
 
     def where_made(
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray

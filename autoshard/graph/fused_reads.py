@@ -26,7 +26,7 @@ class FusedReads:
 
     Args:
         by_op: Per op and operand.
-        sums: By product, reductions of what it makes that run with it.
+        sums: By product, reductions of what it makes that run with it, the last one they need.
     """
 
     by_op: tuple[tuple[Read, ...], ...]
@@ -73,8 +73,10 @@ def fused_reads(
                 new = {s: read for s, read in new.items() if s not in in_kernel}
                 in_kernel.update(s for s in new if prod(graph.values[s].shape) == made)
             if op.op_class is OpClass.REDUCE:
-                for source in sources.keys() & at_products.keys() - new.keys():
-                    sums.setdefault(at_products[source], []).append(op.index)
+                with_it = sources.keys() & at_products.keys() - new.keys()
+                if with_it:
+                    last = max(at_products[source] for source in with_it)
+                    sums.setdefault(last, []).append(op.index)
             elements = sum(_elements(graph.values[s], read) for s, read in new.items())
             reads.append(Read(sum(new.values()), elements))
         if op.op_class not in PRODUCTS:  # a product is not computed again by what follows it

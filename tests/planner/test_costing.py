@@ -269,6 +269,9 @@ SCATTERED = [  # shape, dimension, whether libtpu 0.0.42 scatters float32, and b
     ((512, 64), 0, False, False),
     ((512, 1024), 0, True, True),
     ((65536,), 0, False, False),
+    ((512, 4, 128), 0, False, False),
+    ((512, 2, 128), 0, False, False),
+    ((512, 5, 128), 0, True, True),
 ]
 
 
@@ -280,6 +283,13 @@ def test_tpus_scatter_a_sum_whose_pieces_fill_tiles(
         one = "reduce-scatter" if is_scattered else "all-reduce"
         assert kinds("tpu-v5e", along(shape, dim), shape, bits) == [one]
         assert kinds("h100", along(shape, dim), shape, bits) == ["reduce-scatter"]
+
+
+def test_products_make_no_tiles_of_fewer_rows_and_their_sums_are_scattered() -> None:
+    shape = (512, 4, 128)
+    machine, parts = get_hardware("tpu-v5e"), parts_of("x=2,y=4")
+    (one,) = sums_of(machine, parts, OpClass.MATMUL, along(shape, 0), shape, 32)
+    assert one.kind == "reduce-scatter"
 
 
 @pytest.mark.parametrize("machine", ["tpu-v5e", "h100"])

@@ -137,6 +137,76 @@ def test_a_look_up_of_narrow_rows_takes_a_copy_of_the_table() -> None:
     assert narrow == pytest.approx(by_bytes + table / speed + 2 * launch)
 
 
+def mask_seconds(shape: tuple[int, ...], hardware: str) -> float:
+    """What a look-up takes more where each of two devices has half of the table's rows."""
+    program = Program()
+    width = shape[-1]
+    table, indices = program.argument(ROWS, width), program.argument(*shape[:-1], 1)
+    places = tuple((place + 1,) for place in range(len(shape) - 1))
+    last, one = len(shape), len(shape) + 1
+    rule = Rule(
+        (ROWS, *shape, 1),
+        (((0,), (last,)), (*places, (one,))),
+        ((*places, (last,)),),
+        reduction=frozenset({0}),
+    )
+    made = program.compute("gather", (table, indices), [shape], rule, OpClass.GATHER)
+    program.ops[-1] = replace(program.ops[-1], flops=0.0)
+    graph = program.graph(*made)
+    encoder = encoder_for(graph, "x=2", hardware=hardware)
+    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    op = graph.ops[2]
+    offered = CandidateMaker(parts_of("x=2")).of_rule(rule)
+    pair = tuple(
+        next(c for c in offered if c.cut == cut and bool(c.reduced) is (cut == 2)) for cut in (1, 2)
+    )
+    alone = encoder.costing.candidate_seconds(graph, buffers, op, pair)
+    alone = alone - encoder.costing.reduction_seconds(graph, op, pair)
+    return float(alone[1] - alone[0])
+
+
+@pytest.mark.parametrize("hardware", ["tpu-v5e", "tpu-v5p"])
+def test_rows_looked_up_in_a_piece_of_a_table_are_masked_on_a_tpu(hardware: str) -> None:
+    machine = get_hardware(hardware)
+    passes, streamed = machine.compute.passes, machine.memory.streamed
+    assert streamed is not None
+    speed = machine.memory.bytes_per_second * streamed.elementwise
+    one = 1 / passes.accessed if passes else 4 / speed
+    launch = machine.compute.kernel_launch_seconds
+    tiles = 512 * 8 * LANES
+    assert mask_seconds((512, 8, LANES), hardware) == pytest.approx(tiles * one + launch)
+    assert mask_seconds((512, 4, LANES), hardware) == pytest.approx(3 * tiles * one + launch)
+    assert mask_seconds((512, 4, LANES), "h100") == 0.0
+
+
+def unstacked(width: int, made_by_product: bool) -> Graph:
+    """The first of five rows of each stack."""
+    program = Program()
+    whole = (512, 5, width)
+    if made_by_product:
+        left, right = program.argument(512, 5, 16), program.argument(16, width)
+        dims: tuple[Dims, Dims, Dims] = (((0,), (1,), (3,)), ((3,), (2,)), ((0,), (1,), (2,)))
+        rule = Rule((512, 5, width, 16), dims[:2], dims[2:], reduction=frozenset({3}))
+        (stack,) = program.compute("dot_general", (left, right), [whole], rule)
+    else:
+        stack = program.argument(*whole)
+    sliced = Rule((512, 5, width, 1), (((0,), (1,), (2,)),), (((0,), (3,), (2,)),))
+    row = program.compute("slice", (stack,), [(512, 1, width)], sliced, OpClass.COPY)[0]
+    program.ops[-1] = replace(program.ops[-1], flops=0.0)
+    return program.graph(program.elementwise(row), program.elementwise(stack))
+
+
+def test_rows_of_what_a_product_made_are_copied_out_of_their_tiles_on_a_v5p() -> None:
+    machine = get_hardware("tpu-v5p")
+    assert machine.memory.streamed is not None
+    speed = machine.memory.bytes_per_second * machine.memory.streamed.copies
+    copied = (8 / 5 + 1) * 512 * LANES * 4 / speed
+    launch = machine.compute.kernel_launch_seconds / 5  # of one kernel for five rows
+    assert seconds(unstacked(LANES, True), "slice") == pytest.approx(copied + launch)
+    assert seconds(unstacked(LANES, False), "slice") == 0.0
+    assert seconds(unstacked(LANES, True), "slice", "tpu-v5e") == 0.0
+
+
 def order_seconds(width: int, hardware: str) -> float:
     """Of looked-up rows that are gathered, from 2 devices, to be summed."""
     program = Program()

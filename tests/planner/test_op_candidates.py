@@ -55,6 +55,17 @@ def test_no_look_up_is_offered_that_leaves_the_first_axis_over_and_is_compiled_w
     assert {(a, b) for a, b in both if ((a,), (b,)) not in cut} == missing
 
 
+def test_no_look_up_for_cut_indices_is_offered_that_cuts_the_sum_along_what_they_do_not_cut() -> (
+    None
+):
+    graph = look_up()
+    found = OpCandidates(graph, parts_of(MESH), free_wishes(graph), "tpu", 400).of(graph.ops[2])
+    cut = {(bool(c.operands[1][0]), c.results[0]) for c in found if c.scattered == (1,)}
+    assert (True, ((0, 1), ())) in cut
+    assert (True, ((0,), (1,))) not in cut
+    assert (False, ((), (1,))) in cut
+
+
 def test_constants_and_scalars_have_nothing_to_choose() -> None:
     program = Program()
     scalar = program.argument()
