@@ -13,7 +13,8 @@ from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.images import images_of
-from autoshard.graph.program import OpKind
+from autoshard.graph.program import OpClass, OpKind
+from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout
 from solvers import EdgeMemory, NodeMemory
 
@@ -69,6 +70,7 @@ class RoomyChip:
             kept_out = {owner[op.operands[0]] for op in encoded.graph.results}
         else:
             kept_out = {value for value, is_out in enumerate(on_chip.kept_out) if is_out}
+            kept_out -= _scattered_for_updates(room)
         return cls(room, encoded, kept_out, holds_states, num_bytes, held)
 
     def left_beside(self, kept: IntArray) -> IntArray:
@@ -93,6 +95,18 @@ class RoomyChip:
         reader = self.encoded.graph.ops[copy.start] if is_shared else self.encoded.maker(edge.v)
         is_update = reader.index in self.room.on_chip.updates
         return reader.kind is OpKind.COMPUTE and (self.holds_states or not is_update)
+
+
+def _scattered_for_updates(room: DeviceRoom) -> set[int]:
+    """Gradients of tables of rows: scatters make them on the chip, also for updates."""
+    graph, updates = room.graph, room.on_chip.updates
+    return {
+        op.results[0]
+        for op in graph.ops
+        if op.op_class is OpClass.SCATTER
+        and takes_rows(graph, op)
+        and updates.issuperset(graph.consumers[op.results[0]])
+    }
 
 
 def _argument_bytes(encoded: Encoded, choices: Sequence[int]) -> dict[int, int]:

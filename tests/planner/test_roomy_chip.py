@@ -179,3 +179,36 @@ def test_images_wait_there_too(share: float, is_there: bool) -> None:
 def test_few_images_that_are_cut_into_more_have_not() -> None:
     solution, num_bytes = with_images_that_wait(4, 0.95)
     assert beside_arguments(solution) >= num_bytes
+
+
+def with_trained_table(num_states: int, *, is_scattered: bool) -> int:
+    """Bytes beside the arguments of a table's gradient, rows that are scattered or looked up."""
+    program = Program()
+    side = side_of(0.5)
+    rows, places = program.argument(side, side), program.argument(side, 1)
+    states = [program.argument(side, side) for _ in range(num_states)]
+    large, small, place = ((0,), (2,)), ((1,), (2,)), ((1,), (3,))
+    sizes = (side, side, side, 1)
+    if is_scattered:
+        operands: tuple[int, ...] = (program.zeros(side, side), places, rows)
+        rule, op_class = Rule(sizes, (large, place, small), (large,)), OpClass.SCATTER
+    else:
+        operands = (rows, places)
+        rule, op_class = Rule(sizes, (large, place), (small,)), OpClass.GATHER
+    (gradient,) = program.compute("moved rows", operands, [(side, side)], rule, op_class)
+    new = [program.elementwise(gradient, state) for state in states]
+    graph = program.graph(*new, donated=tuple(range(2, num_states + 2)))
+    whole = parts_of("x=4").to_sharding(((), ()))
+    wishes = Wishes(
+        arguments=[whole] * (num_states + 2),
+        results=[whole] * num_states,
+        alike=[(number + 2, number) for number in range(num_states)],
+        values={gradient: whole},
+    )
+    return beside_arguments(plan(graph, "x=4", wishes, None, "tpu-v5e"))
+
+
+def test_gradients_of_rows_are_scattered_there_whatever_room_the_states_have() -> None:
+    one = side_of(0.5) ** 2 * F32_BYTES
+    assert with_trained_table(12, is_scattered=True) < one / 2
+    assert with_trained_table(12, is_scattered=False) >= one
