@@ -127,12 +127,20 @@ def pointer_table_bytes(machine: Hardware, arguments: Sequence[int], num_product
         arguments: Bytes that a device holds of each argument.
         num_products: Products and convolutions of the program, those in loops once.
     """
-    kind = machine_kind(machine.name)
-    kind = kind if kind in _TABLES_BY_ARGUMENT else machine.backend
-    by_size = _TABLES_BY_ARGUMENT.get(kind, ((math.inf, 0.0),))
-    tables = _TABLES_BY_PRODUCT.get(kind, 0.0) * num_products
-    tables += sum(next(few for least, few in by_size if held < least) for held in arguments)
+    tables = _TABLES_BY_PRODUCT.get(_table_kind(machine), 0.0) * num_products
+    tables += sum(num_pointer_tables(machine, held) for held in arguments)
     return round(tables) * _POINTER_TABLE_BYTES
+
+
+def num_pointer_tables(machine: Hardware, held_bytes: int) -> float:
+    """Tables of pointers for an argument of which a device holds so many bytes, on the average."""
+    by_size = _TABLES_BY_ARGUMENT.get(_table_kind(machine), ((math.inf, 0.0),))
+    return next(few for least, few in by_size if held_bytes < least)
+
+
+def _table_kind(machine: Hardware) -> str:
+    kind = machine_kind(machine.name)
+    return kind if kind in _TABLES_BY_ARGUMENT else machine.backend
 
 
 _ON_TPU = Fusing(

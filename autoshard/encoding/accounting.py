@@ -5,13 +5,13 @@ Every figure is computed once, here, from the layouts of the plan, and not taken
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from autoshard.backend_habits import lays_out_as_made, pointer_table_bytes
+from autoshard.backend_habits import lays_out_as_made
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.encode import Encoder
@@ -19,12 +19,13 @@ from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.heap import heap_bytes
 from autoshard.encoding.held_tensors import Holdings
 from autoshard.encoding.new_states import NewStates
+from autoshard.encoding.pointer_tables import table_bytes
 from autoshard.encoding.roomy_chip import RoomyChip
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.tiled_arguments import tiled_arguments
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.collective import PredictedCollective
-from autoshard.graph.program import PRODUCTS, Op, Value
+from autoshard.graph.program import Op, Value
 from autoshard.layouts import Parts
 from autoshard.plans.plan import HeldTensor, LiveTensor, MemoryUse, PlannedOp
 from autoshard.reshard import Step, StepKind
@@ -296,7 +297,11 @@ def memory_use(
     if lays_out_as_made(backend):
         tiled = tiled_arguments(encoded, decoded)
         argument_bytes = sum(tiled)
-        peak = argument_bytes + table_bytes(encoder, tiled) + heap_bytes(temporaries)
+        peak = (
+            argument_bytes
+            + table_bytes(encoder.graph, encoder.costing.model.hardware, tiled)
+            + heap_bytes(temporaries)
+        )
     return MemoryUse(
         argument_bytes=argument_bytes,
         peak_bytes=peak,
@@ -306,17 +311,6 @@ def memory_use(
         timeline=tuple((int(i), int(held[i])) for i in changes if i < len(graph.ops)),
         held=holdings.largest(peak),
     )
-
-
-def table_bytes(encoder: Encoder, arguments: Sequence[int]) -> int:
-    """Bytes of the tables of pointers to what ops with several results make.
-
-    Args:
-        encoder: Of the program.
-        arguments: Bytes that a device holds of each argument.
-    """
-    num_products = sum(op.op_class in PRODUCTS for op in encoder.graph.ops)
-    return pointer_table_bytes(encoder.costing.model.hardware, arguments, num_products)
 
 
 def _live(held: HeldTensor) -> LiveTensor:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import copies_convolution_gradients, row_lanes
+from autoshard.backend_habits import copies_convolution_gradients, lays_out_as_made, row_lanes
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import copies_for_loops
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.dropped_dims import drops_dimension
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
+from autoshard.encoding.tiled_arguments import tiled_in
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout
 from solvers import NodeMemory
@@ -77,6 +78,8 @@ class ChoiceMemory:
         held = value.num_bytes if op.kind is OpKind.ARGUMENT else room.temporary(value)
         held = held * self.narrowed.get(value.index, value.bits) // max(value.bits, 1)
         usage = self._local(held, op, op.results.index(value.index))
+        if op.kind is OpKind.ARGUMENT and lays_out_as_made(room.backend):
+            usage = self._in_tiles(value, candidates)
         if value.index in room.buffers.unless_summed:
             usage = np.where([bool(c.reduced or c.scattered) for c in candidates], usage, 0)
         if is_summed:  # what it is written as comes after the sum: until then all is held
@@ -94,6 +97,12 @@ class ChoiceMemory:
                 stop = start + 1
             left = room.on_chip.left(partial, is_brief=room.on_chip.moved)
             yield NodeMemory(node, start, stop, left)
+
+    def _in_tiles(self, value: Value, candidates: tuple[Candidate, ...]) -> IntArray:
+        """int64[num_candidates]: what one device has of an argument, in whole tiles."""
+        parts = self.room.costing.parts
+        held = [tiled_in(parts, value, candidate.results[0]) for candidate in candidates]
+        return np.array(held, dtype=np.int64)
 
     def _in_device_memory(self, value: Value, op: Op, usage: IntArray) -> IntArray:
         """What of a value is not on the chip; less where it is no more computed with a product."""

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import counts_equal_moves_once
+from autoshard.backend_habits import counts_equal_moves_once, lays_out_as_made
 from autoshard.candidates.candidate import MAX_CANDIDATES, Candidate
 from autoshard.candidates.op_candidates import OpCandidates, place_of
 from autoshard.candidates.rounds import ONLY_ROUND, Round
@@ -30,11 +30,13 @@ from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.encoding.picoseconds import PICOSECONDS, picoseconds
+from autoshard.encoding.pointer_tables import least_table_bytes
 from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads, updating_reads
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
+from autoshard.encoding.tiled_arguments import tiled_in
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
@@ -177,7 +179,7 @@ class Encoder:
             edges=tuple(edges),
             node_memory=tuple(memory.terms()),
             edge_memory=tuple(copies),
-            memory_limit=self.memory_limit,
+            memory_limit=self._limit_beside_tables(),
         )
         return Encoded(
             problem,
@@ -246,6 +248,21 @@ class Encoder:
         """The same, with a choice of the reader that holds a copy for itself where it matters."""
         is_small = self.graph.values[read.value].num_bytes < self.room.negligible_bytes
         return read if is_small or not read.common else read.for_each_reader()
+
+    def _limit_beside_tables(self) -> int | None:
+        """Bytes that tensors may take: the limit without the tables that no plan is without."""
+        if self.memory_limit is None or not lays_out_as_made(self._backend):
+            return self.memory_limit
+        parts, held = self.costing.parts, []
+        for op in self.graph.arguments:
+            value = self.graph.values[op.results[0]]
+            candidates = self._candidates.get(op.index, ())
+            layouts = {candidate.results[0] for candidate in candidates} or {
+                ((),) * len(value.shape)
+            }
+            held.append([tiled_in(parts, value, layout) for layout in layouts])
+        machine = self.costing.model.hardware
+        return max(self.memory_limit - least_table_bytes(self.graph, machine, held), 0)
 
     def _with_steps(self) -> WithSteps:
         is_only_round = self.round is ONLY_ROUND

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from itertools import permutations
 from math import prod
 
 from autoshard.costing.sums import LANES, SUBLANES
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.graph.program import Value
+from autoshard.layouts import Layout, MeshParts
 
 _MOST_OF_VECTOR = 1024
 _LEAST_BYTES = 512
@@ -19,14 +21,19 @@ def tiled_arguments(encoded: Encoded, decoded: Decoded) -> tuple[int, ...]:
     found = []
     for op in encoded.graph.arguments:
         value = encoded.graph.values[op.results[0]]
-        layout = decoded.layouts[value.index]
-        shards = map(encoded.parts.num_shards, layout)
-        local = [-(-size // number) for size, number in zip(value.shape, shards, strict=True)]
-        found.append(tiled_bytes(local, value.bits))
+        found.append(tiled_in(encoded.parts, value, decoded.layouts[value.index]))
     return tuple(found)
 
 
-def tiled_bytes(shape: Sequence[int], bits: int) -> int:
+def tiled_in(parts: MeshParts, value: Value, layout: Layout) -> int:
+    """Bytes that a device holds of an argument in a layout, with its padding."""
+    shards = map(parts.num_shards, layout)
+    local = (-(-size // number) for size, number in zip(value.shape, shards, strict=True))
+    return tiled_bytes(tuple(local), value.bits)
+
+
+@lru_cache(maxsize=4096)
+def tiled_bytes(shape: tuple[int, ...], bits: int) -> int:
     """Bytes of an array in the dimension order in which whole tiles take the least.
 
     A tile has 8 rows of 128 elements, or 4 or 2 where there are no more rows; that of a vector a

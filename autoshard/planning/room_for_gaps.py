@@ -20,7 +20,7 @@ def with_room_for_gaps(solution: Solution, searches: Searches) -> Solution:
     much may be alive. If none of these fits, the budget is too small: the one that needs least
     tells by how much.
     """
-    limit = solution.encoded.problem.memory_limit
+    limit = solution.encoder.memory_limit
     if limit is None or not solution.is_feasible or solution.peak_bytes <= limit:
         return solution
     search = _GapSearch(solution, limit, searches)

@@ -131,10 +131,11 @@ def solution_of(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
             where=f"time limit, after {sum(result.seconds_by_stage.values()):.1f} s",
             fix="raise time_limit_seconds",
         )
-    limit = encoded.problem.memory_limit
-    if choices is None and limit is not None and result.least_peak_bound > limit:
+    limit, beside_tables = encoder.memory_limit, encoded.problem.memory_limit or 0
+    if choices is None and limit is not None and result.least_peak_bound > beside_tables:
+        least = result.least_peak_bound + limit - beside_tables
         raise NoPlanInTimeError(
-            f"no plan fits {limit} bytes: {result.least_peak_bound} are needed at least; time was "
+            f"no plan fits {limit} bytes: {least} are needed at least; time was "
             "up before the leanest plan was found",
             where=f"memory_budget and time limit, after {sum(result.seconds_by_stage.values()):.1f}"
             " s",

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.costing.costing import Costing, cost_model_for
-from autoshard.encoding.accounting import table_bytes
 from autoshard.encoding.encode import Encoder, Wishes
+from autoshard.encoding.pointer_tables import table_bytes
 from autoshard.encoding.tiled_arguments import tiled_arguments
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
@@ -271,5 +271,5 @@ def beside_arguments(solution: Solution) -> int:
     """Bytes of temporaries on a device when most is held, but for tables of pointers."""
     memory = solution.account.memory
     tiled = tiled_arguments(solution.encoded, solution.decoded)
-    tables = table_bytes(solution.encoder, tiled)
+    tables = table_bytes(solution.graph, solution.encoder.costing.model.hardware, tiled)
     return memory.peak_bytes - memory.argument_bytes - tables

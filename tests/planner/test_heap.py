@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from autoshard.encoding.heap import heap_bytes
 from autoshard.graph.program import Graph
 from autoshard.planning import searches
+from autoshard.wishes.wishes import Wishes
 from solvers import Problem, Result, evaluate, solve
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan, wishes_for
 
@@ -75,12 +76,17 @@ def with_a_gap() -> Graph:
     return program.graph(read, program.matmul(larger, few), program.matmul(kept, few))
 
 
-def test_on_a_tpu_a_gap_that_nothing_fits_into_counts() -> None:
-    graph = with_a_gap()
+def held_whole(graph: Graph) -> Wishes:
+    """Everything on every device: there is one plan."""
     whole = parts_of("x=4").to_sharding(((), ()))
     ends = dict.fromkeys(range(5), whole), dict.fromkeys(range(3), whole)
     values = {value.index: whole for value in graph.values}
-    wishes = replace(wishes_for(graph, *ends), values=values)
+    return replace(wishes_for(graph, *ends), values=values)
+
+
+def test_on_a_tpu_a_gap_that_nothing_fits_into_counts() -> None:
+    graph = with_a_gap()
+    wishes = held_whole(graph)
     held = {}
     for machine in ("tpu-v5p", "h100"):
         solution = plan(graph, "x=4", wishes, None, machine)
@@ -123,10 +129,22 @@ def test_a_budget_that_none_meets_with_its_gaps_says_what_was_found() -> None:
     for budget in (needed - 1, needed):
         found = plan(graph, "x=4", None, budget, "tpu-v5p")
         assert found.is_feasible == (found.account.memory.peak_bytes <= budget)
-        assert found.is_too_large_with_gaps == (not found.is_feasible)
         if not found.is_feasible:
-            assert (found.result.least_peak or 0) > budget
+            assert found.peak_bytes > budget
     assert not least.is_too_large_with_gaps
+
+
+def test_a_plan_that_only_its_gaps_make_too_large_is_told_from_one_that_holds_too_much() -> None:
+    graph = with_a_gap()
+    wishes = held_whole(graph)
+    needed = plan(graph, "x=4", wishes, None, "tpu-v5p").peak_bytes
+    with_gaps, too_much = (
+        plan(graph, "x=4", wishes, budget, "tpu-v5p") for budget in (needed - 1, needed // 2)
+    )
+    assert not with_gaps.is_feasible
+    assert with_gaps.is_too_large_with_gaps
+    assert not too_much.is_feasible
+    assert not too_much.is_too_large_with_gaps
 
 
 def test_a_search_that_is_interrupted_is_not_followed_by_others(

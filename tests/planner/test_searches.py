@@ -73,6 +73,7 @@ def too_wide() -> tuple[Solution, Searches, int]:
     lean = solve(replace(tight, memory_limit=1))
     asked.leanest = lean.least_peak_choices
     assert lean.least_peak is not None
+    roomy.encoder.memory_limit = roomy.peak_bytes - 1
     return replace(roomy, encoded=replace(roomy.encoded, problem=tight)), asked, lean.least_peak
 
 

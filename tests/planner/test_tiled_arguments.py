@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import prod
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoshard.encoding.accounting import memory_use
+from autoshard.encoding.encoded import decode
 from autoshard.encoding.tiled_arguments import tiled_bytes
-from tests.planner.graphs import Program, parts_of, plan, wishes_for
+from autoshard.graph.program import Graph
+from solvers import evaluate
+from tests.planner.graphs import Program, beside_arguments, parts_of, plan, wishes_for
 
 
 @pytest.mark.parametrize(
@@ -34,14 +39,15 @@ from tests.planner.graphs import Program, parts_of, plan, wishes_for
 def test_the_dimension_order_with_the_least_padding_is_taken(
     shape: Sequence[int], bits: int, held: int
 ) -> None:
-    assert tiled_bytes(shape, bits) == held
+    assert tiled_bytes(tuple(shape), bits) == held
 
 
 @given(shape=st.lists(st.integers(1, 300), max_size=4), bits=st.sampled_from([16, 32]))
 def test_tiles_hold_all_and_whole_tiles_no_more(shape: list[int], bits: int) -> None:
-    assert tiled_bytes(shape, bits) >= prod(shape) * bits // 8
-    assert tiled_bytes(shape, bits) == tiled_bytes(shape[::-1], bits)
-    whole = [8, 128, *shape]
+    held = tiled_bytes(tuple(shape), bits)
+    assert held >= prod(shape) * bits // 8
+    assert held == tiled_bytes(tuple(shape[::-1]), bits)
+    whole = (8, 128, *shape)
     assert tiled_bytes(whole, 32) == prod(whole) * 4
 
 
@@ -54,3 +60,45 @@ def test_only_on_tpus_do_arguments_take_more_than_their_bytes(machine: str, held
     wishes = wishes_for(graph, {0: cut}, {0: end})
     solution = plan(graph, "x=4", wishes, None, machine)
     assert solution.account.memory.argument_bytes == held
+
+
+def with_narrow_arguments() -> Graph:
+    """Arguments of 64 rows and columns, which 16 devices only cut into pieces below a tile."""
+    program = Program()
+    x, w = program.argument(64, 64), program.argument(64, 64)
+    return program.graph(program.sum(program.matmul(x, w)))
+
+
+def least_of_all(graph: Graph, mesh: str, machine: str) -> int:
+    """The least peak that any choices have, all of them tried."""
+    solution = plan(graph, mesh, None, None, machine)
+    encoder, encoded = solution.encoder, solution.encoded
+    offered = (range(len(costs)) for costs in encoded.problem.node_costs)
+    every = (c for c in product(*offered) if evaluate(encoded.problem, c).is_allowed)
+    return min(
+        memory_use(encoder, encoded, decode(encoded, choices), choices).peak_bytes
+        for choices in every
+    )
+
+
+@pytest.mark.parametrize("machine", ["tpu-v5e", "tpu-v5p", "h100"])
+def test_the_least_peak_that_a_budget_names_is_the_least_and_is_enough(machine: str) -> None:
+    graph, mesh = with_narrow_arguments(), "x=16"
+    least = least_of_all(graph, mesh, machine)
+    nothing = plan(graph, mesh, None, 1, machine)
+    assert nothing.peak_bytes == least
+    assert plan(graph, mesh, None, least, machine).is_feasible
+    below = plan(graph, mesh, None, least - 1, machine)
+    assert not below.is_feasible
+    assert below.peak_bytes == least
+
+
+def test_what_the_solver_counts_for_a_tpu_is_all_but_the_tables_of_pointers() -> None:
+    graph = with_narrow_arguments()
+    solution = plan(graph, "x=16", None, 10**9, "tpu-v5e")
+    limit = solution.encoded.problem.memory_limit
+    assert limit is not None
+    assert 0 < 10**9 - limit <= solution.peak_bytes - solution.alive_bytes
+    assert (
+        beside_arguments(solution) == solution.alive_bytes - solution.account.memory.argument_bytes
+    )
