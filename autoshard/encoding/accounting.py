@@ -299,7 +299,7 @@ def memory_use(
         argument_bytes = sum(tiled)
         peak = (
             argument_bytes
-            + table_bytes(encoder.graph, encoder.costing.model.hardware, tiled)
+            + table_bytes(encoder.graph, encoder.costing, tiled)
             + heap_bytes(temporaries)
         )
     return MemoryUse(

@@ -261,8 +261,7 @@ class Encoder:
                 ((),) * len(value.shape)
             }
             held.append([tiled_in(parts, value, layout) for layout in layouts])
-        machine = self.costing.model.hardware
-        return max(self.memory_limit - least_table_bytes(self.graph, machine, held), 0)
+        return max(self.memory_limit - least_table_bytes(self.graph, self.costing, held), 0)
 
     def _with_steps(self) -> WithSteps:
         is_only_round = self.round is ONLY_ROUND

@@ -271,5 +271,5 @@ def beside_arguments(solution: Solution) -> int:
     """Bytes of temporaries on a device when most is held, but for tables of pointers."""
     memory = solution.account.memory
     tiled = tiled_arguments(solution.encoded, solution.decoded)
-    tables = table_bytes(solution.graph, solution.encoder.costing.model.hardware, tiled)
+    tables = table_bytes(solution.graph, solution.encoder.costing, tiled)
     return memory.peak_bytes - memory.argument_bytes - tables
