@@ -103,7 +103,7 @@ class OpCandidates:
 
     def _as_compiled(self, op: Op, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Those that the partitioner follows; equal ops share them."""
-        if op.op_class is not OpClass.GATHER:
+        if op.op_class not in (OpClass.GATHER, OpClass.SCATTER):
             return base
         key = ("as compiled", id(base))
         known = self._admitted_by_pin.get(key)

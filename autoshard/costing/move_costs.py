@@ -13,6 +13,7 @@ from autoshard.backend_habits import (
     most_converted_fast,
     most_gathered_by_sum,
     rearranges_exchanges,
+    runs_by_level,
 )
 from autoshard.costing.transfers import Transfer, transfers_of
 from autoshard.graph.collective import WrittenCollective
@@ -82,12 +83,18 @@ class MoveCosts:
         return np.asarray(self.model.permute_seconds(num_bytes, axes))
 
     def _gather_seconds(self, num_bytes: FloatArray, parts: Parts) -> FloatArray:
-        """Seconds of all-gathers, of those too that are run as sums."""
+        """Seconds of all-gathers, of those too that are run as sums.
+
+        What is gathered between slices and then in each is copied into order.
+        """
         axes = self.axis_parts(parts)
         gathered = np.asarray(self.model.all_gather_seconds(num_bytes, axes))
         size = self.parts.num_shards(parts)
+        num_slices = self.num_slices(parts)
+        if 1 < num_slices < size and runs_by_level(self.model.hardware.backend):
+            return gathered + self.copy_seconds(2.0 * num_bytes)
         summed = most_gathered_by_sum(self.model.hardware, size, self._slice_size)
-        if not summed or self.num_slices(parts) > 1:
+        if not summed or num_slices > 1:
             return gathered
         by_sum = self.model.all_reduce_seconds(num_bytes, axes)
         return np.where(num_bytes <= summed, by_sum, gathered)

@@ -19,8 +19,8 @@ from cost_models import Hardware
 LANES, SUBLANES, WORD_BITS = 128, 8, 32
 """A tile of a TPU's memory: columns, rows, and the bits of an element that fills its word."""
 
-_LOW_TILES = (2, 4)
-"""Rows of the lower tiles that a tensor lies in which has as many."""
+_LOW_TILE = 4
+"""The most rows of a tensor that lies in tiles of so many, and not of eight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,10 @@ def _has_low_tiles(
     candidate: Candidate,
     shape: Sequence[int],
 ) -> bool:
-    """Whether a sum lies in tiles of two or four rows, as it has no more; products make no such."""
+    """Whether a sum lies in low tiles, as it has as few rows; products make no such."""
     if not scatters_whole_tiles(machine.backend) or op_class in PRODUCTS or len(shape) < 3:
         return False
-    return parts.local_shape(candidate.partial, shape)[-2] in _LOW_TILES
+    return parts.local_shape(candidate.partial, shape)[-2] <= _LOW_TILE
 
 
 def _changed(candidate: Candidate) -> list[int]:

@@ -97,7 +97,8 @@ class WorkCosts(MoveCosts):
         """float64[num_candidates]: seconds in which rows of other devices' pieces are zeroed.
 
         Only where a table is looked up in pieces. Tiles that rows fill pass once, others three
-        times: rows, their mask and what is written.
+        times: rows, their mask and what is written. Where copies lie in device memory, mask and
+        indices are copied by kernels of their own.
         """
         value = graph.values[op.results[0]]
         is_masked = np.array([bool(c.reduced or c.scattered) for c in candidates])
@@ -114,6 +115,9 @@ class WorkCosts(MoveCosts):
         seconds = self.model.compute_seconds(
             np.zeros_like(passed), passed, dtype, OpClass.ELEMENTWISE.value
         )
+        machine = self.model.hardware
+        copied = 0 if keeps_products_on_chip(machine) else 2
+        seconds += copied * machine.compute.kernel_launch_seconds
         return np.where(is_masked, seconds, 0.0)
 
     def _image_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:

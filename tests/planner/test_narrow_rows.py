@@ -172,7 +172,8 @@ def test_rows_looked_up_in_a_piece_of_a_table_are_masked_on_a_tpu(hardware: str)
     assert streamed is not None
     speed = machine.memory.bytes_per_second * streamed.elementwise
     one = 1 / passes.accessed if passes else 4 / speed
-    launch = machine.compute.kernel_launch_seconds
+    kernels = 1 if passes else 3  # with copies of mask and indices
+    launch = kernels * machine.compute.kernel_launch_seconds
     tiles = 512 * 8 * LANES
     assert mask_seconds((512, 8, LANES), hardware) == pytest.approx(tiles * one + launch)
     assert mask_seconds((512, 4, LANES), hardware) == pytest.approx(3 * tiles * one + launch)

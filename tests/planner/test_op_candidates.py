@@ -55,6 +55,24 @@ def test_no_look_up_is_offered_that_leaves_the_first_axis_over_and_is_compiled_w
     assert {(a, b) for a, b in both if ((a,), (b,)) not in cut} == missing
 
 
+def scatter() -> Graph:
+    """Rows added to those of a table by index."""
+    program = Program()
+    table, indices, rows = (program.argument(*shape) for shape in ((64, 8), (16, 1), (16, 8)))
+    large, small = ((0,), (2,)), ((1,), (2,))
+    rule = Rule((64, 16, 8, 1), (large, ((1,), (3,)), small), (large,), frozenset({1}))
+    operands = (table, indices, rows)
+    return program.graph(*program.compute("scatter", operands, [(64, 8)], rule, OpClass.SCATTER))
+
+
+def test_nor_is_a_scatter_that_leaves_the_first_axis_over() -> None:
+    graph, mesh = scatter(), "x=2,y=2,z=2"
+    found = OpCandidates(graph, parts_of(mesh), free_wishes(graph), "tpu", 400).of(graph.ops[3])
+    cut = {(c.operands[0][0], c.operands[1][0]) for c in found if not c.operands[0][1]}
+    both = {(a, b) for a in range(3) for b in range(3) if a != b}
+    assert {(a, b) for a, b in both if ((a,), (b,)) not in cut} == {(1, 2), (2, 1)}
+
+
 def test_no_look_up_for_cut_indices_is_offered_that_cuts_the_sum_along_what_they_do_not_cut() -> (
     None
 ):

@@ -107,6 +107,21 @@ def test_such_a_gather_costs_as_much_as_the_sum() -> None:
 
 
 @pytest.mark.parametrize(
+    ("hardware", "parts", "is_copied"),
+    [(TWO, (0, 1), True), (TWO, (0,), False), (TWO, (1, 2), False), ("4x h100", (0, 1), False)],
+)
+def test_what_is_gathered_between_slices_and_in_them_is_copied_into_order(
+    hardware: str, parts: Parts, is_copied: bool
+) -> None:
+    costing = costing_of(hardware, OVER_BOTH)
+    amounts = np.array([1.0, 16.0]) * MIB
+    took = costing.step_seconds(StepKind.ALL_GATHER, parts, amounts)
+    sent = costing.model.all_gather_seconds(amounts, costing.axis_parts(parts))
+    copied = costing.copy_seconds(2.0 * amounts) if is_copied else np.zeros(2)
+    assert took.tolist() == pytest.approx(sent + copied)
+
+
+@pytest.mark.parametrize(
     ("hardware", "mesh", "narrowed"),
     [("tpu-v5e", "x=8", True), ("tpu-v5p", "x=64", False)],
 )
