@@ -30,6 +30,7 @@ class DeviceRoom:
         own_bits: By value that is written in the place of a product, bits of an element as that
             makes it, where these are fewer.
         negligible_bytes: What less than that is held of a whole value is not counted.
+        is_scarce: Whether memory is: then gaps count as they may be.
     """
 
     graph: Graph
@@ -39,6 +40,7 @@ class DeviceRoom:
     on_chip: OnChip
     own_bits: Mapping[int, int]
     negligible_bytes: float
+    is_scarce: bool = False
 
     @classmethod
     def of(
@@ -48,6 +50,8 @@ class DeviceRoom:
         costing: Costing,
         wishes: Wishes,
         memory_limit: int | None,
+        *,
+        is_scarce: bool = False,
     ) -> DeviceRoom:
         """For a program on a mesh, within a limit in bytes or none."""
         return cls(
@@ -58,6 +62,7 @@ class DeviceRoom:
             costing.on_chip(graph, buffers),
             own_bits(graph, buffers),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
+            is_scarce,
         )
 
     @property
@@ -68,7 +73,7 @@ class DeviceRoom:
     @property
     def overhead(self) -> float:
         """What temporaries take on this backend, over their own bytes."""
-        return temporary_overhead(self.backend)
+        return temporary_overhead(self.backend, is_scarce=self.is_scarce)
 
     def temporary(self, value: Value) -> int:
         """Bytes that a whole value takes as a temporary."""

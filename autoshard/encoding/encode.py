@@ -115,7 +115,14 @@ class Encoder:
         graph, buffers, costing = self.graph, self.buffers, self.costing
         self._read_bits = ReadBits.of(graph, self._backend)
         self.tables = Tables(graph, self._read_bits, Resharder(costing.parts, costing))
-        self.room = DeviceRoom.of(graph, buffers, costing, self.wishes, self.memory_limit)
+        self.room = DeviceRoom.of(
+            graph,
+            buffers,
+            costing,
+            self.wishes,
+            self.memory_limit,
+            is_scarce=self.is_scarce,
+        )
         facts = TableFacts(costing.parts)
         self.node_costs = NodeCosts(graph, buffers, costing, self._candidates)
         self.read_costs = ReadCosts(costing, buffers, self.tables, facts, self._candidates)

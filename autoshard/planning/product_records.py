@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.backend_habits import temporary_overhead
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import dot_schedule_of
 from autoshard.encoding.picoseconds import PICOSECONDS
@@ -75,7 +74,6 @@ class _Ways:
         """What it holds beside its operands and its result: copies of operands, panels, sums."""
         encoder, graph = self.solution.encoder, self.solution.graph
         parts, candidate = self.solution.encoded.parts, self.candidates[choice]
-        overhead = temporary_overhead(encoder.costing.model.hardware.backend)
         held = encoder.costing.streamed_bytes(graph, self.op, candidate)
         for position, value in enumerate(self.op.operands):
             have, want = self.solution.decoded.layouts[value], candidate.operands[position]
@@ -86,7 +84,7 @@ class _Ways:
             made = graph.values[self.op.results[0]].num_bytes
             for layout, sign in ((candidate.partial, 1), (candidate.results[0], -1)):
                 held += sign * (made // parts.num_pieces(layout))
-        return int(held * overhead)
+        return int(held * encoder.room.overhead)
 
     def room(self) -> int | None:
         """Bytes that are free for extra ones when the product runs; None: no limit."""

@@ -253,3 +253,21 @@ def test_without_a_plan_within_the_budget_the_wishes_are_not_blamed() -> None:
         pytest.fail(f"took a small budget for a contradiction: {error}")
     assert not solution.is_feasible
     assert solution.result.least_peak_bound > KIB
+
+
+@pytest.mark.parametrize("backend", ["gpu", "tpu", "cpu"])
+def test_where_memory_is_scarce_gaps_on_a_gpu_alone_count_as_large_as_they_may_be(
+    backend: str,
+) -> None:
+    usual, scarce = (temporary_overhead(backend, is_scarce=one) for one in (False, True))
+    assert (scarce > usual) == (backend == "gpu")
+    assert scarce >= usual
+
+
+@pytest.mark.parametrize("is_scarce", [False, True])
+def test_an_encoder_counts_gaps_as_scarce_as_memory_is(*, is_scarce: bool) -> None:
+    program = Program()
+    graph = program.graph(program.elementwise(program.argument(64, 64), name="tanh"))
+    room = encoder_for(graph, "x=2", hardware="cpu-host", is_scarce=is_scarce).room
+    expected = temporary_overhead("cpu", is_scarce=is_scarce)
+    assert (room.is_scarce, room.overhead) == (is_scarce, expected)
