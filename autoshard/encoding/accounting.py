@@ -104,25 +104,28 @@ def _op_account(
         narrowed = encoder.read_costs.narrowing_seconds(op, position)
         copy = decoded.shared.get((op.index, position))
         is_sent = False
+        taken: list[Step] = []
         way = way_to_reader(encoded, decoded, op, position)
         if any(step.kind is not StepKind.SLICE for step in way):
             own += encoder.read_costs.summing_seconds(op, position, way[-1].after) * repeat
         for step in way:
             is_first = step.kind is not StepKind.SLICE and (not is_sent or step.before == copy)
             is_sent = is_sent or is_first
-            taken = (value, step, op.region)  # serves every reader in a body, none outside it
-            bits = unseen.pop(taken, None)
+            key = (value, step, op.region)  # serves every reader in a body, none outside it
+            bits = unseen.pop(key, None)
             if bits is None:
                 continue
+            taken.append(step)
             table = encoded.table(value, bits)
             if narrowed is not None and is_first:
                 own += float(narrowed[table.index[step.before]]) * repeat
             spent += table.step_seconds(step) * repeat
-            if order is not None:
-                own += float(order[table.index[step.before], table.index[step.after]]) * repeat
             if step.kind is not StepKind.SLICE:
                 found = graph.values[value]
                 collectives += _moved(costing, encoded, step, found, bits, op, repeat)
+        if order is not None and taken:  # copied once, at the end of the way
+            index = encoder.tables.of(value).index
+            own += float(order[index[taken[0].before], index[taken[-1].after]]) * repeat
     return own, spent, collectives
 
 
