@@ -107,11 +107,11 @@ def test_other_reshapes_copy_nothing(before: tuple[int, ...], after: tuple[int, 
 
 def looked_up_in_pieces(num_tables: int, *, of_one_another: bool) -> int:
     """Bytes beside the arguments of rows that are looked up in tables cut by rows, and summed."""
-    program = Program()
-    sizes = (TABLE_ROWS, TAKEN_ROWS, 16, 1)
+    program, table_rows = Program(), 16 * TABLE_ROWS  # more than is worth gathering
+    sizes = (table_rows, TAKEN_ROWS, 16, 1)
     rule = Rule(sizes, (((0,), (2,)), ((1,), (3,))), (((1,), (2,)),), reduction=frozenset({0}))
     sums, place = [], program.argument(TAKEN_ROWS, 1)
-    tables = [program.argument(TABLE_ROWS, 16) for _ in range(num_tables)]
+    tables = [program.argument(table_rows, 16) for _ in range(num_tables)]
     for table in tables:
         (made,) = program.compute(
             "gather", (table, place), [(TAKEN_ROWS, 16)], rule, OpClass.GATHER
