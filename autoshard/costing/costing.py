@@ -83,6 +83,7 @@ class Costing(WorkCosts):
         arrays = self._arrays(candidates)
         if op.kind is not OpKind.COMPUTE:
             spent = self._border_seconds(graph, op, arrays)
+            spent += self.waiting_as_stacked_seconds(graph, buffers, op)
             if op.kind is OpKind.ARGUMENT and op.index not in graph.donated:
                 spent += self._arrival_seconds(graph, op, arrays)
             return spent
@@ -90,6 +91,7 @@ class Costing(WorkCosts):
         if op.collective is not None:
             return spent + self.written_seconds(graph, op, candidates)
         spent += self._work_seconds(graph, buffers, op, candidates)
+        spent += self.slicing_seconds(graph, buffers, op, candidates)
         waited = self.waiting_seconds(graph, buffers, op.results[0]) if op.results else 0.0
         if waited:
             spent += [waited if c.reduced or c.scattered else 0.0 for c in candidates]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, OpClass, OpKind
 
 
 def joined_updates(graph: Graph, buffers: Buffers) -> frozenset[int]:
@@ -20,7 +20,7 @@ def joined_updates(graph: Graph, buffers: Buffers) -> frozenset[int]:
     seen: set[tuple[int, frozenset[int]]] = set()
     for op in graph.ops:
         if op.name == "dynamic_update_slice" and op.repeat > 1:
-            key = op.region, _computed_from(graph, buffers, op)
+            key = op.region, _computed_from(graph, buffers, op.operands[1])
             if key in seen:
                 found.add(op.index)
             if key[1]:
@@ -28,9 +28,46 @@ def joined_updates(graph: Graph, buffers: Buffers) -> frozenset[int]:
     return frozenset(found)
 
 
-def _computed_from(graph: Graph, buffers: Buffers, update: Op) -> frozenset[int]:
+def carried_apart(graph: Graph, buffers: Buffers) -> frozenset[int]:
+    """Element-wise results that loops carry, and write in a kernel of their own.
+
+    That is what is computed of slices of stacks and of what the loop carries, as the gradient of an
+    LSTM's state. What is computed of products and sums of the run counts with these; with rows of
+    stacks, what they are computed from.
+
+    Args:
+        graph: The program.
+        buffers: Its storage.
+    """
+    rows = [op for op in graph.ops if op.name == "dynamic_update_slice" and op.repeat > 1]
+    with_rows = {value for row in rows for value in _computed_from(graph, buffers, row.operands[1])}
+    return frozenset(
+        value
+        for value, carry in enumerate(buffers.owner)
+        if carry != value
+        and graph.ops[graph.values[carry].op].kind is OpKind.JOIN
+        and graph.ops[graph.values[value].op].op_class is OpClass.ELEMENTWISE
+        and buffers.is_stored[value]
+        and value not in with_rows
+        and not _is_of_sum(graph, buffers, value)
+    )
+
+
+def _is_of_sum(graph: Graph, buffers: Buffers, value: int) -> bool:
+    """Whether what a product or a reduction wrote is among what a value is computed from."""
+    operands = graph.ops[graph.values[value].op].operands
+    made_of = {source for one in operands for source in _computed_from(graph, buffers, one)}
+    made_of.add(value)
+    makers = {source: graph.ops[graph.values[source].op].op_class for source in made_of}
+    return any(
+        source in buffers.with_products or made_by in PRODUCTS or made_by is OpClass.REDUCE
+        for source, made_by in makers.items()
+    )
+
+
+def _computed_from(graph: Graph, buffers: Buffers, row: int) -> frozenset[int]:
     """The stored tensors that a row is computed from with its update."""
-    found, todo, seen = set(), [update.operands[1]], set()
+    found, todo, seen = set(), [row], set()
     while todo:
         value = todo.pop()
         maker = graph.ops[graph.values[value].op]

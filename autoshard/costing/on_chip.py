@@ -103,11 +103,8 @@ class OnChip:
         return _is_brief(self.products, reader, times)
 
     def read_in_loop(self, graph: Graph, op: Op) -> tuple[float, ...]:
-        """Per operand of a product in a loop, bytes of room in which it waits for all runs.
-
-        None where products only read there what was brought for them.
-        """
-        if not self.moved or op.op_class not in PRODUCTS or op.repeat <= 1:
+        """Per operand of a product in a loop, bytes of room in which it waits for all runs."""
+        if op.op_class not in PRODUCTS or op.repeat <= 1:
             return (0.0,) * len(op.operands)
         return tuple(self.loop_room.get(_enters_by(graph, value), 0.0) for value in op.operands)
 

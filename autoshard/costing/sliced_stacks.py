@@ -1,33 +1,93 @@
-"""Stacks of which the products of a loop read a slice in each run."""
+"""Stacks of which a loop reads a slice in each run."""
 
 from __future__ import annotations
 
-from autoshard.graph.buffers import Buffers
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoshard.graph.buffers import Buffers, carry_stop
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
+_RENAMES = frozenset({"reshape", "convert"})
 
-def runs_that_slice(graph: Graph, buffers: Buffers) -> dict[int, float]:
-    """By stack that is computed before a loop, how often products read a slice of it once made.
 
-    What only orders or converts the elements of another is counted with that: it is one stack.
+@dataclass(frozen=True, slots=True)
+class SlicedStacks:
+    """How often loops read slices of stacks, for each time that one is made.
 
     Args:
-        graph: The program.
-        buffers: Its storage.
+        by_products: By stack that is computed before a loop, how often products slice it. What only
+            orders or converts the elements of another is counted with that: it is one stack.
+        as_stacked: By op with which a loop reads what another one stacked, no product between them,
+            how often its products slice that.
+        turned: By stack that is transposed before a loop, so that the dimension sliced was none of
+            the leading one, how often other ops slice it.
     """
-    found: dict[int, float] = {}
-    for op in graph.ops:
-        if op.op_class in PRODUCTS and op.repeat > 1:
-            for stack in _sliced(graph, buffers, op):
-                for value in _same_stack(graph, stack):
-                    times_made = graph.ops[graph.values[value].op].repeat
-                    found[value] = found.get(value, 0.0) + op.repeat / times_made
-    return found
+
+    by_products: Mapping[int, float] = field(default_factory=dict)
+    as_stacked: Mapping[int, float] = field(default_factory=dict)
+    turned: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: Graph, buffers: Buffers) -> SlicedStacks:
+        """Look at the loops of a program."""
+        by_products: defaultdict[int, float] = defaultdict(float)
+        as_stacked: defaultdict[int, float] = defaultdict(float)
+        turned: defaultdict[int, float] = defaultdict(float)
+        for op in graph.ops:
+            if op.op_class in PRODUCTS and op.repeat > 1:
+                for carry in _sliced(graph, buffers, op):
+                    for value in _same_stack(graph, carry.operands[0]):
+                        times_made = graph.ops[graph.values[value].op].repeat
+                        by_products[value] += op.repeat / times_made
+                    if _is_of_loop_before(graph, carry):
+                        as_stacked[carry.index] += op.repeat / carry.repeat
+            elif op.name == "dynamic_slice" and op.repeat > 1 and not _is_for_product(graph, op):
+                carry = graph.ops[graph.values[op.operands[0]].op]
+                if _is_unchanged(carry) and _is_turned(graph, carry.operands[0]):
+                    turned[carry.operands[0]] += op.repeat / carry.repeat
+        return cls(dict(by_products), dict(as_stacked), dict(turned))
 
 
-def _sliced(graph: Graph, buffers: Buffers, product: Op) -> set[int]:
-    """What lies before the loop of which a product computes slices itself."""
-    found, todo, seen = set(), list(product.operands), set()
+def _is_unchanged(op: Op) -> bool:
+    """Whether a loop reads with it what it leaves unchanged."""
+    return op.kind is OpKind.JOIN and len(op.operands) == 1
+
+
+def _is_of_loop_before(graph: Graph, carry: Op) -> bool:
+    """Whether a loop reads what one stacked after which no product is run."""
+    maker = graph.ops[graph.values[carry.operands[0]].op]
+    if maker.kind is not OpKind.JOIN or len(maker.operands) == 1:
+        return False
+    between = graph.ops[carry_stop(graph, maker) : carry.index]
+    return all(op.op_class not in PRODUCTS for op in between)
+
+
+def _is_turned(graph: Graph, stack: int) -> bool:
+    maker = graph.ops[graph.values[stack].op]
+    if maker.name != "transpose" or maker.rule is None:
+        return False
+    return maker.rule.operands[0][0] != maker.rule.results[0][0]
+
+
+def _is_for_product(graph: Graph, piece: Op) -> bool:
+    """Whether a product reads a slice, converted or not."""
+    todo = [piece.results[0]]
+    while todo:
+        for index in graph.consumers[todo.pop()]:
+            reader = graph.ops[index]
+            if reader.op_class in PRODUCTS:
+                return True
+            if reader.name in _RENAMES:
+                todo += reader.results
+    return False
+
+
+def _sliced(graph: Graph, buffers: Buffers, product: Op) -> list[Op]:
+    """The ops with which its loop reads what a product computes slices of itself."""
+    found: dict[int, Op] = {}
+    todo, seen = list(product.operands), set()
     while todo:
         value = todo.pop()
         maker = graph.ops[graph.values[value].op]
@@ -38,9 +98,9 @@ def _sliced(graph: Graph, buffers: Buffers, product: Op) -> set[int]:
             todo += maker.operands
             continue
         carry = graph.ops[graph.values[maker.operands[0]].op]
-        if carry.kind is OpKind.JOIN and len(carry.operands) == 1:
-            found.add(carry.operands[0])
-    return found
+        if _is_unchanged(carry):
+            found[carry.index] = carry
+    return list(found.values())
 
 
 def _same_stack(graph: Graph, stack: int) -> list[int]:

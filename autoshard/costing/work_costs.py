@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.backend_habits import (
+    filling_cycles,
     joins_updates,
     keeps_products_on_chip,
     least_images,
+    least_rows,
     multiplied_bits,
     on_chip_bytes,
     row_lanes,
@@ -20,7 +22,7 @@ from autoshard.backend_habits import (
 )
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.few_images import copied_elements
-from autoshard.costing.joined_updates import joined_updates
+from autoshard.costing.joined_updates import carried_apart, joined_updates
 from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.model_dtype import model_dtype
@@ -30,7 +32,7 @@ from autoshard.costing.narrow_rows import RowTiles
 from autoshard.costing.on_chip import OnChip
 from autoshard.costing.read_on_chip import brought_before
 from autoshard.costing.shared_calls import SharedCalls, shared_calls
-from autoshard.costing.sliced_stacks import runs_that_slice
+from autoshard.costing.sliced_stacks import SlicedStacks
 from autoshard.costing.sums import made_order
 from autoshard.costing.unstacked_rows import is_unstacked
 from autoshard.graph.buffers import Buffers
@@ -50,8 +52,8 @@ class WorkCosts(MoveCosts):
 
     _facts: GraphFacts | None = None
     _chip: tuple[Graph, Buffers, OnChip] | None = None
-    _joined: tuple[Graph, Buffers, frozenset[int]] | None = None
-    _sliced: tuple[Graph, Buffers, dict[int, float]] | None = None
+    _joined: tuple[Graph, Buffers, LoopKernels] | None = None
+    _sliced: tuple[Graph, Buffers, SlicedStacks] | None = None
     _shards: dict[int, tuple[tuple[Candidate, ...], CandidateArrays]] = field(default_factory=dict)
 
     def _work_seconds(
@@ -59,9 +61,10 @@ class WorkCosts(MoveCosts):
     ) -> FloatArray:
         arrays = self._arrays(candidates)
         num_bytes = self._bytes_read(graph, buffers, op, candidates)
-        writes = False
+        writes, is_apart = False, self.is_carried_apart(graph, buffers, op)
         for position, value in enumerate(op.results):
-            if buffers.is_stored[value] and buffers.owner[value] == value:
+            is_own = buffers.owner[value] == value
+            if buffers.is_stored[value] and (is_own or is_apart):
                 writes = True
                 pieces = arrays.result_shards[position]
                 written = graph.values[value].num_bytes / pieces
@@ -86,6 +89,8 @@ class WorkCosts(MoveCosts):
         if self.is_in_other_kernel(graph, buffers, op):
             seconds = np.maximum(seconds - self.model.hardware.compute.kernel_launch_seconds, 0.0)
         if op.op_class is OpClass.MATMUL:
+            more = self._start_seconds(op) - self.model.hardware.compute.kernel_launch_seconds
+            seconds = np.where(seconds > 0.0, seconds + more, 0.0)
             seconds += self._apart_seconds(graph, buffers, op, candidates, seconds)
         if op.op_class is OpClass.CONVOLUTION:
             return seconds + self._image_seconds(graph, op, candidates)
@@ -120,6 +125,18 @@ class WorkCosts(MoveCosts):
         seconds += copied * machine.compute.kernel_launch_seconds
         return np.where(is_masked, seconds, 0.0)
 
+    def _start_seconds(self, op: Op) -> float:
+        """Seconds until a product is under way.
+
+        In loops of machines that keep products on the chip nothing has to come from memory first.
+        """
+        machine = self.model.hardware
+        clock = machine.compute.clock_hertz
+        fills = filling_cycles(machine) / clock if clock else 0.0
+        if keeps_products_on_chip(machine):
+            return fills if op.repeat > 1 else machine.compute.kernel_launch_seconds
+        return machine.compute.kernel_launch_seconds + fills
+
     def _image_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: seconds in which few images are cut into more, and back."""
         copied = self._images_copied(graph, op, candidates)
@@ -153,13 +170,13 @@ class WorkCosts(MoveCosts):
         """
         whole, launches, summed = self.with_product(graph, buffers, op)
         speed = self._elementwise_speed
-        launch = self.model.hardware.compute.kernel_launch_seconds
+        launch, start = self.model.hardware.compute.kernel_launch_seconds, self._start_seconds(op)
         is_apart = [bool(c.reduced or c.scattered or c.streamed) for c in candidates]
         pieces = np.array([self.parts.num_pieces(c.results[0]) for c in candidates])
         alone = whole / pieces / speed
         if self._passes is None:
             alone -= whole / pieces / self.model.hardware.memory.bytes_per_second
-        beside = np.minimum(alone, np.maximum(seconds - launch, 0.0))
+        beside = np.minimum(alone, np.maximum(seconds - start, 0.0))
         saved = np.minimum(beside + launches * launch, seconds)
         return np.where(is_apart, summed / pieces / speed, -saved)
 
@@ -391,6 +408,10 @@ class WorkCosts(MoveCosts):
         shared = bool(op.results) and self._is_shared_in_rows(graph, op)
         return (shared, *(tiles.kind(value) for value in (*op.operands, *op.results)))
 
+    def is_carried_apart(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
+        """Whether a kernel of its own writes what an op makes for the next run of a loop."""
+        return any(value in self._loops_of(graph, buffers).apart for value in op.results)
+
     def is_in_other_kernel(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
         """Whether an op is launched with another: an update of a state with one that needs it.
 
@@ -398,19 +419,21 @@ class WorkCosts(MoveCosts):
         one that is computed from the same.
         """
         if op.name == "dynamic_update_slice":
-            return op.index in self._joined_updates(graph, buffers)
+            return op.index in self._loops_of(graph, buffers).joined
         if op.index in buffers.updates:
             readers = (graph.ops[i] for value in op.results for i in graph.consumers[value])
             return any(reader.kind is OpKind.COMPUTE for reader in readers)
+        if any(buffers.parts.get(value, value) != value for value in op.results):
+            return True
         is_sum = op.op_class is OpClass.REDUCE and bool(graph.values[op.results[0]].shape)
         return is_sum and not any(read.num_bytes for read in buffers.reads[op.index])
 
-    def _joined_updates(self, graph: Graph, buffers: Buffers) -> frozenset[int]:
+    def _loops_of(self, graph: Graph, buffers: Buffers) -> LoopKernels:
         """Of one program at a time."""
         known = self._joined
         if known is None or known[0] is not graph or known[1] is not buffers:
             joins = joins_updates(self.model.hardware.backend)
-            found = joined_updates(graph, buffers) if joins else frozenset()
+            found = LoopKernels.of(graph, buffers) if joins else LoopKernels()
             known = self._joined = (graph, buffers, found)
         return known[2]
 
@@ -420,12 +443,45 @@ class WorkCosts(MoveCosts):
         That is each time it is made. On a v5p it lies in device memory then, and on the chip if an
         element-wise op made it; on a v5e it is sliced by a kernel of its own.
         """
+        runs = self._stacks_of(graph, buffers).by_products.get(value, 0.0)
+        return runs * self.model.hardware.compute.kernel_launch_seconds
+
+    def waiting_as_stacked_seconds(self, graph: Graph, buffers: Buffers, op: Op) -> float:
+        """Seconds that products of a loop wait for slices of what the loop before it stacked.
+
+        So on a v5p, where that lies in device memory, and nothing runs beside which it is brought.
+        """
+        if self.on_chip(graph, buffers).moved:
+            return 0.0
+        runs = self._stacks_of(graph, buffers).as_stacked.get(op.index, 0.0)
+        return runs * self.model.hardware.compute.kernel_launch_seconds
+
+    def slicing_seconds(
+        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
+    ) -> FloatArray:
+        """float64[num_candidates]: in which a loop slices a stack that was transposed for it.
+
+        The rows of a slice are far apart, and a kernel of its own puts them together.
+        """
+        runs = self.slices_turned(graph, buffers, op)
+        if not runs:
+            return np.zeros(len(candidates))
+        made = graph.values[op.results[0]]
+        pieces = self._arrays(candidates).result_shards[0]
+        return runs * self.copy_seconds(2.0 * made.num_bytes / made.shape[0] / pieces)
+
+    def slices_turned(self, graph: Graph, buffers: Buffers, op: Op) -> float:
+        """How often a loop slices what an op transposed for it."""
+        return self._stacks_of(graph, buffers).turned.get(op.results[0], 0.0) if op.results else 0.0
+
+    def _stacks_of(self, graph: Graph, buffers: Buffers) -> SlicedStacks:
+        """Of one program at a time."""
         known = self._sliced
         if known is None or known[0] is not graph or known[1] is not buffers:
             waits = on_chip_bytes(self.model.hardware) > 0
-            found = runs_that_slice(graph, buffers) if waits else {}
+            found = SlicedStacks.of(graph, buffers) if waits else SlicedStacks()
             known = self._sliced = (graph, buffers, found)
-        return known[2].get(value, 0.0) * self.model.hardware.compute.kernel_launch_seconds
+        return known[2]
 
     def _table_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""
@@ -497,6 +553,11 @@ class WorkCosts(MoveCosts):
             return flops
         dims = local_products(self.parts, op.rule, candidates, op.name)
         may_turn = op.op_class is OpClass.MATMUL
+        if may_turn:
+            rows = np.minimum(dims[0], dims[1])
+            least = np.maximum(rows, least_rows(self.model.hardware.backend))
+            flops *= least / rows
+            dims = least, np.maximum(dims[0], dims[1]), dims[2]
         return np.asarray(flops / matmul_tile_efficiency(dims, tile, may_turn=may_turn))
 
     def _operand_dtype(self, graph: Graph, op: Op) -> str:
@@ -534,6 +595,24 @@ class WorkCosts(MoveCosts):
             found = (candidates, _candidate_arrays(self.parts, candidates))
             self._shards[id(candidates)] = found
         return found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopKernels:
+    """What the kernels of loop bodies write.
+
+    Args:
+        joined: Updates in place, by op, that run in the kernel of an earlier one.
+        apart: What a loop carries, by value, that is written by a kernel of its own.
+    """
+
+    joined: frozenset[int] = frozenset()
+    apart: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, graph: Graph, buffers: Buffers) -> LoopKernels:
+        """Look at the loops of a program."""
+        return cls(joined_updates(graph, buffers), carried_apart(graph, buffers))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -88,6 +88,9 @@ class NodeCosts:
             self.costing.rows_of(self.graph, op),
             self.costing.is_in_other_kernel(self.graph, self.buffers, op),
             self.costing.unstacks(self.graph, self.buffers, op),
+            self.costing.is_carried_apart(self.graph, self.buffers, op),
+            self.costing.slices_turned(self.graph, self.buffers, op),
+            self.costing.waiting_as_stacked_seconds(self.graph, self.buffers, op),
             self.costing.waiting_seconds(self.graph, self.buffers, op.results[0])
             if op.results
             else 0.0,

@@ -18,7 +18,7 @@ from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import PRODUCTS, Op, OpKind
+from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
 from autoshard.layouts import Layout
 from autoshard.overlap.hidden import exposed_seconds
 from autoshard.reshard import ReshardTable, widens_rows
@@ -48,7 +48,7 @@ class ReadCosts:
     facts: TableFacts
     candidates: Mapping[int, tuple[Candidate, ...]]
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
-    _orders: dict[tuple[int, bool, bool, float], npt.NDArray[np.float64]] = field(
+    _orders: dict[tuple[int, bool, bool, float, int], npt.NDArray[np.float64]] = field(
         default_factory=dict
     )
     _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
@@ -138,7 +138,9 @@ class ReadCosts:
         table = self.tables.of(value)
         in_rows = self.costing.is_in_rows(self.tables.graph, value)
         waited = self.costing.waiting_seconds(self.tables.graph, self.buffers, value)
-        known = self._orders.get((id(table), is_turned, in_rows, waited))
+        copies = 1 if is_turned or op.op_class is OpClass.GATHER else COPIES_OF_TURNED
+        key = (id(table), is_turned, in_rows, waited, copies)
+        known = self._orders.get(key)
         if known is None:
             num_bytes = 2.0 * found.num_bytes / self.facts.pieces(table)
             copied = (
@@ -151,13 +153,12 @@ class ReadCosts:
                     row_lanes(backend),
                 )
             )
-            copies = 1 if is_turned else COPIES_OF_TURNED
             known = np.where(copied, copies * self.costing.copy_seconds(num_bytes), 0.0)
             if in_rows:
                 copied_rows = self.costing.row_copy_seconds(self.tables.graph, value, table.layouts)
                 known = np.maximum(known, np.where(self.facts.moves(table), copied_rows, 0.0))
             known = known + np.where(self.facts.moves(table), waited, 0.0)
-            self._orders[id(table), is_turned, in_rows, waited] = known
+            self._orders[key] = known
         return known if known.any() else None
 
     def with_sums(

@@ -16,6 +16,7 @@ from math import prod
 from autoshard.graph.dim_orders import Turned, find_turned
 from autoshard.graph.fused_reads import Read, fused_reads
 from autoshard.graph.fusing import AS_ON_CPU, EVERY, Fusing
+from autoshard.graph.joined_parts import joined_parts
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.run_late import after_the_next, is_into_zeros, needed_products, run_late
 
@@ -45,6 +46,8 @@ class Buffers:
         updates: Element-wise ops of which come results only, where all of one state run at once.
         moved_at: By op index of products that no other needs, when that is there which is moved for
             them alone, and what they make: after the next product, which lets go of what it reads.
+        parts: Element-wise results that a product puts together for its operand, by the first of
+            them: they are written by one kernel.
         reads: Per op and operand, what of whole tensors the op reads from buffers through it.
         awaited: Products that others need, in program order, where what is moved or summed may be
             there while another runs; else none.
@@ -63,6 +66,7 @@ class Buffers:
     filled_at: Mapping[int, int] = field(default_factory=dict)
     updates: frozenset[int] = frozenset()
     moved_at: Mapping[int, int] = field(default_factory=dict)
+    parts: Mapping[int, int] = field(default_factory=dict)
     awaited: tuple[int, ...] = ()
 
     def moving_time(self, op: int, maker: int) -> int:
@@ -113,7 +117,10 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
     consumers = graph.consumers
     written = _written_by_products(graph, consumers) if fusing.with_products else {}
     addends = _scattered_into(graph, consumers) if fusing.into_addends else {}
+    parts = joined_parts(graph) if fusing.with_products else {}
     stored = _stored(graph, consumers, fusing, written, addends)
+    for one in parts:
+        stored[one] = True
     turned = find_turned(graph, stored, consumers) if fusing.turns else None
     for one in turned.written if turned else ():
         stored[one] = True
@@ -161,6 +168,7 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         filled_at=filled_at,
         updates=_updates(graph, consumers) if with_products else frozenset(),
         moved_at=moved_at,
+        parts=parts,
         awaited=needed_products(graph) if fusing.waits_for_products == EVERY else (),
     )
 

@@ -12,7 +12,7 @@ from jax import lax
 
 from autoshard.backend_habits import fusing
 from autoshard.costing.costing import Costing, cost_model_for
-from autoshard.costing.joined_updates import joined_updates
+from autoshard.costing.joined_updates import carried_apart, joined_updates
 from autoshard.encoding.encode import Encoder
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph
@@ -61,18 +61,19 @@ def test_rows_of_other_tensors_are_not() -> None:
 
 
 def seconds(graph: Graph, hardware: str) -> list[float]:
+    return [of_op(graph, index, hardware) for index in updates(graph)]
+
+
+def of_op(graph: Graph, index: int, hardware: str) -> float:
     machine, parts = get_hardware(hardware), parts_of("x=1")
     costing = Costing(cost_model_for(machine, parts), parts)
     encoder = Encoder(
         graph, find_buffers(graph, fusing(machine)), costing, free_wishes(graph), None
     )
     encoded = encoder.encode()
-    found = []
-    for index in updates(graph):
-        op = graph.ops[index]
-        candidates = encoded.candidates[encoded.node_by_op[index]]
-        found.append(costing.candidate_seconds(graph, encoder.buffers, op, candidates)[0])
-    return found
+    candidates = encoded.candidates[encoded.node_by_op[index]]
+    found = costing.candidate_seconds(graph, encoder.buffers, graph.ops[index], candidates)
+    return float(found[0])
 
 
 def test_only_the_first_of_them_takes_time_to_start() -> None:
@@ -84,3 +85,51 @@ def test_only_the_first_of_them_takes_time_to_start() -> None:
 def test_other_backends_start_each() -> None:
     first, second = seconds(stacked(lambda sums, _: (jnp.sin(sums), sums * sums)), "h100")
     assert first == second
+
+
+def carried(body: Callable[[Any, Any, Any], Any]) -> list[str]:
+    """Names of the ops that make what the loop of a recurrence carries apart from all else."""
+
+    def fn(x: Any, w: Any) -> Any:
+        def run(carry: Any, row: Any) -> Any:
+            return body(carry, row, w)
+
+        return lax.scan(run, (x, x), jnp.stack([x, x]) * 2)
+
+    graph = exported(fn, X, W, mesh="x=1")[0]
+    found = carried_apart(graph, find_buffers(graph, fusing(V5P)))
+    return [graph.ops[graph.values[value].op].name for value in sorted(found)]
+
+
+def test_what_is_computed_of_slices_and_carried_has_a_kernel_of_its_own() -> None:
+    assert carried(lambda c, row, w: ((c[0] @ w, jnp.sin(c[1] + row)), None)) == ["sine"]
+
+
+def test_with_rows_runs_what_they_are_computed_from() -> None:
+    def body(carry: Any, row: Any, w: Any) -> Any:
+        state = jnp.sin(carry[1] + row)
+        return (carry[0] @ w, state), jnp.cos(state)
+
+    assert carried(body) == []
+
+
+def test_what_is_computed_of_products_and_sums_counts_with_these() -> None:
+    def added_to_sum(carry: Any, row: Any, w: Any) -> Any:
+        return (carry[0] @ w, carry[1] + (carry[0] * row).sum(0)), None
+
+    assert carried(lambda c, row, w: ((c[0] @ w, c[1] + row @ w), None)) == []
+    assert carried(added_to_sum) == []
+
+
+def test_it_takes_a_kernel_to_write() -> None:
+    def fn(x: Any, rows: Any) -> Any:
+        return lax.scan(lambda state, row: (jnp.sin(state + row), None), x, rows)[0]
+
+    rows = jax.ShapeDtypeStruct((RUNS, *X.shape), jnp.float32)
+    graph = exported(fn, X, rows, mesh="x=1")[0]
+    (op,) = [op for op in graph.ops if op.name == "sine"]
+    launches = {
+        name: of_op(graph, op.index, name) > get_hardware(name).compute.kernel_launch_seconds
+        for name in ("tpu-v5e", "tpu-v5p")
+    }
+    assert launches == {"tpu-v5e": True, "tpu-v5p": True}

@@ -134,7 +134,7 @@ def batched_seconds(rows: int, tile: tuple[int, int, int]) -> list[float]:
 
 
 def test_cutting_the_batch_keeps_tiles_full_where_cutting_rows_leaves_them_half_empty() -> None:
-    batch, rows = batched_seconds(32, tile=(8, 64, 128))
+    batch, rows = batched_seconds(256, tile=(64, 64, 128))
     assert rows == pytest.approx(2 * batch)
-    batch, rows = batched_seconds(32, tile=(1, 1, 1))
+    batch, rows = batched_seconds(256, tile=(1, 1, 1))
     assert rows == pytest.approx(batch)

@@ -97,8 +97,10 @@ def in_a_loop(*, is_made: bool, num_weights: int = 1) -> Graph:
     return program.graph(carried)
 
 
-@pytest.mark.parametrize(("hardware", "is_free"), [("tpu-v5e", True), ("tpu-v5p", False)])
-def test_what_waits_for_all_runs_of_a_loop_takes_no_time_on_a_v5e(
+@pytest.mark.parametrize(
+    ("hardware", "is_free"), [("tpu-v5e", True), ("tpu-v5p", True), ("h100", False)]
+)
+def test_what_waits_for_all_runs_of_a_loop_takes_no_time_on_a_tpu(
     hardware: str, is_free: bool
 ) -> None:
     waiting, made = (seconds(in_a_loop(is_made=m), hardware) for m in (False, True))

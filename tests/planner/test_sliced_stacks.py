@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from autoshard.backend_habits import fusing
-from autoshard.costing.sliced_stacks import runs_that_slice
+from autoshard.costing.sliced_stacks import SlicedStacks
 from autoshard.encoding.encode import Encoder
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph
@@ -49,9 +49,34 @@ def encoder_of(hardware: str, fn: Any = recurrence) -> Encoder:
 
 def runs(fn: Any) -> dict[str, float]:
     """By name of the op that makes a stack."""
-    graph: Graph = exported(fn, X, W, mesh="x=1")[0]
-    found = runs_that_slice(graph, find_buffers(graph, fusing(V5P)))
-    return {graph.ops[graph.values[value].op].name: times for value, times in found.items()}
+    graph, stacks = stacks_of(fn)
+    return {
+        graph.ops[graph.values[value].op].name: times for value, times in stacks.by_products.items()
+    }
+
+
+def stacks_of(fn: Any) -> tuple[Graph, SlicedStacks]:
+    graph = exported(fn, X, W, mesh="x=1")[0]
+    return graph, SlicedStacks.of(graph, find_buffers(graph, fusing(V5P)))
+
+
+def added(x: Any, w: Any) -> Any:
+    """Each run adds a slice of a stack that is computed before, and turned."""
+    rows = jnp.cumsum(x, axis=0).swapaxes(0, 1)
+    return lax.scan(lambda s, row: (s @ w + row, None), jnp.zeros((16, 32)), rows)[0]
+
+
+def two_layers(x: Any, w: Any, between: Any = lambda states, _: states) -> Any:
+    """Of a recurrence, the second one reading what the first one stacks."""
+
+    def layer(rows: Any) -> Any:
+        def body(state: Any, row: Any) -> tuple[Any, Any]:
+            state = jnp.tanh(state + row @ w)
+            return state, state
+
+        return lax.scan(body, jnp.zeros((16, 32)), rows)[1]
+
+    return layer(between(layer(x.swapaxes(0, 1)), w))
 
 
 def test_a_stack_and_what_it_is_turned_from_are_sliced_in_each_run() -> None:
@@ -70,10 +95,6 @@ def test_a_stack_that_a_loop_makes_anew_is_waited_for_as_often_as_it_is_sliced_t
 def test_stacks_of_arguments_and_of_what_no_product_reads_are_not_meant() -> None:
     def of_argument(x: Any, w: Any) -> Any:
         return lax.scan(lambda s, row: (s + row @ w, None), jnp.zeros((16, 32)), x.swapaxes(0, 1))
-
-    def added(x: Any, w: Any) -> Any:
-        rows = jnp.cumsum(x, axis=0).swapaxes(0, 1)
-        return lax.scan(lambda s, row: (s @ w + row, None), jnp.zeros((16, 32)), rows)
 
     assert runs(of_argument) == {}
     assert runs(added) == {}
@@ -107,7 +128,62 @@ def test_elsewhere_nothing_is_waited_for(hardware: str) -> None:
     assert not any(costing.waiting_seconds(graph, buffers, value) for value in values)
 
 
+def test_a_stack_that_is_turned_is_sliced_apart_where_no_product_reads_the_slices() -> None:
+    graph, stacks = stacks_of(added)
+    ((stack, times),) = stacks.turned.items()
+    assert graph.ops[graph.values[stack].op].name == "transpose"
+    assert times == RUNS
+    assert not stacks_of(recurrence)[1].turned
+
+
+def test_a_stack_that_is_not_turned_is_sliced_with_what_reads_it() -> None:
+    def in_order(x: Any, w: Any) -> Any:
+        rows = jnp.cumsum(x, axis=0)
+        return lax.scan(lambda s, row: (s @ w + row, None), jnp.zeros((RUNS, 32)), rows)[0]
+
+    assert not stacks_of(in_order)[1].turned
+
+
+def test_slicing_apart_takes_a_kernel_in_each_run() -> None:
+    encoder = encoder_of("tpu-v5p", added)
+    graph, costing = encoder.graph, encoder.costing
+    (op,) = [op for op in graph.ops if costing.slices_turned(graph, encoder.buffers, op)]
+    candidates = encoder.node_costs.candidates[op.index]
+    found = costing.slicing_seconds(graph, encoder.buffers, op, candidates)
+    assert (found > RUNS * V5P.compute.kernel_launch_seconds).all()
+    assert (found < 2 * RUNS * V5P.compute.kernel_launch_seconds).all()
+
+
+def test_what_a_loop_stacks_is_waited_for_by_the_products_of_the_next() -> None:
+    graph, stacks = stacks_of(two_layers)
+    ((carry, times),) = stacks.as_stacked.items()
+    assert graph.values[graph.ops[carry].operands[0]].shape == (RUNS, 16, 32)
+    assert times == RUNS
+
+
+def test_not_if_a_product_runs_between_them() -> None:
+    def with_product(x: Any, w: Any) -> Any:
+        return two_layers(x, w, lambda states, w: states + (w @ w)[0])
+
+    def beside(x: Any, w: Any) -> Any:
+        stacked = two_layers(x, w)
+        return two_layers(stacked.swapaxes(0, 1), w @ w)
+
+    assert stacks_of(with_product)[1].as_stacked == {}
+    assert sum(stacks_of(beside)[1].as_stacked.values()) >= 2 * RUNS
+
+
+@pytest.mark.parametrize(("hardware", "waits"), [("tpu-v5p", RUNS), ("tpu-v5e", 0), ("h100", 0)])
+def test_a_v5p_waits_for_what_loops_stack(hardware: str, waits: int) -> None:
+    encoder = encoder_of(hardware, two_layers)
+    graph, costing = encoder.graph, encoder.costing
+    launch = costing.model.hardware.compute.kernel_launch_seconds
+    found = (costing.waiting_as_stacked_seconds(graph, encoder.buffers, op) for op in graph.ops)
+    assert sum(found) == pytest.approx(waits * launch)
+
+
 @settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_the_objective_is_what_the_account_says(data: st.DataObject) -> None:
-    check_objective_is_account(encoder_of("tpu-v5p"), data)
+    fn = data.draw(st.sampled_from([recurrence, added]))
+    check_objective_is_account(encoder_of("tpu-v5p", fn), data)

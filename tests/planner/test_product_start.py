@@ -1,0 +1,79 @@
+"""What products take beside their arithmetic: filling the units, memory that answers late."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.backend_habits import filling_cycles, least_rows
+from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.graph.program import Graph, OpClass
+from cost_models import get_hardware
+from tests.planner.graphs import Program, encoder_for, parts_of
+
+SIDE = 256
+
+
+def product(rows: int, *, runs: int = 1, columns: int = SIDE) -> Graph:
+    program = Program()
+    state, weight = program.argument(rows, SIDE), program.argument(SIDE, columns)
+    if runs > 1:
+        read = program.carry(weight)
+        carried = program.carry(state)
+        program.open_loop(runs)
+        made = program.matmul(carried, read)
+        program.loop_back(carried, made)
+        program.close_loop()
+        return program.graph(carried)
+    return program.graph(program.matmul(state, weight))
+
+
+def seconds(graph: Graph, hardware: str) -> float:
+    """Of one run on one device."""
+    encoder = encoder_for(graph, "x=1", hardware=hardware)
+    (op,) = [op for op in graph.ops if op.op_class is OpClass.MATMUL]
+    encoded = encoder.encode()
+    candidates = encoded.candidates[encoded.node_by_op[op.index]]
+    return float(encoder.costing.candidate_seconds(graph, encoder.buffers, op, candidates)[0])
+
+
+def test_in_a_loop_of_a_v5e_nothing_comes_from_memory_first() -> None:
+    machine = get_hardware("tpu-v5e")
+    assert machine.compute.clock_hertz is not None
+    fills = filling_cycles(machine) / machine.compute.clock_hertz
+    found = seconds(product(64, runs=4), "tpu-v5e")
+    assert fills < found < machine.compute.kernel_launch_seconds
+
+
+def test_on_a_v5p_it_does() -> None:
+    machine = get_hardware("tpu-v5p")
+    assert machine.compute.clock_hertz is not None
+    fills = filling_cycles(machine) / machine.compute.clock_hertz
+    least = machine.compute.kernel_launch_seconds + fills
+    assert all(seconds(product(64, runs=runs), "tpu-v5p") > least for runs in (1, 4))
+
+
+@pytest.mark.parametrize("hardware", ["tpu-v4", "h100", "cpu-host"])
+def test_elsewhere_a_product_starts_as_any_kernel_does(hardware: str) -> None:
+    assert filling_cycles(get_hardware(hardware)) == 0
+
+
+def flops(rows: int, columns: int, hardware: str) -> float:
+    graph = product(rows, columns=columns)
+    machine, parts = get_hardware(hardware), parts_of("x=1")
+    costing = Costing(cost_model_for(machine, parts), parts)
+    (op,) = [op for op in graph.ops if op.op_class is OpClass.MATMUL]
+    encoded = encoder_for(graph, "x=1", hardware=hardware).encode()
+    candidates = encoded.candidates[encoded.node_by_op[op.index]]
+    return float(costing._padded_flops(op, candidates)[0])
+
+
+def test_few_rows_take_as_long_as_the_least() -> None:
+    least = least_rows("tpu")
+    expected = 2.0 * least * SIDE * SIDE
+    for rows in (8, 16, least):
+        assert flops(rows, SIDE, "tpu-v5e") == pytest.approx(expected)
+    assert flops(2 * least, SIDE, "tpu-v5e") == pytest.approx(2 * expected)
+
+
+def test_so_do_few_columns() -> None:
+    assert flops(SIDE, 8, "tpu-v5e") == pytest.approx(flops(8, SIDE, "tpu-v5e"))
