@@ -79,8 +79,12 @@ def wanted_uses(
                 continue
             use = f"{reader}<{place}"
             way = () if is_slice else way_to_reader(encoded, decoded, op, position)
-            for number, step in enumerate(way[:-1]):
-                found[f"{use}~{number}"] = parts.to_sharding(step.after)
+            stops = [step.after for step in way[:-1]]
+            pieces = decoded.layouts[value]
+            if way and pieces not in (have, wanted[position]):  # a sum, held whole, in pieces
+                stops.insert(0, pieces)
+            for number, layout in enumerate(stops):
+                found[f"{use}~{number}"] = parts.to_sharding(layout)
             found[use] = parts.to_sharding(wanted[position])
     found |= _scattered(encoded, decoded)
     for use, value in asked_uses(graph):
