@@ -78,11 +78,7 @@ def wanted_uses(
             if place < 0:
                 continue
             use = f"{reader}<{place}"
-            way = () if is_slice else way_to_reader(encoded, decoded, op, position)
-            stops = [step.after for step in way[:-1]]
-            pieces = decoded.layouts[value]
-            if way and pieces not in (have, wanted[position]):  # a sum, held whole, in pieces
-                stops.insert(0, pieces)
+            stops = [] if is_slice else _on_the_way(encoded, decoded, op, position)
             for number, layout in enumerate(stops):
                 found[f"{use}~{number}"] = parts.to_sharding(layout)
             found[use] = parts.to_sharding(wanted[position])
@@ -96,6 +92,20 @@ def wanted_uses(
             found[f"{use}~{number}"] = parts.to_sharding(layout)
         found[use] = parts.to_sharding(want)
     return found
+
+
+def _on_the_way(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> list[Layout]:
+    """Layouts between what an operand is held to and what an op wants.
+
+    Among them the pieces of a sum that is held whole before it is scattered, where these are moved:
+    else the partitioner moves the whole sum, and cuts it after that.
+    """
+    value, wanted = op.operands[position], decoded.candidates[op.index].operands[position]
+    stops = [step.after for step in way_to_reader(encoded, decoded, op, position)]
+    pieces = decoded.layouts[value]
+    if stops and pieces not in (placed_layout(encoded.graph, decoded, value), wanted):
+        stops.insert(0, pieces)
+    return stops[:-1]
 
 
 def _scattered(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:

@@ -23,11 +23,14 @@ class SlicedStacks:
             how often its products slice that.
         turned: By stack that is transposed before a loop, so that the dimension sliced was none of
             the leading one, how often other ops slice it.
+        written_turned: By op that alone reads what a loop stacked, and transposes it so, how often
+            the loop writes a row.
     """
 
     by_products: Mapping[int, float] = field(default_factory=dict)
     as_stacked: Mapping[int, float] = field(default_factory=dict)
     turned: Mapping[int, float] = field(default_factory=dict)
+    written_turned: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, buffers: Buffers) -> SlicedStacks:
@@ -47,7 +50,22 @@ class SlicedStacks:
                 carry = graph.ops[graph.values[op.operands[0]].op]
                 if _is_unchanged(carry) and _is_turned(graph, carry.operands[0]):
                     turned[carry.operands[0]] += op.repeat / carry.repeat
-        return cls(dict(by_products), dict(as_stacked), dict(turned))
+        return cls(dict(by_products), dict(as_stacked), dict(turned), _written_turned(graph))
+
+
+def _written_turned(graph: Graph) -> dict[int, float]:
+    found = {}
+    for op in graph.ops:
+        if op.name == "transpose" and _is_turned(graph, op.results[0]):
+            stack = op.operands[0]
+            maker = graph.ops[graph.values[stack].op]
+            if maker.kind is OpKind.JOIN and len(maker.operands) == 2:
+                update = graph.ops[graph.values[maker.operands[1]].op]
+                is_row = update.name == "dynamic_update_slice"
+                after = [i for i in graph.consumers[stack] if i >= carry_stop(graph, maker)]
+                if is_row and after == [op.index]:
+                    found[op.index] = update.repeat / op.repeat
+    return found
 
 
 def _is_unchanged(op: Op) -> bool:

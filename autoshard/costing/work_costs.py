@@ -470,6 +470,13 @@ class WorkCosts(MoveCosts):
         pieces = self._arrays(candidates).result_shards[0]
         return runs * self.copy_seconds(2.0 * made.num_bytes / made.shape[0] / pieces)
 
+    def rows_turned(self, graph: Graph, buffers: Buffers, op: Op) -> float:
+        """How often a loop writes a row of what an op transposes, if nothing moves it before.
+
+        The stack lies in the order of the transpose then, and a kernel of its own turns each row.
+        """
+        return self._stacks_of(graph, buffers).written_turned.get(op.index, 0.0)
+
     def slices_turned(self, graph: Graph, buffers: Buffers, op: Op) -> float:
         """How often a loop slices what an op transposed for it."""
         return self._stacks_of(graph, buffers).turned.get(op.results[0], 0.0) if op.results else 0.0

@@ -108,6 +108,9 @@ def _op_account(
         way = way_to_reader(encoded, decoded, op, position)
         if any(step.kind is not StepKind.SLICE for step in way):
             own += encoder.read_costs.summing_seconds(op, position, way[-1].after) * repeat
+        if not way and order is not None:
+            place = encoder.tables.of(value).index[decoded.layouts[value]]
+            own += float(order[place, place]) * repeat
         for step in way:
             is_first = step.kind is not StepKind.SLICE and (not is_sent or step.before == copy)
             is_sent = is_sent or is_first

@@ -48,7 +48,7 @@ class ReadCosts:
     facts: TableFacts
     candidates: Mapping[int, tuple[Candidate, ...]]
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
-    _orders: dict[tuple[int, bool, bool, float, int], npt.NDArray[np.float64]] = field(
+    _orders: dict[tuple[int, bool, bool, float, int, float], npt.NDArray[np.float64]] = field(
         default_factory=dict
     )
     _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
@@ -139,7 +139,8 @@ class ReadCosts:
         in_rows = self.costing.is_in_rows(self.tables.graph, value)
         waited = self.costing.waiting_seconds(self.tables.graph, self.buffers, value)
         copies = 1 if is_turned or op.op_class is OpClass.GATHER else COPIES_OF_TURNED
-        key = (id(table), is_turned, in_rows, waited, copies)
+        rows = self.costing.rows_turned(self.tables.graph, self.buffers, op)
+        key = (id(table), is_turned, in_rows, waited, copies, rows)
         known = self._orders.get(key)
         if known is None:
             num_bytes = 2.0 * found.num_bytes / self.facts.pieces(table)
@@ -158,6 +159,9 @@ class ReadCosts:
                 copied_rows = self.costing.row_copy_seconds(self.tables.graph, value, table.layouts)
                 known = np.maximum(known, np.where(self.facts.moves(table), copied_rows, 0.0))
             known = known + np.where(self.facts.moves(table), waited, 0.0)
+            if rows:
+                row_bytes = 2.0 * found.num_bytes / rows / self.facts.pieces(table)
+                known[np.diag_indices_from(known)] += rows * self.costing.copy_seconds(row_bytes)
             self._orders[key] = known
         return known if known.any() else None
 

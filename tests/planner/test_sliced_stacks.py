@@ -182,8 +182,42 @@ def test_a_v5p_waits_for_what_loops_stack(hardware: str, waits: int) -> None:
     assert sum(found) == pytest.approx(waits * launch)
 
 
+def stacking(x: Any, w: Any, between: Any = lambda states: states) -> Any:
+    """What a recurrence stacks is transposed, and computed with then."""
+
+    def body(state: Any, row: Any) -> tuple[Any, Any]:
+        state = jnp.tanh(state + row @ w)
+        return state, state
+
+    states = lax.scan(body, jnp.zeros((16, 32)), x.swapaxes(0, 1))[1]
+    return jnp.cumsum(between(states).swapaxes(0, 1), axis=2)
+
+
+def test_rows_are_turned_one_by_one_of_what_is_only_transposed_after_the_loop() -> None:
+    graph, stacks = stacks_of(stacking)
+    ((op, times),) = stacks.written_turned.items()
+    assert graph.ops[op].name == "transpose"
+    assert times == RUNS
+    assert stacks_of(lambda x, w: stacking(x, w, jnp.sin))[1].written_turned == {}
+
+
+def test_that_takes_a_kernel_for_each_row_unless_the_stack_is_moved_before() -> None:
+    encoder = encoder_of("tpu-v5e", stacking)
+    stacks = SlicedStacks.of(encoder.graph, encoder.buffers)
+    (index,) = stacks.written_turned
+    op = encoder.graph.ops[index]
+    (value,) = op.operands
+    seconds = encoder.read_costs.order_seconds(op, value)
+    assert seconds is not None
+    table = encoder.tables.of(value)
+    cut, other = table.index[(), (0,), ()], table.index[(), (), (0,)]
+    launch = encoder.costing.model.hardware.compute.kernel_launch_seconds
+    assert RUNS * launch < seconds[cut, cut] < 2 * RUNS * launch
+    assert seconds[cut, other] < 2 * launch
+
+
 @settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_the_objective_is_what_the_account_says(data: st.DataObject) -> None:
-    fn = data.draw(st.sampled_from([recurrence, added]))
+    fn = data.draw(st.sampled_from([recurrence, added, stacking]))
     check_objective_is_account(encoder_of("tpu-v5p", fn), data)
