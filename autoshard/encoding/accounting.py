@@ -22,7 +22,7 @@ from autoshard.encoding.new_states import NewStates
 from autoshard.encoding.pointer_tables import table_bytes
 from autoshard.encoding.roomy_chip import RoomyChip
 from autoshard.encoding.shared_reads import reads_of
-from autoshard.encoding.tiled_arguments import tiled_arguments
+from autoshard.encoding.tiles import tiled_arguments
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.collective import PredictedCollective
 from autoshard.graph.program import Op, Value

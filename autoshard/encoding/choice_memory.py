@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import copies_convolution_gradients, lays_out_as_made, row_lanes
+from autoshard.backend_habits import copies_convolution_gradients, row_lanes
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import copies_for_loops
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.dropped_dims import drops_dimension
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
-from autoshard.encoding.tiled_arguments import tiled_in
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout
 from solvers import NodeMemory
@@ -49,11 +48,11 @@ class ChoiceMemory:
     candidates: Mapping[int, tuple[Candidate, ...]]
     node_by_op: Mapping[int, int]
     narrowed: Mapping[int, int]
-    _pieces: dict[tuple[int, bool, int], tuple[object, IntArray]] = field(default_factory=dict)
+    _held: dict[tuple[object, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _dropped: dict[tuple[int, int, tuple[int, ...]], tuple[object, BoolArray]] = field(
         default_factory=dict
     )
-    _partial: dict[tuple[int, bool], tuple[object, IntArray]] = field(default_factory=dict)
+    _partial: dict[tuple[object, ...], tuple[object, IntArray]] = field(default_factory=dict)
 
     def terms(self) -> Iterator[NodeMemory]:
         """All of them."""
@@ -75,11 +74,8 @@ class ChoiceMemory:
         if stop <= start and not is_summed:
             return
         node, candidates = self.node_by_op[op.index], self.candidates[op.index]
-        held = value.num_bytes if op.kind is OpKind.ARGUMENT else room.temporary(value)
-        held = held * self.narrowed.get(value.index, value.bits) // max(value.bits, 1)
-        usage = self._local(held, op, op.results.index(value.index))
-        if op.kind is OpKind.ARGUMENT and lays_out_as_made(room.backend):
-            usage = self._in_tiles(value, candidates)
+        bits = self.narrowed.get(value.index, value.bits)
+        usage = self._local(value, op, op.results.index(value.index), bits=bits)
         if value.index in room.buffers.unless_summed:
             usage = np.where([bool(c.reduced or c.scattered) for c in candidates], usage, 0)
         if is_summed:  # what it is written as comes after the sum: until then all is held
@@ -87,7 +83,7 @@ class ChoiceMemory:
         else:
             yield NodeMemory(node, start, stop, self._in_device_memory(value, op, usage))
         yield from self._layout_copies(node, op)
-        partial = self._partial_bytes(op, candidates, held, usage, is_summed=is_summed)
+        partial = self._partial_bytes(op, candidates, value, bits, usage, is_summed=is_summed)
         if partial is not None:
             if op.index in room.buffers.filled_at:
                 stop = room.buffers.time_of(op.index) + 1
@@ -97,12 +93,6 @@ class ChoiceMemory:
                 stop = start + 1
             left = room.on_chip.left(partial, is_brief=room.on_chip.moved)
             yield NodeMemory(node, start, stop, left)
-
-    def _in_tiles(self, value: Value, candidates: tuple[Candidate, ...]) -> IntArray:
-        """int64[num_candidates]: what one device has of an argument, in whole tiles."""
-        parts = self.room.costing.parts
-        held = [tiled_in(parts, value, candidate.results[0]) for candidate in candidates]
-        return np.array(held, dtype=np.int64)
 
     def _in_device_memory(self, value: Value, op: Op, usage: IntArray) -> IntArray:
         """What of a value is not on the chip; less where it is no more computed with a product."""
@@ -126,15 +116,27 @@ class ChoiceMemory:
             self._dropped[key] = candidates, found
         return self._dropped[key][1]
 
-    def _local(self, held: int, op: Op, place: int, *, is_result: bool = True) -> IntArray:
-        """int64[num_candidates]: what one device has of so many bytes of a result or operand."""
+    def _local(
+        self, value: Value, op: Op, place: int, *, is_result: bool = True, bits: int | None = None
+    ) -> IntArray:
+        """int64[num_candidates]: what one device has of a result or operand of an op.
+
+        Args:
+            value: The result or operand.
+            op: The op.
+            place: Of the value among its results or operands.
+            is_result: Which of the two.
+            bits: Of an element, where they are not as many as the value's own.
+        """
         candidates = self.candidates[op.index]
-        key = (id(candidates), is_result, place)
-        if key not in self._pieces:
-            num_pieces = self.room.costing.parts.num_pieces
-            pieces = [num_pieces(c.side(is_result=is_result)[place]) for c in candidates]
-            self._pieces[key] = candidates, np.array(pieces, dtype=np.int64)
-        return held // self._pieces[key][1]
+        is_argument = op.kind is OpKind.ARGUMENT or (not is_result and op.kind is OpKind.RESULT)
+        key = (id(candidates), is_result, place, is_argument, value.shape, value.bits, bits)
+        if key not in self._held:
+            layouts = (c.side(is_result=is_result)[place] for c in candidates)
+            local = self.room.held_bytes if is_argument else self.room.local_bytes
+            held = [local(value, layout, bits) for layout in layouts]
+            self._held[key] = candidates, np.array(held, dtype=np.int64)
+        return self._held[key][1]
 
     def _panels(self) -> Iterator[NodeMemory]:
         """What products in steps hold while they run."""
@@ -187,7 +189,7 @@ class ChoiceMemory:
             is_argument = room.buffers.owner[value.index] in arguments
             if not is_argument or position in kept or op.index not in self.node_by_op:
                 continue
-            usage = self._local(value.num_bytes, op, 0, is_result=False)
+            usage = self._local(value, op, 0, is_result=False)
             yield NodeMemory(self.node_by_op[op.index], op.index, len(room.graph.ops), usage)
 
     def _narrowed_for_loops(self) -> Iterator[NodeMemory]:
@@ -198,8 +200,8 @@ class ChoiceMemory:
             if found.op not in self.node_by_op or found.num_bytes < room.negligible_bytes:
                 continue
             maker = room.graph.ops[found.op]
-            held = room.temporary(found) * copy.bits // found.bits
-            usage = self._local(held, maker, maker.results.index(copy.value))
+            place = maker.results.index(copy.value)
+            usage = self._local(found, maker, place, bits=copy.bits)
             is_brief = room.on_chip.loop_reads.issuperset(copy.joins)
             left = room.on_chip.left(usage, is_brief=is_brief)
             yield NodeMemory(self.node_by_op[found.op], copy.start, copy.stop, left)
@@ -225,14 +227,15 @@ class ChoiceMemory:
                 start, stop = room.graph.values[maker.operands[0]].op, maker.index
             else:
                 continue
-            usage = self._local(room.temporary(found), op, position, is_result=False)
+            usage = self._local(found, op, position, is_result=False)
             yield NodeMemory(node, start, stop, usage)
 
     def _partial_bytes(
         self,
         op: Op,
         candidates: tuple[Candidate, ...],
-        total: int,
+        value: Value,
+        bits: int,
         usage: IntArray,
         *,
         is_summed: bool,
@@ -250,15 +253,12 @@ class ChoiceMemory:
 
         if len(op.results) != 1 or all(sums(c) is None for c in candidates):
             return None
-        if total < room.negligible_bytes:
+        if value.num_bytes * bits < room.negligible_bytes * value.bits:
             return None
-        key = (id(candidates), is_summed)
+        key = (id(candidates), is_summed, value.shape, bits)
         if key not in self._partial:
             layouts = map(sums, candidates)
-            num_pieces = room.costing.parts.num_pieces
-            pieces = [0 if layout is None else num_pieces(layout) for layout in layouts]
-            self._partial[key] = candidates, np.array(pieces, dtype=np.int64)
-        pieces_before = self._partial[key][1]
-        before = np.where(pieces_before, total // np.maximum(pieces_before, 1), 0)
-        extra: IntArray = np.maximum(before - usage, 0)
+            held = [0 if one is None else room.local_bytes(value, one, bits) for one in layouts]
+            self._partial[key] = candidates, np.array(held, dtype=np.int64)
+        extra: IntArray = np.maximum(self._partial[key][1] - usage, 0)
         return extra

@@ -15,7 +15,7 @@ from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.graph.buffers import read_stop
-from autoshard.graph.program import Op, OpKind
+from autoshard.graph.program import Op, OpKind, Value
 from autoshard.reshard import ReshardTable, turned_shares
 from solvers import EdgeMemory
 
@@ -34,6 +34,9 @@ class CopyMemory:
     room: DeviceRoom
     tables: TableFacts
     _known: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
+    _held: dict[tuple[int, tuple[int, ...], int], tuple[object, IntArray]] = field(
+        default_factory=dict
+    )
     _turns: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)  # by id of the table
 
     def of_operand(
@@ -75,11 +78,8 @@ class CopyMemory:
         key = (id(table), id(rows), id(columns), -3 if is_brief else -1)
         found = self._known.get(key)
         if found is None:
-            pieces = self.tables.pieces(table)[columns]
-            local = np.broadcast_to(
-                room.temporary(tensor) * bits // (tensor.bits * pieces),
-                (len(rows), len(columns)),
-            )
+            held = self._local(table, tensor, bits)[columns]
+            local = np.broadcast_to(held, (len(rows), len(columns)))
             moved = self.tables.moves(table)[np.ix_(rows, columns)]
             copied = np.where(moved, local, 0).astype(np.int64)
             found = ((table, rows, columns), room.on_chip.left(copied, is_brief=is_brief))
@@ -143,14 +143,19 @@ class CopyMemory:
         filled = room.buffers.filled_at.get(op.index)
         if filled is None or room.buffers.is_stored[value.index]:
             return
-        held = [
-            room.temporary(value) // room.costing.parts.num_pieces(c.partial or c.results[0])
-            for c in candidates
-        ]
+        held = [room.local_bytes(value, c.partial or c.results[0]) for c in candidates]
         is_added = JoinedSums.are_whole(additions, candidates).T
         usage = np.where(is_added, 0, np.array(held, dtype=np.int64)[:, None])
         if usage.any() and value.num_bytes >= room.negligible_bytes:
             yield EdgeMemory(edge, filled, room.buffers.time_of(add.index) + 1, usage)
+
+    def _local(self, table: ReshardTable, value: Value, bits: int) -> IntArray:
+        """int64[num_layouts]: what a device holds of a temporary in each layout of a table."""
+        key = (id(table), value.shape, bits)
+        if key not in self._held:
+            held = [self.room.local_bytes(value, layout, bits) for layout in table.layouts]
+            self._held[key] = table, np.array(held, dtype=np.int64)
+        return self._held[key][1]
 
     def _outgrown_bytes(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
@@ -163,7 +168,7 @@ class CopyMemory:
         found = room.graph.values[value]
         if found.num_bytes < room.negligible_bytes:
             return None
-        local = room.temporary(found) // self.tables.pieces(table)[rows]
+        local = self._local(table, found, found.bits)[rows]
         is_kept = rows[:, None] == columns[None, :]
         usage: IntArray = np.where(is_kept, 0, local[:, None]).astype(np.int64)
         return usage if usage.any() else None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoshard.backend_habits import temporary_overhead
+from autoshard.backend_habits import lays_out_as_made, temporary_overhead
 from autoshard.costing.costing import Costing
 from autoshard.costing.on_chip import OnChip
 from autoshard.encoding.dropped_dims import own_bits
+from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Value
+from autoshard.layouts import Layout
 from autoshard.wishes.wishes import Wishes
 
 NEGLIGIBLE_SHARE = 1e-4  # buffers below this share of the budget are not worth a memory term
@@ -78,6 +80,26 @@ class DeviceRoom:
     def temporary(self, value: Value) -> int:
         """Bytes that a whole value takes as a temporary."""
         return int(value.num_bytes * self.overhead)
+
+    def held_bytes(self, value: Value, layout: Layout, bits: int | None = None) -> int:
+        """Bytes that a device holds of a value; in whole tiles, where the backend has them.
+
+        Args:
+            value: The whole.
+            layout: How it is cut.
+            bits: Of an element, where they are not as many as the value's own.
+        """
+        parts = self.costing.parts
+        if lays_out_as_made(self.backend):
+            return tiled_in(parts, value, layout, bits)
+        num_bytes = value.num_bytes
+        if bits is not None and bits != value.bits:
+            num_bytes = num_bytes * bits // value.bits
+        return num_bytes // parts.num_pieces(layout)
+
+    def local_bytes(self, value: Value, layout: Layout, bits: int | None = None) -> int:
+        """Bytes that a device holds of a value that is a temporary; as of `held_bytes`."""
+        return int(self.held_bytes(value, layout, bits) * self.overhead)
 
 
 def _negligible_bytes(graph: Graph, num_devices: int, memory_limit: int | None) -> float:

@@ -36,7 +36,7 @@ from autoshard.encoding.shared_reads import SharedRead, reads_of, shared_reads, 
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
-from autoshard.encoding.tiled_arguments import tiled_in
+from autoshard.encoding.tiles import tiled_in
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind

@@ -13,7 +13,7 @@ from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.images import images_of
-from autoshard.graph.program import OpClass, OpKind
+from autoshard.graph.program import OpClass, OpKind, Value
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout
 from solvers import EdgeMemory, NodeMemory
@@ -126,11 +126,11 @@ def _most_in_updates(room: DeviceRoom, held: IntArray) -> int:
 
 def _held_at(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> IntArray:
     """Bytes of all temporaries of a device, on the chip or not: `int64[num_ops + 2]`."""
-    graph, parts = encoded.graph, encoded.parts
+    graph = encoded.graph
     change = np.zeros(len(graph.ops) + 2, dtype=np.int64)
 
-    def hold(start: int, stop: int, num_bytes: int, layout: Layout) -> None:
-        local = num_bytes // parts.num_pieces(layout)
+    def hold(start: int, stop: int, value: Value, layout: Layout, bits: int) -> None:
+        local = room.held_bytes(value, layout, bits)
         change[start] += local
         change[stop] -= local
 
@@ -138,10 +138,9 @@ def _held_at(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> IntArray:
         start, stop = room.buffers.intervals[value.index]
         is_argument = graph.ops[value.op].kind is OpKind.ARGUMENT
         if stop > start and not is_argument and value.index not in room.reused:
-            hold(start, stop, value.num_bytes, decoded.layouts[value.index])
+            hold(start, stop, value, decoded.layouts[value.index], value.bits)
     for (index, layout, bits), (start, stop) in _moved(room, encoded, decoded).items():
-        value = graph.values[index]
-        hold(start, stop, value.num_bytes * bits // value.bits, layout)
+        hold(start, stop, graph.values[index], layout, bits)
     return np.cumsum(change)
 
 

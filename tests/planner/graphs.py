@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.encode import Encoder, Wishes
 from autoshard.encoding.pointer_tables import table_bytes
-from autoshard.encoding.tiled_arguments import tiled_arguments
+from autoshard.encoding.tiles import tiled_arguments
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
 from autoshard.graph.rule import Dims, Rule, identity_rule

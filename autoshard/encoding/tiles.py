@@ -1,4 +1,4 @@
-"""What arguments take on a device where they lie in whole tiles."""
+"""What values take on a device where they lie in whole tiles."""
 
 from __future__ import annotations
 
@@ -25,11 +25,18 @@ def tiled_arguments(encoded: Encoded, decoded: Decoded) -> tuple[int, ...]:
     return tuple(found)
 
 
-def tiled_in(parts: MeshParts, value: Value, layout: Layout) -> int:
-    """Bytes that a device holds of an argument in a layout, with its padding."""
+def tiled_in(parts: MeshParts, value: Value, layout: Layout, bits: int | None = None) -> int:
+    """Bytes that a device holds of a value in a layout, with its padding.
+
+    Args:
+        parts: The mesh.
+        value: The whole.
+        layout: How it is cut.
+        bits: Of an element, where they are not as many as the value's own.
+    """
     shards = map(parts.num_shards, layout)
     local = (-(-size // number) for size, number in zip(value.shape, shards, strict=True))
-    return tiled_bytes(tuple(local), value.bits)
+    return tiled_bytes(tuple(local), value.bits if bits is None else bits)
 
 
 @lru_cache(maxsize=4096)
