@@ -17,6 +17,7 @@ import numpy.typing as npt
 from autoshard.backend_habits import (
     converts_before_moving,
     loops_over_scattered_sums,
+    multiplied_bits,
     widened_bits,
     windows_scattered_sum,
 )
@@ -117,12 +118,11 @@ class Costing(WorkCosts):
         """The same, where the floating-point operations of a device are known."""
         assert op.rule is not None
         assert candidate.streamed is not None
-        values = [graph.values[value] for value in (*op.results, *op.operands)]
         steps = candidate.streamed.num_steps
         panels = panel_elements(self.parts, op.rule, candidate)
         num_bytes = sum(
-            elements * self.sent_bits(value) / 8
-            for elements, value in zip(panels, values[1:], strict=True)
+            elements * self.step_bits(graph, op, place) / 8
+            for place, elements in enumerate(panels, start=1)
         )
         num_bytes += 2.0 * self.step_sums_bytes(graph, op, candidate)
         one = self.model.compute_seconds(
@@ -132,7 +132,8 @@ class Costing(WorkCosts):
             op.op_class.value,
         )
         sent = sum(
-            self.message_seconds(found, self.sent_bits(values[found.place])) * found.message.count
+            self.message_seconds(found, self.step_bits(graph, op, found.place))
+            * found.message.count
             for found in messages_of(self.parts, op.rule, candidate)
         )
         return float(one[0]) * steps, sent
@@ -141,16 +142,25 @@ class Costing(WorkCosts):
         """Seconds in which the pieces of one step of a product are passed on; 0 for panels."""
         if candidate.streamed is None or op.rule is None:
             return 0.0
-        values = [graph.values[value] for value in (*op.results, *op.operands)]
         return sum(
-            self.message_seconds(found, self.sent_bits(values[found.place]))
+            self.message_seconds(found, self.step_bits(graph, op, found.place))
             for found in messages_of(self.parts, op.rule, candidate)
             if found.is_shift
         )
 
-    def sent_bits(self, value: Value) -> int:
-        """Bits of an element that a product in steps sends: as wide as it is multiplied."""
-        return widened_bits(self.model.hardware.backend, value.dtype, value.bits)
+    def step_bits(self, graph: Graph, op: Op, place: int) -> int:
+        """Bits of an element that a product in steps sends: of an operand, as it is multiplied.
+
+        Args:
+            graph: The program.
+            op: The product.
+            place: 0 for the result, 1 and 2 for the operands.
+        """
+        backend = self.model.hardware.backend
+        value = graph.values[(*op.results, *op.operands)[place]]
+        if place > 0 and not op.is_exact and converts_before_moving(backend):
+            return multiplied_bits(backend, value.dtype, value.bits)
+        return widened_bits(backend, value.dtype, value.bits)
 
     def message_seconds(self, found: StreamMessage, bits: int) -> float:
         """Seconds of one run of a collective of a product in steps.
@@ -192,7 +202,7 @@ class Costing(WorkCosts):
         The product of one step before it is added; sums wider than the result; of each operand that
         steps run over a panel: of one that is gathered, or sliced while others go round, a second,
         in the order that the product wants it in; of one that is passed on the piece under way.
-        Where the backend multiplies wider elements than lie at home, it widens what is there first.
+        Where the backend multiplies other elements than lie at home, it converts those first.
         """
         streamed = candidate.streamed
         if streamed is None or op.rule is None:
@@ -201,11 +211,11 @@ class Costing(WorkCosts):
         panels = panel_elements(self.parts, op.rule, candidate)
         for position, elements in enumerate(panels):
             value = graph.values[op.operands[position]]
-            wide = self.sent_bits(value)
+            wide = self.step_bits(graph, op, position + 1)
             if (streamed.over,) in op.rule.operands[position]:
                 is_home = candidate.operands[position] == streamed.needs[position]
                 held += (1 if is_home and not streamed.rings else 2) * elements * wide // 8
-            if wide > value.bits:
+            if wide != value.bits:
                 whole = prod(value.shape) * wide // 8
                 held += whole // self.parts.num_pieces(candidate.operands[position])
         return held

@@ -245,9 +245,8 @@ def _in_steps(
     candidate = decoded.candidates[op.index]
     if candidate.streamed is None or op.rule is None:
         return
-    values = [encoded.graph.values[value] for value in (*op.results, *op.operands)]
     for found in messages_of(encoded.parts, op.rule, candidate):
-        bits = costing.sent_bits(values[found.place])
+        bits = costing.step_bits(encoded.graph, op, found.place)
         yield from _predicted(
             costing,
             encoded,

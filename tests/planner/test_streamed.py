@@ -180,23 +180,33 @@ def test_more_steps_take_longer_and_hold_less(hardware: str) -> None:
             assert smaller < larger
 
 
-@pytest.mark.parametrize(("hardware", "bits"), [("cpu-host", 32), ("tpu-v5p", 16)])
-def test_panels_are_as_wide_as_the_backend_multiplies(hardware: str, bits: int) -> None:
-    graph, op = product_graph(64, 256, 64, "x=4", dtype="bfloat16")
+@pytest.mark.parametrize(
+    ("hardware", "dtype", "stored", "bits"),
+    [
+        ("cpu-host", "bfloat16", 16, 32),
+        ("tpu-v5p", "bfloat16", 16, 16),
+        ("tpu-v5p", "float32", 32, 16),
+        ("h100", "float32", 32, 32),
+    ],
+)
+def test_panels_are_as_wide_as_the_backend_multiplies(
+    hardware: str, dtype: str, stored: int, bits: int
+) -> None:
+    graph, op = product_graph(64, 256, 64, "x=4", dtype=dtype)
     costing = encoder_for(graph, "x=4", hardware=hardware).costing
-    left = graph.values[op.operands[0]]
-    assert left.bits == 16
-    assert costing.sent_bits(left) == bits
+    assert graph.values[op.operands[0]].bits == stored
+    assert [costing.step_bits(graph, op, place) for place in (1, 2)] == [bits, bits]
+    assert costing.step_bits(graph, op, 0) == max(stored, bits)
     candidate = offered(graph, op, costing.parts)[0]
     assert candidate.streamed is not None
-    home = 64 * 256 // 4 * 4  # bytes of an operand at home, in 32 bits
+    home = 64 * 256 // 4 * bits // 8  # bytes of an operand at home, as wide as it is multiplied
     steps = candidate.streamed.num_steps
     sums = 64 * 64 // 4 * 4
-    wider = sums // 2  # than the result
+    wider = sums // 2 if stored == 16 else 0  # than the result
     panels = (64 * 256 // 4 + 2 * 64 * 256) // steps * bits // 8
-    widened = 2 * home if bits == 32 else 0
+    converted = 2 * home if bits != stored else 0
     held = costing.streamed_bytes(graph, op, candidate)
-    assert held == sums + wider + panels + widened
+    assert held == sums + wider + panels + converted
 
 
 def test_a_schedule_names_the_variables_as_the_equation_does() -> None:
