@@ -339,9 +339,14 @@ class Propagator:
             return
         if equation.endswith("/out"):
             inside = equation.removesuffix("out")
-            for op, number in place.readers:
-                if not equation_of(op).startswith(inside):
-                    yield op, number
+            outside = [
+                (op, number)
+                for op, number in place.readers
+                if not equation_of(op).startswith(inside)
+            ]
+            if operands.count(path) > 1:
+                outside = _of_one_result(outside, inside, operands[:position].count(path))
+            yield from outside
             return
         found = [
             (op, number)
@@ -349,8 +354,10 @@ class Propagator:
             if f"{equation_of(op)}.".startswith(f"{equation}.")
         ]
         if operands.count(path) > 1 and all(op == found[0][0] for op, _ in found):
-            # The value is read twice by one op with the operands of the equation: this one only.
-            found = [(op, number) for op, number in found if number == position] or found
+            # One op reads it as often as the equation, in the same order: this one only.
+            found.sort(key=lambda reader: reader[1])
+            if len(found) == operands.count(path):
+                found = [found[operands[:position].count(path)]]
         yield from found
 
     # -- once per propagation -------------------------------------------------------------------
@@ -621,6 +628,25 @@ def _insert_constraint(
         if op.operands[number] == value:
             op.operands[number] = made.results[0]
     return made
+
+
+def _of_one_result(
+    readers: Sequence[tuple[MlirOp, int]], inside: str, num_earlier: int
+) -> list[tuple[MlirOp, int]]:
+    """Of the readers of a value that a body returns several times, those of one of its results.
+
+    What a body ends in comes first, as the carries of a scan do; the others read what it stacks.
+    """
+    holder = inside.removesuffix("/").rpartition(".")[0]
+    ends = [
+        (op, number)
+        for op, number in readers
+        if op.name == "stablehlo.return" and equation_of(op) == holder
+    ]
+    ends.sort(key=lambda end: end[1])
+    if num_earlier < len(ends):
+        return [ends[num_earlier]]
+    return [reader for reader in readers if reader not in ends]
 
 
 def _outermost_block(ops: Sequence[MlirOp]) -> Any:

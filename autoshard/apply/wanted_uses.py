@@ -23,6 +23,7 @@ _DECIDES_BY_OPERANDS = frozenset(
         OpClass.CUSTOM,
     }
 )
+_LOOP_BODIES = ("jaxpr", "body_jaxpr", "body")  # of a scan, of a while, of one in a module
 _HAS_USES = frozenset({OpKind.COMPUTE, OpKind.JOIN, OpKind.ENTER_MANUAL})
 
 
@@ -42,6 +43,10 @@ def wanted_uses(
     Where a reshard takes several steps, those before the last are named too, as `"7.jaxpr/38<1~0"`,
     `"7.jaxpr/38<1~1"`: the partitioner knows single steps, and gathers the whole tensor for many
     a pair of shardings that are more than one step apart.
+
+    What goes round a loop is named as a result of its body (`"7.jaxpr/out<0"`) where it is carried
+    in other pieces than it is made in: compilers carry it as it is made, gather it at the start of
+    every run, and once more after the loop.
 
     Reads whose sharding the user asked for are always named, and so are those of a product that
     runs in steps: propagation must not look into it. So is what a scatter makes in pieces and
@@ -66,10 +71,8 @@ def wanted_uses(
             is_slice = refines(wanted[position], have)
             if is_slice and op.op_class not in _DECIDES_BY_OPERANDS and op.kind is not OpKind.JOIN:
                 continue
-            reader = op.equation
-            if op.kind is OpKind.JOIN and op.name == "case":  # each branch ends in its own use
-                reader = f"{op.equation}.branches[{position}]/out"
-            earlier = op.operands[:position].count(value) if op.kind is OpKind.COMPUTE else 0
+            reader = _reader(op, position, operand_paths)
+            earlier = _times_read_before(graph, op, position)
             places = (
                 _operand_place(graph, reader, before, operand_paths, earlier)
                 for before in _before_lowering(graph, op, value)
@@ -92,6 +95,33 @@ def wanted_uses(
             found[f"{use}~{number}"] = parts.to_sharding(layout)
         found[use] = parts.to_sharding(want)
     return found
+
+
+def _reader(op: Op, position: int, operand_paths: Mapping[str, tuple[str | None, ...]]) -> str:
+    """The equation that reads an operand, or the results of the body that ends in it."""
+    if op.kind is not OpKind.JOIN:
+        return op.equation
+    if op.name == "case":  # each branch ends in its own use
+        return f"{op.equation}.branches[{position}]/out"
+    if op.name == "while" and position > 0:  # what goes round again
+        ends = (f"{op.equation}.{body}/out" for body in _LOOP_BODIES)
+        return next((end for end in ends if end in operand_paths), op.equation)
+    return op.equation
+
+
+def _times_read_before(graph: Graph, op: Op, position: int) -> int:
+    """How often an op, or a loop that carries several values, reads an operand before that."""
+    value = op.operands[position]
+    if op.kind is OpKind.COMPUTE:
+        return op.operands[:position].count(value)
+    if op.name != "while":
+        return 0
+    others = (graph.ops[other] for other in graph.consumers[value] if other < op.index)
+    return sum(
+        (other.kind, other.equation) == (op.kind, op.equation)
+        and other.operands[position : position + 1] == (value,)
+        for other in others
+    )
 
 
 def _on_the_way(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> list[Layout]:

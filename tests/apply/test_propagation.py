@@ -163,6 +163,29 @@ def test_values_inside_a_loop_are_found_and_a_carry_has_one_sharding() -> None:
     assert cuts(found[f"{scan}.1"]) == "-|x"
 
 
+@pytest.mark.parametrize("result", [0, 1, 2])
+def test_a_constraint_on_one_result_of_a_body_leaves_the_others_of_the_same_value_alone(
+    result: int,
+) -> None:
+    def f(x: Any, y: Any) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            made = jnp.tanh(carry[0]) + jnp.tanh(carry[1])
+            return (made, made), made
+
+        (left, right), stacked = lax.scan(body, (x, y), None, length=3)
+        return left, right, stacked
+
+    traced, propagator = prepared(f, array(8, 16), array(8, 16))
+    scan = path_of(traced, "scan")
+    wanted = {
+        f"{scan}.jaxpr/2.0": sharding('[{}, {"y"}]'),
+        f"{scan}.jaxpr/out<{result}": sharding('[{"x"}, {}]'),
+    }
+    found = propagator.propagate((), (), wanted)
+    cut_by_x = [number for number in range(3) if "x" in cuts(found[f"out<{number}"])]
+    assert cut_by_x == [result]
+
+
 def test_a_value_read_from_outside_a_loop_may_be_cut_otherwise_inside() -> None:
     traced, propagator = prepared(scanned, array(8, 16), array(3, 16, 16), array(8, 16))
     scan = path_of(traced, "scan")

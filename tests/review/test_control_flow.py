@@ -68,3 +68,60 @@ def test_the_gradient_of_a_scan_that_moves_what_it_only_reads_runs_as_unsharded(
     weights = jnp.asarray(0.05 * draw.standard_normal(STACK.shape), jnp.float32)
     x = jnp.asarray(draw.standard_normal(SQUARE.shape), jnp.float32)
     np.testing.assert_allclose(plan.jit()(weights, x), step(weights, x), rtol=1e-3, atol=1e-4)
+
+
+def summed(weights: Any, carry: Any) -> Any:
+    return jnp.sum(weights * carry[None, :], axis=1)
+
+
+def by_scan(weights: Any, x: Any) -> Any:
+    return lax.scan(lambda carry, _: (summed(weights, carry),) * 2, x, None, length=8)
+
+
+def by_while(weights: Any, x: Any) -> Any:
+    def body(carry: Any) -> Any:
+        return carry[0] + 1, summed(weights, carry[1])
+
+    return lax.while_loop(lambda carry: carry[0] < 8, body, (0, x))[1]
+
+
+def carried_twice(weights: Any, x: Any) -> Any:
+    def body(_: Any, carry: Any) -> Any:
+        return (summed(weights, carry[0]),) * 2  # the second is never read, and so not gathered
+
+    return lax.fori_loop(0, 8, body, (x, x))
+
+
+def layers(stack: Any, x: Any) -> Any:
+    return lax.scan(lambda carry, w: (jnp.tanh(carry @ w), None), x, stack)[0]
+
+
+VECTOR = jax.ShapeDtypeStruct((256,), np.dtype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "pinned"),
+    [
+        (by_scan, (SQUARE, VECTOR), (P("data"), P())),
+        (by_while, (SQUARE, VECTOR), (P("model"), P("data"))),
+        (carried_twice, (SQUARE, VECTOR), (P("data"), P())),
+        (layers, (STACK, SQUARE), (P(None, None, "model"), P("data"))),
+    ],
+)
+def test_what_goes_round_a_loop_is_carried_as_planned(
+    fn: Callable[..., Any], args: tuple[Any, ...], pinned: tuple[P, ...]
+) -> None:
+    # Left to itself XLA carries it as the body makes it, and gathers it once more after the loop.
+    plan = autoshard.optimize(fn, *args, mesh=MESH, in_shardings=pinned)
+    assert sum("/out<" in path for path in plan.constraints) == 1
+    compiled = plan.jit().lower(*args).compile()
+    found = compare_collectives(
+        plan.data.collectives, read_compiled(compiled, plan.data.mesh).collectives
+    )
+    assert found.predicted_bytes == found.compiled_bytes > 0
+    draw = np.random.default_rng(0)
+    values = [jnp.asarray(draw.standard_normal(a.shape) / 16, jnp.float32) for a in args]
+    for ours, theirs in zip(
+        jax.tree.leaves(plan.jit()(*values)), jax.tree.leaves(fn(*values)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,172 @@
+"""Uses that are constrained, by path, in decided plans of which some choices are set by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import autoshard
+from autoshard.apply.placed_values import placed_layout
+from autoshard.apply.wanted_uses import wanted_uses
+from autoshard.encoding.encoded import Decoded
+from autoshard.frontend.trace import trace
+from autoshard.graph.program import Op, OpKind
+from autoshard.layouts import Layout
+from autoshard.planning.solution import Solution
+from autoshard.sharding import format_sharding, parse_mesh_sizes, parse_sharding
+
+MESH = "x=2,y=4"
+SIDE = 256
+WHOLE: Layout = ((),)
+
+
+def array(*shape: int, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+
+
+def solved(fn: Callable[..., Any], *args: Any, **asked: Any) -> Solution:
+    plan = autoshard.optimize(fn, *args, mesh=MESH, baselines=False, **asked)
+    assert plan.solution is not None
+    return plan.solution
+
+
+def chosen(solution: Solution, op: Op, decoded: Decoded, **wanted: dict[int, Layout]) -> Decoded:
+    """A decided plan with another choice for an op: the first with the layouts wanted."""
+    encoded = solution.encoded
+    candidate = next(
+        candidate
+        for candidate in encoded.candidates[encoded.ops.index(op.index)]
+        if all(
+            getattr(candidate, side)[position] == layout
+            for side, by_position in wanted.items()
+            for position, layout in by_position.items()
+        )
+    )
+    layouts = list(decoded.layouts)
+    for value, layout in zip(op.results, candidate.results, strict=True):
+        layouts[value] = layout
+    return replace(
+        decoded,
+        candidates={**decoded.candidates, op.index: candidate},
+        layouts=tuple(layouts),
+    )
+
+
+def uses(
+    solution: Solution, decoded: Decoded, fn: Callable[..., Any], *args: Any
+) -> dict[str, str]:
+    traced = trace(fn, args, mesh=parse_mesh_sizes(MESH))
+    found = wanted_uses(solution.encoded, decoded, traced.operand_paths)
+    return {path: format_sharding(sharding) for path, sharding in found.items()}
+
+
+def layout_of(solution: Solution, text: str) -> Layout:
+    return solution.encoded.parts.to_layout(parse_sharding(text))
+
+
+def summed(weights: Any, carry: Any) -> Any:
+    return jnp.sum(weights * carry[None, :], axis=1)
+
+
+def by_scan(weights: Any, x: Any) -> Any:
+    return lax.scan(lambda carry, _: (summed(weights, carry), None), x, None, length=8)[0]
+
+
+def by_while(weights: Any, x: Any) -> Any:
+    def body(carry: Any) -> Any:
+        return carry[0] + 1, summed(weights, carry[1])
+
+    return lax.while_loop(lambda carry: carry[0] < 8, body, (0, x))[1]
+
+
+def twice_carried(weights: Any, x: Any) -> Any:
+    def body(_: Any, carry: Any) -> Any:
+        made = summed(weights, carry[0] * carry[1])
+        return made, made
+
+    return lax.fori_loop(0, 8, body, (x, x + 1))
+
+
+def carries(solution: Solution) -> list[Op]:
+    """Of the loop, in order; the counter is not among them."""
+    graph = solution.graph
+    return [
+        op
+        for op in graph.ops
+        if op.kind is OpKind.JOIN and len(op.operands) == 2 and graph.values[op.results[0]].shape
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fn", "end"), [(by_scan, "0.jaxpr/out<0"), (by_while, "0.body_jaxpr/out<1")]
+)
+def test_what_goes_round_a_loop_in_other_pieces_than_it_is_made_in_is_constrained_at_its_end(
+    fn: Callable[..., Any], end: str
+) -> None:
+    args = (array(SIDE, SIDE), array(SIDE))
+    solution = solved(fn, *args)
+    (carry,) = carries(solution)
+    made = solution.graph.ops[solution.graph.values[carry.operands[1]].op]
+    cut = layout_of(solution, '[{"y"}]')
+    decoded = chosen(solution, made, solution.decoded, results={0: cut})
+    moved = uses(solution, chosen(solution, carry, decoded, results={0: WHOLE}), fn, *args)
+    assert moved[end] == "<@mesh, [{}]>"
+    kept = uses(solution, chosen(solution, carry, decoded, results={0: cut}), fn, *args)
+    assert end not in kept
+
+
+@pytest.mark.parametrize("moved", [0, 1])
+def test_of_carries_that_go_round_with_one_value_the_one_that_is_moved_is_constrained(
+    moved: int,
+) -> None:
+    args = (array(SIDE, SIDE), array(SIDE))
+    solution = solved(twice_carried, *args)
+    both = carries(solution)
+    assert both[0].operands[1] == both[1].operands[1]
+    cut = layout_of(solution, '[{"y"}]')
+    made = solution.graph.ops[solution.graph.values[both[0].operands[1]].op]
+    decoded = chosen(solution, made, solution.decoded, results={0: cut})
+    for number, carry in enumerate(both):
+        layout = WHOLE if number == moved else cut
+        decoded = chosen(solution, carry, decoded, results={0: layout})
+    found = uses(solution, decoded, twice_carried, *args)
+    ends = {path: text for path, text in found.items() if ".jaxpr/out<" in path}
+    assert ends == {f"1.jaxpr/out<{moved}": "<@mesh, [{}]>"}
+
+
+def projected(rows: Any, updates: Any, weights: Any) -> Any:
+    return jnp.zeros((4096, 512), updates.dtype).at[rows].add(updates) @ weights
+
+
+def test_the_pieces_of_a_sum_that_is_held_whole_are_constrained_before_they_are_moved_on() -> None:
+    args = (array(8192, dtype=np.int32), array(8192, 512), array(512, 128))
+    pinned = (P("y"), P("y"), None)
+    solution = solved(projected, *args, hardware="tpu-v5e", in_shardings=pinned)
+    graph, decoded = solution.graph, solution.decoded
+    product = next(op for op in graph.ops if op.name == "dot_general")
+    total = product.operands[0]
+    held, pieces = (layout_of(solution, text) for text in ('[{"x"}, {}]', '[{"x", "y"}, {}]'))
+    assert placed_layout(graph, decoded, total) == held
+    assert decoded.layouts[total] == pieces
+
+    at = f"{product.equation}<0"
+
+    def read_as(text: str) -> dict[str, str]:
+        wanted = {0: layout_of(solution, text)}
+        moved = chosen(solution, product, decoded, operands=wanted)
+        found = uses(solution, moved, projected, *args)
+        return {path: text for path, text in found.items() if path.startswith(at)}
+
+    assert read_as('[{}, {"x", "y"}]') == {
+        f"{at}~0": '<@mesh, [{"x", "y"}, {}]>',
+        at: '<@mesh, [{}, {"x", "y"}]>',
+    }
+    assert read_as('[{"x", "y"}, {}]') == {at: '<@mesh, [{"x", "y"}, {}]>'}
