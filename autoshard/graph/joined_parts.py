@@ -33,11 +33,15 @@ def joined_parts(graph: Graph) -> Mapping[int, int]:
 
 
 def _parts_of(graph: Graph, joined: int) -> set[int]:
-    found, todo = set(), [joined]
+    found: set[int] = set()
+    seen: set[int] = set()
+    todo = [joined]
     while todo:
-        op = graph.ops[graph.values[todo.pop()].op]
-        if op.kind is not OpKind.COMPUTE:
+        value = todo.pop()
+        op = graph.ops[graph.values[value].op]
+        if value in seen or op.kind is not OpKind.COMPUTE:
             continue
+        seen.add(value)
         if op.name == "add" or _is_renamed(graph, op):
             todo += op.operands
         elif op.name in ("pad", "concatenate"):

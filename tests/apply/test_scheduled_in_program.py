@@ -117,6 +117,20 @@ def test_products_in_steps_run_one_after_the_other() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("axes", [("data", "model"), ("model", "data")])
+def test_products_in_steps_over_different_axes_wait_for_none(axes: tuple[str, ...]) -> None:
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    closed = jax.make_jaxpr(lambda x, w: (x @ w, (x + 1) @ w))(*arrays())
+    rows = {axis: parse_sharding(f'[{{"{axis}"}}, {{}}]') for axis in axes}
+    schedules = [replace(SCHEDULE, homes=(rows[axis],) * 3, grid=(axis,)) for axis in axes]
+    made = constrain_jaxpr(closed, {}, mesh, dict(zip(paths_of(closed), schedules, strict=True)))
+    assert [len(loop.invars) for loop in loops_of(made)] == [2, 2]
+    for found, expected in zip(
+        jax.jit(jaxpr_as_fun(made))(*arrays()), jaxpr_as_fun(closed)(*arrays()), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_products_inside_a_shard_map_are_not_named() -> None:
     rows = jax.sharding.PartitionSpec("data")
 

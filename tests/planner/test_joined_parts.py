@@ -81,3 +81,19 @@ def test_one_kernel_writes_all_parts() -> None:
     makers = [graph.ops[graph.values[part].op] for part in sorted(buffers.parts)]
     joined = [costing.is_in_other_kernel(graph, buffers, op) for op in makers]
     assert joined == [False, True]
+
+
+def doubled(x: Any, w: Any) -> Any:
+    """What a product reads is added to itself again and again: 2**60 ways lead to its parts."""
+
+    def body(state: Any, row: Any) -> tuple[Any, None]:
+        both = jnp.concatenate([state * row, state - row], axis=1)
+        for _ in range(60):
+            both = both + both
+        return both @ w, None
+
+    return lax.scan(body, jnp.zeros((16, 128)), x)[0]
+
+
+def test_parts_are_found_once_however_many_ways_lead_to_them() -> None:
+    assert len(buffers_of(doubled)[1].parts) == 2

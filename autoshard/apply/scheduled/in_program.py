@@ -59,7 +59,8 @@ def scheduled_equation(
         path: Of the equation, for messages and names.
         order: Of the dimensions of the result as it is made, where what reads it turns it so; else
             all that is computed from it would be turned with it, and states copied for that.
-        earlier: Another product in steps, which this one runs after.
+        earlier: Another product in steps, which this one runs after if it lies over axes of this
+            one's grid: no `shard_map` takes what is cut by others.
 
     Raises:
         PlanError: The equation is another product than the one planned.
@@ -79,6 +80,8 @@ def scheduled_equation(
         )
     extents = statement.extents_of([aval.shape for aval in avals])
     made = schedule if order is None else schedule.made_in(order)
+    if earlier is not None and not _axes_of(earlier.home) <= set(schedule.grid):
+        earlier = None
     run = lower(
         made.placed(extents, mesh.base),
         mesh.auto,
@@ -103,3 +106,7 @@ def scheduled_equation(
         )
     (call,) = traced.jaxpr.eqns
     return call.replace(invars=read, outvars=eqn.outvars, source_info=eqn.source_info, ctx=eqn.ctx)
+
+
+def _axes_of(home: Sharding) -> set[str]:
+    return {axis.name for axis in home.axis_refs()}
