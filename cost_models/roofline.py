@@ -55,7 +55,7 @@ _DTYPE_PATTERNS: tuple[tuple[str, str], ...] = (
     (r"float32|f32|complex64|complex<f32>|tf32", "float32"),
     (r"bfloat16|bf16", "bfloat16"),
     (r"float16|f16", "float16"),
-    (r"(float|f)(8|6|4)_?e[0-9]m[0-9](b[0-9]+)?(fn|fnu|fnuz|uz)?", "float8"),
+    (r"float8|(float|f)(8|6|4)_?e[0-9]m[0-9](b[0-9]+)?(fn|fnu|fnuz|uz)?", "float8"),
     (r"(u?int|[su]?i|[su])(2|4|8)", "int8"),
     (r"bool|pred|i1", "int8"),
     (r"(u?int|[su]?i|[su])(16|32|64)|index|key<.*>", "float32"),

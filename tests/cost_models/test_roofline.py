@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -146,6 +146,11 @@ def test_a_ragged_matmul_takes_longer() -> None:
 )
 def test_a_dtype_has_a_family_in_every_spelling(dtype: str, family: str) -> None:
     assert dtype_family(dtype) == family
+
+
+@pytest.mark.parametrize("family", [field.name for field in fields(V5E.compute.matmul)])
+def test_a_family_is_named_by_its_own_name_too(family: str) -> None:
+    assert dtype_family(family) == family
 
 
 def test_unknown_names_are_refused_with_those_known() -> None:

@@ -15,7 +15,7 @@ from autoshard.encoding.encode import Encoder
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.rule import Dims, Rule
 from autoshard.reshard import StepKind
-from cost_models import AxisPart, get_hardware
+from cost_models import AxisPart, dtype_family, get_hardware
 from tests.planner.graphs import Program, encoder_for, parts_of
 
 HARDWARE = ["cpu-host", "tpu-v5p", "h100"]
@@ -212,6 +212,7 @@ def test_a_longer_op_costs_in_proportion_to_its_repeats() -> None:
 )
 def test_element_types_are_priced_as_their_family(dtype: str, family: str) -> None:
     assert model_dtype(dtype) == family
+    assert dtype_family(model_dtype(dtype)) == family  # as the cost model reads it
 
 
 def test_sums_over_two_cut_dimensions_are_taken_one_by_one_on_hosts_and_at_once_on_tpus() -> None:
