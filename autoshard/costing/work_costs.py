@@ -468,7 +468,7 @@ class WorkCosts(MoveCosts):
             return np.zeros(len(candidates))
         made = graph.values[op.results[0]]
         pieces = self._arrays(candidates).result_shards[0]
-        return runs * self.copy_seconds(2.0 * made.num_bytes / made.shape[0] / pieces)
+        return runs * self.copy_seconds(2.0 * made.num_bytes / max(made.shape[0], 1) / pieces)
 
     def rows_turned(self, graph: Graph, buffers: Buffers, op: Op) -> float:
         """How often a loop writes a row of what an op transposes, if nothing moves it before.

@@ -5,15 +5,18 @@ Every figure is computed once, here, from the layouts of the plan, and not taken
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
 from autoshard.backend_habits import lays_out_as_made
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
+from autoshard.costing.moved_sums import Summed
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.heap import heap_bytes
@@ -26,11 +29,15 @@ from autoshard.encoding.tiles import tiled_arguments
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.collective import PredictedCollective
 from autoshard.graph.program import Op, Value
-from autoshard.layouts import Parts
+from autoshard.layouts import Layout, Parts
 from autoshard.plans.plan import HeldTensor, LiveTensor, MemoryUse, PlannedOp
 from autoshard.reshard import Step, StepKind
 
 _NUM_LIVE = 40
+
+
+# By copy of a value: the sums that its readers before made of it, by op.
+_SummedCopies: TypeAlias = defaultdict[tuple[int, Layout, int], dict[int, Summed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +58,13 @@ def account_for(
     ops = []
     collectives: list[PredictedCollective] = []
     unseen = dict(sent_bits(encoded, decoded))
+    summed: _SummedCopies = defaultdict(dict)
     states = NewStates.of(encoder, decoded)
     compute = communication = 0.0
     for op in encoded.graph.ops:
         if op.index not in decoded.candidates:
             continue
-        own, spent, made = _op_account(encoder, encoded, decoded, op, unseen)
+        own, spent, made = _op_account(encoder, encoded, decoded, op, unseen, summed)
         own += states.more_seconds(op)
         compute += own
         communication += spent
@@ -87,7 +95,12 @@ def _planned_op(
 
 
 def _op_account(
-    encoder: Encoder, encoded: Encoded, decoded: Decoded, op: Op, unseen: dict[SharedStep, int]
+    encoder: Encoder,
+    encoded: Encoded,
+    decoded: Decoded,
+    op: Op,
+    unseen: dict[SharedStep, int],
+    summed: _SummedCopies,
 ) -> tuple[float, float, list[PredictedCollective]]:
     costing, graph = encoder.costing, encoded.graph
     computing, sent = encoder.node_costs.seconds_of(op, decoded.candidates[op.index])
@@ -107,7 +120,9 @@ def _op_account(
         taken: list[Step] = []
         way = way_to_reader(encoded, decoded, op, position)
         if any(step.kind is not StepKind.SLICE for step in way):
-            own += encoder.read_costs.summing_seconds(op, position, way[-1].after) * repeat
+            end = way[-1].after
+            before = summed[value, end, op.region]
+            own += encoder.read_costs.summing_seconds(op, position, end, before) * repeat
         if not way and order is not None:
             place = encoder.tables.of(value).index[decoded.layouts[value]]
             own += float(order[place, place]) * repeat

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -173,10 +173,10 @@ class ReadCosts:
         columns: IntArray,
     ) -> IntArray:
         """What a move costs with the reductions that read what comes out of it."""
-        found = [self._sums[read] for read in reads if read in self._sums]
+        found = {read[0]: self._sums[read] for read in reads if read in self._sums}
         if not found:
             return costs
-        summed, (index, position) = together(found), reads[0]
+        summed, (index, position) = together(found.values()), reads[0]
         op = self.tables.graph.ops[index]
         repeat = reads_of(op, position)
         key = (id(costs), id(rows), id(columns), *summed, hash(repeat))
@@ -189,13 +189,30 @@ class ReadCosts:
             known = self._costs[key] = ((costs, rows, columns), costs + more)
         return known[1]
 
-    def summing_seconds(self, op: Op, position: int, layout: Layout) -> float:
-        """Seconds of the reductions that read what is moved to an operand, in its layout there."""
+    def summing_seconds(
+        self, op: Op, position: int, layout: Layout, before: dict[int, Summed] | None = None
+    ) -> float:
+        """Seconds of the reductions that read what is moved to an operand, in its layout there.
+
+        Args:
+            op: The op.
+            position: Of the operand.
+            layout: In which it comes out of its move.
+            before: By op, those of other readers of the same copy, which one kernel makes with
+                these; these are added.
+        """
         summed = self._sums.get((op.index, position))
-        if summed is None:
+        known = {} if before is None else before
+        if summed is None or op.index in known:
             return 0.0
         pieces = np.array([self.costing.parts.num_pieces(layout)])
-        return float(self.costing.summing_seconds(summed, pieces)[0])
+
+        def seconds(sums: Iterable[Summed]) -> float:
+            return float(self.costing.summing_seconds(together(sums), pieces)[0])
+
+        less = seconds(known.values()) if known else 0.0
+        known[op.index] = summed
+        return seconds(known.values()) - less
 
     def where_made(
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray

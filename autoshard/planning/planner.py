@@ -27,6 +27,7 @@ from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph
 from autoshard.planning.least_memory import seek_leanest, solved_from_leanest
 from autoshard.planning.room_for_gaps import with_room_for_gaps
+from autoshard.planning.room_on_chip import with_room_on_chip
 from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import DecidedRound, Solution, as_answer, solution_of
 from autoshard.planning.stages import SEARCH, Stages
@@ -184,7 +185,8 @@ def _solve_round(encoder: Encoder, searches: Searches) -> Solution:
 
 def _followed(solution: Solution, searches: Searches) -> Solution:
     """A plan, after the searches that may follow the one that found it."""
-    return with_states_in_memory(with_room_for_gaps(solution, searches), searches)
+    roomy = with_room_on_chip(solution, searches)
+    return with_states_in_memory(with_room_for_gaps(roomy, searches), searches)
 
 
 def _at_end(solution: Solution, searches: Searches) -> Solution:

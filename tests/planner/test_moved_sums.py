@@ -24,13 +24,14 @@ MACHINE = get_hardware("tpu-v5e")
 BUFFERS = fusing(MACHINE)
 
 
-def norm() -> Graph:
+def norm(*, times_itself: bool = False, num_sums: int = 1) -> Graph:
     """What a product adds to a residual is squared and summed by rows, and multiplied again."""
     program = Program()
     x, weight, residual, other = (program.argument(SIDE, SIDE) for _ in range(4))
     added = program.elementwise(program.matmul(x, weight), residual)
-    total = program.sum(program.elementwise(added, name="square"))
-    return program.graph(total, program.matmul(added, other))
+    squared = (added, added) if times_itself else (added,)
+    totals = [program.sum(program.elementwise(*squared, name="square")) for _ in range(num_sums)]
+    return program.graph(*totals, program.matmul(added, other))
 
 
 def encoder_of(graph: Graph, hardware: str = "tpu-v5e") -> Encoder:
@@ -95,12 +96,11 @@ def place_of(candidates: tuple[Candidate, ...], want: Layout) -> int:
     return max(fit, key=lambda place: candidates[place].cut)
 
 
-def accounts(*, is_moved: bool) -> tuple[float, float, float]:
-    """Seconds that the objective and the account say of a plan by rows, and those of the square.
+def accounts(graph: Graph, *, is_moved: bool) -> tuple[float, float, float]:
+    """Seconds that the objective and the account say of a plan by rows, and those of its squares.
 
     Its readers want what is squared whole if it is moved.
     """
-    graph = norm()
     encoder = encoder_of(graph)
     encoded = encoder.encode()
     rows, whole = ((0,), ()), ((), ())
@@ -110,24 +110,35 @@ def accounts(*, is_moved: bool) -> tuple[float, float, float]:
         op = graph.ops[index]
         value = (*op.results, *op.operands)[0]
         is_multiplied = op.kind is OpKind.ARGUMENT and value in (1, 3)  # what rows are
-        want = whole if is_multiplied else summed if op.name in ("square", "reduce") else rows
+        is_summed = op.name in ("square", "reduce") or graph.values[value].shape == (SIDE,)
+        want = whole if is_multiplied else summed if is_summed else rows
         choices.append(place_of(candidates, want[: len(graph.values[value].shape)]))
     choices += [read.layouts.index(summed) for read in encoded.reads]
     account = account_for(encoder, encoded, decode(encoded, tuple(choices)), tuple(choices))
     cost = evaluate(encoded.problem, tuple(choices)).cost / PICOSECONDS
     said = account.compute_seconds + account.communication_seconds
-    (square,) = (op.compute_seconds for op in account.ops if op.name == "square")
-    return cost, said, square
+    squares = sum(op.compute_seconds for op in account.ops if op.name == "square")
+    return cost, said, squares
 
 
 def test_the_objective_and_the_account_say_what_is_read_again() -> None:
     passes = MACHINE.compute.passes
     assert passes is not None
     read = SIDE * SIDE * (1 / passes.accessed + 1 / passes.reduced)
-    stays, moves = accounts(is_moved=False), accounts(is_moved=True)
+    stays, moves = accounts(norm(), is_moved=False), accounts(norm(), is_moved=True)
     assert stays[0] == pytest.approx(stays[1])
     assert moves[0] == pytest.approx(moves[1])
     assert moves[2] > read > stays[2]
+
+
+@pytest.mark.parametrize(("times_itself", "num_sums"), [(True, 1), (False, 2), (True, 2)])
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_both_charge_one_kernel_for_all_readers_of_a_copy(
+    times_itself: bool, num_sums: int, is_moved: bool
+) -> None:
+    graph = norm(times_itself=times_itself, num_sums=num_sums)
+    cost, said, _ = accounts(graph, is_moved=is_moved)
+    assert said == pytest.approx(cost, rel=1e-5)
 
 
 def test_where_the_vector_unit_is_no_bound_nothing_is_charged() -> None:
