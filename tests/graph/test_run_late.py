@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from autoshard.backend_habits import fusing
@@ -201,7 +199,6 @@ def test_on_a_gpu_it_holds_what_it_reads_and_takes_nothing_yet(
 def test_what_is_gathered_for_it_is_gathered_late() -> None:
     graph, _, gradients = backward(6)
     encoder = encoder_for(graph, "x=4", hardware="h100")
-    encoder = replace(encoder, buffers=buffers_of(graph, "h100"))
     maker = graph.values[gradients[1]].op
     encoded = encoder.encode()
     x = graph.arguments[1].results[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from autoshard.backend_habits import fusing
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.encode import Encoder, Wishes
 from autoshard.encoding.pointer_tables import table_bytes
@@ -229,9 +230,10 @@ def encoder_for(
     is_scarce: bool = False,
 ) -> Encoder:
     parts = parts or parts_of(mesh)
-    costing = Costing(cost_model_for(get_hardware(hardware), parts), parts)
+    machine = get_hardware(hardware)
+    costing = Costing(cost_model_for(machine, parts), parts)
     wishes = wishes or free_wishes(graph)
-    buffers = find_buffers(graph)
+    buffers = find_buffers(graph, fusing(machine))
     return Encoder(graph, buffers, costing, wishes, memory_limit, is_scarce=is_scarce)
 
 

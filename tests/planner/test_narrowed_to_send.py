@@ -72,8 +72,6 @@ def encoded_weights(hardware: str) -> tuple[Encoder, Graph]:
 def encoder_of(graph: Graph, mesh: str, hardware: str) -> Encoder:
     """One that computes with products what the machine's compiler does."""
     encoder = encoder_for(graph, mesh, hardware=hardware)
-    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
-    encoder = replace(encoder, buffers=buffers)
     encoder.encode()
     return encoder
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -41,8 +40,6 @@ def recurrence(x: Any, w: Any) -> Any:
 def encoder_of(hardware: str, fn: Any = recurrence) -> Encoder:
     graph = exported(fn, X, W, mesh="x=2")[0]
     encoder = encoder_for(graph, "x=2", hardware=hardware)
-    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
-    encoder = replace(encoder, buffers=buffers)
     encoder.encode()
     return encoder
 
