@@ -1,9 +1,29 @@
-"""Which rows of stacks a loop writes in one kernel."""
+"""What the kernels of loops write: rows of stacks together, and what is carried apart."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import PRODUCTS, Graph, OpClass, OpKind
+
+
+@dataclass(frozen=True, slots=True)
+class LoopKernels:
+    """What the kernels of loop bodies write.
+
+    Args:
+        joined: Updates in place, by op, that run in the kernel of an earlier one.
+        apart: What a loop carries, by value, that is written by a kernel of its own.
+    """
+
+    joined: frozenset[int] = frozenset()
+    apart: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, graph: Graph, buffers: Buffers) -> LoopKernels:
+        """Look at the loops of a program."""
+        return cls(joined_updates(graph, buffers), carried_apart(graph, buffers))
 
 
 def joined_updates(graph: Graph, buffers: Buffers) -> frozenset[int]:

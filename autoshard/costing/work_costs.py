@@ -11,18 +11,15 @@ import numpy.typing as npt
 
 from autoshard.backend_habits import (
     filling_cycles,
-    joins_updates,
     keeps_products_on_chip,
     least_images,
     least_rows,
     multiplied_bits,
-    on_chip_bytes,
     row_lanes,
     sums_after_loops,
 )
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.few_images import copied_elements
-from autoshard.costing.joined_updates import carried_apart, joined_updates
 from autoshard.costing.local_products import local_products
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.model_dtype import model_dtype
@@ -30,9 +27,9 @@ from autoshard.costing.move_costs import MoveCosts
 from autoshard.costing.moved_sums import Summed, moved_sums
 from autoshard.costing.narrow_rows import RowTiles
 from autoshard.costing.on_chip import OnChip
+from autoshard.costing.program_facts import GraphFacts, StorageFacts
 from autoshard.costing.read_on_chip import brought_before
-from autoshard.costing.shared_calls import SharedCalls, shared_calls
-from autoshard.costing.sliced_stacks import SlicedStacks
+from autoshard.costing.shared_calls import shared_calls
 from autoshard.costing.sums import made_order
 from autoshard.costing.unstacked_rows import is_unstacked
 from autoshard.graph.buffers import Buffers
@@ -51,9 +48,7 @@ class WorkCosts(MoveCosts):
     """Seconds that single devices take for an op: its arithmetic, memory and kernels."""
 
     _facts: GraphFacts | None = None
-    _chip: tuple[Graph, Buffers, OnChip] | None = None
-    _joined: tuple[Graph, Buffers, LoopKernels] | None = None
-    _sliced: tuple[Graph, Buffers, SlicedStacks] | None = None
+    _stored: StorageFacts | None = None
     _shards: dict[int, tuple[tuple[Candidate, ...], CandidateArrays]] = field(default_factory=dict)
 
     def _work_seconds(
@@ -376,13 +371,14 @@ class WorkCosts(MoveCosts):
 
     def on_chip(self, graph: Graph, buffers: Buffers) -> OnChip:
         """Which temporaries lie on the chip; of one program at a time."""
-        known = self._chip
-        if known is None or known[0] is not graph or known[1] is not buffers:
-            machine = self.model.hardware
-            room = on_chip_bytes(machine)
-            found = OnChip.of(graph, buffers, room, any_maker=keeps_products_on_chip(machine))
-            known = self._chip = (graph, buffers, found)
-        return known[2]
+        return self._stored_facts(graph, buffers).chip
+
+    def _stored_facts(self, graph: Graph, buffers: Buffers) -> StorageFacts:
+        """Of one program at a time."""
+        known = self._stored
+        if known is None or known.graph is not graph or known.buffers is not buffers:
+            known = self._stored = StorageFacts.of(graph, buffers, self.model.hardware)
+        return known
 
     def _in_tiles(
         self,
@@ -410,7 +406,7 @@ class WorkCosts(MoveCosts):
 
     def is_carried_apart(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
         """Whether a kernel of its own writes what an op makes for the next run of a loop."""
-        return any(value in self._loops_of(graph, buffers).apart for value in op.results)
+        return any(value in self._stored_facts(graph, buffers).loops.apart for value in op.results)
 
     def is_in_other_kernel(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
         """Whether an op is launched with another: an update of a state with one that needs it.
@@ -419,7 +415,7 @@ class WorkCosts(MoveCosts):
         one that is computed from the same.
         """
         if op.name == "dynamic_update_slice":
-            return op.index in self._loops_of(graph, buffers).joined
+            return op.index in self._stored_facts(graph, buffers).loops.joined
         if op.index in buffers.updates:
             readers = (graph.ops[i] for value in op.results for i in graph.consumers[value])
             return any(reader.kind is OpKind.COMPUTE for reader in readers)
@@ -428,22 +424,13 @@ class WorkCosts(MoveCosts):
         is_sum = op.op_class is OpClass.REDUCE and bool(graph.values[op.results[0]].shape)
         return is_sum and not any(read.num_bytes for read in buffers.reads[op.index])
 
-    def _loops_of(self, graph: Graph, buffers: Buffers) -> LoopKernels:
-        """Of one program at a time."""
-        known = self._joined
-        if known is None or known[0] is not graph or known[1] is not buffers:
-            joins = joins_updates(self.model.hardware.backend)
-            found = LoopKernels.of(graph, buffers) if joins else LoopKernels()
-            known = self._joined = (graph, buffers, found)
-        return known[2]
-
     def waiting_seconds(self, graph: Graph, buffers: Buffers, value: int) -> float:
         """Seconds that products of loops wait for slices of a stack that a collective made.
 
         That is each time it is made. On a v5p it lies in device memory then, and on the chip if an
         element-wise op made it; on a v5e it is sliced by a kernel of its own.
         """
-        runs = self._stacks_of(graph, buffers).by_products.get(value, 0.0)
+        runs = self._stored_facts(graph, buffers).stacks.by_products.get(value, 0.0)
         return runs * self.model.hardware.compute.kernel_launch_seconds
 
     def waiting_as_stacked_seconds(self, graph: Graph, buffers: Buffers, op: Op) -> float:
@@ -453,7 +440,7 @@ class WorkCosts(MoveCosts):
         """
         if self.on_chip(graph, buffers).moved:
             return 0.0
-        runs = self._stacks_of(graph, buffers).as_stacked.get(op.index, 0.0)
+        runs = self._stored_facts(graph, buffers).stacks.as_stacked.get(op.index, 0.0)
         return runs * self.model.hardware.compute.kernel_launch_seconds
 
     def slicing_seconds(
@@ -475,20 +462,15 @@ class WorkCosts(MoveCosts):
 
         The stack lies in the order of the transpose then, and a kernel of its own turns each row.
         """
-        return self._stacks_of(graph, buffers).written_turned.get(op.index, 0.0)
+        return self._stored_facts(graph, buffers).stacks.written_turned.get(op.index, 0.0)
 
     def slices_turned(self, graph: Graph, buffers: Buffers, op: Op) -> float:
         """How often a loop slices what an op transposed for it."""
-        return self._stacks_of(graph, buffers).turned.get(op.results[0], 0.0) if op.results else 0.0
-
-    def _stacks_of(self, graph: Graph, buffers: Buffers) -> SlicedStacks:
-        """Of one program at a time."""
-        known = self._sliced
-        if known is None or known[0] is not graph or known[1] is not buffers:
-            waits = on_chip_bytes(self.model.hardware) > 0
-            found = SlicedStacks.of(graph, buffers) if waits else SlicedStacks()
-            known = self._sliced = (graph, buffers, found)
-        return known[2]
+        return (
+            self._stored_facts(graph, buffers).stacks.turned.get(op.results[0], 0.0)
+            if op.results
+            else 0.0
+        )
 
     def _table_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""
@@ -602,41 +584,6 @@ class WorkCosts(MoveCosts):
             found = (candidates, _candidate_arrays(self.parts, candidates))
             self._shards[id(candidates)] = found
         return found[1]
-
-
-@dataclass(frozen=True, slots=True)
-class LoopKernels:
-    """What the kernels of loop bodies write.
-
-    Args:
-        joined: Updates in place, by op, that run in the kernel of an earlier one.
-        apart: What a loop carries, by value, that is written by a kernel of its own.
-    """
-
-    joined: frozenset[int] = frozenset()
-    apart: frozenset[int] = frozenset()
-
-    @classmethod
-    def of(cls, graph: Graph, buffers: Buffers) -> LoopKernels:
-        """Look at the loops of a program."""
-        return cls(joined_updates(graph, buffers), carried_apart(graph, buffers))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphFacts:
-    """What of a program costs depend on beside the op priced.
-
-    Args:
-        graph: The program.
-        borders: What is done before loops.
-        calls: Which sums share a call.
-        tiles: In what tiles values lie.
-    """
-
-    graph: Graph
-    borders: LoopBorders
-    calls: SharedCalls
-    tiles: RowTiles
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,64 @@
+"""What of a whole program the costs of an op depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoshard.backend_habits import joins_updates, keeps_products_on_chip, on_chip_bytes
+from autoshard.costing.joined_updates import LoopKernels
+from autoshard.costing.loop_borders import LoopBorders
+from autoshard.costing.narrow_rows import RowTiles
+from autoshard.costing.on_chip import OnChip
+from autoshard.costing.shared_calls import SharedCalls
+from autoshard.costing.sliced_stacks import SlicedStacks
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.program import Graph
+from cost_models import Hardware
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphFacts:
+    """What of a program costs depend on beside the op priced.
+
+    Args:
+        graph: The program.
+        borders: What is done before loops.
+        calls: Which sums share a call.
+        tiles: In what tiles values lie.
+    """
+
+    graph: Graph
+    borders: LoopBorders
+    calls: SharedCalls
+    tiles: RowTiles
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StorageFacts:
+    """What costs depend on by the storage of a program.
+
+    Args:
+        graph: The program.
+        buffers: Its storage.
+        chip: Which temporaries lie on the chip.
+        loops: What the kernels of loops write.
+        stacks: How often loops read slices of stacks.
+    """
+
+    graph: Graph
+    buffers: Buffers
+    chip: OnChip
+    loops: LoopKernels
+    stacks: SlicedStacks
+
+    @classmethod
+    def of(cls, graph: Graph, buffers: Buffers, machine: Hardware) -> StorageFacts:
+        """Of a program on a machine; only what makes a difference there is looked for."""
+        room, joins = on_chip_bytes(machine), joins_updates(machine.backend)
+        return cls(
+            graph,
+            buffers,
+            OnChip.of(graph, buffers, room, any_maker=keeps_products_on_chip(machine)),
+            LoopKernels.of(graph, buffers) if joins else LoopKernels(),
+            SlicedStacks.of(graph, buffers) if room > 0 else SlicedStacks(),
+        )
