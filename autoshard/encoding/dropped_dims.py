@@ -43,12 +43,5 @@ def drops_dimension(
         candidates: How the op may be cut.
         place: Of the result among those of the op.
     """
-    return np.array(
-        [
-            any(
-                size <= parts.num_shards(dim)
-                for size, dim in zip(shape, candidate.results[place], strict=True)
-            )
-            for candidate in candidates
-        ]
-    )
+    local = (parts.local_shape(candidate.results[place], shape) for candidate in candidates)
+    return np.array([any(size <= 1 for size in sizes) for sizes in local])

@@ -118,5 +118,5 @@ def _merges_rows(graph: Graph, op: Op) -> bool:
 
 def _local_rows(shape: tuple[int, ...], layout: Layout, parts: MeshParts) -> tuple[int, int]:
     """How many rows a device has, and of how many elements."""
-    local = [-(-size // parts.num_shards(dim)) for size, dim in zip(shape, layout, strict=True)]
+    local = parts.local_shape(layout, shape)
     return prod(local[:-1]), local[-1]

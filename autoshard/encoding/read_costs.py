@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,14 +79,13 @@ class ReadCosts:
         if narrowed is None:
             return costs
         repeat = reads_of(op, position)
-        key = (id(costs), id(narrowed), id(rows), id(columns), hash(repeat))
-        found = self._costs.get(key)
-        if found is None:
+
+        def more() -> IntArray:
             table = self.tables.of(op.operands[position], self.tables.read_bits.to(op, position))
             start = self.facts.sent_from(table)[np.ix_(rows, columns)]
-            more = picoseconds(np.where(start < 0, 0.0, narrowed[start]) * repeat)
-            found = self._costs[key] = ((costs, narrowed, rows, columns), costs + more)
-        return found[1]
+            return picoseconds(np.where(start < 0, 0.0, narrowed[start]) * repeat)
+
+        return self._with_more(costs, (narrowed, rows, columns), (hash(repeat),), more)
 
     def narrowing_seconds(self, op: Op, position: int) -> npt.NDArray[np.float64] | None:
         """float64[num_layouts]: narrowing a piece of an operand that is then sent, by its layout.
@@ -112,12 +112,12 @@ class ReadCosts:
         if order is None:
             return costs
         repeat = reads_of(op, position)
-        key = (id(costs), id(order), id(rows), id(columns), hash(repeat))
-        found = self._costs.get(key)
-        if found is None:
-            more = picoseconds(order[np.ix_(rows, columns)] * repeat)
-            found = self._costs[key] = ((costs, order, rows, columns), costs + more)
-        return found[1]
+        return self._with_more(
+            costs,
+            (order, rows, columns),
+            (hash(repeat),),
+            lambda: picoseconds(order[np.ix_(rows, columns)] * repeat),
+        )
 
     def order_seconds(self, op: Op, value: int) -> npt.NDArray[np.float64] | None:
         """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
@@ -129,9 +129,7 @@ class ReadCosts:
         found = self.tables.graph.values[value]
         is_turned = op.name == "transpose"
         backend = self.costing.model.hardware.backend
-        if op.op_class in PRODUCTS or not keeps_order_of_gathers(
-            self.costing.model.hardware.backend
-        ):
+        if op.op_class in PRODUCTS or not keeps_order_of_gathers(backend):
             return None
         if len(found.shape) < 2:
             return None
@@ -144,23 +142,19 @@ class ReadCosts:
         known = self._orders.get(key)
         if known is None:
             num_bytes = 2.0 * found.num_bytes / self.facts.pieces(table)
+            moves = self.facts.moves(table)
             copied = (
-                self.facts.moves(table)
+                moves
                 if is_turned
-                else widens_rows(
-                    table,
-                    self.costing.parts,
-                    found.shape,
-                    row_lanes(backend),
-                )
+                else widens_rows(table, self.costing.parts, found.shape, row_lanes(backend))
             )
             known = np.where(copied, copies * self.costing.copy_seconds(num_bytes), 0.0)
             if in_rows:
                 copied_rows = self.costing.row_copy_seconds(self.tables.graph, value, table.layouts)
-                known = np.maximum(known, np.where(self.facts.moves(table), copied_rows, 0.0))
-            known = known + np.where(self.facts.moves(table), waited, 0.0)
+                known = np.maximum(known, np.where(moves, copied_rows, 0.0))
+            known = known + np.where(moves, waited, 0.0)
             if rows:
-                row_bytes = 2.0 * found.num_bytes / rows / self.facts.pieces(table)
+                row_bytes = num_bytes / rows
                 known[np.diag_indices_from(known)] += rows * self.costing.copy_seconds(row_bytes)
             self._orders[key] = known
         return known if known.any() else None
@@ -179,15 +173,14 @@ class ReadCosts:
         summed, (index, position) = together(found.values()), reads[0]
         op = self.tables.graph.ops[index]
         repeat = reads_of(op, position)
-        key = (id(costs), id(rows), id(columns), *summed, hash(repeat))
-        known = self._costs.get(key)
-        if known is None:
+
+        def more() -> IntArray:
             table = self.tables.of(op.operands[position])
             seconds = self.costing.summing_seconds(summed, self.facts.pieces(table)[columns])
             moves = self.facts.moves(table)[np.ix_(rows, columns)]
-            more = np.where(moves, picoseconds(seconds * repeat), 0)
-            known = self._costs[key] = ((costs, rows, columns), costs + more)
-        return known[1]
+            return np.where(moves, picoseconds(seconds * repeat), 0)
+
+        return self._with_more(costs, (rows, columns), (*summed, hash(repeat)), more)
 
     def summing_seconds(
         self, op: Op, position: int, layout: Layout, before: dict[int, Summed] | None = None
@@ -236,14 +229,34 @@ class ReadCosts:
         maker = self.tables.graph.ops[self.tables.graph.values[value].op]
         if cut.reads.get(maker.index) != read:
             return costs
-        more = self._whole_sums(maker)
-        key = (id(costs), id(more))
-        found = self._costs.get(key)
-        if found is None:
+        whole = self._whole_sums(maker)
+
+        def more() -> IntArray:
             further = ~self.facts.moves(self.tables.of(value))[np.ix_(rows, columns)]
             further &= rows[:, None] != columns
-            charged = costs + np.where(further, more[:, None], 0)
-            found = self._costs[key] = ((costs, more), charged)
+            return np.where(further, whole[:, None], 0)
+
+        return self._with_more(costs, (whole,), (), more)
+
+    def _with_more(
+        self,
+        costs: IntArray,
+        arrays: tuple[npt.NDArray[Any], ...],
+        marks: tuple[int, ...],
+        more: Callable[[], IntArray],
+    ) -> IntArray:
+        """Costs with something beside them; one array for equal reads.
+
+        Args:
+            costs: Before.
+            arrays: That what comes to them is computed from; equal ones are one array.
+            marks: Numbers that it depends on too.
+            more: What comes to them, of the same shape.
+        """
+        key = (id(costs), *map(id, arrays), *marks)
+        found = self._costs.get(key)
+        if found is None:
+            found = self._costs[key] = ((costs, *arrays), costs + more())
         return found[1]
 
     def _whole_sums(self, op: Op) -> IntArray:

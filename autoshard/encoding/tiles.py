@@ -34,9 +34,8 @@ def tiled_in(parts: MeshParts, value: Value, layout: Layout, bits: int | None = 
         layout: How it is cut.
         bits: Of an element, where they are not as many as the value's own.
     """
-    shards = map(parts.num_shards, layout)
-    local = (-(-size // number) for size, number in zip(value.shape, shards, strict=True))
-    return tiled_bytes(tuple(local), value.bits if bits is None else bits)
+    local = parts.local_shape(layout, value.shape)
+    return tiled_bytes(local, value.bits if bits is None else bits)
 
 
 @lru_cache(maxsize=4096)

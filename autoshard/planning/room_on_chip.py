@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.searches import LONG, Searches
-from autoshard.planning.solution import Solution, solution_of
-from solvers import Result, evaluate, proven_status
+from autoshard.planning.solution import Solution, as_answer, solution_of
 
 
 def with_room_on_chip(solution: Solution, searches: Searches) -> Solution:
@@ -23,29 +22,12 @@ def with_room_on_chip(solution: Solution, searches: Searches) -> Solution:
     raised = solution.alive_bytes + limit - solution.peak_bytes
     problem = replace(solution.encoded.problem, memory_limit=raised)
     result = searches.another(problem, solution.choices, share=LONG)
-    leanest = _planned(solution, raised, _answer(solution, result, searches))
+    roomy = replace(solution, encoded=replace(solution.encoded, problem=problem), result=result)
+    answer = as_answer(roomy, result, solution.choices, searches.options.relative_gap)
+    leanest = replace(roomy, result=answer)
     if result.choices is None or result.choices == solution.choices:
         return leanest
-    found = with_room_for_gaps(_planned(solution, raised, result), searches)
+    with searches.stages.time("account"):
+        cheaper = solution_of(roomy.encoder, roomy.encoded, result)
+    found = with_room_for_gaps(cheaper, searches)
     return found if found.is_feasible else leanest
-
-
-def _answer(solution: Solution, result: Result, searches: Searches) -> Result:
-    """The choices of the leanest plan, as what a search with more room found."""
-    found = evaluate(solution.encoded.problem, solution.choices)
-    lower_bound = min(result.lower_bound, found.cost)
-    return replace(
-        result,
-        status=proven_status(found.cost, lower_bound, searches.options.relative_gap),
-        choices=solution.choices,
-        cost=found.cost,
-        peak=found.peak,
-        peak_time=found.peak_time,
-        lower_bound=lower_bound,
-    )
-
-
-def _planned(solution: Solution, limit: int, result: Result) -> Solution:
-    problem = replace(solution.encoded.problem, memory_limit=limit)
-    encoded = replace(solution.encoded, problem=problem)
-    return solution_of(solution.encoder, encoded, result)
