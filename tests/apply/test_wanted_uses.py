@@ -22,6 +22,7 @@ from autoshard.graph.program import Op, OpKind
 from autoshard.layouts import Layout
 from autoshard.planning.solution import Solution
 from autoshard.sharding import format_sharding, parse_mesh_sizes, parse_sharding
+from tests.apply.loop_programs import by_while, summed
 
 MESH = "x=2,y=4"
 SIDE = 256
@@ -72,19 +73,8 @@ def layout_of(solution: Solution, text: str) -> Layout:
     return solution.encoded.parts.to_layout(parse_sharding(text))
 
 
-def summed(weights: Any, carry: Any) -> Any:
-    return jnp.sum(weights * carry[None, :], axis=1)
-
-
 def by_scan(weights: Any, x: Any) -> Any:
     return lax.scan(lambda carry, _: (summed(weights, carry), None), x, None, length=8)[0]
-
-
-def by_while(weights: Any, x: Any) -> Any:
-    def body(carry: Any) -> Any:
-        return carry[0] + 1, summed(weights, carry[1])
-
-    return lax.while_loop(lambda carry: carry[0] < 8, body, (0, x))[1]
 
 
 def twice_carried(weights: Any, x: Any) -> Any:

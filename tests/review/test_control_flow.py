@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import autoshard
 from autoshard.apply.compiled import compare_collectives, read_compiled
+from tests.apply.loop_programs import by_while, summed
 
 MESH = "data=2,model=4"
 SQUARE = jax.ShapeDtypeStruct((256, 256), np.dtype(np.float32))
@@ -70,19 +71,8 @@ def test_the_gradient_of_a_scan_that_moves_what_it_only_reads_runs_as_unsharded(
     np.testing.assert_allclose(plan.jit()(weights, x), step(weights, x), rtol=1e-3, atol=1e-4)
 
 
-def summed(weights: Any, carry: Any) -> Any:
-    return jnp.sum(weights * carry[None, :], axis=1)
-
-
 def by_scan(weights: Any, x: Any) -> Any:
     return lax.scan(lambda carry, _: (summed(weights, carry),) * 2, x, None, length=8)
-
-
-def by_while(weights: Any, x: Any) -> Any:
-    def body(carry: Any) -> Any:
-        return carry[0] + 1, summed(weights, carry[1])
-
-    return lax.while_loop(lambda carry: carry[0] < 8, body, (0, x))[1]
 
 
 def carried_twice(weights: Any, x: Any) -> Any:
