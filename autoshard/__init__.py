@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoshard.api import optimize, optimize_module
-    from autoshard.apply.planned import Plan, load_plan
+    from autoshard.apply.load_plan import load_plan
+    from autoshard.apply.planned import Plan
     from autoshard.calibration import calibrate
     from autoshard.constraints import Group, Pin, Uses
     from autoshard.errors import (
@@ -45,7 +46,8 @@ __all__ = [
 
 _NAMES_BY_MODULE = {
     "autoshard.api": ("optimize", "optimize_module"),
-    "autoshard.apply.planned": ("Plan", "load_plan"),
+    "autoshard.apply.load_plan": ("load_plan",),
+    "autoshard.apply.planned": ("Plan",),
     "autoshard.calibration": ("calibrate",),
     "autoshard.constraints": ("Group", "Pin", "Uses"),
     "autoshard.errors": (

@@ -217,6 +217,23 @@ def widens_rows(
     return found
 
 
+def joins_columns(
+    table: ReshardTable, parts: MeshParts, shape: Sequence[int]
+) -> npt.NDArray[np.bool_]:
+    """Whether a reshard exchanges rows for columns, which arrive in another number than eight.
+
+    Eight pieces fill the rows of a tile.
+
+    Returns:
+        bool[num_layouts, num_layouts]: from row to column.
+    """
+    local = np.array([parts.local_shape(layout, shape) for layout in table.layouts])
+    columns, rows = local[:, -1], local[:, :-1].prod(axis=1)
+    is_joined = (columns[:, None] < columns) & (rows[:, None] > rows)
+    found: npt.NDArray[np.bool_] = is_joined & (rows[:, None] != 8 * rows)
+    return found
+
+
 def _turned_share(step: Step, parts: MeshParts, shape: Sequence[int]) -> float:
     if step.kind is not StepKind.ALL_GATHER:
         return 0.0

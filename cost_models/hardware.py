@@ -66,16 +66,21 @@ class PeakFlops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementPasses:
-    """Elements that pass through a vector unit per second, however wide they are.
+    """Elements that pass through a vector unit per second.
 
     What is read meanwhile from device memory takes no further time, what is written there does.
 
     Attributes:
-        accessed: Read or written by ops element by element.
+        accessed: Of 4 bytes and more, read or written by ops element by element; of any, read by
+            reductions.
+        narrow_read: Of less than 4 bytes, read by ops element by element.
+        narrow_written: Of less than 4 bytes, written by these.
         reduced: Summed or compared by reductions, beside being read.
     """
 
     accessed: ElementsPerSecond
+    narrow_read: ElementsPerSecond
+    narrow_written: ElementsPerSecond
     reduced: ElementsPerSecond
 
 

@@ -210,7 +210,9 @@ V5E = _tpu(
     streamed=StreamedAccess(
         products=0.8, elementwise=0.9, copies=0.4, conversions=0.32, fills=0.33
     ),
-    passes=ElementPasses(accessed=2.6e11, reduced=1.9e11),
+    passes=ElementPasses(
+        accessed=2.67e11, narrow_read=1.0e12, narrow_written=1.15e11, reduced=1.9e11
+    ),
     cubes=False,
 )
 V5P = _tpu(

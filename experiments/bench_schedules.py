@@ -135,7 +135,7 @@ def chosen(budget_mb: float, steps: str) -> dict[str, Any]:
     memory = program.memory_analysis()
     assert memory is not None
     held = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
-    moved = sum(c.bytes_per_device * c.count for c in plan.data.collectives)
+    moved = sum(c.moved_bytes for c in plan.data.collectives)
     algorithms = [p.schedule.algorithm for p in plan.data.products if p.schedule is not None]
     difference = np.abs(np.asarray(plan.jit()(*given)) - np.asarray(mlp(*given))).max()
     values = (

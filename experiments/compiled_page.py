@@ -66,8 +66,9 @@ def _summary(rows: Sequence[Row], num_failed: int) -> str:
         " compiled collectives on the links as the cost model prices them. The compiler takes"
         " element-wise work for two to four times what device memory needs; *at memory speed* it"
         " counts as what memory needs. Of gathers, scatters and sorts it estimates nothing: these"
-        " count with the bytes of their elements, where plans count whole tiles. So look-ups of"
-        " rows narrower than a tile are taken for faster than they were planned.\n",
+        " count with the bytes that they move in the compiled layouts, as they do in plans. What is"
+        " compiled with collectives beside the computing is held against what the plan says of"
+        " that.\n",
         "Measured at: " + ", ".join(dict.fromkeys(row["commit"] for row in rows)) + ".\n",
     ]
     table = [
@@ -196,8 +197,12 @@ def _figures(row: Row) -> dict[str, Any]:
         predicted, compiled = row[f"predicted_{what}"], row[f"compiled_{what}"]
         shown[f"{what} {unit}"] = f"{predicted / scale:.2f} / {compiled / scale:.2f}"
         shown[f"{what} diff"] = _percent(difference(row, what))
-    overlapped = row.get("overlapped_seconds")
-    shown["overlapped ms"] = "" if overlapped is None else f"{overlapped * 1e3:.2f}"
+    predicted, compiled = row.get("predicted_overlapped"), row.get("overlapped_seconds")
+    shown["overlapped ms"] = (
+        ""
+        if predicted is None or compiled is None
+        else f"{predicted * 1e3:.2f} / {compiled * 1e3:.2f}"
+    )
     return shown
 
 

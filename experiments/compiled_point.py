@@ -149,6 +149,7 @@ def figures(found: Verification) -> dict[str, Any]:
             "predicted_compute": found.time.predicted_compute_seconds,
             "predicted_link": found.time.predicted_link_seconds,
             "predicted_seconds": found.time.predicted_seconds,
+            "predicted_overlapped": found.time.predicted_overlapped_seconds,
             "compiled_compute": found.time.compute_seconds,
             "compiled_link": found.time.link_seconds,
             "at_memory_speed_seconds": found.time.at_memory_speed_seconds + found.time.link_seconds,

@@ -48,8 +48,9 @@ def rank_correlations(rows: Iterable[Row], compiled: str) -> dict[tuple[str, str
     """
     groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
-        if row.get("predicted_seconds") is not None and row.get(compiled) is not None:
-            pair = (row["predicted_seconds"], row[compiled])
+        predicted = _predicted_for(row, compiled)
+        if predicted is not None and row.get(compiled) is not None:
+            pair = (predicted, row[compiled])
             groups[row["workload"], row["chip"]].append(pair)
             groups[row["workload"], ALL_CHIPS].append(pair)
     num_chips = Counter(workload for workload, _ in groups)
@@ -64,7 +65,7 @@ def best_against_best(rows: Iterable[Row], compiled: str) -> list[dict[str, Any]
     """For each model, mesh and chip: the plan predicted best beside the one compiled best."""
     found = []
     for (workload, mesh, chip), group in _by_setting(rows, compiled).items():
-        predicted = min(group, key=lambda row: row["predicted_seconds"])
+        predicted = min(group, key=lambda row: _predicted_for(row, compiled) or math.inf)
         best = min(group, key=lambda row: row[compiled])
         found.append(
             {
@@ -109,10 +110,18 @@ def misses(rows: Iterable[Row], what: str, band: float) -> list[Row]:
     return sorted(beyond, key=lambda row: -abs(difference(row, what) or 0.0))
 
 
+def _predicted_for(row: Row, compiled: str) -> float | None:
+    """The prediction that a column of the compiler's estimate is held against."""
+    column = "predicted_overlapped" if compiled == "overlapped_seconds" else "predicted_seconds"
+    found = row.get(column)
+    return None if found is None else float(found)
+
+
 def _by_setting(rows: Iterable[Row], compiled: str) -> dict[tuple[str, str, str], list[Row]]:
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        if row["plan"] != TIGHT and None not in (row.get("predicted_seconds"), row.get(compiled)):
+        seconds = _predicted_for(row, compiled), row.get(compiled)
+        if row["plan"] != TIGHT and None not in seconds:
             groups[row["workload"], row["mesh"], row["chip"]].append(row)
     return {key: group for key, group in groups.items() if len(group) > 1}
 

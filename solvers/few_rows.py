@@ -24,7 +24,8 @@ MOST_ROUNDS = 8
 ROWS_A_LOOK = 64
 
 FINISHING_SHARE = 0.1
-"""Of the time left: how long branch and cut may take. Its answer need not fit at the other rows."""
+"""Of the time left: how long branch and cut may take. A choice, not measured: its answer need not
+fit at the other rows, and each of up to `MOST_ROUNDS` rounds takes such a share."""
 
 Choices = tuple[int, ...]
 

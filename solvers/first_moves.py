@@ -19,7 +19,8 @@ from solvers.problem import FORBIDDEN, IntArray, Problem
 from solvers.recombination import recombine
 
 RECOMBINING_SHARE = 0.1
-"""Of the time left: how long to look for the best of what the answers took."""
+"""Of the time left: how long to look for the best of what the answers took. A choice, not measured:
+the search for more answers needs the rest."""
 
 Choices = tuple[int, ...]
 

@@ -38,7 +38,8 @@ NEAR_OF_GAP = 0.1
 """Of the gap that is allowed: how near the bound at given prices an answer counts as the best."""
 
 RECOMBINING_SHARE = 0.3
-"""Of the time left: how long to look for the best of what answers seen took."""
+"""Of the time left: how long to look for the best of what answers seen took. A choice, not
+measured: larger than in `first_moves`, as it comes after the search for prices, not before it."""
 
 _MOST_LEVELS = 6
 _LEAST_PEAK_ROUNDS = 30

@@ -44,6 +44,9 @@ _WINDOWED_LOOP = re.compile(r"windowed_dot_general")
 _SCATTERED = re.compile(r"all-reduce-scatter")
 """In the name of a fusion that sums and keeps a piece: how the TPU runs a reduce-scatter."""
 
+Thread = tuple[str, int]
+"""The opcode and the channel of a collective that several fusions run."""
+
 __all__ = [
     "CollectiveComparison",
     "CollectiveRow",
@@ -145,7 +148,7 @@ class _Place:
 
 
 def _walk(
-    module: HloModule, mesh: Mesh | None, computation: str, place: _Place, underway: set[int]
+    module: HloModule, mesh: Mesh | None, computation: str, place: _Place, underway: set[Thread]
 ) -> Iterator[CompiledCollective]:
     if _WINDOWED_LOOP.search(computation):
         place = replace(place, form=WINDOWED)
@@ -156,7 +159,7 @@ def _walk(
                 yield found
         elif instruction.opcode == "fusion":
             for carried in carried_collectives(module, mesh, instruction, place):
-                if carried.channel not in underway:
+                if carried.thread not in underway:
                     yield carried.collective
                 carried.note(underway)
         elif instruction.opcode not in ASYNC_DONE:
@@ -168,7 +171,7 @@ def _walk_called(
     mesh: Mesh | None,
     instruction: Instruction,
     place: _Place,
-    underway: set[int],
+    underway: set[Thread],
 ) -> Iterator[CompiledCollective]:
     called = [name for _, name in instruction.called()]
     if instruction.opcode == "while":
@@ -201,26 +204,26 @@ class CarriedCollective:
 
     The TPU compiler runs one beside products by way of several fusions: one starts it, others carry
     it on while they compute, the last one ends it. In each of them it stands whole, on one channel,
-    also in the bodies of loops that run meanwhile.
+    also in the bodies of loops that run meanwhile. Others of its channel are of another kind.
 
     Args:
         collective: As often as the fusion runs.
-        channel: The number that all of its fusions have alike; None where there is none.
+        thread: What all of its fusions have alike; None where it has no channel.
         starts: Whether this fusion starts it and does not wait for it.
         ends: Whether this one waits for it.
     """
 
     collective: CompiledCollective
-    channel: int | None
+    thread: Thread | None
     starts: bool
     ends: bool
 
-    def note(self, underway: set[int]) -> None:
-        """Keep the channels of what is started and not waited for: joined collectives share one."""
-        if self.channel is not None and self.starts:
-            underway.add(self.channel)
-        if self.channel is not None and self.ends:
-            underway.discard(self.channel)
+    def note(self, underway: set[Thread]) -> None:
+        """Keep what is started and not waited for: joined collectives share a channel."""
+        if self.thread is not None and self.starts:
+            underway.add(self.thread)
+        if self.thread is not None and self.ends:
+            underway.discard(self.thread)
 
 
 def carried_collectives(
@@ -259,7 +262,9 @@ def _carried(
         if found is not None:
             if found.kind == "all-reduce" and _SCATTERED.search(computation):
                 found = replace(found, kind="reduce-scatter")
-            yield CarriedCollective(found, instruction.number("channel_id"), starts, ends)
+            channel = instruction.number("channel_id")
+            thread = None if channel is None else (instruction.opcode, channel)
+            yield CarriedCollective(found, thread, starts, ends)
         elif instruction.opcode == "fusion":
             for _, name in instruction.called():
                 yield from _carried(module, mesh, name, place, marks)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from jaxlib.mlir import ir
 
 from autoshard.apply.nested_ops import operations_of
+from autoshard.apply.stablehlo.modules import shape_of
 from autoshard.errors import ExportError
 
 MlirValue: TypeAlias = Any
@@ -134,6 +135,11 @@ def _own_equation(op: MlirOp) -> str:
 def block_of(value: MlirValue) -> Any:
     """The block that makes a value or takes it as an argument."""
     return value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+
+
+def tensor_shape(value: MlirValue) -> tuple[int, ...]:
+    """Empty for what is no tensor, such as a token."""
+    return shape_of(value) or ()
 
 
 def is_inside(block: Any, body: Any) -> bool:

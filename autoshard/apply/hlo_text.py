@@ -24,6 +24,7 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 _HEADER = re.compile(r"^(ENTRY )?%?([^\s(]+)\s.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = (.*)$")
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\]")
+_LAID_OUT = re.compile(_ARRAY.pattern + r"(?:\{([\d,]*)(?::T\(([\d,]+)\))?)?")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _NAME = re.compile(r"%?([\w.\-]+)$")
 _CALLED = re.compile(
@@ -59,6 +60,11 @@ class Instruction:
     def num_bytes(self) -> int:
         """Bytes of the result; all elements, of a tuple."""
         return type_bytes(self.type_text)
+
+    @property
+    def laid_out_bytes(self) -> int:
+        """Bytes of the result as it lies in memory, in whole tiles where it has any."""
+        return laid_out_bytes(self.type_text)
 
     def called(self) -> Iterator[tuple[str, str]]:
         """Computations this calls: the attribute that names each, and its name."""
@@ -166,6 +172,23 @@ def type_bytes(type_text: str) -> int:
     for name, dims in _ARRAY.findall(_COMMENT.sub("", type_text)):
         bits = _BITS.get(name, 8 if name.startswith("f8") else 0)
         sizes = [int(size.strip().removeprefix("<=")) for size in dims.split(",") if size.strip()]
+        total += -(-math.prod(sizes) * bits // 8)
+    return total
+
+
+def laid_out_bytes(type_text: str) -> int:
+    """Bytes of an array or tuple type as it lies: dimensions padded to whole tiles.
+
+    In `f32[96,16]{1,0:T(8,128)}` rows of 16 fill 128 lanes. Without a tile nothing is padded.
+    """
+    total = 0
+    for name, dims, order, tile in _LAID_OUT.findall(_COMMENT.sub("", type_text)):
+        bits = _BITS.get(name, 8 if name.startswith("f8") else 0)
+        sizes = [int(size.strip().removeprefix("<=")) for size in dims.split(",") if size.strip()]
+        from_minor = [int(dim) for dim in order.split(",") if dim]
+        multiples = reversed([int(size) for size in tile.split(",") if size])
+        for dim, multiple in zip(from_minor, multiples, strict=False):
+            sizes[dim] = -(-sizes[dim] // multiple) * multiple
         total += -(-math.prod(sizes) * bits // 8)
     return total
 

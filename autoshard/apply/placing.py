@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from autoshard.apply.named_shardings import (
     flat_named_shardings,
 )
 from autoshard.apply.wrapping import WrappedFunction
+from autoshard.errors import InputError
 from autoshard.frontend.meshes import mesh_context
 from autoshard.frontend.signature import FlatTree, flatten_call, flatten_named
 from autoshard.frontend.trace import abstract_leaf
@@ -89,3 +90,30 @@ def init(fn: Callable[..., Any], shardings: Any, mesh: AnyJaxMesh) -> Callable[.
 def _read_shardings(prefix: Any, flat: FlatTree, mesh: JaxMesh) -> tuple[Sharding | None, ...]:
     shapes = [leaf.shape for leaf in map(abstract_leaf, flat.leaves)]
     return read_shardings(prefix, flat.dynamic_tree, mesh.order, flat.names, shapes, "shardings")
+
+
+def without_static(
+    argument: int, num_arrays: int, static_argnums: Sequence[int], where: str
+) -> int:
+    """The place of a positional argument among those that are arrays.
+
+    Args:
+        argument: Counted with the static ones, as users do; from the end where negative.
+        num_arrays: How many there are that are arrays.
+        static_argnums: Those that are not.
+        where: The plan, for errors.
+
+    Raises:
+        InputError: There is no such argument, or it is static.
+    """
+    num_args = num_arrays + len(static_argnums)
+    static = {number % num_args for number in static_argnums}
+    position = argument + num_args if argument < 0 else argument
+    if position in static or not 0 <= position < num_args:
+        raise InputError(
+            f"argument {argument} has no sharding: of {num_args} positional arguments,"
+            f" {sorted(static) or 'none'} are static",
+            where=where,
+            fix="count positional arguments from 0, static ones included",
+        )
+    return position - sum(1 for number in static if number < position)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ from jax.sharding import NamedSharding
 
 from autoshard.apply.against_propagation import against_propagation
 from autoshard.apply.ahead.verify import VerifyOptions, verify_plan
-from autoshard.apply.constraint_places import constraint_places
+from autoshard.apply.boundary_shardings import as_written, in_module, planned_in_module
+from autoshard.apply.found_constraints import with_constraints
 from autoshard.apply.logical_names import named_dims, names_by_pattern, names_from_metadata
 from autoshard.apply.logical_rules import LogicalRules, find_logical_rules
-from autoshard.apply.minimal_set import MinimalSet, minimal_constraints
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
-from autoshard.apply.placing import init, shard
+from autoshard.apply.placing import init, shard, without_static
 from autoshard.apply.plan_code import plan_code
-from autoshard.apply.propagation import Propagator
+from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.apply.stablehlo.exported import exported
 from autoshard.apply.stablehlo.module_file import is_module_file
 from autoshard.apply.stablehlo.module_program import module_program
@@ -31,37 +31,21 @@ from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
 from autoshard.backend_habits import in_order_options
 from autoshard.collectives import HardwarePrices, ModulePrices
 from autoshard.constraints.named import named_tensor
-from autoshard.errors import InputError, PlanError
+from autoshard.errors import PlanError
 from autoshard.explain.explanation import Explanation
 from autoshard.explain.known import known_explanation
 from autoshard.explain.why import explain_tensor
-from autoshard.frontend.fingerprint import canonical_lines
-from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
 from autoshard.frontend.program_facts import read_program
-from autoshard.frontend.trace import Traced, trace
+from autoshard.frontend.trace import Traced
 from autoshard.planning.solution import Solution
-from autoshard.plans.plan import Miss, PlanData, PlannedTensor
-from autoshard.plans.plan_json import load_plan_data, save_plan
+from autoshard.plans.plan import PlanData
+from autoshard.plans.plan_json import save_plan
 from autoshard.report import format_program, format_report, format_summary
-from autoshard.sharding import Mesh, Sharding, is_equivalent
+from autoshard.sharding import Mesh, Sharding
 from autoshard.verification.compiled_prices import CompiledPrices
 from autoshard.verification.propagation_comparison import PropagationComparison
 from autoshard.verification.verification import Verification
-
-_NOT_MINIMAL = (
-    "the search for the smallest set of constraints was cut short: some of them may be superfluous"
-)
-
-
-def propagator_for(traced: Traced, mesh: Mesh) -> Propagator:
-    """Shardy's propagation over a traced program."""
-    return Propagator(
-        traced.module,
-        mesh,
-        num_arguments=len(traced.in_avals),
-        operand_paths=traced.operand_paths,
-    )
 
 
 @dataclass(eq=False)
@@ -114,51 +98,9 @@ class Plan:
                     where=f"plan for {self.data.function}",
                     fix="save it again with plan.save(...) where it was made",
                 )
-            found = self._reduce(self.traced)
-            self.data = replace(
-                self.data,
-                constraints=found.constraints,
-                misses=tuple(
-                    Miss(
-                        path=miss.path,
-                        planned=miss.planned,
-                        propagated=miss.propagated,
-                        extra_seconds=self._extra_seconds(miss.path, miss.propagated),
-                    )
-                    for miss in found.misses
-                ),
-                places=constraint_places(
-                    self.traced, [*found.constraints, *(miss.path for miss in found.misses)]
-                ),
-                notes=(*self.data.notes, *(() if found.is_minimal else (_NOT_MINIMAL,))),
-                stage_seconds={**self.data.stage_seconds, "constraints": found.seconds},
-            )
+            self.data = with_constraints(self.data, self.traced, self.price)
         assert self.data.constraints is not None
         return self.data.constraints
-
-    def _extra_seconds(self, path: str, sharding: Sharding) -> float | None:
-        """What one value sharded otherwise than planned costs; None where nobody can tell."""
-        seconds = None if self.price is None else self.price({path: sharding})
-        return None if seconds is None else seconds - self.data.priced_seconds
-
-    def _reduce(self, traced: Traced) -> MinimalSet:
-        inputs = tuple(
-            with_word_dims(tensor.sharding, aval)
-            for tensor, aval in zip(self.data.arguments, traced.in_avals, strict=True)
-        )
-        outputs = tuple(
-            with_word_dims(tensor.sharding, aval)
-            for tensor, aval in zip(self.data.results, traced.out_avals, strict=True)
-        )
-        propagator = propagator_for(traced, self.data.mesh)
-        return minimal_constraints(
-            propagator.propagate,
-            self.data.values,
-            tuple(self.data.values),
-            inputs,
-            outputs,
-            self.data.required,
-        )
 
     @property
     def in_shardings(self) -> Any:
@@ -181,12 +123,12 @@ class Plan:
     @property
     def _arguments_as_written(self) -> list[Sharding]:
         asked = None if self.traced is None else self.traced.user_in
-        return _as_written(self.data.arguments, asked, self.data.mesh)
+        return as_written(self.data.arguments, asked, self.data.mesh)
 
     @property
     def _results_as_written(self) -> list[Sharding]:
         asked = None if self.traced is None else self.traced.user_out
-        return _as_written(self.data.results, asked, self.data.mesh)
+        return as_written(self.data.results, asked, self.data.mesh)
 
     def _named(self, shardings: list[Sharding], kind: str) -> tuple[NamedSharding | None, ...]:
         self.data.require_feasible()
@@ -285,17 +227,8 @@ class Plan:
     def _in_shardings_of(self, argument: int) -> Any:
         """Shardings of one positional argument, counted with the static ones, as users do."""
         shardings = self.in_shardings
-        num_args = len(shardings) + len(self.static_argnums)
-        static = {number % num_args for number in self.static_argnums}
-        position = argument + num_args if argument < 0 else argument
-        if position in static or not 0 <= position < num_args:
-            raise InputError(
-                f"argument {argument} has no sharding: of {num_args} positional arguments,"
-                f" {sorted(static) or 'none'} are static",
-                where=f"plan for {self.data.function}",
-                fix="count positional arguments from 0, static ones included",
-            )
-        return shardings[position - sum(1 for number in static if number < position)]
+        where = f"plan for {self.data.function}"
+        return shardings[without_static(argument, len(shardings), self.static_argnums, where)]
 
     def _function(self, fn: Callable[..., Any] | None) -> Callable[..., Any]:
         self.data.require_feasible()
@@ -327,23 +260,16 @@ class Plan:
             PlanError: No plan was found, or it was read from a file without its program.
         """
         program = self._program()
-        propagator = propagator_for(program, self.data.mesh)
-        if inputs == "plan":
-            asked: tuple[Sequence[Sharding | None], Sequence[Sharding | None]] = (
-                [tensor.sharding for tensor in self.data.arguments],
-                [tensor.sharding for tensor in self.data.results],
-            )
-        else:
-            asked = (program.user_in, program.user_out)
-        given = tuple(
-            tuple(map(with_word_dims, side, avals))
-            for side, avals in zip(asked, (program.in_avals, program.out_avals), strict=True)
+        given = (
+            planned_in_module(program, self.data)
+            if inputs == "plan"
+            else in_module(program, program.user_in, program.user_out)
         )
         return against_propagation(
-            propagator.propagate,
+            propagator_for(program, self.data.mesh).propagate,
             self.data,
             self.constraints,
-            (given[0], given[1]),
+            given,
             program.source_by_equation,
             price=self.price,
             inputs=inputs,
@@ -577,66 +503,3 @@ class Plan:
     def _repr_html_(self) -> str:
         """What notebooks show."""
         return format_summary(self.data)
-
-
-def _as_written(
-    tensors: Sequence[PlannedTensor], asked: Sequence[Sharding | None] | None, mesh: Mesh
-) -> list[Sharding]:
-    """Planned shardings, on the mesh the user wrote one on where it says exactly the same there.
-
-    One with the devices in another order is not one of those: JAX runs a program in one order.
-    """
-    plain = Mesh(mesh.axes)
-    found = []
-    for tensor, sharding in zip(tensors, asked or (None,) * len(tensors), strict=True):
-        own = None if sharding is None else sharding.inlined_mesh
-        is_exact = (
-            sharding is not None
-            and own is not None
-            and own.device_ids is None
-            and sharding.is_fully_closed
-            and is_equivalent(sharding, plain, tensor.sharding, plain)
-        )
-        found.append(sharding if is_exact and sharding is not None else tensor.sharding)
-    return found
-
-
-def load_plan(
-    path: str | Path,
-    fn: Callable[..., Any] | None = None,
-    *args: Any,
-    kwargs: Mapping[str, Any] | None = None,
-) -> Plan:
-    """Read a plan written by `Plan.save`.
-
-    Args:
-        path: The file.
-        fn: The function it was made for; its program is checked on the first call.
-        *args: Its arguments, as for `optimize`. With them the program is checked at once, and the
-            plan knows the trees of arguments: `in_shardings`, `init` and `shard` work.
-        kwargs: Its keyword arguments.
-
-    Raises:
-        PlanError: The file is cut, damaged, of another version, or no plan; or the program is not
-            the one planned.
-        ExportError: The function does not trace.
-    """
-    data = load_plan_data(Path(path))
-    traced = None
-    if fn is not None and (args or kwargs):
-        traced = trace(
-            fn,
-            args,
-            kwargs,
-            mesh=data.mesh,
-            donate_argnums=data.donate_argnums,
-            static_argnums=data.static_argnums,
-        )
-        if traced.record.fingerprint != data.program.fingerprint:
-            reason = data.program.difference(traced.record, canonical_lines(traced.jaxpr))
-            raise PlanError(
-                f"the plan was made for another program: {reason}",
-                where=f"{path}, and `{data.function}` as it is now",
-                fix="pass the function and the argument types it was planned with, or plan again",
-            )
-    return Plan(data, fn, traced, None, data.donate_argnums, data.static_argnums)

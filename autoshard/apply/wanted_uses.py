@@ -36,9 +36,10 @@ def wanted_uses(
 
     Left to itself the partitioner may compute first and gather the result, so every operand that
     has to be moved is named; one that only has to be cut further follows the result by itself,
-    except where the op is free to sum over it. Only uses that a jaxpr equation makes directly have
-    a path, or by element-wise ops of its lowering; what else happens there is left to the
-    partitioner.
+    except where the op is free to sum over it, or reads a sum that is held whole: compilers for
+    TPUs scatter such a sum only where all that reads it is told to cut it. Only uses that a jaxpr
+    equation makes directly have a path, or by element-wise ops of its lowering; what else happens
+    there is left to the partitioner.
 
     Where a reshard takes several steps, those before the last are named too, as `"7.jaxpr/38<1~0"`,
     `"7.jaxpr/38<1~1"`: the partitioner knows single steps, and gathers the whole tensor for many
@@ -52,6 +53,9 @@ def wanted_uses(
     runs in steps: propagation must not look into it. So is what a scatter makes in pieces and
     something is added to, by the path of the value: compilers for TPUs turn `x + scatter(zeros,
     updates)` into `scatter(x, updates)`, which works where `x` is unless something stands between.
+    And so is what a loop gives and something after it wants elsewhere: whether the loop carries it
+    as planned or as that wants it is for propagation a matter of the order of ops, which compilers
+    change before.
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
@@ -69,7 +73,7 @@ def wanted_uses(
             if _is_free(graph, value):
                 continue
             is_slice = refines(wanted[position], have)
-            if is_slice and op.op_class not in _DECIDES_BY_OPERANDS and op.kind is not OpKind.JOIN:
+            if is_slice and have == decoded.layouts[value] and _follows_result(op):
                 continue
             reader = _reader(op, position, operand_paths)
             earlier = _times_read_before(graph, op, position)
@@ -85,16 +89,21 @@ def wanted_uses(
             for number, layout in enumerate(stops):
                 found[f"{use}~{number}"] = parts.to_sharding(layout)
             found[use] = parts.to_sharding(wanted[position])
-    found |= _scattered(encoded, decoded)
+    found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
     for use, value in asked_uses(graph):
-        (read,) = graph.ops[graph.values[value].op].operands
+        (read,) = graph.maker(value).operands
         have, want = decoded.layouts[read], decoded.layouts[value]
-        is_made_anywhere = graph.ops[graph.values[read].op].kind is OpKind.FREE
+        is_made_anywhere = graph.maker(read).kind is OpKind.FREE
         stops = [] if is_made_anywhere else _stops(encoded, value, have, want)
         for number, layout in enumerate(stops):
             found[f"{use}~{number}"] = parts.to_sharding(layout)
         found[use] = parts.to_sharding(want)
     return found
+
+
+def _follows_result(op: Op) -> bool:
+    """Whether the partitioner cuts what an op reads as its result is cut."""
+    return op.op_class not in _DECIDES_BY_OPERANDS and op.kind is not OpKind.JOIN
 
 
 def _reader(op: Op, position: int, operand_paths: Mapping[str, tuple[str | None, ...]]) -> str:
@@ -144,13 +153,41 @@ def _scattered(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
     added = {value for op in graph.ops if op.name == "add" for value in op.operands}
     found = {}
     for path, value in graph.value_by_path.items():
-        is_scattered = graph.ops[graph.values[value].op].op_class is OpClass.SCATTER
+        is_scattered = graph.maker(value).op_class is OpClass.SCATTER
         if "<" in path or not is_scattered or value not in added:
             continue
         layout = placed_layout(graph, decoded, value)
         if any(layout):
             found[path] = encoded.parts.to_sharding(layout)
     return found
+
+
+def _carried(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
+    """What loops give that an op after them wants in another sharding, where it is given.
+
+    Not what is the same under another path too: what two constraints hold is moved twice.
+    """
+    graph = encoded.graph
+    found = {}
+    for path, value in graph.value_by_path.items():
+        maker = graph.maker(value)
+        is_given = path.rpartition(".")[0] == maker.equation
+        if not is_given or maker.kind is not OpKind.JOIN or maker.name != "while":
+            continue
+        if any(wanted != decoded.layouts[value] for wanted in _wanted_after(graph, decoded, value)):
+            found[path] = encoded.parts.to_sharding(decoded.layouts[value])
+    return found
+
+
+def _wanted_after(graph: Graph, decoded: Decoded, value: int) -> Iterator[Layout]:
+    """In which layouts ops after a loop read what it gives."""
+    maker = graph.maker(value)
+    for index in graph.consumers[value]:
+        reader = graph.ops[index]
+        if reader.region != maker.region or index not in decoded.candidates:
+            continue
+        wanted = decoded.candidates[index].operands
+        yield from (one for one, read in zip(wanted, reader.operands, strict=True) if read == value)
 
 
 def asked_uses(graph: Graph) -> Iterator[tuple[str, int]]:
@@ -164,7 +201,7 @@ def _stops(encoded: Encoded, value: int, start: Layout, end: Layout) -> list[Lay
     """Layouts between the steps of a reshard that is more than cutting further."""
     if refines(end, start):
         return []
-    maker = encoded.graph.ops[encoded.graph.values[value].op]
+    maker = encoded.graph.maker(value)
     (read,) = maker.operands
     chain = encoded.table(read, encoded.read_bits.to(maker, 0)).chain(start, end)
     return [step.after for step in chain[:-1]]
@@ -176,7 +213,7 @@ def _before_lowering(graph: Graph, reader: Op, value: int) -> Iterator[int]:
     So indices are clamped as a scatter is lowered: they have to be moved before that.
     """
     yield value
-    maker = graph.ops[graph.values[value].op]
+    maker = graph.maker(value)
     while maker.equation == reader.equation and maker.op_class is OpClass.ELEMENTWISE:
         shape = graph.values[value].shape
         made = [one for one in maker.operands if not _is_free(graph, one)]
@@ -184,11 +221,11 @@ def _before_lowering(graph: Graph, reader: Op, value: int) -> Iterator[int]:
             return
         (value,) = made
         yield value
-        maker = graph.ops[graph.values[value].op]
+        maker = graph.maker(value)
 
 
 def _is_free(graph: Graph, value: int) -> bool:
-    return graph.ops[graph.values[value].op].kind is OpKind.FREE
+    return graph.maker(value).kind is OpKind.FREE
 
 
 def _operand_place(

@@ -48,6 +48,7 @@ class OpCandidates:
     _filter: RoundFilter = field(init=False)
     _groups: tuple[tuple[int, ...], ...] = field(init=False)
     _grouped: frozenset[int] = field(init=False)
+    _empty_results: frozenset[int] = field(init=False)
     _admitted_by_pin: dict[Hashable, tuple[object, tuple[Candidate, ...]]] = field(
         default_factory=dict
     )
@@ -58,6 +59,7 @@ class OpCandidates:
             *(tuple(value for _, value in wish.members) for wish in self.wishes.groups),
         )
         self._grouped = frozenset(value for group in self._groups for value in group)
+        self._empty_results = _empty_results(self.graph, self.wishes)
         self._filter = RoundFilter(self.round)
         pins = read_pins(self.graph, self.parts, self.wishes)
         written = frozenset(pin.asked for of_op in pins.values() for pin in of_op.values())
@@ -86,7 +88,7 @@ class OpCandidates:
         assert op.rule is not None
         forbidden = self.graph.manual_axes(op.region)
         base = self._maker.of_rule(op.rule, forbidden)
-        if keeps_whole(self.backend, op.name):
+        if keeps_whole(self.backend, op.name) or op.index in self._empty_results:
             base = base[:1]
         base = self._filter.usable(base)
         if op.kind in (OpKind.ENTER_MANUAL, OpKind.LEAVE_MANUAL):
@@ -138,7 +140,7 @@ class OpCandidates:
         """Of the candidates, those that work on reads as they are asked for, if there are any."""
         wanted = []
         for position, value in enumerate(op.operands):
-            maker = self.graph.ops[self.graph.values[value].op]
+            maker = self.graph.maker(value)
             is_read = maker.kind is OpKind.CONSTRAINT and "<" in self.graph.values[value].path
             if is_read and maker.index in self.pins:
                 wanted.append((position, self.pins[maker.index][value]))
@@ -201,6 +203,21 @@ class OpCandidates:
                 fix="take one of them out of its shard_alike group",
             )
         return base
+
+
+def _empty_results(graph: Graph, wishes: Wishes) -> frozenset[int]:
+    """Results without elements; not those that are cut as an argument that the user has cut.
+
+    A compiled program that computes nothing else returns them whole, whatever their sharding says,
+    and JAX 0.10.2 cannot read them then (`could not broadcast input array from shape (0,128) into
+    shape (0,32)`; host devices).
+    """
+    asked = {result for argument, result in wishes.alike if wishes.arguments[argument] is not None}
+    return frozenset(
+        op.index
+        for place, op in enumerate(graph.results)
+        if 0 in graph.values[op.operands[0]].shape and place not in asked
+    )
 
 
 def has_choice(graph: Graph, op: Op) -> bool:

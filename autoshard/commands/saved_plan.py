@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from autoshard import api
-from autoshard.apply.planned import Plan, load_plan
+from autoshard.apply.load_plan import load_plan
+from autoshard.apply.planned import Plan
 from autoshard.apply.stablehlo.module_file import is_module_file, read_module_file
 from autoshard.apply.stablehlo.read_module import read_module
 from autoshard.commands.targets import load_target

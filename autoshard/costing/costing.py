@@ -23,12 +23,13 @@ from autoshard.backend_habits import (
 )
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
+from autoshard.costing.candidate_arrays import CandidateArrays
 from autoshard.costing.halos import Halo, halos_of
 from autoshard.costing.local_products import local_products
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.narrowed_to_send import NarrowedToSend, narrowed_to_send
 from autoshard.costing.sums import Sum, sums_of
-from autoshard.costing.work_costs import CandidateArrays, WorkCosts
+from autoshard.costing.work_costs import WorkCosts
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout, MeshParts, Parts

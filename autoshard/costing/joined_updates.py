@@ -65,8 +65,8 @@ def carried_apart(graph: Graph, buffers: Buffers) -> frozenset[int]:
         value
         for value, carry in enumerate(buffers.owner)
         if carry != value
-        and graph.ops[graph.values[carry].op].kind is OpKind.JOIN
-        and graph.ops[graph.values[value].op].op_class is OpClass.ELEMENTWISE
+        and graph.maker(carry).kind is OpKind.JOIN
+        and graph.maker(value).op_class is OpClass.ELEMENTWISE
         and buffers.is_stored[value]
         and value not in with_rows
         and not _is_of_sum(graph, buffers, value)
@@ -75,10 +75,10 @@ def carried_apart(graph: Graph, buffers: Buffers) -> frozenset[int]:
 
 def _is_of_sum(graph: Graph, buffers: Buffers, value: int) -> bool:
     """Whether what a product or a reduction wrote is among what a value is computed from."""
-    operands = graph.ops[graph.values[value].op].operands
+    operands = graph.maker(value).operands
     made_of = {source for one in operands for source in _computed_from(graph, buffers, one)}
     made_of.add(value)
-    makers = {source: graph.ops[graph.values[source].op].op_class for source in made_of}
+    makers = {source: graph.maker(source).op_class for source in made_of}
     return any(
         source in buffers.with_products or made_by in PRODUCTS or made_by is OpClass.REDUCE
         for source, made_by in makers.items()
@@ -90,7 +90,7 @@ def _computed_from(graph: Graph, buffers: Buffers, row: int) -> frozenset[int]:
     found, todo, seen = set(), [row], set()
     while todo:
         value = todo.pop()
-        maker = graph.ops[graph.values[value].op]
+        maker = graph.maker(value)
         if value in seen or maker.kind is OpKind.FREE:
             continue
         seen.add(value)

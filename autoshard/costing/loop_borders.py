@@ -30,7 +30,7 @@ class LoopBorders:
         converted = {
             graph.values[copy.value].op: _converted_bytes(graph.values[copy.value], copy.bits)
             for copy in copies_for_loops(graph, backend)
-            if graph.ops[graph.values[copy.value].op].kind is OpKind.ARGUMENT
+            if graph.maker(copy.value).kind is OpKind.ARGUMENT
         }
         filled = {
             op.index: graph.values[op.results[0]].num_bytes
@@ -54,8 +54,8 @@ def _is_carry_of_free(graph: Graph, op: Op) -> bool:
 
 def _is_written_in_order(graph: Graph, carry: Op) -> bool:
     """Whether each run of a body writes its row of a carry, the first one first."""
-    update = graph.ops[graph.values[carry.operands[1]].op]
+    update = graph.maker(carry.operands[1])
     if update.name != "dynamic_update_slice" or update.operands[0] != carry.results[0]:
         return False
-    places = (graph.ops[graph.values[index].op] for index in update.operands[2:])
+    places = (graph.maker(index) for index in update.operands[2:])
     return any(place.kind is OpKind.JOIN for place in places)

@@ -57,7 +57,7 @@ def _way(graph: Graph, product: Op, reduction: Op) -> set[tuple[int, int]]:
         for position, value in enumerate(op.operands):
             if value in made and (op.index, position) not in found:
                 found.add((op.index, position))
-                maker = graph.ops[graph.values[value].op]
+                maker = graph.maker(value)
                 left += [maker] if maker is not product else []
     return found
 

@@ -64,7 +64,7 @@ def _states(graph: Graph) -> set[int]:
 
 
 def _is_computed(graph: Graph, value: int) -> bool:
-    return graph.ops[graph.values[value].op].kind is OpKind.COMPUTE
+    return graph.maker(value).kind is OpKind.COMPUTE
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class RowTiles:
         if value in self.in_rows:
             return (len(self.graph.values[value].shape) - 1,)
         if value not in self._free:
-            self._free[value] = self._free_dims(self.graph.ops[self.graph.values[value].op])
+            self._free[value] = self._free_dims(self.graph.maker(value))
         return self._free[value] or None
 
     def _free_dims(self, maker: Op) -> tuple[int, ...]:
@@ -127,6 +127,16 @@ class RowTiles:
         if self.lanes == 1:
             return None
         return self._bytes(value, (len(self.graph.values[value].shape) - 1,), layouts)
+
+    def bytes_by_row(self, value: int, layouts: Sequence[Layout]) -> FloatArray:
+        """float64[num_layouts]: bytes that a device reads or writes row by row, each in lanes.
+
+        A scalar is a row of one element.
+        """
+        found = self.graph.values[value]
+        local = [self.parts.local_shape(one, found.shape) or (1,) for one in layouts]
+        rows = [prod(shape[:-1]) * _up(shape[-1], self.lanes) for shape in local]
+        return np.array(rows) * found.bits / 8
 
     def _bytes(self, value: int, dims: tuple[int, ...], layouts: Sequence[Layout]) -> FloatArray:
         found = self.graph.values[value]

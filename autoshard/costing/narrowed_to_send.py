@@ -48,7 +48,7 @@ def narrowed_to_send(
 
 def _argument_behind(graph: Graph, buffers: Buffers, value: int) -> Op | None:
     """The argument that a value is, converted, sliced, turned or handed to a loop unchanged."""
-    maker = graph.ops[graph.values[value].op]
+    maker = graph.maker(value)
     while maker.kind is not OpKind.ARGUMENT:
         is_invariant = maker.kind is OpKind.JOIN and len(maker.operands) == 1
         is_handed_on = maker.op_class in _HANDS_ON or maker.name == "convert"
@@ -56,5 +56,5 @@ def _argument_behind(graph: Graph, buffers: Buffers, value: int) -> Op | None:
         if not maker.operands or not (is_invariant or is_fused):
             return None
         value = maker.operands[0]
-        maker = graph.ops[graph.values[value].op]
+        maker = graph.maker(value)
     return maker

@@ -132,9 +132,9 @@ def _loop_room(graph: Graph, joins: Iterable[int], room: int) -> dict[int, float
 
 def _enters_by(graph: Graph, value: int) -> int:
     """The op with which a value comes into the loop, as it is or converted or reordered there."""
-    maker = graph.ops[graph.values[value].op]
+    maker = graph.maker(value)
     while maker.kind is OpKind.COMPUTE and len(maker.operands) == 1:
-        maker = graph.ops[graph.values[maker.operands[0]].op]
+        maker = graph.maker(maker.operands[0])
     return maker.index
 
 
@@ -149,7 +149,7 @@ def _is_apart(graph: Graph, maker: Op, buffers: Buffers) -> bool:
 def _is_converted_product(graph: Graph, maker: Op) -> bool:
     if maker.name != "convert":
         return False
-    return graph.ops[graph.values[maker.operands[0]].op].op_class in PRODUCTS
+    return graph.maker(maker.operands[0]).op_class in PRODUCTS
 
 
 def _widens_product(graph: Graph, maker: Op) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from autoshard.backend_habits import converts_before_moving, multiplied_bits
-from autoshard.graph.buffers import carry_stop
+from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _MOVES_DATA = frozenset(
@@ -97,7 +97,7 @@ def copies_for_loops(graph: Graph, backend: str) -> Iterator[LoopCopy]:
     narrowed = _narrowed(graph, backend, graph.consumers, _HAND_ON | {"optimization_barrier"})
     for (index, _), bits in sorted(narrowed.items()):
         op = graph.ops[index]
-        if op.name != "while" or graph.ops[graph.values[op.operands[0]].op].name == "while":
+        if op.name != "while" or graph.maker(op.operands[0]).name == "while":
             continue  # of a loop in a loop, the outer one says it
         value, stop = op.operands[0], carry_stop(graph, op)
         one = found.get(value, LoopCopy(value, bits, index, stop, ()))

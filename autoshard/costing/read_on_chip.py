@@ -27,10 +27,10 @@ def brought_arguments(graph: Graph, buffers: Buffers) -> frozenset[int]:
 
 def _argument(graph: Graph, buffers: Buffers, value: int) -> int | None:
     """The argument of the program that a product reads as this value, if it does."""
-    maker = graph.ops[graph.values[value].op]
+    maker = graph.maker(value)
     while len(maker.operands) == 1 and (
         maker.kind is not OpKind.COMPUTE or not buffers.is_stored[value]
     ):
         value = maker.operands[0]
-        maker = graph.ops[graph.values[value].op]
+        maker = graph.maker(value)
     return value if maker.kind is OpKind.ARGUMENT else None

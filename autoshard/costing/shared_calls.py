@@ -85,7 +85,7 @@ def _makes_wait_outside(
     graph: Graph, one: LoopSum, readers: Sequence[Sequence[int]], waits: Sequence[bool]
 ) -> bool:
     """Whether a sum, a product or another region waits for what a loop has added up."""
-    carry = graph.ops[graph.values[one.carried].op]
+    carry = graph.maker(one.carried)
     after = (graph.ops[reader] for reader in readers[one.carried] if reader != one.add)
     return any(_makes_wait(graph, reader, carry, waits) for reader in after)
 

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autoshard.graph.buffers import Buffers, carry_stop
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _RENAMES = frozenset({"reshape", "convert"})
@@ -42,12 +43,12 @@ class SlicedStacks:
             if op.op_class in PRODUCTS and op.repeat > 1:
                 for carry in _sliced(graph, buffers, op):
                     for value in _same_stack(graph, carry.operands[0]):
-                        times_made = graph.ops[graph.values[value].op].repeat
+                        times_made = graph.maker(value).repeat
                         by_products[value] += op.repeat / times_made
                     if _is_of_loop_before(graph, carry):
                         as_stacked[carry.index] += op.repeat / carry.repeat
             elif op.name == "dynamic_slice" and op.repeat > 1 and not _is_for_product(graph, op):
-                carry = graph.ops[graph.values[op.operands[0]].op]
+                carry = graph.maker(op.operands[0])
                 if _is_unchanged(carry) and _is_turned(graph, carry.operands[0]):
                     turned[carry.operands[0]] += op.repeat / carry.repeat
         return cls(dict(by_products), dict(as_stacked), dict(turned), _written_turned(graph))
@@ -58,9 +59,9 @@ def _written_turned(graph: Graph) -> dict[int, float]:
     for op in graph.ops:
         if op.name == "transpose" and _is_turned(graph, op.results[0]):
             stack = op.operands[0]
-            maker = graph.ops[graph.values[stack].op]
+            maker = graph.maker(stack)
             if maker.kind is OpKind.JOIN and len(maker.operands) == 2:
-                update = graph.ops[graph.values[maker.operands[1]].op]
+                update = graph.maker(maker.operands[1])
                 is_row = update.name == "dynamic_update_slice"
                 after = [i for i in graph.consumers[stack] if i >= carry_stop(graph, maker)]
                 if is_row and after == [op.index]:
@@ -75,7 +76,7 @@ def _is_unchanged(op: Op) -> bool:
 
 def _is_of_loop_before(graph: Graph, carry: Op) -> bool:
     """Whether a loop reads what one stacked after which no product is run."""
-    maker = graph.ops[graph.values[carry.operands[0]].op]
+    maker = graph.maker(carry.operands[0])
     if maker.kind is not OpKind.JOIN or len(maker.operands) == 1:
         return False
     between = graph.ops[carry_stop(graph, maker) : carry.index]
@@ -83,7 +84,7 @@ def _is_of_loop_before(graph: Graph, carry: Op) -> bool:
 
 
 def _is_turned(graph: Graph, stack: int) -> bool:
-    maker = graph.ops[graph.values[stack].op]
+    maker = graph.maker(stack)
     if maker.name != "transpose" or maker.rule is None:
         return False
     return maker.rule.operands[0][0] != maker.rule.results[0][0]
@@ -108,14 +109,14 @@ def _sliced(graph: Graph, buffers: Buffers, product: Op) -> list[Op]:
     todo, seen = list(product.operands), set()
     while todo:
         value = todo.pop()
-        maker = graph.ops[graph.values[value].op]
+        maker = graph.maker(value)
         if value in seen or maker.kind is not OpKind.COMPUTE or buffers.is_stored[value]:
             continue
         seen.add(value)
         if maker.name != "dynamic_slice":
             todo += maker.operands
             continue
-        carry = graph.ops[graph.values[maker.operands[0]].op]
+        carry = graph.maker(maker.operands[0])
         if _is_unchanged(carry):
             found[carry.index] = carry
     return list(found.values())
@@ -124,10 +125,10 @@ def _sliced(graph: Graph, buffers: Buffers, product: Op) -> list[Op]:
 def _same_stack(graph: Graph, stack: int) -> list[int]:
     """A stack and what it is ordered or converted from; nothing if that is an argument."""
     found = [stack]
-    maker = graph.ops[graph.values[stack].op]
+    maker = graph.maker(stack)
     while maker.kind is OpKind.COMPUTE and (
         maker.name == "convert" or maker.op_class is OpClass.COPY
     ):
         found.append(maker.operands[0])
-        maker = graph.ops[graph.values[maker.operands[0]].op]
+        maker = graph.maker(maker.operands[0])
     return found if maker.kind is OpKind.COMPUTE else []

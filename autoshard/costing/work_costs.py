@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -16,44 +16,38 @@ from autoshard.backend_habits import (
     least_rows,
     multiplied_bits,
     row_lanes,
-    sums_after_loops,
 )
 from autoshard.candidates.candidate import Candidate
+from autoshard.costing.candidate_arrays import CandidateArrays, written_layout
 from autoshard.costing.few_images import copied_elements
 from autoshard.costing.local_products import local_products
-from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.model_dtype import model_dtype
-from autoshard.costing.move_costs import MoveCosts
 from autoshard.costing.moved_sums import Summed, moved_sums
-from autoshard.costing.narrow_rows import RowTiles
 from autoshard.costing.on_chip import OnChip
-from autoshard.costing.program_facts import GraphFacts, StorageFacts
+from autoshard.costing.program_facts import StorageFacts
 from autoshard.costing.read_on_chip import brought_before
-from autoshard.costing.shared_calls import shared_calls
+from autoshard.costing.row_costs import LOOK_UPS, RowCosts
 from autoshard.costing.sums import made_order
 from autoshard.costing.unstacked_rows import is_unstacked
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.custom_cost import CustomCost
-from autoshard.graph.loop_sums import loop_sums
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
-from autoshard.graph.row_lookups import takes_rows
-from autoshard.layouts import Layout, MeshParts
-from cost_models import ElementPasses, matmul_tile_efficiency, memory_efficiency
+from cost_models import matmul_tile_efficiency, memory_efficiency
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True)
-class WorkCosts(MoveCosts):
+class WorkCosts(RowCosts):
     """Seconds that single devices take for an op: its arithmetic, memory and kernels."""
 
-    _facts: GraphFacts | None = None
     _stored: StorageFacts | None = None
-    _shards: dict[int, tuple[tuple[Candidate, ...], CandidateArrays]] = field(default_factory=dict)
 
     def _work_seconds(
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
     ) -> FloatArray:
+        if op.name in LOOK_UPS and op.declared is None:
+            return self.look_up_seconds(graph, buffers, op, candidates)
         arrays = self._arrays(candidates)
         num_bytes = self._bytes_read(graph, buffers, op, candidates)
         writes, is_apart = False, self.is_carried_apart(graph, buffers, op)
@@ -63,8 +57,10 @@ class WorkCosts(MoveCosts):
                 writes = True
                 pieces = arrays.result_shards[position]
                 written = graph.values[value].num_bytes / pieces
-                layouts = [_written(c, position) for c in candidates]
+                layouts = [written_layout(c, position) for c in candidates]
                 tiles = self._in_tiles(graph, op, value, layouts, written, pieces)
+                if value in buffers.unless_summed:
+                    tiles = np.where([_is_apart(c) for c in candidates], tiles, 0.0)
                 num_bytes += self._bytes_written(graph, buffers, op, value, tiles)
         flops = self._padded_flops(op, candidates)
         op_class = op.op_class
@@ -89,36 +85,7 @@ class WorkCosts(MoveCosts):
             seconds += self._apart_seconds(graph, buffers, op, candidates, seconds)
         if op.op_class is OpClass.CONVOLUTION:
             return seconds + self._image_seconds(graph, op, candidates)
-        if op.op_class is OpClass.GATHER:
-            seconds += self._mask_seconds(graph, op, candidates)
-        return seconds + self._table_seconds(graph, op, candidates)
-
-    def _mask_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
-        """float64[num_candidates]: seconds in which rows of other devices' pieces are zeroed.
-
-        Only where a table is looked up in pieces. Tiles that rows fill pass once, others three
-        times: rows, their mask and what is written. Where copies lie in device memory, mask and
-        indices are copied by kernels of their own.
-        """
-        value = graph.values[op.results[0]]
-        is_masked = np.array([bool(c.reduced or c.scattered) for c in candidates])
-        if not is_masked.any() or self._facts_of(graph).tiles.lanes == 1:
-            return np.zeros(len(candidates))
-        local = value.num_bytes / self._arrays(candidates).result_shards[0]
-        tiles = self._facts_of(graph).tiles.local_bytes(
-            value.index, [_written(c, 0) for c in candidates]
-        )
-        passed = local if tiles is None else np.where(tiles > local, 3.0 * tiles, local)
-        if self._passes is not None:
-            passed = passed * (self._pass_bytes(self._passes.accessed) * 8.0 / value.bits)
-        dtype = model_dtype(value.dtype)
-        seconds = self.model.compute_seconds(
-            np.zeros_like(passed), passed, dtype, OpClass.ELEMENTWISE.value
-        )
-        machine = self.model.hardware
-        copied = 0 if keeps_products_on_chip(machine) else 2
-        seconds += copied * machine.compute.kernel_launch_seconds
-        return np.where(is_masked, seconds, 0.0)
+        return seconds
 
     def _start_seconds(self, op: Op) -> float:
         """Seconds until a product is under way.
@@ -166,7 +133,7 @@ class WorkCosts(MoveCosts):
         whole, launches, summed = self.with_product(graph, buffers, op)
         speed = self._elementwise_speed
         launch, start = self.model.hardware.compute.kernel_launch_seconds, self._start_seconds(op)
-        is_apart = [bool(c.reduced or c.scattered or c.streamed) for c in candidates]
+        is_apart = [_is_apart(c) for c in candidates]
         pieces = np.array([self.parts.num_pieces(c.results[0]) for c in candidates])
         alone = whole / pieces / speed
         if self._passes is None:
@@ -215,7 +182,7 @@ class WorkCosts(MoveCosts):
             return seconds
         value, pieces = op.results[0], self._arrays(candidates).result_shards[0]
         none = np.zeros_like(seconds)
-        layouts = [_written(c, 0) for c in candidates]
+        layouts = [written_layout(c, 0) for c in candidates]
         num_bytes = self._in_tiles(graph, op, value, layouts, none, pieces)
         dtype = self._operand_dtype(graph, op)
         written = self.model.compute_seconds(none, num_bytes, dtype, OpClass.ELEMENTWISE.value)
@@ -244,11 +211,6 @@ class WorkCosts(MoveCosts):
         alone = self.copy_seconds(read + written) - launch
         return np.asarray(alone + launch / stack.shape[-2])
 
-    def _is_shared_in_rows(self, graph: Graph, op: Op) -> bool:
-        """Whether several ops read what an op makes in rows."""
-        is_in_rows = op.results[0] in self._facts_of(graph).tiles.in_rows
-        return is_in_rows and len(graph.consumers[op.results[0]]) > 1
-
     def _bytes_read(
         self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
     ) -> FloatArray:
@@ -267,19 +229,18 @@ class WorkCosts(MoveCosts):
         waits = chip.read_in_loop(graph, op)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
-            if op.name == "gather" and position == 0:  # as many elements as it makes
-                pieces = arrays.result_shards[0]
             local = read / pieces
             is_whole = buffers.is_stored[value] or op.op_class is OpClass.REDUCE
             if read and is_whole and op.name not in ("slice", "dynamic_slice"):
                 layouts = [c.operands[position] for c in candidates]
                 local = self._in_tiles(graph, op, value, layouts, local, pieces)
+            counts: float | FloatArray = counted[position]
             if read and brought[position]:
                 whole = graph.values[value].num_bytes / pieces
-                local = np.where(whole <= chip.room, brought_share * local, local)
+                counts = counts * np.where(whole <= chip.room, brought_share, 1.0)
             if read and waits[position]:
-                local = np.where(local <= waits[position], 0.0, local)
-            num_bytes += counted[position] * local
+                counts = np.where(local <= waits[position], 0.0, counts)
+            num_bytes += counts * local
         if op.op_class is OpClass.REDUCE and self._passes is not None:
             elements = sum(read.elements for read in buffers.reads[op.index])
             passed = self._reduced_bytes(elements, 1 if elements else 0)
@@ -290,9 +251,14 @@ class WorkCosts(MoveCosts):
         """Per operand, as how many bytes one counts that is read, by the elements that pass."""
         if self._passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return (1.0,) * len(op.operands)
-        one = self._pass_bytes(self._passes.accessed)
-        reads = buffers.reads[op.index]
-        return tuple(one * read.elements / max(1, read.num_bytes) for read in reads)
+        wide = self._pass_bytes(self._passes.accessed)
+        narrow = self._pass_bytes(self._passes.narrow_read)
+        counted = []
+        for read in buffers.reads[op.index]:
+            num_narrow = min(max(0.0, (4 * read.elements - read.num_bytes) / 2), read.elements)
+            passed = wide * (read.elements - num_narrow) + narrow * num_narrow
+            counted.append(passed / max(1, read.num_bytes))
+        return tuple(counted)
 
     def _reduced_bytes(self, elements: int, times: int) -> float:
         """As how many bytes elements count that are read once and summed so many times."""
@@ -309,22 +275,6 @@ class WorkCosts(MoveCosts):
         whole = self._reduced_bytes(summed.elements, summed.times) / self._elementwise_speed
         return np.asarray(whole / pieces)
 
-    @property
-    def _passes(self) -> ElementPasses | None:
-        """What the vector unit takes at most; None where memory is always slower."""
-        return self.model.hardware.compute.passes
-
-    def _pass_bytes(self, elements_per_second: float) -> float:
-        """Bytes that memory takes, read by element-wise ops, while one element passes."""
-        return self._elementwise_speed / elements_per_second
-
-    @property
-    def _elementwise_speed(self) -> float:
-        """Bytes per second that element-wise ops read and write of device memory."""
-        machine = self.model.hardware
-        share = memory_efficiency(machine, OpClass.ELEMENTWISE.value)
-        return share * machine.memory.bytes_per_second
-
     def _bytes_written(
         self, graph: Graph, buffers: Buffers, op: Op, value: int, local: FloatArray
     ) -> FloatArray:
@@ -335,7 +285,9 @@ class WorkCosts(MoveCosts):
             return in_memory if chip.moved else local
         if self._passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return local
-        passed = self._pass_bytes(self._passes.accessed) * 8.0 / graph.values[value].bits * local
+        bits, passes = graph.values[value].bits, self._passes
+        rate = passes.accessed if bits >= 32 else passes.narrow_written
+        passed = self._pass_bytes(rate) * 8.0 / bits * local
         if op.index in buffers.updates:
             return passed + self.states_off * local
         return passed + in_memory
@@ -379,30 +331,6 @@ class WorkCosts(MoveCosts):
         if known is None or known.graph is not graph or known.buffers is not buffers:
             known = self._stored = StorageFacts.of(graph, buffers, self.model.hardware)
         return known
-
-    def _in_tiles(
-        self,
-        graph: Graph,
-        op: Op,
-        value: int,
-        layouts: Sequence[Layout],
-        local: FloatArray,
-        pieces: FloatArray,
-    ) -> FloatArray:
-        """float64[num_layouts]: bytes of a value on a device, of narrow rows whole tiles."""
-        if op.op_class in (OpClass.GATHER, OpClass.SCATTER, OpClass.SORT):
-            return local
-        found = self._facts_of(graph).tiles.local_bytes(value, layouts)
-        if found is None:
-            return local
-        is_padded = found > graph.values[value].num_bytes / pieces
-        return np.where(is_padded, np.maximum(local, found), local)
-
-    def rows_of(self, graph: Graph, op: Op) -> tuple[object, ...]:
-        """What the price of an op depends on by rows and tiles, and no other fact of it tells."""
-        tiles = self._facts_of(graph).tiles
-        shared = bool(op.results) and self._is_shared_in_rows(graph, op)
-        return (shared, *(tiles.kind(value) for value in (*op.operands, *op.results)))
 
     def is_carried_apart(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
         """Whether a kernel of its own writes what an op makes for the next run of a loop."""
@@ -471,29 +399,6 @@ class WorkCosts(MoveCosts):
             if op.results
             else 0.0
         )
-
-    def _table_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
-        """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""
-        if not takes_rows(graph, op):
-            return np.zeros(len(candidates))
-        value, layouts = op.operands[0], [c.operands[0] for c in candidates]
-        if op.op_class is OpClass.SCATTER:
-            value, layouts = op.results[0], [_written(c, 0) for c in candidates]
-        return self.row_copy_seconds(graph, value, layouts)
-
-    def is_in_rows(self, graph: Graph, value: int) -> bool:
-        """Whether the last dimension of a value fills the lanes of tiles, however short it is."""
-        return value in self._facts_of(graph).tiles.in_rows
-
-    def row_copy_seconds(self, graph: Graph, value: int, layouts: Sequence[Layout]) -> FloatArray:
-        """float64[num_layouts]: seconds in which pieces are copied into rows or back, if padded."""
-        padded = self._facts_of(graph).tiles.row_bytes(value, layouts)
-        if padded is None:
-            return np.zeros(len(layouts))
-        local = np.array(
-            [graph.values[value].num_bytes / self.parts.num_pieces(one) for one in layouts]
-        )
-        return np.where(padded > local, self.copy_seconds(padded + local), 0.0)
 
     def _read_bytes(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[float, ...]:
         """Bytes that an op reads through each operand; a product as narrow as it multiplies."""
@@ -565,50 +470,7 @@ class WorkCosts(MoveCosts):
         """Dimensions of an op's (first) result as they are made, major to minor."""
         return made_order(graph, op, graph.consumers[op.results[0]])
 
-    def _facts_of(self, graph: Graph) -> GraphFacts:
-        """Of one program at a time."""
-        if self._facts is None or self._facts.graph is not graph:
-            backend = self.model.hardware.backend
-            late = loop_sums(graph) if sums_after_loops(backend) else ()
-            self._facts = GraphFacts(
-                graph,
-                LoopBorders.of(graph, backend),
-                shared_calls(graph, graph.consumers, late),
-                RowTiles.of(graph, self.parts, row_lanes(backend)),
-            )
-        return self._facts
 
-    def _arrays(self, candidates: tuple[Candidate, ...]) -> CandidateArrays:
-        found = self._shards.get(id(candidates))
-        if found is None or found[0] is not candidates:
-            found = (candidates, _candidate_arrays(self.parts, candidates))
-            self._shards[id(candidates)] = found
-        return found[1]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CandidateArrays:
-    cut: FloatArray
-    operand_shards: tuple[FloatArray, ...]
-    result_shards: tuple[FloatArray, ...]
-
-
-def _candidate_arrays(parts: MeshParts, candidates: tuple[Candidate, ...]) -> CandidateArrays:
-    def shards(layouts: Sequence[Layout]) -> FloatArray:
-        return np.array(
-            [prod(parts.sizes[p] for dim in layout for p in dim) for layout in layouts],
-            dtype=np.float64,
-        )
-
-    first = candidates[0]
-    return CandidateArrays(
-        np.array([c.cut for c in candidates], dtype=np.float64),
-        tuple(shards([c.operands[i] for c in candidates]) for i in range(len(first.operands))),
-        tuple(shards([_written(c, i) for c in candidates]) for i in range(len(first.results))),
-    )
-
-
-def _written(candidate: Candidate, position: int) -> Layout:
-    """Layout of a result as the op itself writes it: partial sums, before any is scattered."""
-    is_partial = position == 0 and candidate.scattered
-    return candidate.partial if is_partial else candidate.results[position]
+def _is_apart(candidate: Candidate) -> bool:
+    """Whether what a product makes is summed before anything is computed of it."""
+    return bool(candidate.reduced or candidate.scattered or candidate.streamed)

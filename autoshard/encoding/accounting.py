@@ -113,7 +113,7 @@ def _op_account(
     own, spent = computing * op.repeat, sent * op.repeat
     for position, value in enumerate(op.operands):
         repeat = reads_of(op, position)
-        order = encoder.read_costs.order_seconds(op, value)
+        order = encoder.read_costs.orders.seconds(op, value)
         narrowed = encoder.read_costs.narrowing_seconds(op, position)
         copy = decoded.shared.get((op.index, position))
         is_sent = False

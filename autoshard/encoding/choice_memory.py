@@ -92,7 +92,7 @@ class ChoiceMemory:
             else:
                 stop = start + 1
             left = room.on_chip.left(partial, is_brief=room.on_chip.moved)
-            yield NodeMemory(node, start, stop, left)
+            yield NodeMemory(node, room.earliest(op.index, start), stop, left)
 
     def _in_device_memory(self, value: Value, op: Op, usage: IntArray) -> IntArray:
         """What of a value is not on the chip; less where it is no more computed with a product."""
@@ -161,7 +161,7 @@ class ChoiceMemory:
                 is_brief = room.on_chip.moved or op.name == "reshape"
                 usage = (held * room.overhead).astype(np.int64)
                 left = room.on_chip.left(usage, is_brief=is_brief)
-                yield NodeMemory(node, index, index + 1, left)
+                yield NodeMemory(node, room.earliest(index, index), index + 1, left)
 
     def _summed_rows(self) -> Iterator[NodeMemory]:
         """Padded rows that look-ups sum over devices: there until all of one call have been."""

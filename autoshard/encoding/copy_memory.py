@@ -15,7 +15,7 @@ from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.graph.buffers import read_stop
-from autoshard.graph.program import Op, OpKind, Value
+from autoshard.graph.program import Op, OpClass, OpKind, Value
 from autoshard.reshard import ReshardTable, turned_shares
 from solvers import EdgeMemory
 
@@ -54,10 +54,13 @@ class CopyMemory:
             else read_stop(room.graph, room.buffers, op)
         )
         is_brief = room.on_chip.is_brief(op, {op.index, stop - 1})
+        if room.is_scarce and op.op_class is OpClass.GATHER:  # narrowed where the rows move on
+            bits = room.graph.values[value].bits
         usage = self.of_move(table, rows, columns, value, bits, is_brief=is_brief)
         if usage is None:
             return None
-        start = room.buffers.moving_time(op.index, room.graph.values[value].op)
+        moved = room.buffers.moving_time(op.index, room.graph.values[value].op)
+        start = room.earliest(op.index, moved)
         return EdgeMemory(-1, start, max(stop, start + 1), usage)
 
     def of_move(
@@ -73,15 +76,24 @@ class CopyMemory:
         """int64[num_rows, num_columns]: bytes of the copy a reshard makes; None: negligible."""
         room = self.room
         tensor = room.graph.values[value]
-        if tensor.num_bytes * bits < room.negligible_bytes * tensor.bits:
+        padded = room.indices.copied_bytes(table, tensor, bits)
+        is_negligible = (
+            tensor.num_bytes * bits < room.negligible_bytes * tensor.bits
+            if padded is None
+            else padded.max() < room.negligible_bytes
+        )
+        if is_negligible:
             return None
-        key = (id(table), id(rows), id(columns), -3 if is_brief else -1)
+        key = (id(table), id(rows), id(columns), -3 if is_brief else -1, padded is not None)
         found = self._known.get(key)
         if found is None:
             held = self._local(table, tensor, bits)[columns]
             local = np.broadcast_to(held, (len(rows), len(columns)))
             moved = self.tables.moves(table)[np.ix_(rows, columns)]
             copied = np.where(moved, local, 0).astype(np.int64)
+            if padded is not None:
+                whole = (padded[np.ix_(rows, columns)] * room.overhead).astype(np.int64)
+                copied = np.maximum(copied, whole)
             found = ((table, rows, columns), room.on_chip.left(copied, is_brief=is_brief))
             self._known[key] = found
         return found[1] if found[1].any() else None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoshard.backend_habits import lays_out_as_made, temporary_overhead
 from autoshard.costing.costing import Costing
 from autoshard.costing.on_chip import OnChip
 from autoshard.encoding.dropped_dims import own_bits
+from autoshard.encoding.padded_indices import PaddedIndices
+from autoshard.encoding.padded_rows import scattered_at_any_time
 from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Value
@@ -31,8 +33,11 @@ class DeviceRoom:
         on_chip: What lies in the memory of the chip.
         own_bits: By value that is written in the place of a product, bits of an element as that
             makes it, where these are fewer.
+        indices: Of rows, where they come from other slices.
         negligible_bytes: What less than that is held of a whole value is not counted.
         is_scarce: Whether memory is: then gaps count as they may be.
+        at_any_time: A scatter that the compiler may run at any time, as far as is known, if there
+            is one and memory is scarce.
     """
 
     graph: Graph
@@ -41,8 +46,10 @@ class DeviceRoom:
     reused: frozenset[int]
     on_chip: OnChip
     own_bits: Mapping[int, int]
+    indices: PaddedIndices
     negligible_bytes: float
     is_scarce: bool = False
+    at_any_time: int | None = None
 
     @classmethod
     def of(
@@ -56,15 +63,20 @@ class DeviceRoom:
         is_scarce: bool = False,
     ) -> DeviceRoom:
         """For a program on a mesh, within a limit in bytes or none."""
+        on_chip = costing.on_chip(graph, buffers)
         return cls(
             graph,
             buffers,
             costing,
             _reused_results(graph, buffers, wishes),
-            costing.on_chip(graph, buffers),
+            _for_certain(on_chip) if is_scarce else on_chip,
             own_bits(graph, buffers),
+            PaddedIndices.of(graph, costing),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
             is_scarce,
+            scattered_at_any_time(graph, buffers)
+            if is_scarce and lays_out_as_made(costing.model.hardware.backend)
+            else None,
         )
 
     @property
@@ -100,6 +112,21 @@ class DeviceRoom:
     def local_bytes(self, value: Value, layout: Layout, bits: int | None = None) -> int:
         """Bytes that a device holds of a value that is a temporary; as of `held_bytes`."""
         return int(self.held_bytes(value, layout, bits) * self.overhead)
+
+    def earliest(self, op: int, time: int) -> int:
+        """From when on what an op takes counts, which runs at some time in program order.
+
+        What one takes that may run at any time lies beside all that is held: no gap may take it.
+        """
+        return 0 if op == self.at_any_time else time
+
+
+def _for_certain(on_chip: OnChip) -> OnChip:
+    """Without what waits there for the runs of a loop: what is read after the loop stays outside.
+
+    So do copies in the order that products of the loop want.
+    """
+    return replace(on_chip, loop_reads=frozenset())
 
 
 def _negligible_bytes(graph: Graph, num_devices: int, memory_limit: int | None) -> float:

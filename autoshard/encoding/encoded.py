@@ -53,7 +53,7 @@ class Encoded:
         if node < len(self.ops):
             return self.graph.ops[self.ops[node]]
         value = self.reads[node - len(self.ops)].value
-        return self.graph.ops[self.graph.values[value].op]
+        return self.graph.maker(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,6 @@ import numpy as np
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.late_gradients import made_when_read
-from autoshard.encoding.padded_indices import with_padded_indices
 from autoshard.encoding.roomy_chip import RoomyChip
 from autoshard.encoding.spans import Span, is_argument, spans_of
 from autoshard.graph.program import OpKind
@@ -48,7 +47,7 @@ class Holdings:
     ) -> Holdings:
         """All that is in device memory: not what lies on a chip that has room for it."""
         held = list(spans_of(encoded, decoded, choices))
-        spans = sorted(with_padded_indices(room, encoded, decoded, held))
+        spans = sorted(room.indices.until_looked_up(encoded, decoded, held))
         if chip is not None:
             there = _on_chip(encoded, chip, spans)
             spans = [span for span in spans if span not in there]

@@ -10,7 +10,7 @@ from autoshard.encoding.heap import heap_bytes
 from autoshard.encoding.spans import Span, is_argument, value_of
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpKind
-from autoshard.graph.run_late import readers_of
+from autoshard.graph.run_late import is_for_updates
 
 
 def made_when_read(
@@ -50,7 +50,7 @@ def _made_late(
     for index in sorted(buffers.moved_at, reverse=True):
         op = encoded.graph.ops[index]
         found = places.get((buffers.owner[op.results[0]], False))
-        if not found or not _is_for_updates(encoded.graph, buffers, op):
+        if not found or not is_for_updates(encoded.graph, buffers.updates, op.results[0]):
             continue
         if decoded.candidates[index].streamed is not None:
             continue
@@ -71,11 +71,6 @@ def _made_late(
     return held
 
 
-def _is_for_updates(graph: Graph, buffers: Buffers, op: Op) -> bool:
-    readers = readers_of(graph, graph.consumers, op.results[0])
-    return bool(readers) and buffers.updates.issuperset(readers)
-
-
 def _read_with(graph: Graph, buffers: Buffers, op: Op) -> set[int]:
     """What an op reads, and what is read by those computed with it."""
     found: set[int] = set()
@@ -85,7 +80,7 @@ def _read_with(graph: Graph, buffers: Buffers, op: Op) -> set[int]:
         if value in found:
             continue
         found.add(value)
-        maker = graph.ops[graph.values[value].op]
+        maker = graph.maker(value)
         if not buffers.is_stored[value] and maker.kind in (OpKind.COMPUTE, OpKind.CONSTRAINT):
             left += maker.operands
     return found

@@ -97,6 +97,7 @@ class NodeCosts:
             self.costing.chip_places(self.graph, self.buffers, op),
             self.costing.with_product(self.graph, self.buffers, op),
             tuple(self.buffers.is_stored[v] for v in op.results),
+            tuple(v in self.buffers.unless_summed for v in op.results),
             tuple(self.buffers.owner[v] == v for v in op.results),
         )
 

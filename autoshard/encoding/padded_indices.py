@@ -2,70 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
 
 from autoshard.backend_habits import row_lanes, runs_by_level
-from autoshard.encoding.device_room import DeviceRoom
+from autoshard.costing.costing import Costing
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.spans import Span, value_of
-from autoshard.graph.program import Graph, OpClass, OpKind
+from autoshard.graph.program import Graph, OpClass, OpKind, Value
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout
+from autoshard.reshard import ReshardTable
 
 
-def with_padded_indices(
-    room: DeviceRoom, encoded: Encoded, decoded: Decoded, spans: Sequence[Span]
-) -> list[Span]:
-    """The same spans, where copies of indices from other slices lie in padded rows.
+@dataclass(frozen=True, slots=True)
+class PaddedIndices:
+    """Copies of indices, as they come from other slices.
 
     They are there until the last look-up has read the piece that is cut from them for it.
 
     Args:
-        room: Of the device.
-        encoded: The problem.
-        decoded: The plan.
-        spans: All that is held.
+        costing: Of the mesh and the machine.
+        stops: By value of which indices of rows are made, when the last look-up has read them; none
+            where no such copy is padded.
+        lanes: To a multiple of how many elements their rows are.
     """
-    every = tuple(range(len(encoded.parts.axes)))
-    if not runs_by_level(room.backend) or room.costing.num_slices(every) == 1:
-        return list(spans)
-    looked_up = _looked_up(encoded.graph)
-    copied = looked_up.keys() & _from_other_slices(room, encoded, decoded)
-    lanes = row_lanes(room.backend)
-    padded = []
-    for span in spans:
-        value, is_copy = value_of(encoded, span)
-        if is_copy and value in copied:
-            row = _row(encoded.graph.values[value].shape, lanes)
-            more = -(-row // lanes) * lanes
-            stop = max(span.stop, looked_up[value])
-            span = span._replace(minus_bytes=span.minus_bytes * more // row, stop=stop)
-        padded.append(span)
-    return padded
 
+    costing: Costing
+    stops: Mapping[int, int]
+    lanes: int
+    _known: dict[tuple[int, int], tuple[ReshardTable, npt.NDArray[np.int64]]] = field(
+        default_factory=dict
+    )
 
-def _from_other_slices(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> set[int]:
-    """Values that some reader has gathered over slices."""
-    return {
-        value
-        for index, candidate in decoded.candidates.items()
-        for value, layout in zip(encoded.graph.ops[index].operands, candidate.operands, strict=True)
-        if _is_gathered(room, decoded.layouts[value], layout)
-    }
+    @classmethod
+    def of(cls, graph: Graph, costing: Costing) -> PaddedIndices:
+        """Those of a program."""
+        backend = costing.model.hardware.backend
+        every = tuple(range(len(costing.parts.axes)))
+        pads = runs_by_level(backend) and costing.num_slices(every) > 1
+        return cls(costing, _looked_up(graph) if pads else {}, row_lanes(backend))
 
+    def copied_bytes(
+        self, table: ReshardTable, value: Value, bits: int
+    ) -> npt.NDArray[np.int64] | None:
+        """int64[num_layouts, num_layouts]: bytes of copies from layouts to others.
 
-def _is_gathered(room: DeviceRoom, before: Layout, after: Layout) -> bool:
-    if before == after:
-        return False
-    kept = {part for dim in after for part in dim}
-    gathered = tuple(part for dim in before for part in dim if part not in kept)
-    return room.costing.num_slices(gathered) > 1
+        0 where one comes from no other slice; None of what is no index.
 
+        Args:
+            table: Reshards of the value.
+            value: The whole.
+            bits: Of an element of the copy.
+        """
+        if value.index not in self.stops:
+            return None
+        key = (id(table), bits)
+        if key not in self._known:
+            shapes = [self.costing.parts.local_shape(after, value.shape) for after in table.layouts]
+            held = [self._padded_elements(shape) * bits // 8 for shape in shapes]
+            found = [
+                [
+                    num_bytes if self.is_gathered(before, after) else 0
+                    for after, num_bytes in zip(table.layouts, held, strict=True)
+                ]
+                for before in table.layouts
+            ]
+            self._known[key] = table, np.array(found, dtype=np.int64)
+        return self._known[key][1]
 
-def _row(shape: Sequence[int], lanes: int) -> int:
-    """Elements of a row; a vector fills its lanes."""
-    sizes = [size for size in shape if size > 1]
-    return sizes[-1] if len(sizes) > 1 else lanes
+    def is_gathered(self, before: Layout, after: Layout) -> bool:
+        """Whether a move brings pieces from other slices."""
+        if before == after:
+            return False
+        kept = {part for dim in after for part in dim}
+        gathered = tuple(part for dim in before for part in dim if part not in kept)
+        return self.costing.num_slices(gathered) > 1
+
+    def until_looked_up(
+        self, encoded: Encoded, decoded: Decoded, spans: Sequence[Span]
+    ) -> list[Span]:
+        """The same spans, where copies are there until the last look-up."""
+        if not self.stops:
+            return list(spans)
+        ops = encoded.graph.ops
+        copied = {
+            value
+            for index, candidate in decoded.candidates.items()
+            for value, layout in zip(ops[index].operands, candidate.operands, strict=True)
+            if value in self.stops and self.is_gathered(decoded.layouts[value], layout)
+        }
+        found = []
+        for span in spans:
+            value, is_copy = value_of(encoded, span)
+            if is_copy and value in copied:
+                span = span._replace(stop=max(span.stop, self.stops[value]))
+            found.append(span)
+        return found
+
+    def _padded_elements(self, shape: Sequence[int]) -> int:
+        """Elements of whole rows; a vector fills its lanes."""
+        sizes = [size for size in shape if size > 1]
+        if len(sizes) < 2:
+            return prod(sizes)
+        return prod(sizes[:-1]) * -(-sizes[-1] // self.lanes) * self.lanes
 
 
 def _looked_up(graph: Graph) -> dict[int, int]:
@@ -77,6 +121,6 @@ def _looked_up(graph: Graph) -> dict[int, int]:
             value = left.pop()
             if found.get(value, 0) <= op.index:
                 found[value] = op.index + 1
-                maker = graph.ops[graph.values[value].op]
+                maker = graph.maker(value)
                 left += maker.operands if maker.kind is OpKind.COMPUTE else ()
     return found

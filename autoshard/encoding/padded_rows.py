@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.row_lookups import takes_rows
+from autoshard.graph.run_late import is_for_updates
 from autoshard.layouts import Layout, MeshParts
 
 
@@ -94,6 +96,22 @@ def summed_with(graph: Graph) -> dict[int, int]:
             groups[op.index] = (op.region, before[made], graph.values[made].dtype)
     last = {group: index for index, group in groups.items()}
     return {index: last[group] for index, group in groups.items()}
+
+
+def scattered_at_any_time(graph: Graph, buffers: Buffers) -> int | None:
+    """The scatter of rows that only updates read, the largest of several: an embedding's gradient.
+
+    Nothing else waits for it, and one after the other they run when it suits the compiler.
+    """
+    found = [
+        op
+        for op in graph.ops
+        if op.op_class is OpClass.SCATTER
+        and takes_rows(graph, op)
+        and is_for_updates(graph, buffers.updates, op.results[0])
+    ]
+    largest = max(found, key=lambda op: graph.values[op.operands[-1]].num_bytes, default=None)
+    return None if largest is None else largest.index
 
 
 def _sums_rows(op: Op, candidate: Candidate) -> bool:

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import COPIES_OF_TURNED, keeps_order_of_gathers, row_lanes
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
 from autoshard.costing.moved_sums import Summed, together
 from autoshard.encoding.cut_sums import CutSums
+from autoshard.encoding.order_costs import OrderCosts
 from autoshard.encoding.picoseconds import picoseconds
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
+from autoshard.graph.program import Op, OpKind
 from autoshard.layouts import Layout
 from autoshard.overlap.hidden import exposed_seconds
-from autoshard.reshard import ReshardTable, widens_rows
+from autoshard.reshard import ReshardTable
 from solvers import FORBIDDEN
 
 IntArray = npt.NDArray[np.int64]
@@ -41,6 +41,9 @@ class ReadCosts:
         tables: Of its tensors.
         facts: Of the tables.
         candidates: Of each op, by its index.
+
+    Attributes:
+        orders: Prices copies into another order of dimensions.
     """
 
     costing: Costing
@@ -48,15 +51,14 @@ class ReadCosts:
     tables: Tables
     facts: TableFacts
     candidates: Mapping[int, tuple[Candidate, ...]]
+    orders: OrderCosts = field(init=False)
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
-    _orders: dict[tuple[int, bool, bool, float, int, float], npt.NDArray[np.float64]] = field(
-        default_factory=dict
-    )
     _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
     _whole: dict[tuple[object, ...], IntArray] = field(default_factory=dict)
     _sums: Mapping[tuple[int, int], Summed] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.orders = OrderCosts(self.costing, self.buffers, self.tables, self.facts)
         self._sums = self.costing.moved_sums(self.tables.graph, self.buffers)
 
     def of_move(
@@ -108,7 +110,7 @@ class ReadCosts:
         self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
     ) -> IntArray:
         """What an operand costs with the copies it takes into another order of dimensions."""
-        order = self.order_seconds(op, op.operands[position])
+        order = self.orders.seconds(op, op.operands[position])
         if order is None:
             return costs
         repeat = reads_of(op, position)
@@ -118,46 +120,6 @@ class ReadCosts:
             (hash(repeat),),
             lambda: picoseconds(order[np.ix_(rows, columns)] * repeat),
         )
-
-    def order_seconds(self, op: Op, value: int) -> npt.NDArray[np.float64] | None:
-        """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
-
-        None where the reader takes it in any order of dimensions. What is read in narrow rows is
-        copied into them. Loops wait for slices of what comes out of a move. Rows and columns are
-        those of the value's table.
-        """
-        found = self.tables.graph.values[value]
-        is_turned = op.name == "transpose"
-        backend = self.costing.model.hardware.backend
-        if op.op_class in PRODUCTS or not keeps_order_of_gathers(backend):
-            return None
-        if len(found.shape) < 2:
-            return None
-        table = self.tables.of(value)
-        in_rows = self.costing.is_in_rows(self.tables.graph, value)
-        waited = self.costing.waiting_seconds(self.tables.graph, self.buffers, value)
-        copies = 1 if is_turned or op.op_class is OpClass.GATHER else COPIES_OF_TURNED
-        rows = self.costing.rows_turned(self.tables.graph, self.buffers, op)
-        key = (id(table), is_turned, in_rows, waited, copies, rows)
-        known = self._orders.get(key)
-        if known is None:
-            num_bytes = 2.0 * found.num_bytes / self.facts.pieces(table)
-            moves = self.facts.moves(table)
-            copied = (
-                moves
-                if is_turned
-                else widens_rows(table, self.costing.parts, found.shape, row_lanes(backend))
-            )
-            known = np.where(copied, copies * self.costing.copy_seconds(num_bytes), 0.0)
-            if in_rows:
-                copied_rows = self.costing.row_copy_seconds(self.tables.graph, value, table.layouts)
-                known = np.maximum(known, np.where(moves, copied_rows, 0.0))
-            known = known + np.where(moves, waited, 0.0)
-            if rows:
-                row_bytes = num_bytes / rows
-                known[np.diag_indices_from(known)] += rows * self.costing.copy_seconds(row_bytes)
-            self._orders[key] = known
-        return known if known.any() else None
 
     def with_sums(
         self,
@@ -226,7 +188,7 @@ class ReadCosts:
         columns: IntArray,
     ) -> IntArray:
         """What a read costs with the sum taken whole that it cuts further than it is scattered."""
-        maker = self.tables.graph.ops[self.tables.graph.values[value].op]
+        maker = self.tables.graph.maker(value)
         if cut.reads.get(maker.index) != read:
             return costs
         whole = self._whole_sums(maker)

@@ -146,7 +146,7 @@ def updating_reads(graph: Graph, alike: Collection[tuple[int, int]]) -> frozense
         todo, seen = [results[result].operands[0]], set()
         while todo:
             value = todo.pop()
-            op = graph.ops[graph.values[value].op]
+            op = graph.maker(value)
             if op.index in seen or op.op_class is not OpClass.ELEMENTWISE:
                 continue
             seen.add(op.index)
@@ -169,7 +169,7 @@ def _layouts(
     reads: Sequence[tuple[int, int]],
 ) -> tuple[frozenset[Layout], frozenset[Layout]]:
     """What the value may be made as, and what two readers or more may need."""
-    maker = graph.ops[graph.values[value].op]
+    maker = graph.maker(value)
     place = maker.results.index(value)
     made = frozenset(candidate.results[place] for candidate in candidates[maker.index])
     needed: Counter[Layout] = Counter()

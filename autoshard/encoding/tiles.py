@@ -6,13 +6,12 @@ from functools import lru_cache
 from itertools import permutations
 from math import prod
 
-from autoshard.costing.sums import LANES, SUBLANES
+from autoshard.costing.sums import LANES, SUBLANES, WORD_BITS
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.program import Value
 from autoshard.layouts import Layout, MeshParts
 
 _MOST_OF_VECTOR = 1024
-_LEAST_BYTES = 512
 _BITS_PER_BYTE = 8
 
 
@@ -42,32 +41,34 @@ def tiled_in(parts: MeshParts, value: Value, layout: Layout, bits: int | None = 
 def tiled_bytes(shape: tuple[int, ...], bits: int) -> int:
     """Bytes of an array in the dimension order in which whole tiles take the least.
 
-    A tile has 8 rows of 128 elements, or 4 or 2 where there are no more rows; that of a vector a
-    power of two of them, from 128 to 1,024. Dimensions of size 1 are none. What has no elements
-    takes nothing.
+    A tile has 8 rows of 128 elements, or a smaller power of two of rows where there are no more,
+    but at least as many as elements share a word; that of a vector a power of two of such rows, up
+    to 1,024 elements. What has no elements takes nothing.
 
     Args:
         shape: What the device holds, dimension by dimension.
         bits: Of an element.
 
-    Source: the arguments of 49 training steps that libtpu 0.0.42 compiled for a v5e and a v5p, all
-    of which it says to take this to the byte.
+    Source: layouts that libtpu 0.0.42 gives arguments: the 22,644 of 444 programs of training steps
+    for a v5e and a v5p, and 21 shapes of `int32`, `bfloat16`, `int8`, `bool` and `int4` each. It
+    says that all of them take this to the byte.
     """
     if 0 in shape:
         return 0
-    sizes = [size for size in shape if size > 1]
-    if len(sizes) < 2:
-        number = sizes[0] if sizes else 1
-        elements = _whole(number, min(_MOST_OF_VECTOR, max(LANES, _power_of_two(number))))
+    least_rows = max(WORD_BITS // bits, 1) if bits else 1
+    if len(shape) < 2:
+        number = prod(shape)
+        tile = min(_MOST_OF_VECTOR, max(LANES * least_rows, _power_of_two(number)))
+        elements = _whole(number, tile)
     else:
         elements = min(
-            prod(sizes)
+            prod(shape)
             // (rows * columns)
             * _whole(columns, LANES)
-            * _whole(rows, min(SUBLANES, _power_of_two(rows)))
-            for rows, columns in permutations(sizes, 2)
+            * _whole(rows, min(SUBLANES, max(least_rows, _power_of_two(rows))))
+            for rows, columns in permutations(shape, 2)
         )
-    return max(elements * bits // _BITS_PER_BYTE, _LEAST_BYTES)
+    return elements * bits // _BITS_PER_BYTE
 
 
 def _whole(size: int, multiple: int) -> int:

@@ -50,7 +50,7 @@ def _bytes_by_op(collectives: Iterable[PredictedCollective]) -> dict[str, dict[_
     for one in collectives:
         of_op = found.setdefault(one.op, {})
         kind = (one.kind, one.axes)
-        of_op[kind] = of_op.get(kind, 0.0) + one.bytes_per_device * one.count
+        of_op[kind] = of_op.get(kind, 0.0) + one.moved_bytes
     return found
 
 

@@ -168,5 +168,5 @@ def step_text(parts: MeshParts, step: Step) -> str:
 
 
 def _made(graph: Graph, value: int) -> DecidedTensor:
-    op = graph.ops[graph.values[value].op]
+    op = graph.maker(value)
     return DecidedTensor(op, graph.values[value], op.results.index(value))

@@ -80,7 +80,7 @@ def _summand(graph: Graph, op: Op, read: Sequence[Summand | None]) -> Summand | 
 
 
 def _is_only_read(graph: Graph, readers: list[list[int]], value: int, op: Op) -> bool:
-    maker = graph.ops[graph.values[value].op]
+    maker = graph.maker(value)
     return readers[value] == [op.index] and maker.region == op.region
 
 

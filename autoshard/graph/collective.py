@@ -44,6 +44,11 @@ class PredictedCollective:
     is_windowed: bool = False
 
     @property
+    def moved_bytes(self) -> float:
+        """Bytes per device of all its runs."""
+        return self.bytes_per_device * self.count
+
+    @property
     def permutations(self) -> tuple[int, int]:
         """How many permutations its windowed einsum makes, and the bytes of each.
 

@@ -34,13 +34,12 @@ class Turned:
         return order is not None and order != tuple(range(len(order)))
 
 
-def find_turned(graph: Graph, stored: Sequence[bool], consumers: Sequence[Sequence[int]]) -> Turned:
+def find_turned(graph: Graph, stored: Sequence[bool]) -> Turned:
     """Follow the order of dimensions from products through all that is computed.
 
     Args:
         graph: The program.
         stored: Per value, whether it is written.
-        consumers: Per value, the ops that read it.
     """
     orders: list[Order | None] = [None] * len(graph.values)
     sources: list[int] = [0] * len(graph.values)  # the op that an order comes from
@@ -59,7 +58,7 @@ def find_turned(graph: Graph, stored: Sequence[bool], consumers: Sequence[Sequen
                 if orders[value] != orders[first]:
                     written |= _turn(graph, orders, stored, value, first)
         elif op.name == "transpose" and orders[op.operands[0]] is not None:
-            orders[made] = _transposed(graph, orders, op, consumers)
+            orders[made] = _transposed(graph, orders, op)
             sources[made] = sources[op.operands[0]]
         elif op.kind is OpKind.ARGUMENT or (op.kind is OpKind.COMPUTE and stored[made]):
             orders[made], sources[made] = tuple(range(len(graph.values[made].shape))), op.index
@@ -83,7 +82,7 @@ def _turn(
     """Write what is first computed on the way to a value in the order of another; names that."""
     way = []
     while not stored[value] and orders[value] != orders[first]:
-        op = graph.ops[graph.values[value].op]
+        op = graph.maker(value)
         read = _in_order(graph, orders, op) if op.op_class is OpClass.ELEMENTWISE else []
         if not read:
             break
@@ -94,9 +93,7 @@ def _turn(
     return set(way[-1:])
 
 
-def _transposed(
-    graph: Graph, orders: Sequence[Order | None], op: Op, consumers: Sequence[Sequence[int]]
-) -> Order:
+def _transposed(graph: Graph, orders: Sequence[Order | None], op: Op) -> Order:
     """How the dimensions lie of what is transposed; a product may make two groups the other way."""
     (value,), (made,) = op.operands, op.results
     assert op.rule is not None
@@ -104,8 +101,8 @@ def _transposed(
     order = orders[value]
     assert order is not None
     turned = tuple(place[op.rule.operands[0][dim]] for dim in order)
-    maker = graph.ops[graph.values[value].op]
-    if maker.op_class is OpClass.MATMUL and len(consumers[value]) == 1:
+    maker = graph.maker(value)
+    if maker.op_class is OpClass.MATMUL and len(graph.consumers[value]) == 1:
         batch, left, right = _groups(maker)
         swapped = (*batch, *right, *left)
         if tuple(place[op.rule.operands[0][dim]] for dim in swapped) == tuple(range(len(order))):

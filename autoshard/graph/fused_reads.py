@@ -92,9 +92,9 @@ def _elements(value: Value, num_bytes: int) -> int:
 
 def _own(graph: Graph, value: int, owner: Sequence[int]) -> Mapping[int, int]:
     """A stored value by itself; nothing, if every device makes it for each reader."""
-    maker = graph.ops[graph.values[value].op]
+    maker = graph.maker(value)
     is_invariant = maker.kind is OpKind.JOIN and len(maker.operands) == 1
-    if is_invariant and _maker(graph, maker.operands[0]).kind is OpKind.FREE:
+    if is_invariant and graph.maker(maker.operands[0]).kind is OpKind.FREE:
         return {}
     return {owner[value]: graph.values[value].num_bytes}
 
@@ -117,10 +117,10 @@ def _is_at_hand(
 ) -> bool:
     """Whether what makes a value and what reads it run in one kernel."""
     if op.op_class is OpClass.REDUCE:
-        return source in at_products and _maker(graph, source).region == op.region
+        return source in at_products and graph.maker(source).region == op.region
     if source not in results or not op.results:
         return False
-    maker = _maker(graph, source)
+    maker = graph.maker(source)
     is_elementwise = all(
         one.kind is OpKind.COMPUTE and one.op_class is OpClass.ELEMENTWISE for one in (maker, op)
     )
@@ -131,7 +131,3 @@ def _makes_result(op: Op, results: set[int]) -> bool:
     """Whether an element-wise op makes a result of the program."""
     is_elementwise = op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE
     return is_elementwise and op.results[0] in results
-
-
-def _maker(graph: Graph, value: int) -> Op:
-    return graph.ops[graph.values[value].op]

@@ -38,7 +38,7 @@ def _parts_of(graph: Graph, joined: int) -> set[int]:
     todo = [joined]
     while todo:
         value = todo.pop()
-        op = graph.ops[graph.values[value].op]
+        op = graph.maker(value)
         if value in seen or op.kind is not OpKind.COMPUTE:
             continue
         seen.add(value)
@@ -52,10 +52,10 @@ def _parts_of(graph: Graph, joined: int) -> set[int]:
 
 def _computed(graph: Graph, value: int) -> int | None:
     """The element-wise result of a loop that a part is, renamed or not."""
-    op = graph.ops[graph.values[value].op]
+    op = graph.maker(value)
     while op.kind is OpKind.COMPUTE and _is_renamed(graph, op):
         value = op.operands[0]
-        op = graph.ops[graph.values[value].op]
+        op = graph.maker(value)
     is_computed = op.op_class is OpClass.ELEMENTWISE and op.repeat > 1
     return value if is_computed else None
 

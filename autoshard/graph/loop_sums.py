@@ -57,7 +57,7 @@ def _carries(op: Op) -> bool:
 
 def _loop_sum(graph: Graph, join: Op, readers: list[list[int]]) -> Iterator[LoopSum]:
     carried, returned = join.results[0], join.operands[1]
-    add = graph.ops[graph.values[returned].op]
+    add = graph.maker(returned)
     body = graph.regions[add.region]
     if add.name != "add" or body.kind != "loop" or readers[returned] != [join.index]:
         return
@@ -76,7 +76,7 @@ def _summed(
     """The op of the same body whose sum arrives as a value, and the order of its dimensions."""
     order = tuple(range(len(graph.values[value].shape)))
     while len(readers[value]) == 1:
-        op = graph.ops[graph.values[value].op]
+        op = graph.maker(value)
         if op.region != body.index or op.kind is not OpKind.COMPUTE or op.rule is None:
             return None
         is_reduced = _is_reduced(graph, op)

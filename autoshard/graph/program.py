@@ -193,6 +193,10 @@ class Graph:
                     self._consumers[value].append(op.index)
         return self._consumers
 
+    def maker(self, value: int) -> Op:
+        """The op that makes a value."""
+        return self.ops[self.values[value].op]
+
     @property
     def arguments(self) -> tuple[Op, ...]:
         """ARGUMENT ops in argument order; they come first in the program."""
@@ -210,3 +214,11 @@ class Graph:
             axes.update(self.regions[region].manual_axes)
             region = self.regions[region].parent
         return frozenset(axes)
+
+    def is_in_loop(self, region: int) -> bool:
+        """Whether a region is the body of a loop, or inside one."""
+        while region >= 0:
+            if self.regions[region].kind == "loop":
+                return True
+            region = self.regions[region].parent
+        return False

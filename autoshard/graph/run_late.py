@@ -12,17 +12,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from autoshard.graph.fusing import EVERY
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, OpKind
+from autoshard.graph.scatters import is_into_zeros
 
 _TURNS = frozenset({"convert", "reshape", "transpose"})
 
 
-def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Mapping[int, int]:
+def run_late(graph: Graph, most: int) -> Mapping[int, int]:
     """When products, and scatters into zeros, run that no product needs.
 
     Args:
         graph: The program.
-        consumers: Per value, the ops that read it.
         most: All but one of the products that are left and needed run first, but no more than so
             many; all of them with `EVERY`.
 
@@ -41,16 +41,11 @@ def run_late(graph: Graph, consumers: Sequence[Sequence[int]], most: int) -> Map
     for op in ends:
         left = others[bisect_right(others, op.index) :]
         later = left if most == EVERY else left[: min(most, max(len(left) - 1, 0))]
-        readers = readers_of(graph, consumers, op.results[0])
+        readers = readers_of(graph, op.results[0])
         if later and readers:
             waiting[later[-1]] += 1
             found[op.index] = min(later[-1] + waiting[later[-1]], *readers)
     return found
-
-
-def is_into_zeros(graph: Graph, op: Op) -> bool:
-    """Whether an op scatters into what every device makes itself."""
-    return op.name == "scatter" and graph.ops[graph.values[op.operands[0]].op].kind is OpKind.FREE
 
 
 def after_the_next(graph: Graph) -> Mapping[int, int]:
@@ -89,13 +84,19 @@ def _needed(graph: Graph) -> list[bool]:
     return needed
 
 
-def readers_of(graph: Graph, consumers: Sequence[Sequence[int]], value: int) -> list[int]:
+def is_for_updates(graph: Graph, updates: frozenset[int], value: int) -> bool:
+    """Whether only updates read a value, or what it is turned into."""
+    readers = readers_of(graph, value)
+    return bool(readers) and updates.issuperset(readers)
+
+
+def readers_of(graph: Graph, value: int) -> list[int]:
     """Ops that read a value or what it is turned into."""
     found: list[int] = []
-    for index in consumers[value]:
+    for index in graph.consumers[value]:
         op = graph.ops[index]
         if op.name in _TURNS or op.kind is OpKind.CONSTRAINT:
-            found += readers_of(graph, consumers, op.results[0])
+            found += readers_of(graph, op.results[0])
         else:
             found.append(index)
     return found

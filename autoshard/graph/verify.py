@@ -204,7 +204,7 @@ def _read_violations(
     inside = visible.ancestors(op.region)
     loop = loops.get(op.index)
     for position, value in enumerate(op.operands):
-        producer = graph.ops[graph.values[value].op]
+        producer = graph.maker(value)
         if loop is not None and position > 0:
             seen = visible.ancestors(producer.region)
             is_ours = loop.index in seen or producer.index < loop.start

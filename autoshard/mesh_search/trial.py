@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from autoshard.encoding.encode import Wishes
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import AutoshardError
 from autoshard.graph.program import Graph
@@ -15,6 +14,7 @@ from autoshard.planning.solution import Solution
 from autoshard.plans.plan import TriedMesh
 from autoshard.report.quantities import format_bytes, format_percent, format_seconds
 from autoshard.sharding import Mesh
+from autoshard.wishes.wishes import Wishes
 from solvers import Status
 
 SETTLED = (Status.OPTIMAL, Status.WITHIN_GAP, Status.INFEASIBLE)

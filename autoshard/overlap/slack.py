@@ -97,7 +97,7 @@ class Windows:
 
     def _start_in(self, value: int, body: int) -> int:
         """Ops of a body that are over when a value can be there."""
-        made = self._graph.ops[self._graph.values[value].op]
+        made = self._graph.maker(value)
         return self._start[made.index] if self.body_of(made) == body else 0
 
     def _find_starts(self) -> list[int]:
@@ -113,7 +113,7 @@ class Windows:
         return found
 
     def _start_of(self, value: int, body: int, found: Sequence[int]) -> int:
-        made = self._graph.ops[self._graph.values[value].op]
+        made = self._graph.maker(value)
         return found[made.index] if self.body_of(made) == body and made.index < len(found) else 0
 
     def _find_stops(self, consumers: Sequence[Sequence[int]]) -> list[int]:

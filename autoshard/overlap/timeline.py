@@ -165,7 +165,7 @@ class _Builder:
 
     def _home_of(self, value: int) -> int:
         graph = self.encoded.graph
-        return self._home(graph.ops[graph.values[value].op].region)
+        return self._home(graph.maker(value).region)
 
     def _around(self, body: int) -> list[int]:
         """A body and those around it, innermost first."""

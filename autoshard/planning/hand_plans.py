@@ -125,7 +125,7 @@ def hand_baselines(
             Baseline(
                 name=name,
                 seconds=account.compute_seconds + account.communication_seconds,
-                collective_bytes=sum(c.bytes_per_device * c.count for c in account.collectives),
+                collective_bytes=sum(c.moved_bytes for c in account.collectives),
                 peak_bytes=peak,
                 fits=budget is None or peak <= budget,
                 overlapped_seconds=overlapped_seconds(

@@ -18,7 +18,7 @@ from autoshard.candidates.manual_borders import with_borders_on
 from autoshard.candidates.op_candidates import read_pins
 from autoshard.candidates.rounds import Round, rounds_of
 from autoshard.costing.costing import Costing, cost_model_for
-from autoshard.encoding.encode import Encoder, Wishes
+from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.new_states import share_off
 from autoshard.encoding.shared_reads import SharedRead
@@ -35,6 +35,7 @@ from autoshard.planning.states_in_memory import with_states_in_memory
 from autoshard.sharding import Mesh
 from autoshard.wishes.mesh_parts import parts_for
 from autoshard.wishes.other_meshes import carried_on_other_meshes
+from autoshard.wishes.wishes import Wishes
 from cost_models import Hardware
 from solvers import Progress, Status, least_use
 
@@ -206,7 +207,7 @@ def _as_decided(encoded: Encoded, decided: Mapping[int, Candidate]) -> list[int]
 
 def _as_made(encoded: Encoded, read: SharedRead, choices: Sequence[int]) -> int:
     """The choice of a shared read that moves nothing."""
-    maker = encoded.graph.ops[encoded.graph.values[read.value].op]
+    maker = encoded.graph.maker(read.value)
     node = encoded.node_by_op[maker.index]
     made = encoded.candidates[node][choices[node]].results[maker.results.index(read.value)]
     return read.layouts.index(made)

@@ -80,7 +80,7 @@ def _admitted(
         return all(
             layouts[value] is None
             or layouts[value] == layout
-            or graph.ops[graph.values[value].op].kind is OpKind.FREE
+            or graph.maker(value).kind is OpKind.FREE
             for value, layout in zip(values, have, strict=True)
         )
 

@@ -46,7 +46,7 @@ def _planned_round(
             for ref in parts.refs(in_use)
         ),
         seconds=account.compute_seconds + account.communication_seconds,
-        collective_bytes=sum(c.bytes_per_device * c.count for c in account.collectives),
+        collective_bytes=sum(c.moved_bytes for c in account.collectives),
         peak_bytes=account.memory.peak_bytes,
         shardings=tuple(tuple(map(to_sharding, _layouts(decided, graph, line))) for line in lines),
     )

@@ -12,9 +12,10 @@ from solvers import Problem, Progress, Result, Status, evaluate, proven_status, 
 ANY_GAP = 1.0
 """A relative gap that any plan is within."""
 SHORT = 0.25
-"""Of the time limit: a search beside the first one."""
+"""Of the time limit: a search beside the first one. A choice, as `LONG` is."""
 LONG = 0.5
-"""Of the time limit: one without which nothing fits."""
+"""Of the time limit: one without which nothing fits. Two of them take no longer than the first
+search; nine that were seen took 12 to 50 % of a limit of 20 s (2026-11-23)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -349,7 +349,8 @@ class PlanData:
         arguments: In flat order.
         results: In flat order.
         values: Planned sharding by jaxpr path, for every value a path leads to.
-        wanted_uses: Reshards wanted at single uses, by use path; results of scatters by theirs.
+        wanted_uses: Reshards wanted at single uses, by use path; results of scatters and loops
+            by theirs.
         constraints: The minimal set that reproduces `values`, once it has been computed.
         misses: What that set does not reproduce.
         ops: Ops that take time, in program order.
@@ -434,7 +435,7 @@ class PlanData:
     @property
     def collective_bytes(self) -> float:
         """Bytes per device through collectives, all runs."""
-        return sum(c.bytes_per_device * c.count for c in self.collectives)
+        return sum(c.moved_bytes for c in self.collectives)
 
     @property
     def required(self) -> Mapping[str, Sharding]:

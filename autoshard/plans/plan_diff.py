@@ -175,7 +175,7 @@ def _collectives(before: PlanData, after: PlanData) -> tuple[Change, ...]:
         return found
 
     def moved(members: Iterable[PredictedCollective]) -> float:
-        return sum(member.bytes_per_device * member.count for member in members)
+        return sum(member.moved_bytes for member in members)
 
     def runs(members: Iterable[PredictedCollective]) -> str:
         """Sizes and counts, for those whose totals are alike."""

@@ -7,6 +7,8 @@ import os
 import secrets
 from pathlib import Path
 
+from autoshard.errors import AutoshardError, InputError
+
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file under another name beside it, which then takes its name.
@@ -28,3 +30,27 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
+
+
+def write_or_refuse(
+    path: str | os.PathLike[str],
+    content: bytes,
+    what: str,
+    refusal: type[AutoshardError] = InputError,
+) -> None:
+    """Write a file that the user named, as `write_whole` does.
+
+    Args:
+        path: The file.
+        content: Of it.
+        what: Is written: `the page`.
+        refusal: What is raised where it cannot be written, with what to do.
+    """
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise refusal(
+            f"{what} cannot be written: {error.strerror or error}",
+            where=os.fspath(path),
+            fix="name a file in a folder that exists and that you may write to",
+        ) from error

@@ -8,10 +8,9 @@ import os
 from dataclasses import dataclass
 from importlib.resources import files
 
-from autoshard.errors import InputError
 from autoshard.plans.plan import PlanData
 from autoshard.plans.plan_diff import Change, diff_plans
-from autoshard.plans.whole_file import write_whole
+from autoshard.plans.whole_file import write_or_refuse
 from autoshard.report import page_sections as parts
 from autoshard.report.diff_text import change_cells
 from autoshard.report.facts import ReportFacts
@@ -80,15 +79,7 @@ def write_page(
     Raises:
         InputError: The file cannot be written.
     """
-    text = format_page(plan, against)
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise InputError(
-            f"the page cannot be written: {error.strerror or error}",
-            where=os.fspath(path),
-            fix="name a file in a folder that exists and that you may write to",
-        ) from error
+    write_or_refuse(path, format_page(plan, against).encode(), "the page")
 
 
 def _head(plan: PlanData, style: str, script: str) -> Element:

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from autoshard.plans.plan_diff import PlanDiff, numbered
 from autoshard.report.diff_text import change_cells
 from autoshard.report.drawing import Grid
-from autoshard.report.facts import OpRow
 from autoshard.report.markup import visible
+from autoshard.report.op_rows import OpRow
 from autoshard.report.page_facts import LineRow, MovedRow, PageFacts, ValueRow
 from autoshard.report.quantities import format_bytes, format_count, format_seconds
 

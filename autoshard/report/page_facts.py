@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from autoshard.plans.plan import HeldTensor, MemoryUse, PlanData, PlannedTensor
 from autoshard.plans.source_names import with_short_sources
 from autoshard.report.drawing import Drawing, Grid, draw, grid_of
-from autoshard.report.facts import OpRow, ReportFacts, gather_facts, op_rows, type_text
+from autoshard.report.facts import ReportFacts, gather_facts
+from autoshard.report.op_rows import OpRow, op_rows
 from autoshard.report.spec_text import format_spec
+from autoshard.report.tensor_rows import type_text
 from autoshard.sharding import Mesh, Sharding
 
 MOST_ROWS = 20_000
@@ -213,7 +215,7 @@ def _moved_rows(plan: PlanData) -> list[MovedRow]:
     for one in plan.collectives:
         key = (one.op, one.kind, one.axes, one.group_size)
         count, num_bytes = groups.get(key, (0.0, 0.0))
-        groups[key] = (count + one.count, num_bytes + one.bytes_per_device * one.count)
+        groups[key] = (count + one.count, num_bytes + one.moved_bytes)
     rows = [
         MovedRow(
             op=op,

@@ -8,17 +8,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from autoshard.plans.plan import PlanData
-from autoshard.report.facts import (
-    CollectiveRow,
-    LiveRow,
-    ProductRow,
-    ReportFacts,
-    RoundRow,
-    TensorRow,
-    gather_facts,
-)
+from autoshard.report.collective_rows import CollectiveRow
+from autoshard.report.decision_rows import RoundRow
+from autoshard.report.facts import ReportFacts, gather_facts
 from autoshard.report.layout import heading, indented, plain, print_on, render_text, section, table
 from autoshard.report.meshes import meshes_section
+from autoshard.report.op_rows import ProductRow
 from autoshard.report.quantities import (
     format_bytes,
     format_count,
@@ -26,6 +21,7 @@ from autoshard.report.quantities import (
     format_ratio,
     format_seconds,
 )
+from autoshard.report.tensor_rows import LiveRow, TensorRow
 
 _MAX_CONSTRAINTS = 30
 _MAX_MISSES = 10

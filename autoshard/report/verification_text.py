@@ -93,7 +93,9 @@ def _totals(found: Verification) -> RenderableType:
             ),
             _seconds("links", time.predicted_link_seconds, time.link_seconds),
             _seconds("step, nothing overlapped", time.predicted_seconds, time.compiled_seconds),
-            ("step, overlapped", "", format_seconds(time.overlapped_seconds), ""),
+            _seconds(
+                "step, overlapped", time.predicted_overlapped_seconds, time.overlapped_seconds
+            ),
         ]
     return table(("", ">predicted", ">compiled", ">difference"), rows)
 

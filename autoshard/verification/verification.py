@@ -66,6 +66,8 @@ class TimeCheck:
     Args:
         predicted_compute_seconds: Of the plan.
         predicted_link_seconds: Of the plan's collectives.
+        predicted_overlapped_seconds: Of the plan, with collectives beside the computing where the
+            machine runs them so.
         compute_seconds: The compiler's cycles over the clock.
         at_memory_speed_seconds: Likewise, but of work element by element no more than device memory
             takes to read and write it.
@@ -78,6 +80,7 @@ class TimeCheck:
 
     predicted_compute_seconds: float
     predicted_link_seconds: float
+    predicted_overlapped_seconds: float
     compute_seconds: float
     at_memory_speed_seconds: float
     link_seconds: float

@@ -21,7 +21,7 @@ from autoshard.apply.compiled import (
     read_collectives,
     read_compiled,
 )
-from autoshard.apply.hlo_text import parse_hlo, type_bytes
+from autoshard.apply.hlo_text import laid_out_bytes, parse_hlo, type_bytes
 from autoshard.apply.replica_groups import crossed_axes, parse_groups
 from autoshard.errors import InputError
 from autoshard.graph.collective import PredictedCollective
@@ -47,6 +47,22 @@ MESH = parse_mesh_sizes("x=2,y=4")
 )
 def test_bytes_of_a_type(text: str, num_bytes: int) -> None:
     assert type_bytes(text) == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        ("f32[96,16]{1,0:T(8,128)}", 96 * 128 * 4),
+        ("f32[96,16]{0,1:T(8,128)S(1)}", 128 * 16 * 4),
+        ("bf16[10,4,16]{2,1,0:T(4,128)(2,1)}", 10 * 4 * 128 * 2),
+        ("s32[1000]{0:T(1024)}", 4096),
+        ("(f32[2,128]{1,0:T(8,128)}, f32[3]{0})", 4096 + 12),
+        ("f32[4,8]{1,0}", 128),
+        ("f32[]", 4),
+    ],
+)
+def test_bytes_of_a_type_as_it_lies_in_tiles(text: str, num_bytes: int) -> None:
+    assert laid_out_bytes(text) == num_bytes
 
 
 @pytest.mark.parametrize(
@@ -308,6 +324,25 @@ def test_joined_sums_of_one_channel_are_all_counted() -> None:
 def test_a_gather_carried_on_through_a_loop_is_counted_once() -> None:
     """As seen from libtpu: started before a loop, carried on in its body, waited for after it."""
 
+    found = read_collectives(gather_through_a_loop(body=""))
+    assert [(c.kind, c.bytes_per_device * c.count) for c in found] == [("all-gather", 128.0)]
+
+
+def test_a_sum_while_a_gather_of_its_channel_is_carried_on_is_counted() -> None:
+    """As seen from libtpu: joined sums of gradients, rows gathered beside their products."""
+    text = gather_through_a_loop(
+        body="  %sum = f32[2]{0} fusion(%b), kind=kCustom, calls=%all-reduce-scatter\n"
+    )
+    found = read_collectives(text)
+    assert [(c.kind, c.bytes_per_device * c.count) for c in found] == [
+        ("all-gather", 128.0),
+        ("reduce-scatter", 16 * 32.0),
+    ]
+
+
+def gather_through_a_loop(*, body: str) -> str:
+    """A gather that 16 runs of a loop carry on, and a sum on its channel that its body may call."""
+
     def part(name: str, mark: str) -> str:
         marked = (
             f'  %mark.{name} = f32[] custom-call(), custom_call_target="{mark}"\n' if mark else ""
@@ -318,13 +353,16 @@ def test_a_gather_carried_on_through_a_loop_is_counted_once() -> None:
             " replica_groups={{0,1,2,3}}, dimensions={0}\n}\n"
         )
 
-    text = (
+    return (
         "HloModule step, is_scheduled=true, num_partitions=4\n\n"
         + part("first", "AsyncCollectiveStart")
         + part("middle", "")
         + part("last", "AsyncCollectiveDone")
+        + "%all-reduce-scatter (input: f32[8]) -> f32[2] {\n  %input = f32[8]{0} parameter(0)\n"
+        "  %whole = f32[8]{0} all-reduce(%input), channel_id=3, replica_groups={{0,1,2,3}},"
+        " to_apply=%add\n  ROOT %cut = f32[2]{0} slice(%whole), slice={[0:2]}\n}\n"
         + "%body (b: f32[8]) -> f32[8] {\n  ROOT %b = f32[8]{0} parameter(0)\n"
-        "  %on = f32[32]{0} fusion(%b), kind=kCustom, calls=%middle\n}\n"
+        "  %on = f32[32]{0} fusion(%b), kind=kCustom, calls=%middle\n" + body + "}\n"
         "%test (t: f32[8]) -> pred[] {\n  ROOT %t = pred[] constant(true)\n}\n"
         "ENTRY %main (a: f32[8]) -> f32[32] {\n"
         "  %a = f32[8]{0} parameter(0)\n"
@@ -334,5 +372,3 @@ def test_a_gather_carried_on_through_a_loop_is_counted_once() -> None:
         "  ROOT %end = f32[32]{0} fusion(%a), kind=kCustom, calls=%last\n"
         "}\n"
     )
-    found = read_collectives(text)
-    assert [(c.kind, c.bytes_per_device * c.count) for c in found] == [("all-gather", 128.0)]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.apply.minimal_set import Miss, minimal_constraints
-from autoshard.apply.propagation import Propagator
+from autoshard.apply.propagation.propagator import Propagator
 from autoshard.frontend.trace import trace
 from autoshard.sharding import Sharding, parse_mesh_sizes, parse_sharding
 

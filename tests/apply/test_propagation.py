@@ -14,7 +14,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from autoshard.apply.propagation import Propagator
+from autoshard.apply.propagation.propagator import Propagator
 from autoshard.errors import ExportError, PlanError, ShardingError
 from autoshard.frontend import tagging
 from autoshard.frontend.meshes import abstract_mesh

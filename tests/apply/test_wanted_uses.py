@@ -160,3 +160,85 @@ def test_the_pieces_of_a_sum_that_is_held_whole_are_constrained_before_they_are_
         at: '<@mesh, [{}, {"x", "y"}]>',
     }
     assert read_as('[{"x", "y"}, {}]') == {at: '<@mesh, [{"x", "y"}, {}]>'}
+
+
+def updated(rows: Any, updates: Any, mean: Any, square: Any) -> Any:
+    gradient = jnp.zeros(mean.shape, updates.dtype).at[rows].add(updates)
+    return 0.9 * mean + 0.1 * gradient, 0.9 * square + gradient * gradient
+
+
+def test_a_sum_that_is_held_whole_is_cut_by_name_at_all_that_reads_it() -> None:
+    state = array(4096, 512)
+    args = (array(8192, dtype=np.int32), array(8192, 512), state, state)
+    cut = P(("x", "y"))
+    pinned = (P("y"), P("y"), cut, cut)
+    solution = solved(updated, *args, hardware="tpu-v5e", in_shardings=pinned, out_shardings=cut)
+    graph, decoded = solution.graph, solution.decoded
+    total = next(op for op in graph.ops if op.name == "scatter").results[0]
+    assert placed_layout(graph, decoded, total) != decoded.layouts[total]
+    readers = {graph.ops[index].equation for index in graph.consumers[total]}
+    assert len(readers) == 2
+    found = uses(solution, decoded, updated, *args)
+    cuts = {path.split("<")[0] for path, text in found.items() if '[{"x", "y"}, {}]' in text}
+    assert readers <= cuts
+
+
+def taken(table: Any, rows: Any) -> Any:
+    return jnp.take(table, rows, axis=0, mode="clip") * 2.0
+
+
+def test_rows_that_are_summed_onto_a_batch_are_held_before_they_are_cut() -> None:
+    args = (array(4096, 512), array(1024, dtype=np.int32))
+    cut = P(("y", "x"))
+    asked = {"in_shardings": (P("x"), P("y")), "out_shardings": cut}
+    solution = solved(taken, *args, hardware="tpu-v5e", **asked)
+    graph = solution.graph
+    look_up = next(op for op in graph.ops if op.name == "gather")
+    held, pieces = (layout_of(solution, text) for text in ('[{"y"}, {}]', '[{"y", "x"}, {}]'))
+    layouts = {0: layout_of(solution, '[{"x"}, {}]')}
+    decoded = chosen(solution, look_up, solution.decoded, operands=layouts, results={0: pieces})
+    assert placed_layout(graph, decoded, look_up.results[0]) == held
+    (reader,) = (graph.ops[index] for index in graph.consumers[look_up.results[0]])
+    found = uses(solution, decoded, taken, *args)
+    assert found[f"{reader.equation}<0"] == '<@mesh, [{"y", "x"}, {}]>'
+
+
+def read_after_a_loop(x: Any, weights: Any) -> Any:
+    return lax.scan(lambda carry, _: (jnp.tanh(carry), None), x, None, length=8)[0] @ weights
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held"),
+    [('[{}, {"x", "y"}]', {"0.0": '<@mesh, [{"x", "y"}, {}]>'}), ('[{"x", "y"}, {}]', {})],
+)
+def test_what_a_loop_gives_is_constrained_where_an_op_after_it_wants_it_elsewhere(
+    wanted: str, held: dict[str, str]
+) -> None:
+    args = (array(SIDE, SIDE), array(SIDE, SIDE))
+    solution = solved(read_after_a_loop, *args)
+    (carry,) = carries(solution)
+    rows = layout_of(solution, '[{"x", "y"}, {}]')
+    decoded = chosen(solution, carry, solution.decoded, results={0: rows})
+    product = next(op for op in solution.graph.ops if op.name == "dot_general")
+    decoded = chosen(solution, product, decoded, operands={0: layout_of(solution, wanted)})
+    found = uses(solution, decoded, read_after_a_loop, *args)
+    assert {path: text for path, text in found.items() if "<" not in path} == held
+
+
+def read_twice_after_a_loop(x: Any, weights: Any) -> Any:
+    made = lax.scan(lambda carry, _: (jnp.tanh(carry), None), x, None, length=8)[0]
+    return made @ weights, jnp.copy(made) @ weights
+
+
+def test_what_a_loop_gives_is_constrained_once_whatever_it_is_called_after_that() -> None:
+    args = (array(SIDE, SIDE), array(SIDE, SIDE))
+    solution = solved(read_twice_after_a_loop, *args)
+    (carry,) = carries(solution)
+    paths = [path for path, value in solution.graph.value_by_path.items() if value in carry.results]
+    assert {"0.0", "2.0"} <= set(paths)
+    rows, columns = (layout_of(solution, one) for one in ('[{"x", "y"}, {}]', '[{}, {"x", "y"}]'))
+    decoded = chosen(solution, carry, solution.decoded, results={0: rows})
+    for product in (op for op in solution.graph.ops if op.name == "dot_general"):
+        decoded = chosen(solution, product, decoded, operands={0: columns})
+    found = uses(solution, decoded, read_twice_after_a_loop, *args)
+    assert [path for path in found if "<" not in path] == ["0.0"]

@@ -89,3 +89,29 @@ def test_a_gradient_that_is_a_result_itself_is_written() -> None:
     made = program.matmul(x, w)
     graph = program.graph(program.elementwise(made, w), made)
     assert buffers_of(graph, "tpu-v5p").unless_summed == frozenset()
+
+
+def late_update() -> tuple[Graph, int, int, int]:
+    """A gradient that weight decay is added to when the backward pass is over."""
+    program = Program()
+    x, dy, weights = (program.argument(64, 64) for _ in range(3))
+    read = program.sum(program.elementwise(x, name="tanh"))
+    kept = program.matmul(x, dy)
+    gradient = program.matmul(kept, dy)
+    last = program.matmul(program.matmul(dy, dy), x)
+    decayed = program.elementwise(gradient, weights)
+    moment = program.elementwise(decayed, program.argument(64, 64), name="multiply")
+    graph = program.graph(read, last, decayed, moment)
+    return graph, kept, gradient, decayed
+
+
+@pytest.mark.parametrize("machine", ["tpu-v5e", "tpu-v5p"])
+def test_what_a_product_goes_on_with_runs_with_it_however_late_the_program_has_it(
+    machine: str,
+) -> None:
+    graph, kept, gradient, decayed = late_update()
+    buffers = buffers_of(graph, machine)
+    runs = graph.values[gradient].op
+    assert not buffers.is_stored[gradient]
+    assert buffers.intervals[decayed][0] == runs
+    assert buffers.intervals[kept][1] == runs + 1

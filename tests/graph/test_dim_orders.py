@@ -77,14 +77,14 @@ SWAPPED, MIXED = (0, 2, 3, 1), (0, 3, 2, 1)  # of batch, keys, queries and group
 
 def test_what_is_computed_lies_as_its_product_was_made() -> None:
     graph, made = softmax_like(*MIXED)
-    turned = find_turned(graph, on_h100(graph).is_stored, graph.consumers)
+    turned = find_turned(graph, on_h100(graph).is_stored)
     assert turned.orders[made["wide"]] == turned.orders[made["met"]] == (0, 3, 2, 1)
     assert turned.is_turned(made["weights"])
 
 
 def test_a_product_makes_its_rows_or_its_columns_outermost() -> None:
     graph, made = softmax_like(*SWAPPED)
-    turned = find_turned(graph, on_h100(graph).is_stored, graph.consumers)
+    turned = find_turned(graph, on_h100(graph).is_stored)
     assert turned.orders[made["wide"]] == (0, 1, 2, 3)
     assert not turned.written
 

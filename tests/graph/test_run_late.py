@@ -27,7 +27,7 @@ def backward(layers: int) -> tuple[Graph, list[int], list[int]]:
 
 
 def waits(graph: Graph, most: int) -> dict[int, int]:
-    return dict(run_late(graph, graph.consumers, most))
+    return dict(run_late(graph, most))
 
 
 def buffers_of(graph: Graph, machine: str) -> Buffers:

@@ -26,7 +26,7 @@ from autoshard.plans.plan import (
     ProgramLine,
     SolverFacts,
 )
-from autoshard.plans.plan_json import STATUSES
+from autoshard.plans.verify_plan import STATUSES
 from autoshard.sharding import (
     AxisRef,
     DimSharding,

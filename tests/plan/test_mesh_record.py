@@ -6,7 +6,8 @@ import json
 from dataclasses import replace
 
 from autoshard.plans.plan import MeshSearch, PlanData, TriedMesh
-from autoshard.plans.plan_json import dump_plan, parse_plan, verify_plan
+from autoshard.plans.plan_json import dump_plan, parse_plan
+from autoshard.plans.verify_plan import verify_plan
 from autoshard.report import format_report
 from autoshard.sharding import Mesh, parse_mesh_sizes
 from tests.plan.plans import MESH, gpt_plan, plan_that_does_not_fit

@@ -15,7 +15,8 @@ from hypothesis import given
 
 from autoshard.errors import PlanError
 from autoshard.plans.plan import PlanData
-from autoshard.plans.plan_json import dump_plan, load_plan_data, parse_plan, save_plan, verify_plan
+from autoshard.plans.plan_json import dump_plan, load_plan_data, parse_plan, save_plan
+from autoshard.plans.verify_plan import verify_plan
 from autoshard.sharding import parse_sharding
 from tests.plan.plans import gpt_plan, patient, plan_in_rounds, plan_that_does_not_fit, plans
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from autoshard.backend_habits import fusing
 from autoshard.costing.costing import Costing, cost_model_for
-from autoshard.encoding.encode import Encoder, Wishes
+from autoshard.encoding.encode import Encoder
 from autoshard.encoding.pointer_tables import table_bytes
 from autoshard.encoding.tiles import tiled_arguments
 from autoshard.graph.buffers import find_buffers
@@ -18,6 +18,7 @@ from autoshard.planning.planner import plan_graph
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution
 from autoshard.sharding import DimSharding, Sharding, parse_mesh_sizes
+from autoshard.wishes.wishes import Wishes
 from cost_models import Hardware, get_hardware
 
 F32_BITS = 32

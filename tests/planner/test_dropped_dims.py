@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoshard.encoding.encode import Wishes
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
+from autoshard.wishes.wishes import Wishes
 from tests.planner.graphs import Program, parts_of, plan
 
 MESH = "x=4"

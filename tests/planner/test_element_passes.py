@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -88,6 +90,30 @@ def test_an_update_takes_a_pass_for_all_it_reads_and_writes() -> None:
     assert seconds[0] == pytest.approx(3 * ELEMENTS / PASSES.accessed + LAUNCH)
 
 
+def narrowed(graph: Graph, *values: int) -> Graph:
+    """A program with some values in `bfloat16`."""
+    of = list(graph.values)
+    for index in values:
+        of[index] = replace(of[index], dtype="bf16", bits=16)
+    return replace(graph, values=tuple(of))
+
+
+def test_a_gradient_in_narrow_elements_passes_faster() -> None:
+    graph = updated_state()
+    _, seconds = prices(narrowed(graph, graph.ops[1].results[0]), OpClass.ELEMENTWISE)
+    passed = 2 * ELEMENTS / PASSES.accessed + ELEMENTS / PASSES.narrow_read
+    assert seconds[0] == pytest.approx(passed + LAUNCH)
+
+
+def test_narrow_elements_take_longer_to_write() -> None:
+    graph = updated_state()
+    made = op_of(graph, OpClass.ELEMENTWISE).results[0]
+    _, wide = prices(graph, OpClass.ELEMENTWISE)
+    _, narrow = prices(narrowed(graph, made), OpClass.ELEMENTWISE)
+    more = ELEMENTS / PASSES.narrow_written - ELEMENTS / PASSES.accessed
+    assert narrow[0] - wide[0] == pytest.approx(more)
+
+
 @pytest.mark.parametrize("share", [0.25, 1.0])
 def test_new_states_past_the_room_on_the_chip_are_written_to_memory_beside(share: float) -> None:
     _, there = prices(updated_state(), OpClass.ELEMENTWISE)
@@ -135,6 +161,19 @@ def test_there_other_ops_than_updates_take_their_time_with_a_product() -> None:
     graph = program.graph(program.matmul(tanh, program.argument(SIDE, SIDE)))
     both = on_a_v5p(graph, OpClass.MATMUL) + on_a_v5p(graph, OpClass.ELEMENTWISE)
     assert both > on_a_v5p(one_product(), OpClass.MATMUL) + LAUNCH / 2
+
+
+@pytest.mark.parametrize("machine", [V5E, get_hardware("tpu-v5p")], ids=lambda m: m.name)
+def test_a_gradient_that_its_update_alone_reads_is_not_written(machine: Hardware) -> None:
+    program = Program()
+    state, left, right = (program.argument(*s) for s in ((SIDE, SIDE), (SIDE, 8), (8, SIDE)))
+    gradient = program.matmul(left, right)
+    updated = program.graph(program.elementwise(state, gradient, name="subtract"))
+    read = program.graph(gradient)
+    _, with_update = prices(updated, OpClass.MATMUL, machine=machine)
+    _, alone = prices(read, OpClass.MATMUL, machine=machine)
+    written = 4 * ELEMENTS / machine.memory.bytes_per_second
+    assert alone[0] > written > with_update[0]
 
 
 def test_what_devices_sum_first_is_updated_by_itself() -> None:

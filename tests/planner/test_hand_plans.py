@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autoshard.encoding.encode import Wishes
 from autoshard.graph.program import Graph
 from autoshard.planning.hand_plans import hand_baselines, hand_plan_notes, hand_plans
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding, parse_sharding
-from autoshard.wishes.wishes import AlikeWish
+from autoshard.wishes.wishes import AlikeWish, Wishes
 from tests.planner.graphs import Program, free_wishes, parts_of, plan
 
 CARRIED = [(0, 0)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.encoding.encode import Wishes
 from autoshard.graph.program import Graph
 from autoshard.plans.plan import MemoryUse
+from autoshard.wishes.wishes import Wishes
 from tests.planner.graphs import Program, parts_of, plan
 
 TENSOR = 64 * 64 * 4

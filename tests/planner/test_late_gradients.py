@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.encoding.encode import Wishes
+from autoshard.wishes.wishes import Wishes
 from tests.planner.graphs import Program, parts_of, plan
 
 SIDE = 1024

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoshard.costing.costing import cost_model_for
-from autoshard.encoding.encode import Wishes
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import ConstraintError, ExportError
 from autoshard.graph.program import Graph
@@ -27,6 +26,7 @@ from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.plans.plan import TriedMesh
 from autoshard.sharding import Mesh, parse_sharding
 from autoshard.wishes.mesh_parts import parts_for
+from autoshard.wishes.wishes import Wishes
 from cost_models import get_hardware
 from solvers import Problem, Progress, Result, Status, solve
 from tests.planner.graphs import Program, free_wishes, wishes_for

@@ -32,14 +32,17 @@ def looked_up(program: Program, width: int) -> int:
     return made
 
 
-def scattered(program: Program, updates: int) -> int:
+def scattered(program: Program, updates: int, *, zeros: bool = False) -> int:
     """A gradient of a table, from updates by index."""
     _, width = program.shape(updates)
-    table, indices = program.argument(ROWS, width), program.argument(TAKEN, 1)
+    table = program.zeros(ROWS, width) if zeros else program.argument(ROWS, width)
+    indices = program.argument(TAKEN, 1)
     large, small = ((0,), (2,)), ((1,), (2,))
     rule = Rule((ROWS, TAKEN, width, 1), (large, ((1,), (3,)), small), (large,))
     operands = (table, indices, updates)
-    return program.compute("scatter", operands, [(ROWS, width)], rule, OpClass.SCATTER)[0]
+    made = program.compute("scatter", operands, [(ROWS, width)], rule, OpClass.SCATTER)[0]
+    program.ops[-1] = replace(program.ops[-1], flops=0.0)
+    return made
 
 
 def seconds(graph: Graph, name: str, hardware: str = "tpu-v5p") -> float:
@@ -132,9 +135,43 @@ def test_a_look_up_of_narrow_rows_takes_a_copy_of_the_table() -> None:
     speed = machine.memory.bytes_per_second * machine.memory.streamed.copies
     table = ROWS * (16 + LANES) * 4
     narrow = seconds(sums_of_rows(16), "gather")
-    by_bytes = (TAKEN * 2 * 16 + TAKEN) * 4 / (machine.memory.bytes_per_second * 0.5)
+    by_bytes = (TAKEN * 2 * LANES + TAKEN) * 4 / (machine.memory.bytes_per_second * 0.5)
     launch = machine.compute.kernel_launch_seconds
     assert narrow == pytest.approx(by_bytes + table / speed + 2 * launch)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "lanes"), [((6, 5), 6, LANES), ((5,), 1, LANES), ((), 1, LANES), ((), 1, 1)]
+)
+def test_what_is_scattered_counts_a_whole_row_of_lanes_for_each_even_for_a_scalar(
+    shape: tuple[int, ...], rows: int, lanes: int
+) -> None:
+    program = Program()
+    updates = program.argument(*shape)
+    tiles = RowTiles.of(program.graph(updates), parts_of("x=2"), lanes)
+    whole = tuple(() for _ in shape)
+    assert tiles.bytes_by_row(updates, [whole]).tolist() == [rows * lanes * 4]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "width", "lanes"),
+    [("tpu-v5p", 16, LANES), ("tpu-v5p", 200, 256), ("h100", 16, 16)],
+)
+def test_a_scatter_passes_the_rows_it_adds_three_times_and_fills_its_result(
+    hardware: str, width: int, lanes: int
+) -> None:
+    machine = get_hardware(hardware)
+    program = Program()
+    updates = program.argument(TAKEN, width)
+    made = seconds(program.graph(scattered(program, updates, zeros=True)), "scatter", hardware)
+    streamed = machine.memory.streamed
+    copies = streamed.copies if streamed else 1.0
+    speed, launch = machine.memory.bytes_per_second, machine.compute.kernel_launch_seconds
+    expected = (3 * TAKEN * lanes + TAKEN) * 4 / (0.25 * speed) + launch
+    expected += ROWS * lanes * 4 / speed
+    if lanes > width:  # the result is copied out of its rows
+        expected += ROWS * (width + lanes) * 4 / (copies * speed) + launch
+    assert made == pytest.approx(expected)
 
 
 def mask_seconds(shape: tuple[int, ...], hardware: str) -> float:
@@ -216,7 +253,7 @@ def order_seconds(width: int, hardware: str) -> float:
     encoder = encoder_for(graph, "x=2", hardware=hardware)
     encoder.encode()
     reader = next(op for op in graph.ops if op.name == "reduce")
-    found = encoder.read_costs.order_seconds(reader, taken)
+    found = encoder.read_costs.orders.seconds(reader, taken)
     return 0.0 if found is None else float(found.max())
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from autoshard.backend_habits import fusing, on_chip_bytes, temporary_overhead
 from autoshard.costing.on_chip import MOST_PRODUCTS, OnChip
-from autoshard.encoding.encode import Wishes
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
 from autoshard.planning.solution import Solution
+from autoshard.wishes.wishes import Wishes
 from cost_models import get_hardware
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan
 

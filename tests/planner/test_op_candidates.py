@@ -43,13 +43,14 @@ def look_up() -> Graph:
     )
 
 
+@pytest.mark.parametrize("columns", [{()}, {(), (0,)}])
 @pytest.mark.parametrize(("mesh", "missing"), [("x=2,y=2,z=2", {(1, 2), (2, 1)}), (MESH, set())])
-def test_no_look_up_is_offered_that_leaves_the_first_axis_over_and_is_compiled_with_moves(
-    mesh: str, missing: set[tuple[int, int]]
+def test_no_look_up_is_offered_that_leaves_rows_and_indices_whole_along_the_first_axis(
+    mesh: str, missing: set[tuple[int, int]], columns: set[tuple[int, ...]]
 ) -> None:
     graph = look_up()
     found = OpCandidates(graph, parts_of(mesh), free_wishes(graph), "tpu", 400).of(graph.ops[2])
-    cut = {(c.operands[0][0], c.operands[1][0]) for c in found if not c.operands[0][1]}
+    cut = {(c.operands[0][0], c.operands[1][0]) for c in found if c.operands[0][1] in columns}
     axes = range(len(mesh.split(",")))
     both = {(a, b) for a in axes for b in axes if a != b}
     assert {(a, b) for a, b in both if ((a,), (b,)) not in cut} == missing

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autoshard.backend_habits import temporary_overhead
-from autoshard.encoding.encode import Wishes
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
 from autoshard.planning.solution import Solution
+from autoshard.wishes.wishes import Wishes
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan
 
 TABLE_ROWS, TAKEN_ROWS = 4096, 512

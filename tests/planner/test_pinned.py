@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.encoding.encode import Wishes
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout
 from autoshard.sharding import format_sharding, parse_sharding
 from autoshard.wishes.pinned import read_pin
+from autoshard.wishes.wishes import Wishes
 from tests.planner.graphs import Program, encoder_for, parts_of, plan, wishes_for
 
 PARTS = parts_of("x=2,y=4")

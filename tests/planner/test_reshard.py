@@ -14,7 +14,14 @@ from autoshard.candidates.candidate import CandidateMaker
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.graph.rule import identity_rule
 from autoshard.layouts import Layout, MeshParts, refines
-from autoshard.reshard import Resharder, ReshardTable, Step, StepKind, steps_among
+from autoshard.reshard import (
+    Resharder,
+    ReshardTable,
+    Step,
+    StepKind,
+    joins_columns,
+    steps_among,
+)
 from autoshard.sharding import shard_slices
 from cost_models import get_hardware
 from tests.planner.graphs import parts_of
@@ -226,3 +233,23 @@ def test_equal_questions_share_one_table() -> None:
     layouts = layouts_of(parts)
     assert resharder.table(layouts, SHAPE, 32) is resharder.table(layouts, SHAPE, 32)
     assert resharder.table(layouts, SHAPE, 16) is not resharder.table(layouts, SHAPE, 32)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "start", "end", "is_joined"),
+    [
+        ("x=2,y=4", ((), (1,)), ((1,), ()), True),  # four pieces
+        ("x=2,y=4", ((), (0, 1)), ((1,), ()), True),  # and the two of another axis gathered
+        ("x=2,y=4", ((1,), ()), ((), (1,)), False),  # columns for rows
+        ("x=2,y=4", ((), (1,)), ((), ()), False),  # a gather
+        ("x=8", ((), (0,)), ((0,), ()), False),  # eight fill the rows of a tile
+        ("x=16", ((), (0,)), ((0,), ()), True),
+    ],
+)
+def test_rows_exchanged_for_columns_arrive_out_of_order_but_in_eight_pieces(
+    mesh: str, start: Layout, end: Layout, is_joined: bool
+) -> None:
+    parts, shape = parts_of(mesh), (256, 256)
+    found = table_of(parts, shape)
+    joined = joins_columns(found, parts, shape)
+    assert joined[found.index[start], found.index[end]] == is_joined

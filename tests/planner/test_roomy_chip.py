@@ -8,10 +8,10 @@ import pytest
 
 from autoshard.backend_habits import on_chip_bytes
 from autoshard.costing.on_chip import MOST_PRODUCTS
-from autoshard.encoding.encode import Wishes
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
 from autoshard.planning.solution import Solution
+from autoshard.wishes.wishes import Wishes
 from cost_models import get_hardware
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan
 

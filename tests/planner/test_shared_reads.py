@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding import encode
 from autoshard.encoding.accounting import Account, account_for
-from autoshard.encoding.encode import Encoder, Wishes
+from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded, decode
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.encoding.shared_reads import SharedRead, shared_reads
@@ -20,6 +20,7 @@ from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import identity_rule
 from autoshard.layouts import Layout
 from autoshard.sharding import parse_sharding
+from autoshard.wishes.wishes import Wishes
 from solvers import FORBIDDEN, evaluate, solve
 from tests.planner.graphs import Program, encoder_for, plan, wishes_for
 

@@ -109,7 +109,7 @@ def test_what_is_moved_before_the_loop_is_waited_for_in_each_run(machine: Hardwa
     ]
     value = join.operands[0]
     table = encoder.tables.of(value)
-    seconds = encoder.read_costs.order_seconds(join, value)
+    seconds = encoder.read_costs.orders.seconds(join, value)
     assert seconds is not None
     whole, cut = table.index[(), (), ()], table.index[(), (0,), ()]
     waited = RUNS * machine.compute.kernel_launch_seconds
@@ -204,7 +204,7 @@ def test_that_takes_a_kernel_for_each_row_unless_the_stack_is_moved_before() -> 
     (index,) = stacks.written_turned
     op = encoder.graph.ops[index]
     (value,) = op.operands
-    seconds = encoder.read_costs.order_seconds(op, value)
+    seconds = encoder.read_costs.orders.seconds(op, value)
     assert seconds is not None
     table = encoder.tables.of(value)
     cut, other = table.index[(), (0,), ()], table.index[(), (), (0,)]

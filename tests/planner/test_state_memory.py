@@ -8,12 +8,12 @@ import pytest
 
 from autoshard.backend_habits import temporary_overhead
 from autoshard.costing.read_bits import LoopCopy, copies_for_loops
-from autoshard.encoding.encode import Wishes
 from autoshard.encoding.shared_reads import updating_reads
 from autoshard.graph.program import Graph, OpKind
 from autoshard.graph.rule import identity_rule
 from autoshard.planning.solution import Solution
 from autoshard.sharding import parse_sharding
+from autoshard.wishes.wishes import Wishes
 from tests.planner.graphs import Program, encoder_for, free_wishes, plan
 
 WHOLE, ROWS, COLUMNS = (parse_sharding(t) for t in ("[{}, {}]", '[{"x"}, {}]', '[{}, {"x"}]'))

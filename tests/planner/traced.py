@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autoshard.encoding.encode import Wishes
 from autoshard.frontend.module import ModuleNames, module_to_graph
 from autoshard.frontend.trace import trace
 from autoshard.graph.program import Graph
 from autoshard.planning.solution import Solution
 from autoshard.sharding import parse_mesh_sizes
 from autoshard.wishes.carried import carried_pairs
+from autoshard.wishes.wishes import Wishes
 from tests.planner.graphs import plan
 
 

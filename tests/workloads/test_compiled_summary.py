@@ -73,6 +73,17 @@ def test_ranks_are_correlated_within_a_model() -> None:
     assert set(both) == {("mlp", "v5e"), ("mlp", ALL_CHIPS)}
 
 
+def test_what_is_compiled_overlapped_is_held_against_what_is_predicted_so() -> None:
+    rows = [
+        {**found, "overlapped_seconds": seconds, "predicted_overlapped": seconds - 5.0}
+        for found, seconds in zip(ROWS, (8.0, 9.0, 7.0, 6.0), strict=True)
+    ]
+    assert rank_correlations(rows, "overlapped_seconds") == {("mlp", "v5e"): pytest.approx(1.0)}
+    (best,) = best_against_best(rows, "overlapped_seconds")
+    assert (best["predicted best"], best["compiled best"]) == ("megatron", "megatron")
+    assert rank_correlations(ROWS, "overlapped_seconds") == {}
+
+
 def test_best_plans_are_compared_by_what_was_compiled() -> None:
     (best,) = best_against_best(ROWS, "compiled_seconds")
     assert (best["predicted best"], best["compiled best"]) == ("optimized", "megatron")

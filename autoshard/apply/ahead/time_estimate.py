@@ -6,7 +6,8 @@ one network. An asynchronous one takes the network from its start on and is wait
 any other stops the work.
 
 The compiler estimates no cycles of gathers, scatters and sorts, which it runs as kernels of their
-own (libtpu 0.0.42). They are counted with the bytes that they move at the memory speed they reach.
+own (libtpu 0.0.42). They are counted with the bytes that they move, in whole tiles as they lie, at
+the memory speed they reach.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import astuple, dataclass, field
 
 from autoshard.apply.compiled import (
     ASYNC_DONE,
+    Thread,
     carried_collectives,
     collectives_inside,
     is_async_start,
@@ -144,7 +146,7 @@ class _Schedule:
     link_seconds: Callable[[CompiledCollective], float]
     speed: DeviceSpeed
     known: dict[str, _Spent] = field(default_factory=dict)
-    underway: set[int] = field(default_factory=set)  # channels of fused collectives, loops too
+    underway: set[Thread] = field(default_factory=set)  # of fused collectives, loops too
 
     def run(self, computation: str) -> _Spent:
         """One run of a computation."""
@@ -178,44 +180,59 @@ class _Schedule:
         return _Spent(cycles, capped, link, max(lanes.work, lanes.network), moved)
 
     def _moved(self, instruction: Instruction, beside: Mapping[str, Instruction]) -> float:
-        """Seconds of what the compiler gives no estimate of.
+        """Seconds of what the compiler gives no estimate of; bytes count as they lie, in tiles.
 
-        A gather reads as much as it makes; a scatter reads what it adds, and writes its result.
+        A gather reads as much as it makes. A scatter reads what it adds, and reads and writes what
+        it adds that to; a kernel that makes that itself writes zeros before.
         """
-        names = {instruction.opcode}
-        if instruction.opcode == "fusion":
-            names = {one.opcode for one in self._all_inside(instruction)}
-        name = next((name for name in _UNESTIMATED if name in names), None)
-        if name is None:
+        one, near = self._unestimated(instruction, beside)
+        if one is None:
             return 0.0
-        num_bytes, read = instruction.num_bytes, instruction.operands
-        if name == "gather":
-            num_bytes, read = 2 * num_bytes, tuple(self._indices(instruction))
-        num_bytes += sum(beside[operand].num_bytes for operand in read if operand in beside)
-        return self.speed.moved_seconds(name, float(num_bytes))
+        operands = [near[name] for name in one.operands if name in near]
+        if one.opcode == "sort":
+            num_bytes = one.laid_out_bytes + sum(found.laid_out_bytes for found in operands)
+            return self.speed.moved_seconds("sort", float(num_bytes))
+        if one.opcode == "gather":
+            num_bytes = 2 * one.laid_out_bytes + operands[-1].laid_out_bytes
+            return self.speed.moved_seconds("gather", float(num_bytes))
+        num_operands = len(operands) // 2
+        added = sum(found.laid_out_bytes for found in operands[num_operands + 1 :])
+        num_bytes = 3 * added + operands[num_operands].laid_out_bytes
+        seconds = self.speed.moved_seconds("scatter", float(num_bytes))
+        filled = instruction.laid_out_bytes if self._fills(instruction) else 0
+        return seconds + filled / self.speed.bytes_per_second
 
-    def _indices(self, instruction: Instruction) -> set[str]:
-        """Operands that say where a gather reads, of what it is fused with too."""
-        if instruction.opcode == "gather":
-            return set(instruction.operands[1:2])
-        found: set[str] = set()
+    def _fills(self, instruction: Instruction) -> bool:
+        """Whether a kernel writes one value to all of its result, before anything else."""
+        inside = self._all_inside(instruction) if instruction.opcode == "fusion" else ()
+        return any(
+            one.opcode == "broadcast" and one.num_bytes == instruction.num_bytes
+            for one, _ in inside
+        )
+
+    def _unestimated(
+        self, instruction: Instruction, beside: Mapping[str, Instruction]
+    ) -> tuple[Instruction | None, Mapping[str, Instruction]]:
+        """The gather, scatter or sort in an instruction, and what stands beside that.
+
+        A scatter goes before what it is fused with.
+        """
+        inside = [(instruction, beside)]
+        if instruction.opcode == "fusion":
+            inside = list(self._all_inside(instruction))
+        for name in _UNESTIMATED:
+            for one, near in inside:
+                if one.opcode == name:
+                    return one, near
+        return None, beside
+
+    def _all_inside(
+        self, instruction: Instruction
+    ) -> Iterator[tuple[Instruction, Mapping[str, Instruction]]]:
         for _, name in instruction.called():
             body = self.module.computations.get(name, {})
-            todo = [operand for one in body.values() for operand in self._indices(one)]
-            seen: set[str] = set()
-            while todo:
-                one = body.get(todo.pop())
-                if one is not None and one.opcode == "parameter":
-                    found.add(instruction.operands[int(one.operands[0])])
-                elif one is not None and one.name not in seen:
-                    seen.add(one.name)
-                    todo += one.operands
-        return found
-
-    def _all_inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        for _, name in instruction.called():
-            for found in self.module.computations.get(name, {}).values():
-                yield found
+            for found in body.values():
+                yield found, body
                 yield from self._all_inside(found)
 
     def _capped(
@@ -261,8 +278,9 @@ class _Schedule:
     def _carry(self, fusion: Instruction, lanes: _Lanes) -> float:
         spent = 0.0
         for carried in carried_collectives(self.module, self.mesh, fusion):
-            name = fusion.name if carried.channel is None else f"channel {carried.channel}"
-            if carried.channel not in self.underway:
+            thread = carried.thread
+            name = fusion.name if thread is None else f"{thread[0]} on channel {thread[1]}"
+            if thread not in self.underway:
                 seconds = self.link_seconds(carried.collective)
                 lanes.send(name, seconds, is_async=carried.starts)
                 spent += seconds

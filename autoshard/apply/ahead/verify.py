@@ -353,9 +353,11 @@ def _time(
     spent = estimate_seconds(module, mesh, prices.link_seconds, speed)
     if spent.cycles == 0:
         return None
+    beside = data.overlapped_seconds
     return TimeCheck(
         predicted_compute_seconds=data.compute_seconds,
         predicted_link_seconds=data.communication_seconds,
+        predicted_overlapped_seconds=data.seconds if beside is None else beside,
         compute_seconds=spent.compute_seconds,
         at_memory_speed_seconds=spent.at_memory_speed_seconds,
         link_seconds=spent.link_seconds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoshard.errors import InputError
-from autoshard.plans.whole_file import write_whole
+from autoshard.plans.whole_file import write_or_refuse
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
 
@@ -38,11 +38,4 @@ def write_module_file(path: Path, content: str | bytes) -> None:
         InputError: It cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise InputError(
-            f"the module cannot be written: {error.strerror or error}",
-            where=str(path),
-            fix="name a file in a folder that exists and that you may write to",
-        ) from error
+    write_or_refuse(path, data, "the module")

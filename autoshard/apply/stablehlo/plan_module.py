@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from jaxlib.mlir import ir
 
+from autoshard.apply.boundary_shardings import planned_in_module
 from autoshard.apply.nested_ops import operations_of
-from autoshard.apply.propagation import Propagator
+from autoshard.apply.propagation.propagator import PlannedProgram, propagator_for
 from autoshard.apply.stablehlo.modules import (
     RULE,
     SHARDING,
@@ -27,7 +28,6 @@ from autoshard.apply.stablehlo.modules import (
     sharding_attribute,
 )
 from autoshard.apply.stablehlo.value_shardings import ValueShardings, blocks_of_work
-from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.plans.plan import PlanData
 from autoshard.sharding import Sharding
 
@@ -36,19 +36,6 @@ _HAS_OWN = frozenset(
     """sdy.manual_computation sdy.sharding_constraint sdy.reshard sdy.data_flow_edge
     sdy.sharding_group sdy.named_computation func.call""".split()
 )
-
-
-class PlannedProgram(Protocol):
-    """What is asked of a traced program or of a module that came from elsewhere."""
-
-    @property
-    def module(self) -> bytes: ...
-    @property
-    def in_avals(self) -> Sequence[Any]: ...
-    @property
-    def out_avals(self) -> Sequence[Any]: ...
-    @property
-    def operand_paths(self) -> Mapping[str, Sequence[str | None]]: ...
 
 
 def annotated_module(
@@ -64,20 +51,8 @@ def annotated_module(
         data: The plan.
         constraints: Those from which propagation reproduces it.
     """
-    propagator = Propagator(
-        program.module,
-        data.mesh,
-        num_arguments=len(program.in_avals),
-        operand_paths=program.operand_paths,
-    )
-    inputs = tuple(
-        with_word_dims(tensor.sharding, aval)
-        for tensor, aval in zip(data.arguments, program.in_avals, strict=True)
-    )
-    outputs = tuple(
-        with_word_dims(tensor.sharding, aval)
-        for tensor, aval in zip(data.results, program.out_avals, strict=True)
-    )
+    propagator = propagator_for(program, data.mesh)
+    inputs, outputs = planned_in_module(program, data)
     found = propagator.propagate(inputs, outputs, constraints)
     missed = {
         path: sharding

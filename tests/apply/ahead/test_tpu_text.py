@@ -194,6 +194,22 @@ def test_look_ups_that_the_compiler_does_not_estimate_take_what_their_bytes_take
     text = LOOK_UP.replace("f32[", f"{elements}[")
     found = estimate_seconds(parse_hlo(text), MESH, lambda _: 0.0, speed(4.0))
     assert found.cycles == 0
-    moved = (2 * rows + indices) + (rows + indices + table)
+    moved = (2 * rows + indices) + (3 * rows + indices) + table / 4
     assert found.compute_seconds == found.at_memory_speed_seconds == moved
     assert found.overlapped_seconds == moved
+
+
+def test_a_scatter_into_an_operand_of_its_kernel_fills_nothing() -> None:
+    """Though what it adds has as many elements."""
+    rows, indices = 16 * 128 * 4, 16 * 4
+    text = LOOK_UP.replace("4096,128", "16,128")
+    zeros, broadcast = "%zeros = f32[16,128]{1,0}", "broadcast(%zero), dimensions={}"
+    into = text.replace(f"{zeros} {broadcast}", f"{zeros} parameter(2)").replace(
+        "fusion(%at, %found)", "fusion(%at, %found, %table)"
+    )
+    seconds = [
+        estimate_seconds(parse_hlo(one), MESH, lambda _: 0.0, speed(4.0)).compute_seconds
+        for one in (text, into)
+    ]
+    assert seconds[1] == (2 * rows + indices) + (3 * rows + indices)
+    assert seconds[0] == seconds[1] + rows / 4

@@ -1,0 +1,1 @@
+"""What Shardy makes of shardings and constraints put into a program."""

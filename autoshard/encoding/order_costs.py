@@ -1,0 +1,118 @@
+"""What copies into another order of dimensions cost after a move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.backend_habits import COPIES_OF_TURNED, keeps_order_of_gathers, row_lanes
+from autoshard.costing.costing import Costing
+from autoshard.encoding.table_facts import TableFacts
+from autoshard.encoding.tables import Tables
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.program import PRODUCTS, Op, OpClass, Value
+from autoshard.reshard import ReshardTable, joins_columns, widens_rows
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class _Reading(NamedTuple):
+    """What the copies of a value depend on beside its table.
+
+    Args:
+        is_turned: Whether the reader transposes it.
+        is_state: Whether the reader is an update of a matrix.
+        in_rows: Whether it is read in narrow rows.
+        waited: Seconds that loops wait for slices of what comes out of a move.
+        copies: How many tensors are copied with it.
+        rows: How many rows a loop writes of it that each are turned, if nothing moves it.
+    """
+
+    is_turned: bool
+    is_state: bool
+    in_rows: bool
+    waited: float
+    copies: int
+    rows: float
+
+
+@dataclass(slots=True)
+class OrderCosts:
+    """Prices copies into another order; equal ones (of repeated layers) share one array.
+
+    Args:
+        costing: Prices on this mesh.
+        buffers: Storage of the program.
+        tables: Of its tensors.
+        facts: Of the tables.
+    """
+
+    costing: Costing
+    buffers: Buffers
+    tables: Tables
+    facts: TableFacts
+    _known: dict[tuple[int, _Reading], tuple[ReshardTable, FloatArray]] = field(
+        default_factory=dict
+    )
+
+    def seconds(self, op: Op, value: int) -> FloatArray | None:
+        """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
+
+        None where the reader takes it in any order of dimensions. What is read in narrow rows is
+        copied into them. Loops wait for slices of what comes out of a move. Rows and columns are
+        those of the value's table.
+        """
+        if op.op_class in PRODUCTS or not keeps_order_of_gathers(self._backend):
+            return None
+        found = self.tables.graph.values[value]
+        if len(found.shape) < 2:
+            return None
+        table, reading = self.tables.of(value), self._reading(op, found)
+        key = (id(table), reading)
+        if key not in self._known:
+            self._known[key] = table, self._copies(table, found, reading)
+        known = self._known[key][1]
+        return known if known.any() else None
+
+    def _reading(self, op: Op, value: Value) -> _Reading:
+        graph, is_turned = self.tables.graph, op.name == "transpose"
+        return _Reading(
+            is_turned=is_turned,
+            is_state=op.index in self.buffers.updates and len(value.shape) == 2,
+            in_rows=self.costing.is_in_rows(graph, value.index),
+            waited=self.costing.waiting_seconds(graph, self.buffers, value.index),
+            copies=1 if is_turned or op.op_class is OpClass.GATHER else COPIES_OF_TURNED,
+            rows=self.costing.rows_turned(graph, self.buffers, op),
+        )
+
+    def _copies(self, table: ReshardTable, value: Value, reading: _Reading) -> FloatArray:
+        num_bytes = 2.0 * value.num_bytes / self.facts.pieces(table)
+        moves = self.facts.moves(table)
+        copied = self._is_copied(table, value, reading)
+        found = np.where(copied, reading.copies * self.costing.copy_seconds(num_bytes), 0.0)
+        if reading.in_rows:
+            graph = self.tables.graph
+            rows = self.costing.row_copy_seconds(graph, value.index, table.layouts)
+            found = np.maximum(found, np.where(moves, rows, 0.0))
+        found = found + np.where(moves, reading.waited, 0.0)
+        if reading.rows:
+            turned = reading.rows * self.costing.copy_seconds(num_bytes / reading.rows)
+            found[np.diag_indices_from(found)] += turned
+        return np.asarray(found)
+
+    def _is_copied(
+        self, table: ReshardTable, value: Value, reading: _Reading
+    ) -> npt.NDArray[np.bool_]:
+        """bool[num_layouts, num_layouts]: whether what comes out of a move is out of order."""
+        if reading.is_turned:
+            return self.facts.moves(table)
+        parts, shape = self.costing.parts, value.shape
+        widened = widens_rows(table, parts, shape, row_lanes(self._backend))
+        return widened | joins_columns(table, parts, shape) if reading.is_state else widened
+
+    @property
+    def _backend(self) -> str:
+        return self.costing.model.hardware.backend

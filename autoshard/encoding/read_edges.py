@@ -1,0 +1,194 @@
+"""Reads as edges of the choice problem: what moves of operands cost, and the copies they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.encoding.copy_memory import CopyMemory
+from autoshard.encoding.cut_sums import CutSums
+from autoshard.encoding.read_costs import ReadCosts
+from autoshard.encoding.shared_reads import SharedRead, reads_of
+from autoshard.encoding.tables import Tables
+from autoshard.graph.program import Graph, Op, OpClass
+from autoshard.overlap.hidden import Hidden
+from solvers import Edge, EdgeMemory
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """Where a read takes its value from.
+
+    Args:
+        node: The node.
+        layouts: int64[num_choices]: the place of each choice's layout in the table of the value.
+        read: Where it is the read that several ops share.
+    """
+
+    node: int
+    layouts: IntArray
+    read: SharedRead | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEdges:
+    """Builds the edges along which ops read what others make.
+
+    Args:
+        prices: What reads cost.
+        copies: What they hold.
+        node_by_op: The node of each op that has a choice, by its index.
+        reads: Those that several ops share; their nodes come after those of the ops.
+        cut: Sums that are taken whole where they are cut further.
+        hidden: What runs beside computing.
+    """
+
+    prices: ReadCosts
+    copies: CopyMemory
+    node_by_op: Mapping[int, int]
+    reads: Sequence[SharedRead]
+    cut: CutSums
+    hidden: Hidden
+
+    @property
+    def _tables(self) -> Tables:
+        return self.prices.tables
+
+    @property
+    def _graph(self) -> Graph:
+        return self._tables.graph
+
+    def make(self, nodes: Sequence[Op]) -> tuple[list[Edge], list[EdgeMemory]]:
+        """To what several ops read from what makes it, then to every op from what it reads."""
+        edges: list[Edge] = []
+        copies: list[EdgeMemory] = []
+        sources: dict[tuple[int, int], _Source] = {}
+        for node, read in enumerate(self.reads, start=len(nodes)):
+            source = self._making(read.value)
+            edges.append(Edge(source.node, node, self._shared_costs(read, source)))
+            copies += self._shared_copies(len(edges) - 1, read, source)
+            given = _Source(node, self._tables.of_read(read), read)
+            sources.update(dict.fromkeys(read.reads, given))
+        for op in nodes:
+            for position, value in enumerate(op.operands):
+                if not self._is_chosen(op, value):
+                    continue
+                source = sources.get((op.index, position)) or self._making(value)
+                costs = self._operand_costs(op, position, source)
+                if costs is None:
+                    continue
+                copies += self._operand_copies(len(edges), op, position, source)
+                edges.append(Edge(source.node, self.node_by_op[op.index], costs))
+        return edges, copies
+
+    def _is_chosen(self, op: Op, value: int) -> bool:
+        """Whether another op with a choice makes what an op reads, and that can be cut."""
+        found = self._graph.values[value]
+        return found.op in self.node_by_op and found.op != op.index and bool(found.shape)
+
+    def _shared_costs(self, read: SharedRead, source: _Source) -> IntArray:
+        """What the move for several readers costs."""
+        rows, columns = source.layouts, self._tables.of_read(read)
+        first, place = read.reads[0]
+        prices, reader = self.prices, self._graph.ops[first]
+        table = self._tables.of(read.value, read.bits)
+        slack = self.hidden.reads.get(read.reads[0], 0.0)
+        costs = prices.of_move(table, rows, columns, read.repeat, slack)
+        costs = prices.with_narrowing(costs, reader, place, rows, columns)
+        costs = prices.with_order(costs, reader, place, rows, columns)
+        costs = prices.with_sums(costs, read.reads, rows, columns)
+        return prices.with_whole_sums(costs, self.cut, read.value, read.reads[0], rows, columns)
+
+    def _shared_copies(self, edge: int, read: SharedRead, source: _Source) -> Iterator[EdgeMemory]:
+        """Copies that the move for several readers makes."""
+        rows, columns = source.layouts, self._tables.of_read(read)
+        table = self._tables.of(read.value, read.bits)
+        times = {index for index, _ in read.reads} | {read.stop - 1}
+        is_brief = self.copies.room.on_chip.is_brief(self._graph.ops[read.start], times)
+        usage = self.copies.of_move(table, rows, columns, read.value, read.bits, is_brief=is_brief)
+        if usage is not None:
+            yield EdgeMemory(edge, read.start, read.stop, usage)
+        yield from self.copies.of_turned(edge, read.start, table, rows, columns, read.value)
+
+    def _operand_costs(self, op: Op, position: int, source: _Source) -> IntArray | None:
+        """What an op's read of an operand costs; None where another read of it does it all."""
+        value, read_at = op.operands[position], (op.index, position)
+        rows, columns = source.layouts, self._taking(op, position)
+        table = self._tables.of(value, self._tables.read_bits.to(op, position))
+        is_given = source.read is not None and source.read.reads[0] == read_at
+        slack = 0.0 if is_given else self.hidden.reads.get(read_at, 0.0)  # of the move for all
+        prices = self.prices
+        costs = prices.of_move(table, rows, columns, reads_of(op, position), slack)
+        costs = prices.with_narrowing(costs, op, position, rows, columns)
+        earlier = _earlier_reads(op, position)
+        if earlier:  # what one read of the op needs moved is there for its other reads
+            shared = self._shared_reads(op, value, columns, earlier)
+            if shared.all():
+                return None
+            costs = np.where(shared, 0, costs)
+        costs = prices.with_order(costs, op, position, rows, columns)
+        costs = prices.with_sums(costs, (read_at,), rows, columns)
+        if _is_unstacked(op, self._graph.maker(value)):
+            costs = prices.where_made(costs, table, rows, columns)
+        if source.read is None:
+            costs = prices.with_whole_sums(costs, self.cut, value, read_at, rows, columns)
+        return costs
+
+    def _operand_copies(
+        self, edge: int, op: Op, position: int, source: _Source
+    ) -> Iterator[EdgeMemory]:
+        """Copies that an op's read of an operand makes."""
+        value, bits = op.operands[position], self._tables.read_bits.to(op, position)
+        rows, columns = source.layouts, self._taking(op, position)
+        table = self._tables.of(value, bits)
+        copy = self.copies.of_operand(op, table, rows, columns, value, bits)
+        if copy is not None:
+            copy = replace(copy, edge=edge)
+            yield from self.copies.of_reader(copy, op, source.read, table, columns)
+        yield from self.copies.of_turned(edge, op.index, table, rows, columns, value)
+        maker = self._graph.maker(value)
+        if maker.op_class is OpClass.SCATTER and source.read is None:
+            made, added = self.prices.candidates[maker.index], self.prices.candidates[op.index]
+            yield from self.copies.of_scatter(edge, maker, made, op, added)
+
+    def _making(self, value: int) -> _Source:
+        """What makes a value."""
+        maker = self._graph.maker(value)
+        place = maker.results.index(value)
+        layouts = self._tables.indices(self.prices.candidates[maker.index], True, place, value)
+        return _Source(self.node_by_op[maker.index], layouts)
+
+    def _taking(self, op: Op, position: int) -> IntArray:
+        """int64[num_candidates]: where an op takes an operand."""
+        candidates, value = self.prices.candidates[op.index], op.operands[position]
+        return self._tables.indices(candidates, False, position, value)
+
+    def _shared_reads(
+        self, op: Op, value: int, columns: IntArray, earlier: list[int]
+    ) -> npt.NDArray[np.bool_]:
+        """bool[num_candidates]: whether an earlier read of the same value has the same need."""
+        candidates = self.prices.candidates[op.index]
+        reads = [self._tables.indices(candidates, False, place, value) for place in earlier]
+        shared: npt.NDArray[np.bool_] = np.any([read == columns for read in reads], axis=0)
+        return shared
+
+
+def _is_unstacked(op: Op, producer: Op) -> bool:
+    """Whether an op drops the dimension that its own equation sliced: no pin goes between."""
+    is_in_one = op.name == "reshape" and op.equation == producer.equation
+    return is_in_one and producer.name == "slice" and op.equation != ""
+
+
+def _earlier_reads(op: Op, position: int) -> list[int]:
+    """Earlier operands of an op that are the same value, read as often."""
+    return [
+        place
+        for place in range(position)
+        if op.operands[place] == op.operands[position]
+        and reads_of(op, place) == reads_of(op, position)
+    ]

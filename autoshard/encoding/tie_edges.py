@@ -1,0 +1,102 @@
+"""Ties as edges of the choice problem: tensors that must end sharded alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from autoshard.candidates.candidate import Candidate
+from autoshard.candidates.op_candidates import place_of
+from autoshard.graph.program import Graph, Op
+from autoshard.sharding import format_sharding
+from autoshard.wishes.pinned import Pin
+from autoshard.wishes.ties import Tie, TiedTensor, constrained_arguments, refuse_clashes, unequal
+from autoshard.wishes.wishes import Wishes
+from solvers import FORBIDDEN, Edge
+
+
+@dataclass(frozen=True, slots=True)
+class TieEdges:
+    """Builds the edges that keep tensors alike.
+
+    Args:
+        graph: The program.
+        wishes: What the user asked for.
+        candidates: Of each op that has a choice, by its index.
+        node_by_op: Likewise, its node.
+        pins: By op and value, the sharding the user asked for.
+    """
+
+    graph: Graph
+    wishes: Wishes
+    candidates: Mapping[int, tuple[Candidate, ...]]
+    node_by_op: Mapping[int, int]
+    pins: Mapping[int, Mapping[int, Pin]]
+    _ends: dict[tuple[int, bool, int], TiedTensor] = field(default_factory=dict)
+
+    def make(self) -> list[Edge]:
+        """An edge for each tie between two nodes.
+
+        Raises:
+            ConstraintError: Tensors tied together have no sharding in common.
+        """
+        ties = [*self._in_groups(), *self._donated(), *self._wished(), *self._constrained()]
+        refuse_clashes(ties)
+        return [
+            Edge(a.node, b.node, unequal(a.layouts, b.layouts, FORBIDDEN))
+            for a, b in ((tie.first, tie.second) for tie in ties)
+            if a.node != b.node
+        ]
+
+    def _in_groups(self) -> Iterator[Tie]:
+        for group in self.graph.groups:
+            yield from self._chain(
+                ((self.graph.maker(v), v) for v in group), "one shard_alike group"
+            )
+
+    def _donated(self) -> Iterator[Tie]:
+        reason = "an argument given up (donated) and the result that replaces it"
+        arguments, results = self.graph.arguments, self.graph.results
+        for argument, result in self.wishes.alike:
+            u, v = arguments[argument], results[result]
+            yield from self._chain(((u, u.results[0]), (v, v.operands[0])), reason)
+
+    def _wished(self) -> Iterator[Tie]:
+        for wish in self.wishes.groups:
+            members = ((self.graph.ops[op], value) for op, value in wish.members)
+            yield from self._chain(members, wish.said)
+
+    def _constrained(self) -> Iterator[Tie]:
+        for u, v in constrained_arguments(self.graph, self.wishes):
+            name = self.graph.values[u.results[0]].name
+            reason = f"the sharding constraint that alone reads {name}"
+            for tie in self._chain(((u, u.results[0]), (v, v.results[0])), reason):
+                if not set(tie.first.layouts).isdisjoint(tie.second.layouts):  # not another mesh's
+                    yield tie
+
+    def _chain(self, members: Iterable[tuple[Op, int]], reason: str) -> Iterator[Tie]:
+        """Ties each to the next, of those that are decided."""
+        held = [self._end(op, value) for op, value in members if op.index in self.node_by_op]
+        return (Tie(a, b, reason) for a, b in pairwise(held))
+
+    def _end(self, op: Op, value: int) -> TiedTensor:
+        """A value as an op has it; one object for each."""
+        key = (op.index, bool(op.results), place_of(op, value))
+        if key not in self._ends:
+            self._ends[key] = TiedTensor(
+                self.node_by_op[op.index],
+                tuple(c.side(is_result=key[1])[key[2]] for c in self.candidates[op.index]),
+                self._label(op, value),
+                is_asked=value in self.pins.get(op.index, {}),
+            )
+        return self._ends[key]
+
+    def _label(self, op: Op, value: int) -> str:
+        pin = self.pins.get(op.index, {}).get(value)
+        if pin is not None:
+            return f"{pin.where} is asked to be {format_sharding(pin.sharding)}"
+        found = self.graph.values[value]
+        name = found.name or f"{op.name} at {op.source or 'unknown line'}"
+        count = len(self.candidates[op.index])
+        return f"{name}: {found.type_text} can be sharded in {count} ways"

@@ -1,0 +1,83 @@
+"""Whose buffer each value lives in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autoshard.graph.fusing import RENAMES
+from autoshard.graph.last_uses import carry_stop
+from autoshard.graph.program import Graph, Op, OpKind
+
+
+def buffer_owners(graph: Graph, stored: Sequence[bool], addends: Mapping[int, int]) -> list[int]:
+    """Per value, the one whose buffer it lives in; its own, if nothing else gives it one.
+
+    Renamed values live in their operand's, what a loop body returns in that of its carry, what the
+    branches of a conditional end in in that of its result. An update in place takes the buffer of
+    what it updates, unless that is still read afterwards.
+
+    Args:
+        graph: The program.
+        stored: Per value, whether it has a buffer.
+        addends: By sum that is made in what is added to it, what that is.
+    """
+    owner = list(range(len(graph.values)))
+    for total, addend in addends.items():
+        owner[total] = addend
+    for op in graph.ops:
+        if op.kind is OpKind.JOIN:
+            for value in _ends(graph, op):
+                if stored[value]:
+                    owner[value] = op.results[0]
+    for op in graph.ops:
+        if not op.operands or not stored[op.operands[0]]:
+            continue
+        if _hands_on(op):
+            result = op.results[0]
+            if owner[result] == result:
+                owner[result] = owner[op.operands[0]]
+        elif op.name == "dynamic_update_slice" and _updates_in_place(graph, op):
+            owner[op.results[0]] = owner[op.operands[0]]
+    return [_root(owner, value) for value in range(len(owner))]
+
+
+def _ends(graph: Graph, join: Op) -> tuple[int, ...]:
+    """What is computed in the body of a loop, or in branches, for a carry or result of them."""
+    if join.name == "while":
+        ends = join.operands[1:2]
+        return tuple(v for v in ends if graph.maker(v).kind is OpKind.COMPUTE)
+    if join.name != "case":
+        return ()
+    makers = [(value, graph.maker(value)) for value in join.operands]
+    return tuple(
+        value
+        for value, made in makers
+        if made.kind is OpKind.COMPUTE and made.region != join.region
+    )
+
+
+def _hands_on(op: Op) -> bool:
+    """Whether an op makes what it reads: under another name, or in a loop that leaves it as is."""
+    renames = op.name in RENAMES or op.kind is OpKind.CONSTRAINT
+    is_invariant = op.name == "while" and len(op.operands) == 1
+    return (renames or is_invariant) and len(op.results) == 1
+
+
+def _updates_in_place(graph: Graph, op: Op) -> bool:
+    """Whether nothing reads what an op updates once it is done; of a carry, in the same run."""
+    maker = graph.maker(op.operands[0])
+    if maker.kind is OpKind.ARGUMENT:
+        return False
+    stop = len(graph.ops)
+    if maker.kind is OpKind.JOIN and maker.name == "while":
+        loop_stop = carry_stop(graph, maker)
+        stop = loop_stop if op.index < loop_stop else stop  # after the loop it is the last carry
+    return not any(op.index < reader < stop for reader in graph.consumers[op.operands[0]])
+
+
+def _root(owner: Sequence[int], value: int) -> int:
+    seen = set()
+    while owner[value] != value and value not in seen:
+        seen.add(value)
+        value = owner[value]
+    return value

@@ -1,0 +1,137 @@
+"""Until when values are read, by ops that compute what lies between too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from autoshard.graph.fusing import READS_FUSED, Fusing
+from autoshard.graph.product_writes import is_widening, products_by_written
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+
+
+def last_uses(
+    graph: Graph,
+    fusing: Fusing,
+    stored: Sequence[bool],
+    written: Mapping[int, int],
+    run_at: Mapping[int, int],
+) -> list[int]:
+    """Per value, the time after which it is not read.
+
+    A value that is not stored keeps what it is computed from until its own last reader is run. A
+    product keeps that no longer than it runs itself: what follows it in its fusion runs with it.
+
+    Args:
+        graph: The program.
+        fusing: What the compiler computes together.
+        stored: Per value, whether it has a buffer.
+        written: What is written in the place of each product.
+        run_at: When products run that wait for others, by op index.
+    """
+    last = _read_last(graph, _read_by_parts(graph, fusing.least_part), run_at)
+    widened = _widened_for_gathers(graph, stored, written)
+    writing = set(products_by_written(graph, written).values())
+    for op in reversed(graph.ops):
+        for result in op.results:
+            if op.index in writing and not stored[result]:
+                last[result] = run_at.get(op.index, op.index) + 1
+            if not stored[result] or result in widened:
+                for value in op.operands:
+                    last[value] = max(last[value], last[result])
+            last[result] = widened.get(result, last[result])
+    return last
+
+
+def carry_stop(graph: Graph, join: Op) -> int:
+    """End of the loop whose carry `join` is; its own next time for other joins."""
+    if join.name != "while":
+        return join.index + 1
+    for region in graph.regions:
+        if region.kind == "loop" and region.parent == join.region and region.start > join.index:
+            return region.stop
+    return join.index + 1
+
+
+def _read_last(
+    graph: Graph, by_parts: Set[tuple[int, int]], run_at: Mapping[int, int]
+) -> list[int]:
+    """Per value, when the last op that has it for an operand is run.
+
+    Args:
+        graph: The program.
+        by_parts: Operands of which the parts are read, by op index and value.
+        run_at: When products run that wait for others, by op index.
+    """
+    last = [value.op + 1 for value in graph.values]
+    for op in reversed(graph.ops):
+        for value in op.results:
+            for index in graph.consumers[value]:
+                used = max(_read_stop(graph, value, graph.ops[index]), run_at.get(index, 0) + 1)
+                for read in op.operands if (index, value) in by_parts else (value,):
+                    last[read] = max(last[read], used)
+    return last
+
+
+def _read_stop(graph: Graph, value: int, reader: Op) -> int:
+    """When a read is over: a loop reads what comes from outside until its end."""
+    if reader.kind is OpKind.RESULT:
+        return len(graph.ops)
+    if reader.name == "while" and value in reader.operands[1:]:
+        return graph.values[value].op + 1  # the body gives it back
+    if reader.name == "while" and len(reader.operands) > 1:
+        return reader.index  # the carry takes the buffer over
+    home = graph.maker(value).region
+    time = reader.index + 1
+    region = reader.region
+    while region >= 0 and region != home:
+        if graph.regions[region].kind == "loop":
+            time = max(time, graph.regions[region].stop)
+        region = graph.regions[region].parent
+    return time
+
+
+def _read_by_parts(graph: Graph, least_part: int) -> Set[tuple[int, int]]:
+    """Joined tensors of which matrix products read the parts: by op index and value.
+
+    They run along none of these, but make as many rows or columns as all parts have.
+    """
+    found: set[tuple[int, int]] = set()
+    products = [op for op in graph.ops if op.op_class is OpClass.MATMUL and op.rule is not None]
+    for op in products if least_part else []:
+        assert op.rule is not None
+        for value, dims in zip(op.operands, op.rule.operands, strict=True):
+            joined = _joined_dim(graph, graph.maker(value), least_part)
+            if joined is not None and op.rule.reduction.isdisjoint(dims[joined]):
+                found.add((op.index, value))
+    return found
+
+
+def _joined_dim(graph: Graph, op: Op, least: int) -> int | None:
+    """Along which dimension an op puts tensors together, all of a multiple of so many elements."""
+    if op.name != "concatenate" or op.kind is not OpKind.COMPUTE:
+        return None
+    whole = graph.values[op.results[0]].shape
+    parts = [graph.values[value].shape for value in op.operands]
+    for dim, size in enumerate(whole):
+        if any(part[dim] != size for part in parts):
+            return dim if all(part[dim] % least == 0 for part in parts) else None
+    return None
+
+
+def _widened_for_gathers(
+    graph: Graph, stored: Sequence[bool], written: Mapping[int, int]
+) -> dict[int, int]:
+    """Until when widened results of products are there, by value, that gathers alone want written.
+
+    All that is computed from them is computed from the narrower ones.
+    """
+    found: dict[int, int] = {}
+    for value, is_stored in enumerate(stored):
+        if is_stored and is_widening(graph, value):
+            readers = [graph.ops[index] for index in graph.consumers[value]]
+            gathers = [reader.index for reader in readers if reader.op_class is OpClass.GATHER]
+            others = [reader for reader in readers if reader.op_class is not OpClass.GATHER]
+            is_for_gathers = all(reader.op_class in READS_FUSED for reader in others)
+            if gathers and is_for_gathers and graph.maker(value).operands[0] in written:
+                found[value] = max(gathers) + 1
+    return found

@@ -1,0 +1,145 @@
+"""What products write: their result, or what element-wise ops after them make of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from autoshard.graph.fusing import FUSIBLE, RENAMES
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+
+
+def written_by_products(graph: Graph) -> dict[int, int]:
+    """What is written in the place of each product, and of each value on the way from it.
+
+    A product goes on with the element-wise ops that alone read what is there so far, if all else
+    that they need is there before; what adds two products up belongs to the later of them.
+    """
+    there = _there_at(graph)
+    written: dict[int, int] = {}
+    for product in reversed(list(_products(graph))):
+        way = [product.results[0]]
+        while (made := _goes_on(graph, way[-1], product, there)) is not None:
+            if made in written:
+                break
+            way.append(made)
+        while len(way) > 1 and is_widening(graph, way[-1]):  # what reads it does that
+            way.pop()
+        written.update(dict.fromkeys(way, way[-1]))
+    return written
+
+
+def products_by_written(graph: Graph, written: Mapping[int, int]) -> dict[int, int]:
+    """Products, by what is written in their place."""
+    made = ((product.results[0], product.index) for product in _products(graph))
+    return {written[value]: product for value, product in made if value in written}
+
+
+def computed_with_products(
+    graph: Graph, written: Mapping[int, int], updated: Mapping[int, Sequence[int]]
+) -> dict[int, tuple[int, ...]]:
+    """By product, the element-wise ops whose results it writes.
+
+    Args:
+        graph: The program.
+        written: What is written in the place of each product.
+        updated: What is computed after those that are the gradient of a state.
+    """
+    found = {}
+    for product in _products(graph):
+        made = product.results[0]
+        last = graph.maker(written.get(made, made)).index
+        after = updated.get(made, (last,) if last != product.index else ())
+        found[product.index] = tuple(after)
+    return found
+
+
+def updating_products(graph: Graph) -> dict[int, list[int]]:
+    """What is computed after products that are the gradient of a state, its update among it.
+
+    One goes on with all the element-wise ops that follow it, if what they make are results of the
+    program, and all else that they need is there before.
+    """
+    there = _there_at(graph)
+    found = {}
+    for product in _products(graph):
+        if product.op_class is OpClass.MATMUL:
+            made = product.results[0]
+            after = _computed_after(graph, made)
+            others = {o for index in after for o in graph.ops[index].operands}
+            others -= {made, *(r for index in after for r in graph.ops[index].results)}
+            if after and all(there[value] < product.index for value in others):
+                found[made] = after
+    return found
+
+
+def updates(graph: Graph) -> frozenset[int]:
+    """Element-wise ops that lead to results of the program, and to nothing else."""
+    found: set[int] = set()
+    for op in reversed(graph.ops):
+        if op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE and op.region == 0:
+            readers = [graph.ops[index] for value in op.results for index in graph.consumers[value]]
+            if all(reader.kind is OpKind.RESULT or reader.index in found for reader in readers):
+                found.add(op.index)
+    return frozenset(found)
+
+
+def is_widening(graph: Graph, value: int) -> bool:
+    """Whether a value is another one with wider elements."""
+    op = graph.maker(value)
+    return op.name == "convert" and graph.values[op.operands[0]].bits < graph.values[value].bits
+
+
+def _products(graph: Graph) -> Iterator[Op]:
+    return (op for op in graph.ops if op.op_class in PRODUCTS and len(op.results) == 1)
+
+
+def _there_at(graph: Graph) -> list[int]:
+    """Per value, the last op that has to be run for it and is fused with nothing."""
+    there = [0] * len(graph.values)
+    for op in graph.ops:
+        time = op.index
+        if op.kind is OpKind.FREE or (op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE):
+            time = max((there[value] for value in op.operands), default=0)
+        for value in op.results:
+            there[value] = time
+    return there
+
+
+def _goes_on(graph: Graph, value: int, product: Op, there: Sequence[int]) -> int | None:
+    """What the one element-wise reader of a value makes of it, if a product can do that at once."""
+    if len(graph.consumers[value]) != 1:
+        return None
+    reader = graph.ops[graph.consumers[value][0]]
+    is_elementwise = reader.kind is OpKind.COMPUTE and reader.op_class is OpClass.ELEMENTWISE
+    if not is_elementwise or reader.region != product.region or len(reader.results) != 1:
+        return None
+    if graph.values[reader.results[0]].shape != graph.values[value].shape:
+        return None
+    others = [operand for operand in reader.operands if operand != value]
+    return reader.results[0] if all(there[o] < product.index for o in others) else None
+
+
+def _computed_after(graph: Graph, made: int) -> list[int]:
+    """All that is computed from a value, if it is element-wise and ends in results; else nothing.
+
+    The value itself, turned or not, is no result.
+    """
+    num_elements = prod(graph.values[made].shape)
+    found: dict[int, bool] = {}  # by op, whether it only turns the value
+    todo = [(index, True) for index in graph.consumers[made]]
+    while todo:
+        index, is_value = todo.pop()
+        reader = graph.ops[index]
+        if reader.kind is OpKind.RESULT and not is_value:
+            continue
+        is_turned = is_value and reader.name in RENAMES
+        is_fused = reader.op_class is OpClass.ELEMENTWISE or is_turned
+        if reader.kind is not OpKind.COMPUTE or not is_fused:
+            return []
+        if prod(graph.values[reader.results[0]].shape) != num_elements:
+            return []
+        if index not in found:
+            found[index] = is_turned
+            todo += [(after, is_turned) for after in graph.consumers[reader.results[0]]]
+    return sorted(found)

@@ -1,0 +1,77 @@
+"""Scatters of gradients: into zeros, into what is added to them, and into one place of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
+
+
+def is_into_zeros(graph: Graph, op: Op) -> bool:
+    """Whether an op scatters into what every device makes itself."""
+    return op.name == "scatter" and graph.maker(op.operands[0]).kind is OpKind.FREE
+
+
+def is_one_hot(graph: Graph, op: Op) -> bool:
+    """Whether a scatter changes one element of each row along one dimension."""
+    if op.name != "scatter" or len(op.operands) != 3:
+        return False
+    operand, _, updates = (graph.values[value].shape for value in op.operands)
+    if len(operand) != len(updates):
+        return False
+    other = [size for whole, size in zip(operand, updates, strict=True) if whole != size]
+    return other == [1]
+
+
+def scattered_into(graph: Graph) -> dict[int, int]:
+    """By sum of a scatter into zeros and something else, what that is; nothing else reads it.
+
+    Where several are added one after the other, the first one is made so.
+    """
+    readers = graph.consumers
+    found: dict[int, int] = {}
+    for op in graph.ops:
+        if op.name != "add" or op.kind is not OpKind.COMPUTE or len(op.operands) != 2:
+            continue
+        for scattered, addend in (op.operands, op.operands[::-1]):
+            if not is_into_zeros(graph, graph.maker(scattered)) or readers[scattered] != [op.index]:
+                continue
+            is_made = graph.maker(addend).kind is OpKind.COMPUTE
+            if is_made and readers[addend] == [op.index] and addend not in found:
+                found[op.results[0]] = addend
+    return found
+
+
+def scattered_sums(graph: Graph) -> Set[int]:
+    """Sums of a scatter into zeros, that nothing else reads, and something else.
+
+    Not of one that compares positions instead, and so is computed by what reads it.
+    """
+    found = set()
+    for op in graph.ops:
+        if op.name == "add" and op.kind is OpKind.COMPUTE:
+            makers = (graph.maker(v) for v in op.operands if len(graph.consumers[v]) == 1)
+            if any(is_into_zeros(graph, made) and not is_one_hot(graph, made) for made in makers):
+                found.add(op.results[0])
+    return found
+
+
+def zeros_filled_at(graph: Graph, run_at: Mapping[int, int]) -> dict[int, int]:
+    """When the zeros are written that scatters add to, by op index.
+
+    That is with the product before, and for all of one shape at once.
+
+    Args:
+        graph: The program.
+        run_at: When products run that wait for others, by op index.
+    """
+    found: dict[int, int] = {}
+    zeros: dict[tuple[tuple[int, ...], str], int] = {}
+    product: int | None = None
+    for op in graph.ops:
+        if op.op_class in PRODUCTS and op.index not in run_at:
+            product = op.index
+        if op.region == 0 and product is not None and is_into_zeros(graph, op):
+            value = graph.values[op.results[0]]
+            found[op.index] = zeros.setdefault((value.shape, value.dtype), product)
+    return found

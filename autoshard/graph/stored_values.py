@@ -1,0 +1,143 @@
+"""Which values are written to memory, and which are computed by what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from math import prod
+
+from autoshard.graph.fusing import FUSIBLE, READS_FUSED, Fusing
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.scatters import is_one_hot, scattered_sums
+
+
+def stored_values(
+    graph: Graph, fusing: Fusing, written: Mapping[int, int], addends: Mapping[int, int]
+) -> list[bool]:
+    """Per value, whether it has a buffer.
+
+    Args:
+        graph: The program.
+        fusing: What the compiler computes together.
+        written: What is written in the place of each product, and of each value on the way from it.
+        addends: By sum of a scatter into zeros and something else, what that is, where the scatter
+            is one into that.
+    """
+    computed, sources = _computed_by_products(graph) if fusing.from_one else (set(), set())
+    kept = {*addends, *addends.values(), *sources}
+    if fusing.writes_scattered:
+        kept |= scattered_sums(graph)
+    in_place = {
+        operand
+        for total, addend in addends.items()
+        for operand in graph.maker(total).operands
+        if operand != addend
+    }
+    stored: list[bool] = []
+    made_of: list[int] = []  # per value, the widest elements of its shape it is computed from
+    for value in graph.values:
+        index = value.index
+        is_stored = index not in in_place and (
+            index in kept or _is_stored(graph, index, fusing, written, computed)
+        )
+        widest = _widest_bits(graph, value, made_of)
+        if not is_stored and not fusing.from_wider and widest > value.bits:
+            readers = graph.consumers[index]
+            is_stored = any(graph.ops[reader].op_class in PRODUCTS for reader in readers)
+        stored.append(is_stored)
+        is_argument = graph.maker(index).kind is OpKind.ARGUMENT
+        own = 0 if is_argument else value.bits  # an argument is narrowed in products
+        made_of.append(own if is_stored else widest)
+    return stored
+
+
+def is_stored_constant(op: Op) -> bool:
+    """Whether it is a large table written into the program, which is there all the time."""
+    return op.kind is OpKind.COMPUTE and op.name == "constant"
+
+
+def _widest_bits(graph: Graph, value: Value, made_of: list[int]) -> int:
+    """Bits of the widest elements that a value is computed from, of as many as it has."""
+    op = graph.maker(value.index)
+    same = [v for v in op.operands if v < value.index and graph.values[v].shape == value.shape]
+    widest = max((made_of[v] for v in same), default=0)
+    return max(widest, value.bits) if op.name == "divide" else widest
+
+
+def _is_stored(
+    graph: Graph, value: int, fusing: Fusing, written: Mapping[int, int], computed: Set[int]
+) -> bool:
+    op = graph.maker(value)
+    if op.kind is OpKind.FREE or _is_made_in_loop(graph, op):
+        return False
+    if not graph.values[value].shape:  # a sum is there once it is taken, however late it is read
+        return op.kind is OpKind.COMPUTE and op.op_class not in FUSIBLE
+    readers = [graph.ops[index] for index in graph.consumers[value]]
+    if value in computed:
+        readers = [reader for reader in readers if reader.op_class is not OpClass.MATMUL]
+    if value in written:
+        is_reduced_only = all(reader.op_class is OpClass.REDUCE for reader in readers)
+        return written[value] == value and not (readers and is_reduced_only)
+    if not _is_fusible(graph, op, fusing):
+        return True
+    if not all(_reads_fused(graph, value, reader, fusing) for reader in readers):
+        return True
+    is_kept = op.name in fusing.kept and graph.values[value].bits <= fusing.kept_bits
+    return is_kept and len(readers) > 1 and value not in computed
+
+
+def _computed_by_products(graph: Graph) -> tuple[Set[int], Set[int]]:
+    """What matrix products compute themselves, and the tensors that they then read for it.
+
+    That is what element-wise ops make of one other tensor, of no wider elements, and constants.
+    """
+    computed: set[int] = set()
+    read: set[int] = set()
+    sources: set[int] = set()
+    for op in reversed(graph.ops):
+        if op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL:
+            read.update(op.operands)
+        source = _only_source(graph, op)
+        if source is not None and op.results[0] in read:
+            computed.add(op.results[0])
+            read.add(source)
+            sources.add(source)
+    return computed, sources - computed
+
+
+def _only_source(graph: Graph, op: Op) -> int | None:
+    """What an element-wise op makes its result of, if that is one tensor besides constants."""
+    if op.kind is not OpKind.COMPUTE or op.op_class is not OpClass.ELEMENTWISE:
+        return None
+    made_of = [v for v in op.operands if graph.maker(v).kind is not OpKind.FREE]
+    if len(made_of) != 1 or len(op.results) != 1:
+        return None
+    source, result = graph.values[made_of[0]], graph.values[op.results[0]]
+    is_read_as_well = source.shape == result.shape and source.bits <= result.bits
+    return source.index if is_read_as_well else None
+
+
+def _is_made_in_loop(graph: Graph, op: Op) -> bool:
+    """Whether a loop makes in each run what it reads unchanged, as that is made of constants."""
+    is_invariant = op.name == "while" and len(op.operands) == 1
+    return is_invariant and graph.maker(op.operands[0]).kind is OpKind.FREE
+
+
+def _is_fusible(graph: Graph, op: Op, fusing: Fusing) -> bool:
+    if op.kind is not OpKind.COMPUTE or is_stored_constant(op):
+        return False
+    if op.op_class is OpClass.SCATTER:
+        return fusing.one_hot_scatters and is_one_hot(graph, op)
+    return op.op_class in FUSIBLE and op.name != "dynamic_update_slice"
+
+
+def _reads_fused(graph: Graph, value: int, reader: Op, fusing: Fusing) -> bool:
+    if reader.kind is not OpKind.COMPUTE:
+        return False
+    if reader.op_class in PRODUCTS:
+        return fusing.with_products
+    if reader.op_class is OpClass.SCATTER and fusing.with_scatters:
+        return value != reader.operands[0]
+    if reader.op_class is OpClass.GATHER:
+        taken = prod(graph.values[reader.results[0]].shape)
+        return fusing.with_gathers and taken < prod(graph.values[value].shape)
+    return reader.op_class in READS_FUSED

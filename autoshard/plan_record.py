@@ -1,0 +1,200 @@
+"""A solved problem as the record that a plan keeps, in the user's terms."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import jax
+
+from autoshard.apply.placed_values import placed_layout
+from autoshard.apply.wanted_uses import wanted_uses
+from autoshard.encoding.picoseconds import PICOSECONDS
+from autoshard.frontend.key_arrays import without_word_dims
+from autoshard.overlap.timeline import overlapped_seconds
+from autoshard.planning.hand_plans import hand_plan_notes
+from autoshard.planning.planner import spoken_priorities
+from autoshard.planning.product_records import planned_products
+from autoshard.planning.round_records import planned_rounds
+from autoshard.planning.solution import Solution
+from autoshard.planning.traced_program import TracedProgram
+from autoshard.plans.plan import (
+    AskedTerm,
+    Baseline,
+    MeshSearch,
+    PlanData,
+    PlannedTensor,
+    SolverFacts,
+)
+from autoshard.plans.source_names import with_short_sources
+from autoshard.setting import Setting
+from autoshard.sharding import Sharding
+from autoshard.version import VERSION
+from solvers import Status
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solved:
+    """A decided plan in the planner's terms, and what went into it."""
+
+    setting: Setting
+    program: TracedProgram
+    solution: Solution
+    by_hand: tuple[Baseline, ...]
+    search: MeshSearch | None
+
+
+def plan_data(name: str, solved: Solved) -> PlanData:
+    """The record of a plan.
+
+    Args:
+        name: Of what was planned.
+        solved: The plan.
+    """
+    solution, setting, traced = solved.solution, solved.setting, solved.program.traced
+    account = solution.account
+    rounds, listing = planned_rounds(solution)
+    compares = setting.baselines and solution.is_feasible
+    notes = hand_plan_notes(solution, solved.by_hand) if compares else ()
+    uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
+    return with_short_sources(
+        PlanData(
+            function=name,
+            program=traced.record,
+            mesh=solved.program.mesh,
+            hardware=setting.machine.name,
+            memory_budget=setting.budget,
+            arguments=_shown(_tensors(solution, is_result=False), traced.in_avals),
+            results=_shown(_tensors(solution, is_result=True), traced.out_avals),
+            values=_values(solution),
+            wanted_uses=uses,
+            constraints=None,
+            misses=(),
+            ops=account.ops,
+            collectives=account.collectives,
+            compute_seconds=account.compute_seconds,
+            communication_seconds=account.communication_seconds,
+            memory=account.memory,
+            solver=_solver_facts(solution, setting),
+            baselines=solved.by_hand,
+            asked=tuple(
+                AskedTerm(text=term.text, paths=term.paths) for term in solved.program.asked.asked
+            ),
+            rounds=rounds,
+            listing=listing,
+            products=planned_products(solution),
+            mesh_search=solved.search,
+            overlapped_seconds=overlapped_seconds(
+                solution.encoder, solution.encoded, solution.decoded, account
+            ),
+            notes=(*traced.notes, *solution.graph.notes, *notes),
+            stage_seconds=dict(setting.stages.seconds),
+            versions={
+                "autoshard": VERSION,
+                **{name: importlib.metadata.version(name) for name in ("jax", "ortools")},
+            },
+        )
+    )
+
+
+def _tensors(solution: Solution, *, is_result: bool) -> tuple[PlannedTensor, ...]:
+    graph, parts = solution.graph, solution.encoded.parts
+    found = []
+    for op in graph.results if is_result else graph.arguments:
+        value = graph.values[op.operands[0] if is_result else op.results[0]]
+        candidate = solution.decoded.candidates.get(op.index)
+        layout = solution.decoded.layouts[value.index]
+        if is_result and candidate is not None:
+            layout = candidate.operands[0]
+        found.append(
+            PlannedTensor(
+                name=op.name if is_result else value.name,
+                shape=value.shape,
+                dtype=value.dtype,
+                sharding=parts.to_sharding(layout),
+                num_bytes=value.num_bytes,
+                local_bytes=value.num_bytes // parts.num_pieces(layout),
+            )
+        )
+    return tuple(found)
+
+
+def _shown(
+    tensors: Sequence[PlannedTensor], avals: Sequence[jax.core.ShapedArray]
+) -> tuple[PlannedTensor, ...]:
+    """The last tensors (captured arrays come before them), in the shapes that JAX shows."""
+    return tuple(
+        replace(
+            tensor,
+            shape=tuple(aval.shape),
+            sharding=without_word_dims(tensor.sharding, aval),
+        )
+        for tensor, aval in zip(tensors[len(tensors) - len(avals) :], avals, strict=True)
+    )
+
+
+def _values(solution: Solution) -> dict[str, Sharding]:
+    graph, decoded = solution.graph, solution.decoded
+    return {
+        path: solution.encoded.parts.to_sharding(placed_layout(graph, decoded, value))
+        for path, value in graph.value_by_path.items()
+        if graph.values[value].shape and not path.startswith("in.") and "<" not in path
+    }
+
+
+_ADVICE = {
+    Status.OPTIMAL: "No plan of the model costs less.",
+    Status.WITHIN_GAP: "Proven this close to the best; pass a smaller relative_gap to search on.",
+    Status.FEASIBLE: "Usable, but not proven within the gap asked for; raise time_limit_seconds.",
+    Status.INFEASIBLE: (
+        "No plan fits the memory budget: raise memory_budget to what the least peak needs, use more"
+        " devices, make the batch smaller, or wrap layers in jax.checkpoint."
+    ),
+    Status.NO_SOLUTION: (
+        "No plan was found in time, nor a proof that there is none: raise time_limit_seconds or"
+        " memory_budget."
+    ),
+}
+
+
+_TOO_LARGE_WITH_GAPS = (
+    "What the leanest plan found holds at one time fits the memory budget, but not with the gaps"
+    " that the compiler leaves between temporaries: raise memory_budget to what it takes with them,"
+    " use more devices, make the batch smaller, or wrap layers in jax.checkpoint."
+)
+
+
+def _advice(solution: Solution) -> str:
+    """What to do next; where rounds came before, what they have to do with it."""
+    status = solution.result.status
+    advice = _TOO_LARGE_WITH_GAPS if solution.is_too_large_with_gaps else _ADVICE[status]
+    rounds = [decided.round for decided in solution.rounds]
+    if not rounds:
+        return advice
+    before = spoken_priorities(rounds[:-1])
+    if status in (Status.INFEASIBLE, Status.NO_SOLUTION):
+        return (
+            f"{advice} What {before} decided is fixed by now: give priority"
+            f" {rounds[-1].priority} one of these numbers, to decide both at once."
+        )
+    return f"{advice} Gap and bound are among the plans that extend what {before} decided."
+
+
+def _solver_facts(solution: Solution, setting: Setting) -> SolverFacts:
+    result = solution.result
+    bound = result.lower_bound / PICOSECONDS
+    return SolverFacts(
+        status=result.status.value,
+        advice=_advice(solution),
+        backend=result.backend,
+        seconds=(result.cost or 0) / PICOSECONDS,
+        bound_seconds=bound,
+        gap=result.gap if result.cost is not None else 1.0,
+        num_ops=len(solution.encoded.ops),
+        num_choices=sum(len(c) for c in solution.encoded.candidates),
+        reduced_nodes=result.reduced_nodes,
+        reduced_columns=result.reduced_columns,
+        log=result.log,
+        overlap="auto" if setting.options.overlap else "none",
+    )

@@ -1,0 +1,38 @@
+"""Results without elements can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import autoshard
+
+MESH = "data=4,model=2"
+
+
+@pytest.mark.parametrize("fn", [lambda x: x[:0], lambda x: x[:, :0]], ids=["rows", "columns"])
+@pytest.mark.parametrize("spec", [P(None, "data"), P("data", None)], ids=str)
+def test_what_has_no_elements_comes_back_as_it_does_without_a_plan(
+    fn: Callable[[jax.Array], jax.Array], spec: P
+) -> None:
+    x = jnp.ones((64, 128))
+    plan = autoshard.optimize(fn, x, mesh=MESH, in_shardings=(spec,), baselines=False)
+    assert np.asarray(plan.jit()(x)).shape == fn(x).shape
+
+
+def test_a_given_up_argument_that_the_user_cuts_keeps_its_sharding() -> None:
+    x = jnp.ones((0, 128))
+    plan = autoshard.optimize(
+        lambda x: x * 2.0,
+        x,
+        mesh=MESH,
+        in_shardings=(P(None, "data"),),
+        donate_argnums=0,
+        baselines=False,
+    )
+    assert plan.out_shardings.spec == P(None, "data")

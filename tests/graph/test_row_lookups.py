@@ -1,0 +1,42 @@
+"""Look-ups and scatters that take whole rows, and those that take elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import autoshard
+from autoshard.graph.row_lookups import takes_rows
+from autoshard.planning.solution import Solution
+
+
+def solved(fn: Callable[..., Any], *shapes: jax.ShapeDtypeStruct) -> Solution:
+    plan = autoshard.optimize(fn, *shapes, mesh="x=2", baselines=False)
+    assert plan.solution is not None
+    return plan.solution
+
+
+TABLE = jax.ShapeDtypeStruct((64, 128), jnp.float32)
+ROWS = jax.ShapeDtypeStruct((16,), jnp.int32)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "expected"),
+    [
+        (lambda t, i: t[i], (TABLE, ROWS), True),
+        (lambda t, i: t[i, i], (TABLE, ROWS), False),
+        (lambda t, i: t.at[i].add(1.0), (TABLE, ROWS), True),
+        (lambda t, i: t.at[i, i].add(1.0), (TABLE, ROWS), False),
+        (lambda t, i: t.at[:, i].add(1.0), (TABLE, ROWS), False),
+    ],
+)
+def test_rows_are_taken_where_the_last_dimension_stays_whole(
+    fn: Callable[..., Any], shapes: tuple[jax.ShapeDtypeStruct, ...], *, expected: bool
+) -> None:
+    graph = solved(fn, *shapes).graph
+    (op,) = (op for op in graph.ops if op.name in ("gather", "scatter"))
+    assert takes_rows(graph, op) is expected
