@@ -482,6 +482,11 @@ def runs_beside(machine: Hardware, kind: str) -> bool:
     return kind in _RUN_BESIDE.get(machine_kind(machine.name), by_backend)
 
 
+def sends_beside_products_alone(machine: Hardware) -> bool:
+    """Whether collectives start beside products and convolutions, and beside nothing else."""
+    return machine.backend == "tpu"
+
+
 def overlaps_on(machine: Hardware) -> bool:
     """Whether a machine computes while any collective is under way."""
     return machine.backend in _RUN_BESIDE

@@ -198,7 +198,13 @@ def row_of(point: CompiledPoint, found: dict[str, Any]) -> dict[str, Any]:
     chip = next(chip for chip, name in HARDWARE.items() if name in point.hardware)
     machine = get_hardware(point.hardware).memory
     room = found.get("budget") or machine.capacity_bytes - machine.reserved_bytes
-    held = found.get("compiled_memory")
+
+    def fits(what: dict[str, Any]) -> bool:
+        held = what.get("compiled_memory")
+        return held is not None and held <= room
+
+    if "as_written" in found:
+        found = {**found, "as_written": [{**way, "fits": fits(way)} for way in found["as_written"]]}
     return {
         "point": point.key,
         "workload": point.workload,
@@ -206,7 +212,7 @@ def row_of(point: CompiledPoint, found: dict[str, Any]) -> dict[str, Any]:
         "chip": chip,
         "plan": point.plan,
         "windowed": point.windowed_einsum,
-        "fits": held is not None and held <= room,
+        "fits": fits(found),
         "commit": AT_START["commit"],
         **found,
     }

@@ -11,13 +11,16 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
 
 import autoshard
+from autoshard.apply.ahead.verify import VerifyOptions
 from autoshard.verification.verification import Verification
-from experiments.workloads import Workload, baseline_specs, get_workload
+from experiments.as_written import compiled_as_written
+from experiments.workloads import BASELINES, Workload, baseline_specs, get_workload
 
 OPTIMIZED = "optimized"
 TIGHT = "tight"
@@ -96,13 +99,13 @@ def measure(point: CompiledPoint, keep_in: str | None = None) -> dict[str, Any]:
     row: dict[str, Any] = {"plan_seconds": time.perf_counter() - start}
     if not plan.data.is_feasible:
         return row | {"status": f"no plan: {plan.data.solver.status}"}
-    found = plan.verify(
-        point.topology,
-        windowed_einsum=point.windowed_einsum,
-        timeout_seconds=900,
-        max_tries=8,
-        keep_in=keep_in,
-    )
+    how = {"windowed_einsum": point.windowed_einsum, "timeout_seconds": 900.0, "max_tries": 8}
+    found = plan.verify(point.topology, **how, keep_in=keep_in)
+    if point.plan in BASELINES and found.time is not None:
+        workload = get_workload(point.workload, **point.sizes)
+        folder = None if keep_in is None else Path(keep_in)
+        options = VerifyOptions(topology=point.topology, **how, keep_in=folder)
+        row["as_written"] = compiled_as_written(workload, point.plan, plan.data, options)
     return (
         row
         | figures(found)

@@ -100,6 +100,36 @@ def optimized_over_hand(rows: Iterable[Row], compiled: str) -> list[dict[str, An
     return found
 
 
+def optimized_over_written(rows: Iterable[Row], compiled: str) -> list[dict[str, Any]]:
+    """For each model, mesh and chip: the optimized plan over the best as written that fits.
+
+    Args:
+        rows: Of the table; those of plans by hand hold what became of them as written.
+        compiled: The column of the compiler's estimate.
+    """
+    found = []
+    for (workload, mesh, chip), group in _by_setting(rows, compiled).items():
+        ours = [row for row in group if row["plan"] == OPTIMIZED]
+        written = [
+            (way[compiled], row["plan"] + (", pinned" if way["pins"] else ""))
+            for row in group
+            for way in row.get("as_written", ())
+            if way["fits"] and compiled in way
+        ]
+        if ours and written:
+            seconds, best = min(written)
+            found.append(
+                {
+                    "workload": workload,
+                    "mesh": mesh,
+                    "chip": chip,
+                    "best as written": best,
+                    "ratio": ours[0][compiled] / seconds,
+                }
+            )
+    return found
+
+
 def geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
 

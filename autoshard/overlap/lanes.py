@@ -2,7 +2,8 @@
 
 A device computes and communicates at the same time. A task takes the compute lane, the network
 lane, or, where a collective blocks, both. Tasks are started greedily: whenever a lane is free, the
-most urgent task starts that is ready. All collectives share one network, whatever axes they are
+most urgent task starts that is ready; a collective only beside a task that covers it, or where
+nothing can be computed before it is over. All collectives share one network, whatever axes they are
 over, which is on the careful side.
 
 A program is a tree of bodies. The body of a loop is scheduled on its own, and stands in the body
@@ -34,11 +35,13 @@ class Task:
         seconds: How long it runs.
         lane: What it takes meanwhile.
         needs: Places of earlier tasks of the body that must be over before it starts.
+        covers: Whether collectives start while it computes.
     """
 
     seconds: float
     lane: Lane
     needs: tuple[int, ...] = ()
+    covers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +90,22 @@ def schedule(tasks: Sequence[Task]) -> Timeline:
     while True:
         while (started := ready.take()) is not None:
             starts[started] = now
+            ready.is_covered = ready.is_covered or _is_cover(tasks[started])
             heapq.heappush(running, (now + tasks[started].seconds, started))
         if not running:
             return Timeline(tuple(starts), tuple(_exposed(tasks, starts)), now)
         now, over = heapq.heappop(running)
         ready.busy -= _lanes(tasks[over])
+        if _is_cover(tasks[over]):
+            ready.is_covered = False
         for reader in readers[over]:
             waits_for[reader] -= 1
             if waits_for[reader] == 0:
                 ready.add(reader)
+
+
+def _is_cover(task: Task) -> bool:
+    return task.covers and _lanes(task) == {Lane.COMPUTE}
 
 
 def _lanes(task: Task) -> set[Lane]:
@@ -114,6 +124,10 @@ def _urgency(tasks: Sequence[Task], readers: Sequence[Sequence[int]]) -> list[fl
     return found
 
 
+_COMPUTING = frozenset({Lane.COMPUTE})
+_SENDING = frozenset({Lane.NETWORK})
+
+
 class _Ready:
     """Tasks that nothing is missing for but a lane.
 
@@ -124,6 +138,7 @@ class _Ready:
 
     def __init__(self, tasks: Sequence[Task], urgency: Sequence[float]) -> None:
         self.busy: set[Lane] = set()
+        self.is_covered = False  # whether what computes now covers collectives
         self._tasks = tasks
         self._urgency = urgency
         self._waiting: dict[frozenset[Lane], list[tuple[float, int]]] = {}
@@ -136,7 +151,10 @@ class _Ready:
         """The most urgent task that can start now, its lanes marked busy; None where none can."""
         closed = set(self.busy)
         heads = sorted((queue[0], lanes) for lanes, queue in self._waiting.items() if queue)
+        computes = Lane.COMPUTE in closed or any(lanes == _COMPUTING for _, lanes in heads)
         for (_, place), lanes in heads:
+            if lanes == _SENDING and computes and not self.is_covered:
+                continue
             if closed.isdisjoint(lanes):
                 heapq.heappop(self._waiting[lanes])
                 self.busy |= lanes

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoshard.backend_habits import overlaps_on, runs_beside
+from autoshard.backend_habits import overlaps_on, runs_beside, sends_beside_products_alone
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.accounting import Account
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
-from autoshard.graph.program import Op, OpKind, Region
+from autoshard.graph.program import PRODUCTS, Op, OpKind, Region
 from autoshard.overlap.hidden import hidden_in_steps
 from autoshard.overlap.lanes import Lane, Task, schedule
 from autoshard.reshard import Step, StepKind
@@ -186,7 +186,7 @@ class _Builder:
             if self._home_of(value) in self._around(body):
                 needs.update(self._read(op, position, body))
         compute, sums = self.encoder.node_costs.seconds_of(op, candidate)
-        made = self._task(body, compute, Lane.COMPUTE, needs)
+        made = self._task(body, compute, Lane.COMPUTE, needs, covers=self._covers(op))
         kinds = self._sum_kinds(op)
         passed = hidden_in_steps(self.encoded.graph, self.costing, op, candidate)
         if passed > 0:  # pieces that go round while the product computes
@@ -199,6 +199,10 @@ class _Builder:
             lane = Lane.NETWORK if beside else Lane.BOTH
             made = self._task(body, sums, lane, {made}, (kinds[0], op.index))
         self._made.update((value, (body, made)) for value in op.results)
+
+    def _covers(self, op: Op) -> bool:
+        """Whether collectives start beside an op."""
+        return op.op_class in PRODUCTS or not sends_beside_products_alone(self._machine)
 
     def _read(self, op: Op, position: int, body: int) -> set[int]:
         """Move an operand to where an op wants it; the tasks it then waits for."""
@@ -226,7 +230,8 @@ class _Builder:
         order = tuple(sorted(step.parts))
         seconds = float(self.costing.step_seconds(step.kind, order, local)[0])
         if step.kind is StepKind.SLICE:
-            return self._task(body, seconds, Lane.COMPUTE, needs)
+            covers = not sends_beside_products_alone(self._machine)
+            return self._task(body, seconds, Lane.COMPUTE, needs, covers=covers)
         beside = runs_beside(self._machine, step.kind.value)
         lane = Lane.NETWORK if beside else Lane.BOTH
         return self._task(body, seconds, lane, needs, (step.kind.value, op.index))
@@ -250,9 +255,11 @@ class _Builder:
         lane: Lane,
         needs: Iterable[int],
         name: tuple[str, int] | None = None,
+        *,
+        covers: bool = True,
     ) -> int:
         found = self._bodies[body]
-        found.tasks.append(Task(max(0.0, seconds), lane, tuple(sorted(needs))))
+        found.tasks.append(Task(max(0.0, seconds), lane, tuple(sorted(needs)), covers))
         found.names.append(name)
         return len(found.tasks) - 1
 

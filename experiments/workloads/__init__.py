@@ -1,6 +1,7 @@
 """Real models with a full training step, and the shardings people write for them by hand."""
 
-from experiments.workloads.baselines import BASELINES, baseline_specs
+from experiments.workloads.baselines import BASELINES, baseline_batch_axes, baseline_specs
+from experiments.workloads.pinning import with_pins
 from experiments.workloads.registry import (
     FULL_WORKLOADS,
     FURTHER_WORKLOADS,
@@ -17,6 +18,8 @@ __all__ = [
     "SMALL_WORKLOADS",
     "WORKLOADS",
     "Workload",
+    "baseline_batch_axes",
     "baseline_specs",
     "get_workload",
+    "with_pins",
 ]

@@ -14,6 +14,7 @@ from experiments.workloads.workload import PyTree, Workload
 
 BASELINES = ("replicated", "data_parallel", "fsdp", "megatron", "megatron_fsdp")
 _TENSOR_PARALLEL = ("megatron", "megatron_fsdp")
+_FULLY_SHARDED = ("fsdp", "megatron_fsdp")
 _WHOLE = PartitionSpec()
 
 
@@ -47,23 +48,14 @@ def baseline_specs(
         ValueError: No such baseline, or the workload has no tensor-parallel rule.
     """
     axes = tuple(mesh_sizes)
-    batch_axes: tuple[str, ...] = ()
-    if kind == "replicated":
-        param_specs = _whole(workload.state["params"])
-    elif kind == "data_parallel":
-        param_specs, batch_axes = _whole(workload.state["params"]), axes
-    elif kind == "fsdp":
-        cut = partial(_fsdp_spec, mesh_sizes=mesh_sizes)
-        param_specs, batch_axes = jax.tree.map(cut, workload.state["params"]), axes
-    elif kind in _TENSOR_PARALLEL:
+    batch_axes = baseline_batch_axes(kind, axes)
+    if kind in _TENSOR_PARALLEL:
         param_specs = _megatron_specs(workload, "params", axes[-1], mesh_sizes)
-        batch_axes = axes[:-1]
-        if kind == "megatron_fsdp":
-            others = {axis: mesh_sizes[axis] for axis in batch_axes}
-            cut = partial(_fsdp_spec, mesh_sizes=others)
-            param_specs = jax.tree.map(cut, workload.state["params"], param_specs)
     else:
-        raise ValueError(f"no baseline {kind!r}; choose from {', '.join(BASELINES)}")
+        param_specs = _whole(workload.state["params"])
+    if kind in _FULLY_SHARDED:
+        cut = partial(_fsdp_spec, mesh_sizes={axis: mesh_sizes[axis] for axis in batch_axes})
+        param_specs = jax.tree.map(cut, workload.state["params"], param_specs)
     batch_specs = jax.tree.map(
         lambda leaf: _batch_spec(leaf, workload.batch_dim, batch_axes, mesh_sizes), workload.batch
     )
@@ -77,6 +69,23 @@ def baseline_specs(
             by_rule = _megatron_specs(workload, entry, axes[-1], mesh_sizes)
             state_specs[entry] = jax.tree.map(_joined, state_specs[entry], by_rule)
     return state_specs, batch_specs
+
+
+def baseline_batch_axes(kind: str, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The mesh axes by which a baseline cuts the batch.
+
+    Args:
+        kind: One of `BASELINES`.
+        axes: Of the mesh, in its order.
+
+    Raises:
+        ValueError: No such baseline.
+    """
+    if kind not in BASELINES:
+        raise ValueError(f"no baseline {kind!r}; choose from {', '.join(BASELINES)}")
+    if kind == "replicated":
+        return ()
+    return axes[:-1] if kind in _TENSOR_PARALLEL else axes
 
 
 def _whole(params: PyTree) -> PyTree:

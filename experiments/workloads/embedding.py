@@ -16,6 +16,7 @@ import numpy as np
 import optax
 
 from experiments.workloads.initializers import scaled_normal
+from experiments.workloads.pinning import pinned
 from experiments.workloads.training import training_workload
 from experiments.workloads.workload import PyTree, Workload
 
@@ -74,9 +75,9 @@ def mlp(x: jax.Array, layers: PyTree) -> jax.Array:
 
 
 def loss_fn(params: PyTree, batch: PyTree) -> jax.Array:
-    dense = mlp(batch["dense"], params["bottom"])
+    dense = pinned(mlp(batch["dense"], params["bottom"]))
     bags = [
-        jnp.sum(jnp.take(table, batch["ids"][:, index], axis=0, mode="clip"), axis=1)
+        pinned(jnp.sum(jnp.take(table, batch["ids"][:, index], axis=0, mode="clip"), axis=1))
         for index, table in enumerate(params["tables"])
     ]
     features = jnp.stack([dense, *bags], axis=1)

@@ -14,6 +14,7 @@ import optax
 from experiments.workloads.initializers import scaled_normal
 from experiments.workloads.megatron import rule_by_path_end
 from experiments.workloads.normalization import layer_norm
+from experiments.workloads.pinning import pinned
 from experiments.workloads.training import training_workload
 from experiments.workloads.workload import PyTree, Workload
 
@@ -84,13 +85,13 @@ def mlp(x: jax.Array, layers: PyTree) -> jax.Array:
 
 def loss_fn(params: PyTree, batch: PyTree) -> jax.Array:
     senders, receivers = batch["senders"], batch["receivers"]
-    h = jax.nn.relu(dense(batch["nodes"], params["encoder"]))
+    h = pinned(jax.nn.relu(dense(batch["nodes"], params["encoder"])))
     for layer in params["layers"]:
         edges = jnp.concatenate([h[senders], h[receivers], batch["edges"]], axis=-1)
-        messages = mlp(edges, layer["message"])
-        received = jax.ops.segment_sum(messages, receivers, num_segments=h.shape[0])
+        messages = pinned(mlp(pinned(edges), layer["message"]))
+        received = pinned(jax.ops.segment_sum(messages, receivers, num_segments=h.shape[0]))
         update = mlp(jnp.concatenate([h, received], axis=-1), layer["update"])
-        h = layer_norm(h + update, **layer["norm"])
+        h = pinned(layer_norm(h + update, **layer["norm"]))
     logits = dense(h, params["decoder"])
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]))
 

@@ -16,6 +16,7 @@ from experiments.workloads.initializers import scaled_normal
 from experiments.workloads.layer_stack import apply_layers, init_layers
 from experiments.workloads.megatron import rule_by_path_end
 from experiments.workloads.normalization import layer_norm
+from experiments.workloads.pinning import pinned
 from experiments.workloads.tokens import token_batch
 from experiments.workloads.training import training_workload
 from experiments.workloads.workload import PyTree, Workload
@@ -119,15 +120,15 @@ def attention(x: jax.Array, params: PyTree, heads: int) -> jax.Array:
 
 
 def block(x: jax.Array, params: PyTree, config: GptConfig) -> jax.Array:
-    x = x + attention(layer_norm(x, **params["ln1"]), params["attn"], config.heads)
+    x = pinned(x + attention(layer_norm(x, **params["ln1"]), params["attn"], config.heads))
     mlp = params["mlp"]
     hidden = jax.nn.gelu(linear(layer_norm(x, **params["ln2"]), mlp["w1"], mlp["b1"]))
-    return x + linear(hidden, mlp["w2"], mlp["b2"])
+    return pinned(x + linear(hidden, mlp["w2"], mlp["b2"]))
 
 
 def loss_fn(params: PyTree, batch: PyTree, config: GptConfig) -> jax.Array:
     dtype = jnp.dtype(config.compute_dtype)
-    x = (params["embed"][batch["tokens"]] + params["position"]).astype(dtype)
+    x = pinned((params["embed"][batch["tokens"]] + params["position"]).astype(dtype))
     x = apply_layers(
         lambda x, block_params: block(x, block_params, config),
         x,

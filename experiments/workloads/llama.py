@@ -15,6 +15,7 @@ from experiments.workloads.initializers import scaled_normal
 from experiments.workloads.layer_stack import apply_layers, init_layers
 from experiments.workloads.megatron import rule_by_path_end
 from experiments.workloads.normalization import rms_norm
+from experiments.workloads.pinning import pinned
 from experiments.workloads.tokens import token_batch
 from experiments.workloads.training import training_workload
 from experiments.workloads.workload import PyTree, Workload
@@ -146,8 +147,8 @@ def swiglu(x: jax.Array, params: PyTree) -> jax.Array:
 
 
 def block(x: jax.Array, params: PyTree, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
-    x = x + attention(rms_norm(x, params["attn_norm"]), params["attn"], angles)
-    return x + swiglu(rms_norm(x, params["mlp_norm"]), params["mlp"])
+    x = pinned(x + attention(rms_norm(x, params["attn_norm"]), params["attn"], angles))
+    return pinned(x + swiglu(rms_norm(x, params["mlp_norm"]), params["mlp"]))
 
 
 def loss_fn(params: PyTree, batch: PyTree, config: LlamaConfig) -> jax.Array:
@@ -155,7 +156,7 @@ def loss_fn(params: PyTree, batch: PyTree, config: LlamaConfig) -> jax.Array:
     angles = rotary_angles(config.seq, config.d_model // config.heads, config.rope_theta)
     x = apply_layers(
         lambda x, block_params: block(x, block_params, angles),
-        params["embed"][batch["tokens"]].astype(dtype),
+        pinned(params["embed"][batch["tokens"]].astype(dtype)),
         params["blocks"],
         scan=config.scan,
         remat=config.remat,

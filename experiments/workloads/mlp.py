@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.workloads.initializers import scaled_normal
+from experiments.workloads.pinning import pinned
 from experiments.workloads.training import training_workload
 from experiments.workloads.workload import PyTree, Workload
 
@@ -45,7 +46,7 @@ def loss_fn(params: PyTree, batch: PyTree) -> jax.Array:
     x = batch["x"]
     *hidden_layers, last = params["layers"]
     for layer in hidden_layers:
-        x = jax.nn.gelu(x @ layer["w"] + layer["b"])
+        x = pinned(jax.nn.gelu(x @ layer["w"] + layer["b"]))
     prediction = x @ last["w"] + last["b"]
     return jnp.mean(jnp.square(prediction - batch["y"]))
 

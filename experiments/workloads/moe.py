@@ -19,6 +19,7 @@ from experiments.workloads.attention import causal_attention
 from experiments.workloads.initializers import scaled_normal
 from experiments.workloads.megatron import rule_by_path_end
 from experiments.workloads.normalization import rms_norm
+from experiments.workloads.pinning import pinned
 from experiments.workloads.tokens import token_batch
 from experiments.workloads.training import training_workload
 from experiments.workloads.workload import PyTree, Workload
@@ -156,12 +157,12 @@ def attention(x: jax.Array, params: PyTree) -> jax.Array:
 
 def loss_fn(params: PyTree, batch: PyTree, config: MoeConfig) -> jax.Array:
     dtype = jnp.dtype(config.compute_dtype)
-    x = params["embed"][batch["tokens"]].astype(dtype)
+    x = pinned(params["embed"][batch["tokens"]].astype(dtype))
     balance = jnp.zeros((), jnp.float32)
     for block in params["blocks"]:
-        x = x + attention(rms_norm(x, block["attn_norm"]), block["attn"])
+        x = pinned(x + attention(rms_norm(x, block["attn_norm"]), block["attn"]))
         mixed, block_balance = mixture(rms_norm(x, block["moe_norm"]), block["moe"], config)
-        x = x + mixed
+        x = pinned(x + mixed)
         balance = balance + block_balance
     logits = (rms_norm(x, params["norm"]) @ params["head"].astype(dtype)).astype(jnp.float32)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])

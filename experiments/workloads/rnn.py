@@ -13,6 +13,7 @@ import optax
 
 from experiments.workloads.initializers import scaled_normal
 from experiments.workloads.megatron import rule_by_path_end
+from experiments.workloads.pinning import pinned
 from experiments.workloads.tokens import token_batch
 from experiments.workloads.training import training_workload
 from experiments.workloads.workload import PyTree, Workload
@@ -88,6 +89,7 @@ def lstm(inputs: jax.Array, params: PyTree) -> jax.Array:
         keep = jax.nn.sigmoid(gates[1] + 1.0)
         c = keep * c + jax.nn.sigmoid(gates[0]) * jnp.tanh(gates[2])
         h = jax.nn.sigmoid(gates[3]) * jnp.tanh(c)
+        h, c = pinned(h), pinned(c)
         return (h, c), h
 
     zeros = jnp.zeros((inputs.shape[1], params["wh"].shape[0]), inputs.dtype)
@@ -96,9 +98,9 @@ def lstm(inputs: jax.Array, params: PyTree) -> jax.Array:
 
 
 def loss_fn(params: PyTree, batch: PyTree) -> jax.Array:
-    x = jnp.swapaxes(params["embed"][batch["tokens"]], 0, 1)
+    x = pinned(jnp.swapaxes(params["embed"][batch["tokens"]], 0, 1), batch_dim=1)
     for cell in params["cells"]:
-        x = lstm(x, cell)
+        x = pinned(lstm(x, cell), batch_dim=1)
     logits = jnp.swapaxes(x, 0, 1) @ params["head"]["w"] + params["head"]["b"]
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"]))
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from experiments.workloads.initializers import scaled_normal
 from experiments.workloads.megatron import rule_by_path_end
 from experiments.workloads.normalization import group_norm
+from experiments.workloads.pinning import pinned
 from experiments.workloads.training import training_workload
 from experiments.workloads.workload import PyTree, Workload
 
@@ -155,7 +156,7 @@ def resnet(x: jax.Array, time: jax.Array, params: PyTree, groups: int) -> jax.Ar
     h = conv(jax.nn.silu(group_norm(x, **params["norm1"], num_groups=groups)), params["conv1"])
     h = h + dense(jax.nn.silu(time), params["time"])[:, None, None, :]
     h = conv(jax.nn.silu(group_norm(h, **params["norm2"], num_groups=groups)), params["conv2"])
-    return h + (conv(x, params["skip"]) if "skip" in params else x)
+    return pinned(h + (conv(x, params["skip"]) if "skip" in params else x))
 
 
 def upsample(x: jax.Array) -> jax.Array:
@@ -169,19 +170,19 @@ def predict_noise(
     first, second = params["time_mlp"]
     embedded = time_embedding(timestep, config.channels)
     time = dense(jax.nn.silu(dense(embedded, first)), second)
-    x = conv(noisy, params["stem"])
+    x = pinned(conv(noisy, params["stem"]))
     skips = []
     for level in params["down"]:
         x = resnet(x, time, level["resnet"], config.groups)
         skips.append(x)
         if "downsample" in level:
-            x = conv(x, level["downsample"], stride=2)
+            x = pinned(conv(x, level["downsample"], stride=2))
     x = resnet(x, time, params["middle"], config.groups)
     for level in params["up"]:
         x = jnp.concatenate([x, skips.pop()], axis=-1)
         x = resnet(x, time, level["resnet"], config.groups)
         if "upsample" in level:
-            x = conv(upsample(x), level["upsample"])
+            x = pinned(conv(upsample(x), level["upsample"]))
     x = jax.nn.silu(group_norm(x, **params["out_norm"], num_groups=config.groups))
     return conv(x, params["out"])
 

@@ -22,6 +22,7 @@ def bodies(draw: st.DrawFn, most: int = 12) -> list[Task]:
             float(draw(st.integers(0, 9))),
             draw(st.sampled_from(Lane)),
             tuple(sorted(draw(st.sets(st.integers(0, place - 1), max_size=3)))) if place else (),
+            covers=draw(st.booleans()),
         )
         for place in range(draw(st.integers(1, most)))
     ]
@@ -64,6 +65,22 @@ def test_nothing_starts_before_what_it_needs_and_no_lane_does_two_things(
 def test_a_body_takes_its_computing_and_all_that_is_exposed(tasks: list[Task]) -> None:
     timeline = schedule(tasks)
     assert timeline.seconds == total(tasks, COMPUTE) + sum(timeline.exposed)
+
+
+@given(tasks=bodies())
+def test_collectives_start_beside_what_covers_them_or_where_nothing_is_computed(
+    tasks: list[Task],
+) -> None:
+    timeline = schedule(tasks)
+    timed = list(zip(tasks, timeline.starts, strict=True))
+    for sent, now in timed:
+        if sent.lane is NETWORK and sent.seconds:
+            beside = [
+                task
+                for task, start in timed
+                if task.lane is COMPUTE and start < now < start + task.seconds
+            ]
+            assert all(task.covers for task in beside)
 
 
 @given(tasks=bodies())
@@ -175,3 +192,13 @@ def test_a_task_that_takes_no_time_waits_for_no_lane() -> None:
     ]
     timeline = schedule(tasks)
     assert (timeline.starts[2], timeline.seconds) == (0.0, 10.0)
+
+
+def test_a_weight_is_fetched_beside_the_next_product_and_not_beside_an_update() -> None:
+    update = Task(5.0, COMPUTE, covers=False)
+    product = Task(4.0, COMPUTE, (0,))
+    timeline = schedule([update, product, Task(3.0, NETWORK), Task(1.0, COMPUTE, (1, 2))])
+    assert timeline.starts[2] == 5.0
+    assert timeline.seconds == 10.0
+    updated = schedule([Task(4.0, COMPUTE), update, Task(3.0, NETWORK, (1,))])
+    assert updated.exposed[2] == 3.0

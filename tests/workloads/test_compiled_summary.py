@@ -19,6 +19,7 @@ from experiments.compiled_summary import (
     geometric_mean,
     misses,
     optimized_over_hand,
+    optimized_over_written,
     rank_correlations,
     share_within,
 )
@@ -91,6 +92,30 @@ def test_best_plans_are_compared_by_what_was_compiled() -> None:
     (ours,) = optimized_over_hand(ROWS, "compiled_seconds")
     assert (ours["best by hand"], ours["ratio"]) == ("fsdp", 10 / 9)  # megatron does not fit
     assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def way(pins: bool, seconds: float, *, fits: bool = True) -> dict[str, Any]:
+    return {
+        "pins": pins,
+        "status": "compiled",
+        "compiled_bytes": 1e6,
+        "compiled_memory": 2e6,
+        "compiled_seconds": seconds,
+        "overlapped_seconds": seconds,
+        "fits": fits,
+    }
+
+
+def test_the_best_plan_as_written_is_one_that_fits_pinned_or_not() -> None:
+    written = {"as_written": [way(False, 40.0), way(True, 20.0), way(False, 1.0, fits=False)]}
+    crashed = {"as_written": [{"pins": False, "status": "crashed", "fits": False}]}
+    rows = [ROWS[0], {**ROWS[1], **written}, {**ROWS[2], **crashed}]
+    (found,) = optimized_over_written(rows, "compiled_seconds")
+    assert (found["best as written"], found["ratio"]) == ("fsdp, pinned", 10 / 20)
+    assert optimized_over_written(ROWS, "compiled_seconds") == []
+    text = page_text(rows, None)
+    assert "as written: geometric mean 0.500, worst 0.500, over 1." in text
+    assert "| mlp | data=8 | v5e | replicated | no | crashed |" in text
 
 
 def test_the_page_tells_of_misses_and_of_what_did_not_compile() -> None:
