@@ -54,10 +54,14 @@ def plan_data(name: str, solved: Solved) -> PlanData:
     """
     solution, setting, traced = solved.solution, solved.setting, solved.program.traced
     account = solution.account
-    rounds, listing = planned_rounds(solution)
     compares = setting.baselines and solution.is_feasible
     notes = hand_plan_notes(solution, solved.by_hand) if compares else ()
-    uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
+    with setting.stages.time("account"):
+        rounds, listing = planned_rounds(solution)
+        uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
+        values = _values(solution)
+        products = planned_products(solution)
+        beside = overlapped_seconds(solution.encoder, solution.encoded, solution.decoded, account)
     return with_short_sources(
         PlanData(
             function=name,
@@ -67,7 +71,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             memory_budget=setting.budget,
             arguments=_shown(_tensors(solution, is_result=False), traced.in_avals),
             results=_shown(_tensors(solution, is_result=True), traced.out_avals),
-            values=_values(solution),
+            values=values,
             wanted_uses=uses,
             constraints=None,
             misses=(),
@@ -83,11 +87,9 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             ),
             rounds=rounds,
             listing=listing,
-            products=planned_products(solution),
+            products=products,
             mesh_search=solved.search,
-            overlapped_seconds=overlapped_seconds(
-                solution.encoder, solution.encoded, solution.decoded, account
-            ),
+            overlapped_seconds=beside,
             notes=(*traced.notes, *solution.graph.notes, *notes),
             stage_seconds=dict(setting.stages.seconds),
             versions={

@@ -43,13 +43,13 @@ def candidate_arrays(parts: MeshParts, candidates: tuple[Candidate, ...]) -> Can
     return CandidateArrays(
         np.array([c.cut for c in candidates], dtype=np.float64),
         tuple(shards([c.operands[i] for c in candidates]) for i in range(len(first.operands))),
-        tuple(
-            shards([written_layout(c, i) for c in candidates]) for i in range(len(first.results))
-        ),
+        tuple(shards(written_layouts(candidates, i)) for i in range(len(first.results))),
     )
 
 
-def written_layout(candidate: Candidate, position: int) -> Layout:
-    """Layout of a result as the op itself writes it: partial sums, before any is scattered."""
-    is_partial = position == 0 and candidate.scattered
-    return candidate.partial if is_partial else candidate.results[position]
+def written_layouts(candidates: Sequence[Candidate], position: int = 0) -> list[Layout]:
+    """By candidate, the layout of a result as the op itself writes it.
+
+    Of the first one that is partial sums, before any are scattered.
+    """
+    return [c.partial if position == 0 and c.scattered else c.results[position] for c in candidates]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from autoshard.backend_habits import keeps_products_on_chip, row_lanes, sums_after_loops
 from autoshard.candidates.candidate import Candidate
-from autoshard.costing.candidate_arrays import CandidateArrays, candidate_arrays, written_layout
+from autoshard.costing.candidate_arrays import CandidateArrays, candidate_arrays, written_layouts
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.move_costs import MoveCosts
@@ -83,7 +83,7 @@ class RowCosts(MoveCosts):
         self, graph: Graph, op: Op, candidates: tuple[Candidate, ...], *, is_scatter: bool
     ) -> FloatArray:
         """float64[num_candidates]: bytes of what is looked up or added, rows in whole lanes."""
-        value, layouts = op.results[0], [written_layout(c, 0) for c in candidates]
+        value, layouts = op.results[0], written_layouts(candidates)
         if is_scatter:
             value, layouts = op.operands[-1], [c.operands[-1] for c in candidates]
         if takes_rows(graph, op):
@@ -101,7 +101,7 @@ class RowCosts(MoveCosts):
 
         The scatter's own kernel writes them.
         """
-        layouts = [written_layout(c, 0) for c in candidates]
+        layouts = written_layouts(candidates)
         value, tiles = op.results[0], self._facts_of(graph).tiles
         padded = tiles.row_bytes(value, layouts) if takes_rows(graph, op) else None
         filled = self._local_bytes(graph, value, layouts) if padded is None else padded
@@ -120,9 +120,7 @@ class RowCosts(MoveCosts):
         if not is_masked.any() or self._facts_of(graph).tiles.lanes == 1:
             return np.zeros(len(candidates))
         local = value.num_bytes / self._arrays(candidates).result_shards[0]
-        tiles = self._facts_of(graph).tiles.local_bytes(
-            value.index, [written_layout(c, 0) for c in candidates]
-        )
+        tiles = self._facts_of(graph).tiles.local_bytes(value.index, written_layouts(candidates))
         passed = local if tiles is None else np.where(tiles > local, 3.0 * tiles, local)
         if self._passes is not None:
             passed = passed * (self._pass_bytes(self._passes.accessed) * 8.0 / value.bits)
@@ -141,7 +139,7 @@ class RowCosts(MoveCosts):
             return np.zeros(len(candidates))
         value, layouts = op.operands[0], [c.operands[0] for c in candidates]
         if op.op_class is OpClass.SCATTER:
-            value, layouts = op.results[0], [written_layout(c, 0) for c in candidates]
+            value, layouts = op.results[0], written_layouts(candidates)
         return self.row_copy_seconds(graph, value, layouts)
 
     def _in_tiles(

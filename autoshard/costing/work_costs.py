@@ -18,7 +18,7 @@ from autoshard.backend_habits import (
     row_lanes,
 )
 from autoshard.candidates.candidate import Candidate
-from autoshard.costing.candidate_arrays import CandidateArrays, written_layout
+from autoshard.costing.candidate_arrays import CandidateArrays, written_layouts
 from autoshard.costing.few_images import copied_elements
 from autoshard.costing.local_products import local_products
 from autoshard.costing.model_dtype import model_dtype
@@ -57,7 +57,7 @@ class WorkCosts(RowCosts):
                 writes = True
                 pieces = arrays.result_shards[position]
                 written = graph.values[value].num_bytes / pieces
-                layouts = [written_layout(c, position) for c in candidates]
+                layouts = written_layouts(candidates, position)
                 tiles = self._in_tiles(graph, op, value, layouts, written, pieces)
                 if value in buffers.unless_summed:
                     tiles = np.where([_is_apart(c) for c in candidates], tiles, 0.0)
@@ -182,7 +182,7 @@ class WorkCosts(RowCosts):
             return seconds
         value, pieces = op.results[0], self._arrays(candidates).result_shards[0]
         none = np.zeros_like(seconds)
-        layouts = [written_layout(c, 0) for c in candidates]
+        layouts = written_layouts(candidates)
         num_bytes = self._in_tiles(graph, op, value, layouts, none, pieces)
         dtype = self._operand_dtype(graph, op)
         written = self.model.compute_seconds(none, num_bytes, dtype, OpClass.ELEMENTWISE.value)

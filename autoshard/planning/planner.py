@@ -30,7 +30,7 @@ from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.room_on_chip import with_room_on_chip
 from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import DecidedRound, Solution, as_answer, solution_of
-from autoshard.planning.stages import SEARCH, Stages
+from autoshard.planning.stages import COSTS, SEARCH, Stages
 from autoshard.planning.states_in_memory import with_states_in_memory
 from autoshard.sharding import Mesh
 from autoshard.wishes.mesh_parts import parts_for
@@ -68,8 +68,8 @@ def plan_graph(
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
     """
     clock = stages or Stages()
-    graph = with_borders_on(_as_kept(graph, hardware.backend), mesh)
     with clock.time("buffers"):
+        graph = with_borders_on(_as_kept(graph, hardware.backend), mesh)
         buffers = find_buffers(graph, fusing(hardware))
     wishes = carried_on_other_meshes(wishes, mesh)
     parts = parts_for(graph, mesh, wishes, least_images(hardware.backend))
@@ -85,8 +85,11 @@ def plan_graph(
     for number, found in enumerate(rounds, start=1):
         now = found if solution is None else replace(found, decided=solution.decoded.candidates)
         limit = memory_limit if number == len(rounds) else None
-        encoder = Encoder(graph, buffers, costing, wishes, limit, round=now, streamable=streamable)
-        costing.states_off = _least_off(encoder)
+        with clock.time(COSTS):
+            encoder = Encoder(
+                graph, buffers, costing, wishes, limit, round=now, streamable=streamable
+            )
+            costing.states_off = _least_off(encoder)
         fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
         share = replace(options, time_limit_seconds=fair)
         spent = clock.seconds.get(SEARCH, 0.0)
@@ -170,7 +173,7 @@ def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
 
 
 def _solve_round(encoder: Encoder, searches: Searches) -> Solution:
-    with searches.stages.time("candidates and costs"):
+    with searches.stages.time(COSTS):
         encoder, encoded = _encoded(encoder)
     decided = encoder.round.decided
     hint = _as_decided(encoded, decided) if decided else None

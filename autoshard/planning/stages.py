@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+COSTS = "candidates and costs"
 SEARCH = "solve"
 _LONG = frozenset({SEARCH, "mesh search"})
 """Stages that may take minutes."""
