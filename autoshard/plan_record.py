@@ -161,9 +161,10 @@ _ADVICE = {
 
 
 _TOO_LARGE_WITH_GAPS = (
-    "What the leanest plan found holds at one time fits the memory budget, but not with the gaps"
-    " that the compiler leaves between temporaries: raise memory_budget to what it takes with them,"
-    " use more devices, make the batch smaller, or wrap layers in jax.checkpoint."
+    "What the leanest plan found holds at one time fits the memory budget, but not with what the"
+    " compiler adds to it (gaps between temporaries, padding, tables of addresses): raise"
+    " memory_budget to what it takes in all, use more devices, make the batch smaller, or wrap"
+    " layers in jax.checkpoint."
 )
 
 
