@@ -483,7 +483,13 @@ def runs_beside(machine: Hardware, kind: str) -> bool:
 
 
 def sends_beside_products_alone(machine: Hardware) -> bool:
-    """Whether collectives start beside products and convolutions, and beside nothing else."""
+    """Whether collectives run beside products alone, the last ones before what reads them.
+
+    Seen in steps of an MLP, a GPT, an LSTM and a recommender compiled by libtpu 0.0.42 for 8 chips
+    of a v5e: nearly every gather that runs beside anything starts right before a product, with what
+    is fused into it, and ends before its own reader; what updates make is gathered alone. Beside
+    custom calls: not seen.
+    """
     return machine.backend == "tpu"
 
 

@@ -160,7 +160,7 @@ _ADVICE = {
 }
 
 
-_TOO_LARGE_WITH_GAPS = (
+_TOO_LARGE_AS_COMPILED = (
     "What the leanest plan found holds at one time fits the memory budget, but not with what the"
     " compiler adds to it (gaps between temporaries, padding, tables of addresses): raise"
     " memory_budget to what it takes in all, use more devices, make the batch smaller, or wrap"
@@ -171,7 +171,7 @@ _TOO_LARGE_WITH_GAPS = (
 def _advice(solution: Solution) -> str:
     """What to do next; where rounds came before, what they have to do with it."""
     status = solution.result.status
-    advice = _TOO_LARGE_WITH_GAPS if solution.is_too_large_with_gaps else _ADVICE[status]
+    advice = _TOO_LARGE_AS_COMPILED if solution.is_too_large_with_gaps else _ADVICE[status]
     rounds = [decided.round for decided in solution.rounds]
     if not rounds:
         return advice

@@ -84,7 +84,7 @@ def optimized_over_hand(rows: Iterable[Row], compiled: str) -> list[dict[str, An
     """For each model, mesh and chip: the optimized plan over the best by hand that fits."""
     found = []
     for (workload, mesh, chip), group in _by_setting(rows, compiled).items():
-        ours = [row for row in group if row["plan"] == OPTIMIZED]
+        ours = [row for row in group if row["plan"] == OPTIMIZED and row.get("fits", True)]
         by_hand = [row for row in group if row["plan"] != OPTIMIZED and row.get("fits", True)]
         if ours and by_hand:
             best = min(by_hand, key=lambda row: row[compiled])
@@ -109,7 +109,7 @@ def optimized_over_written(rows: Iterable[Row], compiled: str) -> list[dict[str,
     """
     found = []
     for (workload, mesh, chip), group in _by_setting(rows, compiled).items():
-        ours = [row for row in group if row["plan"] == OPTIMIZED]
+        ours = [row for row in group if row["plan"] == OPTIMIZED and row.get("fits", True)]
         written = [
             (way[compiled], row["plan"] + (", pinned" if way["pins"] else ""))
             for row in group

@@ -2,8 +2,8 @@
 
 A device computes and communicates at the same time. A task takes the compute lane, the network
 lane, or, where a collective blocks, both. Tasks are started greedily: whenever a lane is free, the
-most urgent task starts that is ready; a collective only beside a task that covers it, or where
-nothing can be computed before it is over. All collectives share one network, whatever axes they are
+most urgent task starts that is ready; a collective only while a task computes that covers it, or
+where none can compute before it is over. All collectives share one network, whatever axes they are
 over, which is on the careful side.
 
 A program is a tree of bodies. The body of a loop is scheduled on its own, and stands in the body
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -35,7 +35,7 @@ class Task:
         seconds: How long it runs.
         lane: What it takes meanwhile.
         needs: Places of earlier tasks of the body that must be over before it starts.
-        covers: Whether collectives start while it computes.
+        covers: Whether collectives start while it computes (on a late schedule: end).
     """
 
     seconds: float
@@ -81,37 +81,66 @@ def schedule(tasks: Sequence[Task]) -> Timeline:
             readers[need].append(place)
     ready = _Ready(tasks, _urgency(tasks, readers))
     waits_for = [len(task.needs) for task in tasks]
-    for place, waits in enumerate(waits_for):
-        if waits == 0:
-            ready.add(place)
     starts = [0.0] * len(tasks)
     running: list[tuple[float, int]] = []
     now = 0.0
+
+    def admit(places: list[int]) -> None:
+        """These wait for nothing more; those that take no time are over at once."""
+        while places:
+            place = places.pop()
+            if tasks[place].seconds > 0:
+                ready.add(place)
+                continue
+            starts[place] = now
+            places += released(place)
+
+    def released(place: int) -> list[int]:
+        """What waited for a task that is over, and for nothing else."""
+        for reader in readers[place]:
+            waits_for[reader] -= 1
+        return [reader for reader in readers[place] if not waits_for[reader]]
+
+    admit([place for place, waits in enumerate(waits_for) if not waits])
     while True:
         while (started := ready.take()) is not None:
             starts[started] = now
-            ready.is_covered = ready.is_covered or _is_cover(tasks[started])
             heapq.heappush(running, (now + tasks[started].seconds, started))
         if not running:
             return Timeline(tuple(starts), tuple(_exposed(tasks, starts)), now)
-        now, over = heapq.heappop(running)
-        ready.busy -= _lanes(tasks[over])
-        if _is_cover(tasks[over]):
-            ready.is_covered = False
-        for reader in readers[over]:
-            waits_for[reader] -= 1
-            if waits_for[reader] == 0:
-                ready.add(reader)
+        now = running[0][0]
+        over: list[int] = []
+        while running and running[0][0] <= now:
+            _, ended = heapq.heappop(running)
+            ready.busy -= _lanes(tasks[ended])
+            over += released(ended)
+        admit(over)
 
 
-def _is_cover(task: Task) -> bool:
-    return task.covers and _lanes(task) == {Lane.COMPUTE}
+def schedule_late(tasks: Sequence[Task]) -> Timeline:
+    """Start tasks as late as lanes and readers allow: as `schedule`, from the end of the body.
+
+    So a collective is over right before the first task that reads it, and runs beside what comes
+    before that.
+    """
+    last = len(tasks) - 1
+    readers: list[list[int]] = [[] for _ in tasks]
+    for place, task in enumerate(tasks):
+        for need in task.needs:
+            readers[last - need].append(last - place)
+    turned = [
+        replace(task, needs=tuple(sorted(needs)))
+        for task, needs in zip(reversed(tasks), readers, strict=True)
+    ]
+    found = schedule(turned)
+    starts = (
+        found.seconds - start - task.seconds
+        for start, task in zip(found.starts, turned, strict=True)
+    )
+    return Timeline(tuple(starts)[::-1], found.exposed[::-1], found.seconds)
 
 
 def _lanes(task: Task) -> set[Lane]:
-    """What a task takes; nothing, where it takes no time."""
-    if task.seconds <= 0:
-        return set()
     return {Lane.COMPUTE, Lane.NETWORK} if task.lane is Lane.BOTH else {task.lane}
 
 
@@ -129,39 +158,51 @@ _SENDING = frozenset({Lane.NETWORK})
 
 
 class _Ready:
-    """Tasks that nothing is missing for but a lane.
+    """Tasks that nothing is missing for but a lane; all of them take time.
 
     Args:
         tasks: Of the body.
-        urgency: Per task, the lower the sooner.
+        urgency: Per task, what is started first: the lower.
     """
 
     def __init__(self, tasks: Sequence[Task], urgency: Sequence[float]) -> None:
         self.busy: set[Lane] = set()
-        self.is_covered = False  # whether what computes now covers collectives
         self._tasks = tasks
         self._urgency = urgency
         self._waiting: dict[frozenset[Lane], list[tuple[float, int]]] = {}
+        self._covers = True  # whether what computes now, or did last, covers collectives
 
     def add(self, place: int) -> None:
         lanes = frozenset(_lanes(self._tasks[place]))
         heapq.heappush(self._waiting.setdefault(lanes, []), (self._urgency[place], place))
 
     def take(self) -> int | None:
-        """The most urgent task that can start now, its lanes marked busy; None where none can."""
+        """The most urgent task that can start now, its lanes marked busy; None where none can.
+
+        A collective that nothing would cover lets the computing that is ready go first.
+        """
         closed = set(self.busy)
         heads = sorted((queue[0], lanes) for lanes, queue in self._waiting.items() if queue)
-        computes = Lane.COMPUTE in closed or any(lanes == _COMPUTING for _, lanes in heads)
+        computing = next((place for (_, place), lanes in heads if lanes == _COMPUTING), None)
         for (_, place), lanes in heads:
-            if lanes == _SENDING and computes and not self.is_covered:
-                continue
+            if lanes == _SENDING and Lane.NETWORK not in closed:
+                if Lane.COMPUTE in self.busy:
+                    if not self._covers:
+                        continue
+                elif computing is not None and not self._tasks[computing].covers:
+                    return self._started(computing, _COMPUTING)
             if closed.isdisjoint(lanes):
-                heapq.heappop(self._waiting[lanes])
-                self.busy |= lanes
-                return place
+                return self._started(place, lanes)
             if len(lanes) > 1:
                 closed.add(Lane.NETWORK)
         return None
+
+    def _started(self, place: int, lanes: frozenset[Lane]) -> int:
+        heapq.heappop(self._waiting[lanes])
+        self.busy |= lanes
+        if lanes == _COMPUTING:
+            self._covers = self._tasks[place].covers
+        return place
 
 
 def _exposed(tasks: Sequence[Task], starts: Sequence[float]) -> list[float]:

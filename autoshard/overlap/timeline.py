@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.way_to_reader import SharedStep, sent_bits, way_to_reader
 from autoshard.graph.program import PRODUCTS, Op, OpKind, Region
 from autoshard.overlap.hidden import hidden_in_steps
-from autoshard.overlap.lanes import Lane, Task, schedule
+from autoshard.overlap.lanes import Lane, Task, Timeline, schedule, schedule_late
 from autoshard.reshard import Step, StepKind
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class _Builder:
     decoded: Decoded
     _bodies: dict[int, _Body] = field(init=False)
     _sent_bits: Mapping[SharedStep, int] = field(init=False)
+    _covering: frozenset[int] = field(init=False)
     _made: dict[int, _Ref] = field(default_factory=dict)  # by value, the task that makes it
     _moved: dict[tuple[int, Step, int], _Ref] = field(default_factory=dict)
     _loops: dict[int, _Ref] = field(default_factory=dict)  # by body that is over, its task
@@ -108,6 +109,7 @@ class _Builder:
 
     def __post_init__(self) -> None:
         self._sent_bits = sent_bits(self.encoded, self.decoded)
+        self._covering = frozenset(self._find_covering())
         self._bodies = {}
         for region in self.encoded.graph.regions:
             if region.kind == "manual":
@@ -116,6 +118,16 @@ class _Builder:
             repeat = self._bodies[parent].repeat if parent >= 0 else 1.0
             repeat *= region.trip_count
             self._bodies[region.index] = _Body(parent, region.trip_count, repeat)
+
+    def _find_covering(self) -> Iterator[int]:
+        """Ops that collectives start beside."""
+        every = not sends_beside_products_alone(self._machine)
+        for op in self.encoded.graph.ops:
+            if every or op.op_class in PRODUCTS:
+                yield op.index
+            made = self.decoded.candidates.get(op.index)
+            if op.op_class in PRODUCTS and made and not (made.reduced or made.scattered):
+                yield from self.encoder.buffers.computed_with.get(op.index, ())
 
     @property
     def costing(self) -> Costing:
@@ -145,7 +157,7 @@ class _Builder:
         while len(open_bodies) > 1:
             self._close(open_bodies.pop(), exits)
         main = self._bodies[0]
-        timeline = schedule(main.tasks)
+        timeline = self._scheduled(main)
         self._note(main, timeline.exposed)
         compute = sum(
             task.seconds * body.repeat
@@ -186,7 +198,7 @@ class _Builder:
             if self._home_of(value) in self._around(body):
                 needs.update(self._read(op, position, body))
         compute, sums = self.encoder.node_costs.seconds_of(op, candidate)
-        made = self._task(body, compute, Lane.COMPUTE, needs, covers=self._covers(op))
+        made = self._task(body, compute, Lane.COMPUTE, needs, covers=op.index in self._covering)
         kinds = self._sum_kinds(op)
         passed = hidden_in_steps(self.encoded.graph, self.costing, op, candidate)
         if passed > 0:  # pieces that go round while the product computes
@@ -199,10 +211,6 @@ class _Builder:
             lane = Lane.NETWORK if beside else Lane.BOTH
             made = self._task(body, sums, lane, {made}, (kinds[0], op.index))
         self._made.update((value, (body, made)) for value in op.results)
-
-    def _covers(self, op: Op) -> bool:
-        """Whether collectives start beside an op."""
-        return op.op_class in PRODUCTS or not sends_beside_products_alone(self._machine)
 
     def _read(self, op: Op, position: int, body: int) -> set[int]:
         """Move an operand to where an op wants it; the tasks it then waits for."""
@@ -297,7 +305,7 @@ class _Builder:
         body = self._bodies[region.index]
         for op, position in exits.get(region.index, ()):
             self._read(op, position, region.index)
-        timeline = schedule(body.tasks)
+        timeline = self._scheduled(body)
         self._note(body, timeline.exposed)
         place = self._task(body.parent, timeline.seconds * body.trips, Lane.BOTH, body.outer)
         self._loops[region.index] = (body.parent, place)
@@ -305,6 +313,10 @@ class _Builder:
             for op, _ in exits.get(region.index, ()):
                 if op.name == "while":
                     self._made.update((value, (body.parent, place)) for value in op.results)
+
+    def _scheduled(self, body: _Body) -> Timeline:
+        is_late = sends_beside_products_alone(self._machine)
+        return schedule_late(body.tasks) if is_late else schedule(body.tasks)
 
     def _note(self, body: _Body, exposed: Sequence[float]) -> None:
         for task, name, waited in zip(body.tasks, body.names, exposed, strict=True):

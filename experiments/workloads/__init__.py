@@ -1,7 +1,7 @@
 """Real models with a full training step, and the shardings people write for them by hand."""
 
 from experiments.workloads.baselines import BASELINES, baseline_batch_axes, baseline_specs
-from experiments.workloads.pinning import with_pins
+from experiments.workloads.pinning import Pins, with_pins
 from experiments.workloads.registry import (
     FULL_WORKLOADS,
     FURTHER_WORKLOADS,
@@ -17,6 +17,7 @@ __all__ = [
     "FURTHER_WORKLOADS",
     "SMALL_WORKLOADS",
     "WORKLOADS",
+    "Pins",
     "Workload",
     "baseline_batch_axes",
     "baseline_specs",

@@ -13,7 +13,7 @@ import optax
 
 from experiments.workloads.initializers import scaled_normal
 from experiments.workloads.megatron import rule_by_path_end
-from experiments.workloads.pinning import pinned
+from experiments.workloads.pinning import gathered, pinned
 from experiments.workloads.tokens import token_batch
 from experiments.workloads.training import training_workload
 from experiments.workloads.workload import PyTree, Workload
@@ -78,6 +78,7 @@ def lstm(inputs: jax.Array, params: PyTree) -> jax.Array:
     Returns:
         float32[seq, batch, hidden], the state after every token.
     """
+    params = gathered(params)
 
     def tick(
         carry: tuple[jax.Array, jax.Array], x: jax.Array
@@ -89,7 +90,7 @@ def lstm(inputs: jax.Array, params: PyTree) -> jax.Array:
         keep = jax.nn.sigmoid(gates[1] + 1.0)
         c = keep * c + jax.nn.sigmoid(gates[0]) * jnp.tanh(gates[2])
         h = jax.nn.sigmoid(gates[3]) * jnp.tanh(c)
-        h, c = pinned(h), pinned(c)
+        h = pinned(h)
         return (h, c), h
 
     zeros = jnp.zeros((inputs.shape[1], params["wh"].shape[0]), inputs.dtype)

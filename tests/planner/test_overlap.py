@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.overlap.lanes import Lane, Task, Timeline, schedule
+from autoshard.overlap.lanes import Lane, Task, Timeline, schedule, schedule_late
 
 COMPUTE, NETWORK, BOTH = Lane.COMPUTE, Lane.NETWORK, Lane.BOTH
 
@@ -78,7 +78,7 @@ def test_collectives_start_beside_what_covers_them_or_where_nothing_is_computed(
             beside = [
                 task
                 for task, start in timed
-                if task.lane is COMPUTE and start < now < start + task.seconds
+                if task.lane is COMPUTE and start <= now < start + task.seconds
             ]
             assert all(task.covers for task in beside)
 
@@ -202,3 +202,45 @@ def test_a_weight_is_fetched_beside_the_next_product_and_not_beside_an_update() 
     assert timeline.seconds == 10.0
     updated = schedule([Task(4.0, COMPUTE), update, Task(3.0, NETWORK, (1,))])
     assert updated.exposed[2] == 3.0
+
+
+@given(tasks=bodies())
+def test_a_late_schedule_keeps_the_laws_of_an_early_one(tasks: list[Task]) -> None:
+    timeline = schedule_late(tasks)
+    for task, start in zip(tasks, timeline.starts, strict=True):
+        assert start >= 0
+        assert all(start >= timeline.starts[n] + tasks[n].seconds for n in task.needs)
+    for lane in (COMPUTE, NETWORK):
+        used = intervals(tasks, timeline, lane)
+        assert all(before[1] <= after[0] for before, after in pairwise(used))
+    assert timeline.seconds == total(tasks, COMPUTE) + sum(timeline.exposed)
+
+
+def test_late_a_weight_is_there_right_before_its_product_and_not_sooner() -> None:
+    first, second = Task(9.0, COMPUTE), Task(9.0, COMPUTE, (0,))
+    body = [first, second, Task(3.0, NETWORK), Task(1.0, COMPUTE, (1, 2))]
+    assert schedule(body).starts[2] == 0.0
+    assert schedule_late(body).starts[2] == 15.0
+
+
+def test_tasks_that_take_no_time_open_no_gap_between_updates() -> None:
+    timeline = schedule(
+        [
+            Task(5.0, COMPUTE, covers=False),
+            Task(0.0, COMPUTE, (0,)),
+            Task(5.0, COMPUTE, (1,), covers=False),
+            Task(3.0, NETWORK),
+        ]
+    )
+    assert timeline.exposed[3] == 3.0
+    assert timeline.seconds == 13.0
+
+
+def test_the_most_urgent_collective_goes_before_a_loop_where_computing_covers_it() -> None:
+    loop, other = Task(3.0, BOTH), Task(4.0, COMPUTE)
+    timeline = schedule([Task(4.0, NETWORK), Task(2.0, COMPUTE, (0,)), loop, other])
+    assert timeline.starts[0] == 0.0
+    uncovered = schedule(
+        [Task(4.0, NETWORK), Task(2.0, COMPUTE, (0,)), loop, Task(4.0, COMPUTE, covers=False)]
+    )
+    assert uncovered.starts[:1] == (4.0,)

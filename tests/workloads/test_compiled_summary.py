@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.bench_compiled import HARDWARE, MESHES, PLANS, SIZES, TOPOLOGY
+from experiments.bench_compiled import HARDWARE, MESHES, PLANS, SIZES, TOPOLOGY, row_of
 from experiments.compiled_order import best_first
 from experiments.compiled_page import page_text
 from experiments.compiled_point import CompiledPoint
@@ -115,7 +115,8 @@ def test_the_best_plan_as_written_is_one_that_fits_pinned_or_not() -> None:
     assert optimized_over_written(ROWS, "compiled_seconds") == []
     text = page_text(rows, None)
     assert "as written: geometric mean 0.500, worst 0.500, over 1." in text
-    assert "| mlp | data=8 | v5e | replicated | no | crashed |" in text
+    assert "| mlp | data=8 | v5e | replicated | no | crashed | no |" in text
+    assert optimized_over_written([{**ROWS[0], "fits": False}, *rows[1:]], "compiled_seconds") == []
 
 
 def test_the_page_tells_of_misses_and_of_what_did_not_compile() -> None:
@@ -126,6 +127,21 @@ def test_the_page_tells_of_misses_and_of_what_did_not_compile() -> None:
     assert "Measured at: abc1234." in text
     assert "| bytes within 5 % | 2 of 4 (50 %) | 2 of 4 (50 %) |" in text
     assert "| mlp | data=8 | v5e | data_parallel | crashed |" in text
+
+
+def test_what_is_written_by_hand_fits_or_not_as_the_plan_itself() -> None:
+    point = CompiledPoint(
+        workload="mlp",
+        mesh="data=8",
+        topology="v5e:2x4",
+        hardware="tpu-v5e",
+        plan="fsdp",
+        windowed_einsum=False,
+    )
+    ways = [{"pins": False, "compiled_memory": 10**6}, {"pins": True, "compiled_memory": 10**12}]
+    found = row_of(point, {"compiled_memory": 10**6, "as_written": [*ways, {"pins": True}]})
+    assert found["fits"]
+    assert [one["fits"] for one in found["as_written"]] == [True, False, False]
 
 
 def test_every_size_is_one_of_its_model_and_every_mesh_has_its_topologies() -> None:

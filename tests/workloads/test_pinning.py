@@ -2,37 +2,81 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
 import jax
 import pytest
-from jax.sharding import AbstractMesh
+from jax.extend.core import jaxprs_in_params
+from jax.sharding import AbstractMesh, PartitionSpec
 
-from experiments.workloads import SMALL_WORKLOADS, baseline_batch_axes, get_workload, with_pins
+from experiments.as_written import ways_to_write
+from experiments.workloads import (
+    SMALL_WORKLOADS,
+    Pins,
+    baseline_batch_axes,
+    get_workload,
+    with_pins,
+)
+from experiments.workloads.pinning import pinned
 
 MESH = AbstractMesh((2, 4), ("data", "model"))
 PINNING = ("embedding", "gnn", "gpt", "llama", "mlp", "moe", "rnn", "unet")
+BY_DATA = Pins(("data",))
+
+Pin = tuple[tuple[int, ...], PartitionSpec]
 
 
-def constraints(name: str, batch_axes: tuple[str, ...]) -> list[str]:
+def pins_of(name: str, pins: Pins) -> Counter[Pin]:
+    """Shapes and specs of what a step pins."""
     workload = get_workload(name)
-    step = with_pins(workload.step, batch_axes)
+    step = with_pins(workload.step, pins)
     with jax.sharding.use_abstract_mesh(MESH):
-        text = str(jax.make_jaxpr(step)(workload.state, workload.batch))
-    return [line for line in text.splitlines() if "sharding_constraint" in line]
+        traced = jax.make_jaxpr(step)(workload.state, workload.batch)
+    return Counter(_found(traced.jaxpr))
+
+
+def _found(jaxpr: Any) -> Iterator[Pin]:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "sharding_constraint":
+            yield equation.outvars[0].aval.shape, equation.params["sharding"].spec
+        for inner in jaxprs_in_params(equation.params):
+            yield from _found(inner)
 
 
 @pytest.mark.parametrize("name", PINNING)
-def test_activations_are_pinned_to_the_axes_of_the_batch_and_so_are_their_gradients(
-    name: str,
-) -> None:
+def test_activations_are_pinned_to_the_axes_of_the_batch(name: str) -> None:
     assert name in SMALL_WORKLOADS
-    found = constraints(name, ("data",))
-    assert len(found) >= 2
-    assert constraints(name, ()) == []
+    found = pins_of(name, BY_DATA)
+    assert sum(found.values()) >= 2
+    for shape, spec in found:
+        (dim,) = [place for place, cut in enumerate(spec) if cut]
+        assert spec[dim] == "data"
+        assert shape[dim] % 2 == 0
+    assert not pins_of(name, Pins())
 
 
-def test_a_step_is_pinned_while_it_is_traced_and_not_after() -> None:
-    assert constraints("mlp", ("data", "model"))
-    assert constraints("mlp", ()) == []
+@pytest.mark.parametrize("name", PINNING)
+def test_gradients_of_what_is_pinned_are_pinned_alike(name: str) -> None:
+    assert all(times % 2 == 0 for times in pins_of(name, BY_DATA).values())
+
+
+def test_weights_are_made_whole_before_a_loop_where_that_is_asked_for() -> None:
+    whole = pins_of("rnn", Pins(("data", "model"), whole_weights=True))
+    kept = pins_of("rnn", Pins(("data", "model")))
+    assert {spec for _, spec in whole - kept} == {PartitionSpec()}
+    assert not kept - whole
+
+
+def test_a_batch_that_the_axes_do_not_divide_is_pinned_to_those_that_do() -> None:
+    def step(x: jax.Array) -> jax.Array:
+        return pinned(x)
+
+    with jax.sharding.use_abstract_mesh(MESH):
+        traced = jax.make_jaxpr(with_pins(step, Pins(("data", "model"))))(jax.numpy.ones((6, 3)))
+    (pin,) = _found(traced.jaxpr)
+    assert pin == ((6, 3), PartitionSpec("data"))
 
 
 @pytest.mark.parametrize(
@@ -47,6 +91,10 @@ def test_a_step_is_pinned_while_it_is_traced_and_not_after() -> None:
 )
 def test_what_is_pinned_is_cut_as_the_batch_is(kind: str, axes: tuple[str, ...]) -> None:
     assert baseline_batch_axes(kind, ("data", "model")) == axes
+    plain, *pinning = ways_to_write(kind, ("data", "model"))
+    assert plain == Pins()
+    assert [one.batch_axes for one in pinning] == ([axes] if axes else [])
+    assert [one.whole_weights for one in pinning] == ([kind == "fsdp"] if axes else [])
 
 
 def test_an_unknown_baseline_has_no_axes() -> None:

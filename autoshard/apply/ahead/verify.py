@@ -182,7 +182,7 @@ def verify_plan(
         )
         if found is not None:
             status, culprits, untried = PARTLY, found.culprits, found.untried
-    machine = _prices_for(data, target, prices)
+    machine = prices_for(data.hardware, Mesh(data.mesh.axes), target, prices)
     made = _Made.of(compiles.last, data, machine, options.windowed_einsum)
     return Verification(
         function=data.function,
@@ -313,14 +313,23 @@ def _failed(outcome: CompileFailure, num_constraints: int) -> FailedCompile:
     )
 
 
-def _prices_for(
-    data: PlanData, target: Target, planned: CompiledPrices | None
+def prices_for(
+    hardware: str, mesh: Mesh, target: Target, planned: CompiledPrices | None
 ) -> CompiledPrices | None:
-    """Of the machine compiled for; of the one planned for, on the devices at hand."""
-    name = target.hardware or data.hardware
+    """Of the machine compiled for, with the slices that a plan for it was made for.
+
+    Args:
+        hardware: What was planned for.
+        mesh: Of the plan.
+        target: What is compiled for; on the devices at hand, that is what was planned for.
+        planned: Prices of the plan, where they are known.
+    """
+    name = target.hardware or hardware
     if planned is not None and machine_kind(planned.model.hardware.name) == machine_kind(name):
         return planned
-    return CompiledPrices.of_machine(name, Mesh(data.mesh.axes))
+    if machine_kind(hardware) == machine_kind(name):
+        name = hardware
+    return CompiledPrices.of_machine(name, mesh)
 
 
 def _memory(data: PlanData, compiled: CompiledAhead) -> MemoryCheck:

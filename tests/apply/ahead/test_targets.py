@@ -16,7 +16,10 @@ from autoshard.apply.ahead.targets import (
     parse_target,
     squarest,
 )
+from autoshard.apply.ahead.verify import prices_for
 from autoshard.errors import InputError
+from autoshard.sharding import Mesh, MeshAxis
+from autoshard.verification.compiled_prices import CompiledPrices
 from cost_models import get_hardware
 
 
@@ -130,3 +133,20 @@ def test_every_kind_has_a_machine_and_every_gpu_a_description() -> None:
         assert described.memory_bytes == known.capacity_bytes, name
         assert described.memory_bytes_per_second == known.bytes_per_second, name
         assert "core_count: " in described.as_text_proto()
+
+
+def test_compiled_for_slices_a_plan_for_slices_is_priced_as_planned() -> None:
+    mesh = Mesh((MeshAxis("slice", 2), MeshAxis("data", 16)))
+    target = parse_target("2x v5e:4x4")
+    found = {}
+    for hardware in ("2x tpu-v5e:4x4", "tpu-v5e", "h100"):
+        prices = prices_for(hardware, mesh, target, None)
+        assert prices is not None
+        found[hardware] = prices.model.hardware.name
+    assert found == {
+        "2x tpu-v5e:4x4": "2x tpu-v5e:4x4",
+        "tpu-v5e": "tpu-v5e",
+        "h100": "tpu-v5e",
+    }
+    planned = CompiledPrices.of_machine("2x tpu-v5e:4x4", mesh)
+    assert prices_for("2x tpu-v5e:4x4", mesh, target, planned) is planned
