@@ -29,8 +29,9 @@ class RoomyChip:
         room: Of the device.
         encoded: The problem.
         kept_out: Values that are not there.
-        holds_states: Whether there is room for all temporaries, and for all arguments besides while
-            updates run: what these read is there too, and what loops carry.
+        holds_all: Whether there is room for all temporaries: what loops carry is there too.
+        holds_states: Whether there is besides for all arguments while updates run: what these read
+            is there too.
         num_bytes: Room for temporaries: what the arguments leave that products read there.
         held: Bytes of all temporaries at each op, on the chip or not: `int64[num_ops + 2]`.
     """
@@ -38,6 +39,7 @@ class RoomyChip:
     room: DeviceRoom
     encoded: Encoded
     kept_out: Set[int]
+    holds_all: bool
     holds_states: bool
     num_bytes: int
     held: IntArray
@@ -64,14 +66,17 @@ class RoomyChip:
         held = _held_at(room, encoded, decoded)
         beside_states = on_chip.room - sum(arguments.values())
         has_room = _most_in_updates(room, held) <= beside_states
-        holds_states = has_room and int(held.max()) <= num_bytes
+        holds_all = int(held.max()) <= num_bytes
+        holds_states = has_room and holds_all
         owner = room.buffers.owner
-        if holds_states:
+        if holds_all:
             kept_out = {owner[op.operands[0]] for op in encoded.graph.results}
         else:
             kept_out = {value for value, is_out in enumerate(on_chip.kept_out) if is_out}
+        if not holds_states:
+            kept_out |= {owner[v] for i in on_chip.updates for v in room.graph.ops[i].operands}
             kept_out -= _scattered_for_updates(room)
-        return cls(room, encoded, kept_out, holds_states, num_bytes, held)
+        return cls(room, encoded, kept_out, holds_all, holds_states, num_bytes, held)
 
     def left_beside(self, kept: IntArray) -> IntArray:
         """Room at each op beside what is read soon: all but what is kept in device memory.
@@ -83,9 +88,9 @@ class RoomyChip:
         return left
 
     def has_value(self, term: NodeMemory) -> bool:
-        """Whether a value may be there: no argument, no result; what loops carry if all is."""
+        """Whether a value may be there: no argument, no result; what loops carry if all are."""
         op = self.encoded.maker(term.node)
-        is_made = op.kind is OpKind.COMPUTE or (self.holds_states and op.kind is OpKind.JOIN)
+        is_made = op.kind is OpKind.COMPUTE or (self.holds_all and op.kind is OpKind.JOIN)
         return is_made and self.kept_out.isdisjoint(op.results)
 
     def has_copy(self, copy: EdgeMemory) -> bool:

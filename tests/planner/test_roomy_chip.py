@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec
 
 from autoshard.backend_habits import on_chip_bytes
 from autoshard.costing.on_chip import MOST_PRODUCTS
@@ -14,6 +18,7 @@ from autoshard.planning.solution import Solution
 from autoshard.wishes.wishes import Wishes
 from cost_models import get_hardware
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan
+from tests.planner.traced import exported
 
 ROOM = on_chip_bytes(get_hardware("tpu-v5e"))
 F32_BYTES = 4
@@ -212,3 +217,39 @@ def test_gradients_of_rows_are_scattered_there_whatever_room_the_states_have() -
     one = side_of(0.5) ** 2 * F32_BYTES
     assert with_trained_table(12, is_scattered=True) < one / 2
     assert with_trained_table(12, is_scattered=False) >= one
+
+
+def recurrent(num_rows: int, hardware: str) -> Solution:
+    """A recurrence that keeps what it gives in every run, and states too many for the chip."""
+    width, runs = 512, 64
+
+    def step(states: Any, xs: jax.Array) -> Any:
+        def run(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            h = jnp.tanh(h + x)
+            return h, h
+
+        _, kept = jax.lax.scan(run, jnp.zeros((num_rows, width)), xs)
+        scale = jnp.sum(jnp.square(kept)) + jnp.sum(jnp.flip(kept, 0) * xs)
+        return jax.tree.map(lambda state: state * scale, states), scale
+
+    shape = jax.ShapeDtypeStruct((8192, 4096), jnp.float32)  # 134 MB
+    states = {"a": shape, "b": shape}
+    xs = jax.ShapeDtypeStruct((runs, num_rows, width), jnp.float32)
+    whole = PartitionSpec()
+    graph, wishes = exported(
+        step,
+        states,
+        xs,
+        mesh="x=4",
+        donate_argnums=0,
+        in_shardings=(whole, PartitionSpec(None, "x")),
+        out_shardings=(whole, whole),
+    )
+    return plan(graph, "x=4", wishes, None, hardware)
+
+
+def test_what_a_loop_stacks_waits_on_the_chip_though_the_states_have_no_room_there() -> None:
+    stacked = 64 * 64 * 512 * F32_BYTES // 4
+    on_v5e, on_v5p = (beside_arguments(recurrent(64, kind)) for kind in ("tpu-v5e", "tpu-v5p"))
+    assert on_v5e < stacked / 2 < stacked <= on_v5p
+    assert beside_arguments(recurrent(4096, "tpu-v5e")) >= 64 * stacked
