@@ -99,12 +99,22 @@ def measure(point: CompiledPoint, keep_in: str | None = None) -> dict[str, Any]:
     row: dict[str, Any] = {"plan_seconds": time.perf_counter() - start}
     if not plan.data.is_feasible:
         return row | {"status": f"no plan: {plan.data.solver.status}"}
-    how = {"windowed_einsum": point.windowed_einsum, "timeout_seconds": 900.0, "max_tries": 8}
-    found = plan.verify(point.topology, **how, keep_in=keep_in)
+    options = VerifyOptions(
+        topology=point.topology,
+        windowed_einsum=point.windowed_einsum,
+        timeout_seconds=900.0,
+        max_tries=8,
+        keep_in=None if keep_in is None else Path(keep_in),
+    )
+    found = plan.verify(
+        options.topology,
+        windowed_einsum=options.windowed_einsum,
+        timeout_seconds=options.timeout_seconds,
+        max_tries=options.max_tries,
+        keep_in=options.keep_in,
+    )
     if point.plan in BASELINES and found.time is not None:
         workload = get_workload(point.workload, **point.sizes)
-        folder = None if keep_in is None else Path(keep_in)
-        options = VerifyOptions(topology=point.topology, **how, keep_in=folder)
         row["as_written"] = compiled_as_written(workload, point.plan, plan.data, options)
     return (
         row
