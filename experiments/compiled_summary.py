@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from scipy.stats import spearmanr
@@ -82,22 +83,12 @@ def best_against_best(rows: Iterable[Row], compiled: str) -> list[dict[str, Any]
 
 def optimized_over_hand(rows: Iterable[Row], compiled: str) -> list[dict[str, Any]]:
     """For each model, mesh and chip: the optimized plan over the best by hand that fits."""
-    found = []
-    for (workload, mesh, chip), group in _by_setting(rows, compiled).items():
-        ours = [row for row in group if row["plan"] == OPTIMIZED and row.get("fits", True)]
-        by_hand = [row for row in group if row["plan"] != OPTIMIZED and row.get("fits", True)]
-        if ours and by_hand:
-            best = min(by_hand, key=lambda row: row[compiled])
-            found.append(
-                {
-                    "workload": workload,
-                    "mesh": mesh,
-                    "chip": chip,
-                    "best by hand": best["plan"],
-                    "ratio": ours[0][compiled] / best[compiled],
-                }
-            )
-    return found
+
+    def planned(row: Row) -> list[tuple[float, str]]:
+        is_by_hand = row["plan"] != OPTIMIZED and row.get("fits", True)
+        return [(row[compiled], row["plan"])] if is_by_hand else []
+
+    return _optimized_over(rows, compiled, "best by hand", planned)
 
 
 def optimized_over_written(rows: Iterable[Row], compiled: str) -> list[dict[str, Any]]:
@@ -107,23 +98,36 @@ def optimized_over_written(rows: Iterable[Row], compiled: str) -> list[dict[str,
         rows: Of the table; those of plans by hand hold what became of them as written.
         compiled: The column of the compiler's estimate.
     """
-    found = []
-    for (workload, mesh, chip), group in _by_setting(rows, compiled).items():
-        ours = [row for row in group if row["plan"] == OPTIMIZED and row.get("fits", True)]
-        written = [
+
+    def written(row: Row) -> list[tuple[float, str]]:
+        return [
             (way[compiled], row["plan"] + (", pinned" if way["pins"] else ""))
-            for row in group
             for way in row.get("as_written", ())
             if way["fits"] and compiled in way
         ]
-        if ours and written:
-            seconds, best = min(written)
+
+    return _optimized_over(rows, compiled, "best as written", written)
+
+
+def _optimized_over(
+    rows: Iterable[Row],
+    compiled: str,
+    best: str,
+    others: Callable[[Row], list[tuple[float, str]]],
+) -> list[dict[str, Any]]:
+    """The optimized plan, where it fits, over the shortest of others: seconds and names by row."""
+    found = []
+    for (workload, mesh, chip), group in _by_setting(rows, compiled).items():
+        ours = [row for row in group if row["plan"] == OPTIMIZED and row.get("fits", True)]
+        timed = [other for row in group for other in others(row)]
+        if ours and timed:
+            seconds, name = min(timed, key=itemgetter(0))
             found.append(
                 {
                     "workload": workload,
                     "mesh": mesh,
                     "chip": chip,
-                    "best as written": best,
+                    best: name,
                     "ratio": ours[0][compiled] / seconds,
                 }
             )

@@ -75,10 +75,7 @@ def schedule(tasks: Sequence[Task]) -> Timeline:
         A timeline in which at every moment at least one lane works, so that it ends no later than
         if the tasks ran one by one.
     """
-    readers: list[list[int]] = [[] for _ in tasks]
-    for place, task in enumerate(tasks):
-        for need in task.needs:
-            readers[need].append(place)
+    readers = _readers(tasks)
     ready = _Ready(tasks, _urgency(tasks, readers))
     waits_for = [len(task.needs) for task in tasks]
     starts = [0.0] * len(tasks)
@@ -124,13 +121,9 @@ def schedule_late(tasks: Sequence[Task]) -> Timeline:
     before that.
     """
     last = len(tasks) - 1
-    readers: list[list[int]] = [[] for _ in tasks]
-    for place, task in enumerate(tasks):
-        for need in task.needs:
-            readers[last - need].append(last - place)
     turned = [
-        replace(task, needs=tuple(sorted(needs)))
-        for task, needs in zip(reversed(tasks), readers, strict=True)
+        replace(task, needs=tuple(last - reader for reader in reversed(readers)))
+        for task, readers in zip(reversed(tasks), reversed(_readers(tasks)), strict=True)
     ]
     found = schedule(turned)
     starts = (
@@ -138,6 +131,15 @@ def schedule_late(tasks: Sequence[Task]) -> Timeline:
         for start, task in zip(found.starts, turned, strict=True)
     )
     return Timeline(tuple(starts)[::-1], found.exposed[::-1], found.seconds)
+
+
+def _readers(tasks: Sequence[Task]) -> list[list[int]]:
+    """Per task, the places of those that wait for it, in order."""
+    readers: list[list[int]] = [[] for _ in tasks]
+    for place, task in enumerate(tasks):
+        for need in task.needs:
+            readers[need].append(place)
+    return readers
 
 
 def _lanes(task: Task) -> set[Lane]:
