@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoshard.api import optimize, optimize_module
-    from autoshard.apply.load_plan import load_plan
-    from autoshard.apply.planned import Plan
     from autoshard.calibration import calibrate
     from autoshard.constraints import Group, Pin, Uses
     from autoshard.errors import (
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
         ShardingError,
     )
     from autoshard.graph.custom_cost import CustomCost
+    from autoshard.plan import Plan
+    from autoshard.saved_plan import load_plan
     from autoshard.sharding import AxisRef, DimSharding, Mesh, Sharding
 
 __all__ = [
@@ -46,8 +46,8 @@ __all__ = [
 
 _NAMES_BY_MODULE = {
     "autoshard.api": ("optimize", "optimize_module"),
-    "autoshard.apply.load_plan": ("load_plan",),
-    "autoshard.apply.planned": ("Plan",),
+    "autoshard.saved_plan": ("load_plan",),
+    "autoshard.plan": ("Plan",),
     "autoshard.calibration": ("calibrate",),
     "autoshard.constraints": ("Group", "Pin", "Uses"),
     "autoshard.errors": (

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autoshard.apply.planned import Plan
 from autoshard.apply.propagation.propagator import propagator_for
-from autoshard.apply.stablehlo.module_file import read_module_file
-from autoshard.apply.stablehlo.read_module import read_module
+from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
+from autoshard.export.module_file import read_module_file
+from autoshard.export.read_module import read_module
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT
 from autoshard.frontend.scheduled_products import rewritable_products
@@ -25,7 +25,7 @@ from autoshard.mesh_search.request import (
 )
 from autoshard.mesh_search.search import SearchOptions, search_meshes
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
-from autoshard.plan_record import Solved, plan_data
+from autoshard.plan import Plan
 from autoshard.planning.hand_plans import hand_baselines
 from autoshard.planning.planner import plan_graph
 from autoshard.planning.pricing import seconds_with

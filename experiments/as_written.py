@@ -11,7 +11,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from autoshard.apply.ahead.verify import VerifyOptions, verify_plan
+from autoshard.aot.verify import VerifyOptions, verify_plan
 from autoshard.frontend.trace import trace
 from autoshard.plans.plan import PlanData
 from experiments.workloads import Pins, Workload, baseline_batch_axes, baseline_specs, with_pins

@@ -16,20 +16,20 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "--xla_force_host_platform
 import time
 from dataclasses import dataclass
 
-from autoshard.apply.stablehlo import run_stage, verify_module
-from autoshard.apply.stablehlo.module_cost import module_cost
-from autoshard.apply.stablehlo.modules import (
-    first_mesh,
-    module_context,
-    module_text,
-    parse_module,
-    run_passes,
-)
 from autoshard.collectives import (
     HardwarePrices,
     ReceivedBytes,
     collective_cost,
     find_collectives,
+)
+from autoshard.export import run_stage, verify_module
+from autoshard.export.module_cost import module_cost
+from autoshard.mlir_modules import (
+    first_mesh,
+    module_context,
+    module_text,
+    parse_module,
+    run_passes,
 )
 from cost_models import get_hardware
 from experiments.results_table import write_page

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 import autoshard
-from autoshard.apply.ahead.verify import VerifyOptions
+from autoshard.aot.verify import VerifyOptions
 from autoshard.verification.verification import Verification
 from experiments.as_written import compiled_as_written
 from experiments.workloads import BASELINES, Workload, baseline_specs, get_workload

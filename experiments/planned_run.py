@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import autoshard
-from autoshard.apply.compiled import CollectiveComparison, compare_collectives, read_compiled
+from autoshard.hlo.compiled import CollectiveComparison, compare_collectives, read_compiled
 from experiments.workloads import Workload, baseline_specs
 
 

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 from jaxlib.mlir import ir
 
 from autoshard.apply.nested_ops import operations_of
-from autoshard.apply.stablehlo.modules import shape_of
 from autoshard.errors import ExportError
+from autoshard.mlir_modules import shape_of
 
 MlirValue: TypeAlias = Any
 MlirOp: TypeAlias = Any

@@ -11,11 +11,6 @@ from typing import Any, TypeVar
 import click
 
 from autoshard import api
-from autoshard.apply.planned import Plan
-from autoshard.apply.stablehlo import stage_names
-from autoshard.apply.stablehlo.module_file import is_module_file, write_module_file
-from autoshard.apply.stablehlo.planned_text import PLANNED
-from autoshard.apply.stablehlo.verify_module import verify_module
 from autoshard.collectives import HardwarePrices
 from autoshard.commands.saved_plan import (
     MACHINE_OPTION,
@@ -26,6 +21,11 @@ from autoshard.commands.saved_plan import (
     with_program,
 )
 from autoshard.errors import ExportError
+from autoshard.export import stage_names
+from autoshard.export.module_file import is_module_file, write_module_file
+from autoshard.export.planned_text import PLANNED
+from autoshard.export.verify_module import verify_module
+from autoshard.plan import Plan
 from autoshard.plans.plan_json import load_plan_data
 from autoshard.report.propagation_text import print_comparison
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from autoshard import api
-from autoshard.apply.stablehlo.module_file import is_module_file
 from autoshard.commands.command import Command, example, wide_stdout, width_option
 from autoshard.commands.export import (
     explain_options,
@@ -25,6 +24,7 @@ from autoshard.commands.progress import ProgressLine
 from autoshard.commands.targets import load_target
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import InputError, PlanError
+from autoshard.export.module_file import is_module_file
 from autoshard.mesh_search.request import AUTO
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.report import print_report

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import click
 
 from autoshard import api
-from autoshard.apply.load_plan import load_plan
-from autoshard.apply.planned import Plan
-from autoshard.apply.stablehlo.module_file import is_module_file, read_module_file
-from autoshard.apply.stablehlo.read_module import read_module
 from autoshard.commands.targets import load_target
 from autoshard.errors import InputError, PlanError
+from autoshard.export.module_file import is_module_file, read_module_file
+from autoshard.export.read_module import read_module
+from autoshard.plan import Plan
 from autoshard.plans.plan import PlanData
+from autoshard.saved_plan import load_plan
 from cost_models import CostModelError, Hardware, get_hardware, load_hardware
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-from autoshard.apply.planned import Plan
-from autoshard.apply.stablehlo.module_file import is_module_file
 from autoshard.commands.command import Command, example, wide_stdout, width_option
 from autoshard.commands.plan import read_trip_count
 from autoshard.commands.saved_plan import MACHINE_OPTION, machine_of, planned_again, target_of
@@ -17,10 +15,12 @@ from autoshard.errors import PlanError
 from autoshard.explain.explanation import Explanation
 from autoshard.explain.known import known_explanation
 from autoshard.explain.plan_held import held_to
+from autoshard.explain.why_text import print_explanation
+from autoshard.export.module_file import is_module_file
+from autoshard.plan import Plan
 from autoshard.plans.plan import PlanData
 from autoshard.plans.plan_json import load_plan_data
 from autoshard.report.quantities import format_seconds
-from autoshard.report.why_text import print_explanation
 
 _ALIKE = 1e-3  # of the step time; the price of one plan may differ by less between two versions
 _ANY_PLAN = 1.0  # a gap that any plan meets: the plan explained is the one of the file

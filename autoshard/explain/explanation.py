@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoshard.report.why_text import format_explanation
+from autoshard.explain.why_text import format_explanation
 from autoshard.sharding import Sharding
 
 

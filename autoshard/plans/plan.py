@@ -1,7 +1,7 @@
 """A plan as plain data: what was decided, what it costs, and how sure that is.
 
 No JAX here: a plan can be read, compared and reported on a machine without it. The parts that act
-on a program (`jit`, `wrap`, `in_shardings`) are added by `autoshard.apply.planned`.
+on a program (`jit`, `wrap`, `in_shardings`) are added by `autoshard.plan`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.apply.compiled import compare_collectives, read_compiled
+from autoshard.hlo.compiled import compare_collectives, read_compiled
 
 
 @pytest.mark.parametrize("spec", [P("data", "model"), P(None, ("data", "model")), P("model")])

@@ -24,8 +24,8 @@ from jax.sharding import PartitionSpec as P
 
 import autoshard
 from autoshard import Group, Pin, Plan, Uses
-from autoshard.apply.compiled import compare_collectives, read_compiled
 from autoshard.cli import main
+from autoshard.hlo.compiled import compare_collectives, read_compiled
 from autoshard.plans.plan_json import load_plan_data
 
 MESH = "x=2,y=4"

@@ -13,9 +13,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.apply.compiled import compare_collectives, read_compiled
-from autoshard.apply.planned import Plan
 from autoshard.errors import ExportError, InputError
+from autoshard.hlo.compiled import compare_collectives, read_compiled
+from autoshard.plan import Plan
 
 DEVICES = np.array(jax.devices())
 MESH = Mesh(DEVICES.reshape(2, 4), ("x", "y"))

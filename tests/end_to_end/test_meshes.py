@@ -14,9 +14,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.apply.compiled import CollectiveComparison, compare_collectives, read_compiled
-from autoshard.apply.planned import Plan
 from autoshard.errors import AutoshardError, ConstraintError, InputError
+from autoshard.hlo.compiled import CollectiveComparison, compare_collectives, read_compiled
+from autoshard.plan import Plan
 from autoshard.sharding import Mesh as OurMesh
 from autoshard.sharding import Sharding, format_sharding
 

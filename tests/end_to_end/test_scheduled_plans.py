@@ -15,8 +15,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.apply.compiled import read_collectives
-from autoshard.apply.stablehlo import stage_names, verify_module
+from autoshard.export import stage_names, verify_module
+from autoshard.hlo.compiled import read_collectives
 from tests.export.compile_module import compiles
 
 NUM = 512

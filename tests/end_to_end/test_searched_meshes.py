@@ -14,9 +14,9 @@ from jax.experimental import mesh_utils
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.apply.planned import Plan
 from autoshard.errors import AutoshardError, InputError
 from autoshard.mesh_search.shapes import axes_text
+from autoshard.plan import Plan
 from autoshard.plans.plan_json import load_plan_data
 from autoshard.sharding import format_sharding, parse_sharding
 

@@ -19,8 +19,8 @@ from jax.sharding import PartitionSpec as P
 
 import autoshard
 from autoshard.apply.named_shardings import JaxMesh
-from autoshard.apply.planned import Plan
 from autoshard.errors import PlanError
+from autoshard.plan import Plan
 from tests.plan.plans import gpt_plan
 
 DEVICES = np.array(jax.devices())

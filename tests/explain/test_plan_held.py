@@ -10,8 +10,8 @@ import jax
 import pytest
 
 import autoshard
-from autoshard.apply.planned import Plan
 from autoshard.explain.plan_held import held_to
+from autoshard.plan import Plan
 from autoshard.planning.solution import Solution
 from autoshard.sharding import parse_sharding
 from experiments.workloads import get_workload

@@ -10,12 +10,12 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import autoshard
-from autoshard.apply.planned import Plan
 from autoshard.errors import InputError, PlanError
 from autoshard.explain.explanation import AlikeTensor, Refusal
 from autoshard.explain.why import explain_tensor
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
+from autoshard.plan import Plan
 from autoshard.planning.solution import Solution
 from autoshard.sharding import parse_sharding
 from autoshard.wishes.wishes import AlikeWish, Wishes

@@ -13,8 +13,8 @@ from jax._src.export import _export as jax_export
 from jax._src.lib import xla_client
 
 from autoshard import Plan
-from autoshard.apply.stablehlo.modules import module_bytecode, module_context, parse_module
-from autoshard.apply.stablehlo.runnable import make_runnable
+from autoshard.export.runnable import make_runnable
+from autoshard.mlir_modules import module_bytecode, module_context, parse_module
 
 
 def compile_text(text: str, num_devices: int) -> Any:

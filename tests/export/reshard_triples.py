@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from autoshard.apply.stablehlo.module_cost import module_cost
-from autoshard.apply.stablehlo.modules import (
+from autoshard.export.module_cost import module_cost
+from autoshard.mlir_modules import (
     module_context,
     module_text,
     parse_module,

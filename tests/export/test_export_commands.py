@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from autoshard.apply.stablehlo import verify_module
 from autoshard.cli import main
+from autoshard.export import verify_module
 from cost_models import format_hardware, get_hardware
 
 TRAIN = """

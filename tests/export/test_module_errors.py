@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from autoshard import optimize_module
-from autoshard.apply.stablehlo import run_stage, verify_module
-from autoshard.apply.stablehlo.modules import module_bytecode, module_context, parse_module
 from autoshard.errors import ExportError, PlanError
+from autoshard.export import run_stage, verify_module
+from autoshard.mlir_modules import module_bytecode, module_context, parse_module
 
 GOOD = (
     'sdy.mesh @mesh = <["x"=8]>\n'

@@ -15,15 +15,15 @@ import pytest
 
 import autoshard
 from autoshard.apply.nested_ops import operations_of
-from autoshard.apply.stablehlo import stage_names, verify_module
-from autoshard.apply.stablehlo.modules import (
+from autoshard.export import stage_names, verify_module
+from autoshard.export.value_shardings import HOLDS_PROGRAM
+from autoshard.mlir_modules import (
     SHARDING,
     module_context,
     parse_module,
     result_shardings,
     shape_of,
 )
-from autoshard.apply.stablehlo.value_shardings import HOLDS_PROGRAM
 from tests.export.compile_module import compiles
 from tests.export.programs import PROGRAMS, planned
 

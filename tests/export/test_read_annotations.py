@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import autoshard
-from autoshard.apply.stablehlo import verify_module
+from autoshard.export import verify_module
 from autoshard.sharding import format_sharding
 
 MESH = 'sdy.mesh @mesh = <["x"=2, "y"=4]>'

@@ -11,9 +11,9 @@ import pytest
 from jax.sharding import AbstractMesh
 
 import autoshard
-from autoshard.apply.stablehlo import verify_module
-from autoshard.apply.stablehlo.modules import module_bytecode, module_context, parse_module
-from autoshard.apply.stablehlo.read_module import read_module
+from autoshard.export import verify_module
+from autoshard.export.read_module import read_module
+from autoshard.mlir_modules import module_bytecode, module_context, parse_module
 from autoshard.sharding import Mesh, MeshAxis, format_sharding
 from tests.export.programs import PROGRAMS, train_arguments, train_step
 

@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from autoshard.apply.stablehlo import STAGES, run_stage, run_stages, stage_names, verify_module
-from autoshard.apply.stablehlo.module_cost import module_cost
-from autoshard.apply.stablehlo.modules import (
+from autoshard.collectives import HardwarePrices
+from autoshard.errors import ExportError, InputError
+from autoshard.export import STAGES, run_stage, run_stages, stage_names, verify_module
+from autoshard.export.module_cost import module_cost
+from autoshard.mlir_modules import (
     module_context,
     module_text,
     parse_module,
     run_passes,
 )
-from autoshard.collectives import HardwarePrices
-from autoshard.errors import ExportError, InputError
 from autoshard.sharding import Mesh, MeshAxis
 from cost_models import get_hardware
 from tests.export.generated_modules import open_module, sharded_module

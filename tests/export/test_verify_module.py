@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.apply.stablehlo import run_stages, verify_module
-from autoshard.apply.stablehlo.modules import module_bytecode, module_context, parse_module
+from autoshard.export import run_stages, verify_module
+from autoshard.mlir_modules import module_bytecode, module_context, parse_module
 from tests.export.generated_modules import sharded_module
 from tests.export.test_stages import EXPLICIT, jaxlibs
 

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.apply.compiled import compare_collectives, read_compiled
+from autoshard.hlo.compiled import compare_collectives, read_compiled
 
 CUBE = jax.ShapeDtypeStruct((32, 32, 64), np.dtype(np.float32))
 

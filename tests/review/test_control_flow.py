@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.apply.compiled import compare_collectives, read_compiled
+from autoshard.hlo.compiled import compare_collectives, read_compiled
 from tests.apply.loop_programs import by_while, summed
 
 MESH = "data=2,model=4"

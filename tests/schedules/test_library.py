@@ -13,8 +13,8 @@ import jax
 import pytest
 
 from autoshard import schedules
-from autoshard.apply.compiled import read_collectives
 from autoshard.errors import AutoshardError
+from autoshard.hlo.compiled import read_collectives
 from autoshard.loops.closed_forms import cannon_volume, summa_volume
 from autoshard.schedules import ScheduledMatmul
 from tests.schedules.algorithms import (

@@ -11,8 +11,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import schedules
-from autoshard.apply.compiled import read_collectives
 from autoshard.errors import ScheduleError
+from autoshard.hlo.compiled import read_collectives
 from autoshard.loops import (
     Distribution,
     Placed,

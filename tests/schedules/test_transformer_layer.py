@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import schedules
-from autoshard.apply.compiled import read_collectives
+from autoshard.hlo.compiled import read_collectives
 from autoshard.loops import Placed, placed, schedule
 from tests.schedules.algorithms import mesh_of
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from autoshard.apply.hlo_text import HloModule, Instruction, parse_hlo
-from autoshard.apply.hlo_trip_counts import known_trip_count
-from autoshard.apply.replica_groups import parse_groups
 from autoshard.errors import InputError
+from autoshard.hlo.replica_groups import parse_groups
+from autoshard.hlo.text import HloModule, Instruction, parse_hlo
+from autoshard.hlo.trip_counts import known_trip_count
 
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 _PAIR = re.compile(r"\{(\d+),(\d+)\}")

@@ -1,0 +1,131 @@
+"""The program that is compiled ahead of time: what `plan.jit` lowers, for another platform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jaxlib.mlir import ir
+
+from autoshard.apply.constrain import constrain_jaxpr
+from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
+from autoshard.errors import ExportError
+from autoshard.export.plan_module import annotated_module
+from autoshard.export.platform_module import AS_WRITTEN
+from autoshard.export.runnable import runnable_module
+from autoshard.frontend.meshes import abstract_mesh, mesh_context
+from autoshard.frontend.trace import Traced
+from autoshard.mlir_modules import (
+    SHARDING,
+    main_of,
+    module_bytecode,
+    module_context,
+    parse_module,
+)
+from autoshard.plans.plan import PlanData
+from autoshard.sharding import Sharding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AheadProgram:
+    """A program ready for a compiler.
+
+    Args:
+        module: StableHLO with the plan's constraints and boundary shardings, as bytecode.
+        num_devices: Devices it runs on.
+        free_inputs: By argument of main, whether the compiler chooses its sharding.
+        free_outputs: Likewise by result.
+    """
+
+    module: bytes
+    num_devices: int
+    free_inputs: tuple[bool, ...]
+    free_outputs: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowerer:
+    """Lowers the program of a plan under any of its constraints.
+
+    Args:
+        traced: What was planned.
+        data: The plan.
+        inputs: Shardings of the flat arguments, as given to `jax.jit`.
+        outputs: Likewise of the flat results.
+        platform: `cpu`, `tpu` or `cuda`.
+    """
+
+    traced: Traced
+    data: PlanData
+    inputs: Sequence[Sharding | None]
+    outputs: Sequence[Sharding | None]
+    platform: str
+
+    def lower(self, constraints: Mapping[str, Sharding]) -> AheadProgram:
+        """The program with these constraints in it.
+
+        Raises:
+            ExportError: It does not lower for the platform.
+        """
+        if self.traced.platform == AS_WRITTEN:
+            module = runnable_module(annotated_module(self.traced, self.data, constraints))
+        else:
+            module = self._lowered(constraints)
+        return _described(module, self.data.mesh.num_devices)
+
+    def _lowered(self, constraints: Mapping[str, Sharding]) -> bytes:
+        traced = self.traced
+        mesh = JaxMesh(abstract_mesh(self.data.mesh))
+        closed = constrain_jaxpr(traced.jaxpr, constraints, mesh, self.data.schedules)
+        jitted = jax.jit(
+            _evaluator(closed, self.data.function),
+            in_shardings=flat_named_shardings(
+                self.inputs, mesh, [f"argument `{name}`" for name in traced.in_names]
+            ),
+            out_shardings=flat_named_shardings(
+                self.outputs, mesh, [f"result `{name}`" for name in traced.out_names]
+            ),
+            donate_argnums=tuple(i for i, given in enumerate(traced.donated) if given),
+        )
+        leaves = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in traced.in_avals]
+        try:
+            with mesh_context(mesh.abstract):
+                lowered = jitted.trace(*leaves).lower(lowering_platforms=(self.platform,))
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ExportError(
+                f"the program does not lower for {self.platform}: {type(error).__name__}: {reason}",
+                where=f"`{self.data.function}`",
+                fix="compile it for another platform, or replace the op that has no lowering there",
+            ) from error
+        return module_bytecode(lowered.compiler_ir("stablehlo"))
+
+
+def _evaluator(closed: ClosedJaxpr, name: str) -> Callable[..., Any]:
+    def evaluate(*leaves: Any) -> Any:
+        return tuple(jaxpr_as_fun(closed)(*leaves))
+
+    evaluate.__name__ = evaluate.__qualname__ = name if name.isidentifier() else "planned"
+    return evaluate
+
+
+def _described(module: bytes, num_devices: int) -> AheadProgram:
+    with module_context():
+        parsed = parse_module(module)  # by this name: its ops do not keep it alive
+        main = main_of(parsed)
+        kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+        return AheadProgram(
+            module=module,
+            num_devices=num_devices,
+            free_inputs=_without_sharding(main, "arg_attrs", len(kind.inputs)),
+            free_outputs=_without_sharding(main, "res_attrs", len(kind.results)),
+        )
+
+
+def _without_sharding(main: Any, side: str, count: int) -> tuple[bool, ...]:
+    if side not in main.attributes:
+        return (True,) * count
+    return tuple(SHARDING not in ir.DictAttr(given) for given in main.attributes[side])

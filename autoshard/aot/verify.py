@@ -1,0 +1,400 @@
+"""Compiling a plan ahead of time and putting what came out beside what was predicted."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from autoshard.aot.compile_process import (
+    CompiledAhead,
+    CompileFailure,
+    CompileRequest,
+)
+from autoshard.aot.constraint_search import find_compiling_set
+from autoshard.aot.kept_compiles import kept_or_compiled
+from autoshard.aot.program import Lowerer
+from autoshard.aot.remedies import remedy_for
+from autoshard.aot.targets import LOCAL, Target, check_num_devices, parse_target
+from autoshard.aot.time_estimate import DeviceSpeed, estimate_seconds
+from autoshard.backend_habits import in_order_options, machine_kind
+from autoshard.errors import InputError
+from autoshard.frontend.trace import Traced
+from autoshard.hlo.compiled import read_module_collectives
+from autoshard.hlo.text import HloModule, parse_hlo
+from autoshard.plans.plan import PlanData
+from autoshard.report.quantities import format_bytes
+from autoshard.sharding import Mesh, Sharding, format_mesh
+from autoshard.verification.collective_comparison import (
+    WINDOWED,
+    CollectiveComparison,
+    CompiledCollective,
+    compare_collectives,
+)
+from autoshard.verification.compiled_prices import CompiledPrices, known_slices
+from autoshard.verification.verification import (
+    COMPILED,
+    CRASHED,
+    PARTLY,
+    REFUSED,
+    FailedCompile,
+    MemoryCheck,
+    TimeCheck,
+    Verification,
+)
+
+NO_WINDOWED_EINSUM: Mapping[str, Mapping[str, str]] = {
+    "tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"},
+    "cuda": {"xla_gpu_threshold_for_windowed_einsum_mib": "1000000"},
+}
+"""By platform, what keeps the compiler from making windowed einsums: a size no operand reaches."""
+
+_NEEDED = {
+    "tpu": (("libtpu",), 'pip install "autoshard[tpu]"', "the TPU compiler (libtpu)", "TPU"),
+    "cuda": (
+        ("jax_cuda13_plugin", "jax_plugins.xla_cuda13"),
+        'pip install "autoshard[gpu-verify]"',
+        "the GPU compiler (jax-cuda13-plugin, jax-cuda13-pjrt, nvidia-cuda-nvcc, nvidia-nvvm)",
+        "GPU",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """How to compile.
+
+    Args:
+        topology: For which devices; see `parse_target`.
+        windowed_einsum: Whether the compiler may turn collectives beside products into loops of
+            permutations.
+        compiler_options: Further flags of the compiler.
+        timeout_seconds: For one compile.
+        max_tries: Compiles that a search for constraints that compile may take.
+        keep_in: A folder for compiled programs; one that lies there is not compiled again.
+    """
+
+    topology: str = LOCAL
+    windowed_einsum: bool = True
+    compiler_options: Mapping[str, Any] = field(default_factory=dict)
+    timeout_seconds: float = 600.0
+    max_tries: int = 12
+    keep_in: Path | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Compiles:
+    """Compiles of one plan under some of its constraints."""
+
+    lowerer: Lowerer
+    constraints: Mapping[str, Sharding]
+    request: CompileRequest
+    keep_in: Path | None
+    failures: list[FailedCompile] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    last: CompiledAhead | None = None
+
+    def __call__(self, paths: Sequence[str]) -> bool:
+        """Whether it compiles with these constraints alone; keeps what came out."""
+        chosen = {path: self.constraints[path] for path in paths}
+        outcome = kept_or_compiled(self.lowerer.lower(chosen), self.request, self.keep_in)
+        if isinstance(outcome, CompiledAhead):
+            self.last = outcome
+            return True
+        self.failures.append(_failed(outcome, len(paths)))
+        return self._tries_remedy(outcome) and self(paths)
+
+    def _tries_remedy(self, outcome: CompileFailure) -> bool:
+        """Set the flags under which this failure is known not to come; whether there are any."""
+        flags = self.request.compiler_options
+        remedy = remedy_for(self.lowerer.platform, outcome.what, flags)
+        if remedy is None:
+            return False
+        self.request = replace(self.request, compiler_options={**flags, **remedy.options})
+        self.notes.append(remedy.note)
+        return True
+
+
+def verify_plan(
+    data: PlanData,
+    traced: Traced,
+    constraints: Mapping[str, Sharding],
+    inputs: Sequence[Sharding | None],
+    outputs: Sequence[Sharding | None],
+    options: VerifyOptions,
+    prices: CompiledPrices | None = None,
+) -> Verification:
+    """Compile the program of a plan and compare.
+
+    Args:
+        data: The plan.
+        traced: The program it was made for.
+        constraints: Of the plan.
+        inputs: Shardings of the flat arguments, as given to `jax.jit`.
+        outputs: Likewise of the flat results.
+        options: How to compile.
+        prices: Of the machine that the plan was made for, where it has no known name.
+
+    Raises:
+        InputError: The topology is unknown or impossible, has another number of devices than the
+            mesh, or its compiler is not installed; or compiled programs cannot be kept.
+        ExportError: The program does not lower for the platform.
+    """
+    target = parse_target(options.topology)
+    check_num_devices(target, data.mesh.num_devices, format_mesh(data.mesh))
+    check_installed(target)
+    platform = target.platform or _local_platform()
+    flags = {
+        **({} if options.windowed_einsum else NO_WINDOWED_EINSUM.get(platform, {})),
+        **(in_order_options(platform) if data.is_tight else {}),
+        **{name: _flag(value) for name, value in options.compiler_options.items()},
+    }
+    lowerer = Lowerer(traced, data, inputs, outputs, platform)
+    compiles = _Compiles(
+        lowerer,
+        constraints,
+        CompileRequest(
+            target=target,
+            platform=jax.default_backend(),
+            mesh_shape=tuple(data.mesh.sizes.values()),
+            device_order=data.mesh.device_ids,
+            compiler_options=flags,
+            timeout_seconds=options.timeout_seconds,
+        ),
+        options.keep_in,
+    )
+    paths = tuple(constraints)
+    status = COMPILED
+    culprits: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
+    if not compiles(paths):
+        first = compiles.failures[-1]
+        status = first.status
+        _refuse_impossible_topology(first, target)
+        found = (
+            find_compiling_set(paths, compiles, options.max_tries)
+            if first.status == CRASHED and paths
+            else None
+        )
+        if found is not None:
+            status, culprits, untried = PARTLY, found.culprits, found.untried
+    machine = prices_for(data.hardware, Mesh(data.mesh.axes), target, prices)
+    made = _Made.of(compiles.last, data, machine, options.windowed_einsum)
+    return Verification(
+        function=data.function,
+        mesh=format_mesh(data.mesh),
+        topology=target.text,
+        device_kind="" if compiles.last is None else compiles.last.device_kind,
+        versions={} if compiles.last is None else compiles.last.versions,
+        status=status,
+        windowed_einsum=options.windowed_einsum,
+        compiler_options={
+            name: str(value) for name, value in compiles.request.compiler_options.items()
+        },
+        collectives=made.comparison.rows,
+        predicted_bytes=made.comparison.predicted_bytes,
+        compiled_bytes=made.comparison.compiled_bytes,
+        memory=made.memory,
+        time=made.time,
+        failures=tuple(compiles.failures),
+        culprits=culprits,
+        untried=untried,
+        notes=(*_notes(data, target, compiles.last), *compiles.notes, *made.notes),
+        compile_seconds=0.0 if compiles.last is None else compiles.last.seconds,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """What is read from a compiled program; nothing, where there is none."""
+
+    comparison: CollectiveComparison
+    memory: MemoryCheck | None
+    time: TimeCheck | None
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(
+        compiled: CompiledAhead | None,
+        data: PlanData,
+        prices: CompiledPrices | None,
+        windowed_einsum: bool,
+    ) -> _Made:
+        if compiled is None:
+            return _Made(
+                comparison=compare_collectives(data.collectives, ()), memory=None, time=None
+            )
+        module = parse_hlo(compiled.text)
+        mesh = Mesh(data.mesh.axes)  # a program numbers its devices in the order of the mesh
+        collectives = tuple(read_module_collectives(module, mesh))
+        return _Made(
+            comparison=compare_collectives(
+                data.collectives, collectives, windowed_einsum=windowed_einsum
+            ),
+            memory=_memory(data, compiled),
+            time=_time(module, mesh, data, prices),
+            notes=tuple(_reading_notes(collectives)),
+        )
+
+
+def check_installed(target: Target) -> None:
+    """Refuse a topology whose compiler is not installed.
+
+    Raises:
+        InputError: It is not; says how to install it.
+    """
+    if target.platform not in _NEEDED:
+        return
+    modules, command, name, device = _NEEDED[target.platform]
+    missing = [module for module in modules if not _is_there(module)]
+    if missing:
+        raise InputError(
+            f"{name} is not installed",
+            where=f'topology "{target.text}"',
+            fix=f"run {command}; it needs no {device}",
+        )
+
+
+def _flag(value: Any) -> Any:
+    """Truth values in the one way that every compiler reads: as such, not as words."""
+    return {"true": True, "false": False}.get(str(value).lower(), value)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _local_platform() -> str:
+    """What JAX lowers for here.
+
+    Raises:
+        InputError: This process holds TPUs, which a second process cannot have.
+    """
+    backend = jax.default_backend()
+    if backend == "tpu":
+        raise InputError(
+            "this process holds the TPU devices, and the compiler runs in another process",
+            where='topology "local"',
+            fix='name the slice instead, as in "v5e:4x4"; no device is touched then',
+        )
+    return "cuda" if backend == "gpu" else backend
+
+
+def _refuse_impossible_topology(failure: FailedCompile, target: Target) -> None:
+    """Tell a slice that cannot be from a program that cannot be compiled.
+
+    Raises:
+        InputError: The compiler knows no such slice.
+    """
+    words = failure.what.lower()
+    if failure.status == REFUSED and target.platform and "topolog" in words:
+        raise InputError(
+            f"the compiler knows no such topology: {failure.what.partition(chr(10))[0]}",
+            where=f'topology "{target.text}"',
+            fix=f"write one of {', '.join(known_slices(target.hardware))} behind {target.kind}:"
+            if target.platform == "tpu"
+            else 'write hosts x GPUs of one host, as in "2x8xH100"',
+        )
+
+
+def _failed(outcome: CompileFailure, num_constraints: int) -> FailedCompile:
+    return FailedCompile(
+        status=outcome.kind,
+        what=outcome.what,
+        last_lines=outcome.last_lines,
+        num_constraints=num_constraints,
+    )
+
+
+def prices_for(
+    hardware: str, mesh: Mesh, target: Target, planned: CompiledPrices | None
+) -> CompiledPrices | None:
+    """Of the machine compiled for, with the slices that a plan for it was made for.
+
+    Args:
+        hardware: What was planned for.
+        mesh: Of the plan.
+        target: What is compiled for; on the devices at hand, that is what was planned for.
+        planned: Prices of the plan, where they are known.
+    """
+    name = target.hardware or hardware
+    if planned is not None and machine_kind(planned.model.hardware.name) == machine_kind(name):
+        return planned
+    if machine_kind(hardware) == machine_kind(name):
+        name = hardware
+    return CompiledPrices.of_machine(name, mesh)
+
+
+def _memory(data: PlanData, compiled: CompiledAhead) -> MemoryCheck:
+    """Of libtpu's report, if there is one: its `temp_size_in_bytes` counts gaps twice."""
+    sizes = compiled.memory
+    kept = sizes["argument"] + sizes["output"] - sizes["alias"]
+    whole = compiled.reported_bytes or kept + sizes["temp"]
+    return MemoryCheck(
+        predicted_bytes=data.memory.peak_bytes,
+        compiled_bytes=whole,
+        predicted_argument_bytes=data.memory.argument_bytes,
+        argument_bytes=sizes["argument"],
+        output_bytes=sizes["output"],
+        alias_bytes=sizes["alias"],
+        temp_bytes=whole - kept,
+        code_bytes=sizes["generated_code"],
+    )
+
+
+def _time(
+    module: HloModule, mesh: Mesh, data: PlanData, prices: CompiledPrices | None
+) -> TimeCheck | None:
+    if prices is None or prices.clock_hz is None:
+        return None
+    speed = DeviceSpeed(
+        clock_hz=prices.clock_hz,
+        bytes_per_second=prices.model.hardware.memory.bytes_per_second,
+        moved_seconds=prices.moved_seconds,
+    )
+    spent = estimate_seconds(module, mesh, prices.link_seconds, speed)
+    if spent.cycles == 0:
+        return None
+    beside = data.overlapped_seconds
+    return TimeCheck(
+        predicted_compute_seconds=data.compute_seconds,
+        predicted_link_seconds=data.communication_seconds,
+        predicted_overlapped_seconds=data.seconds if beside is None else beside,
+        compute_seconds=spent.compute_seconds,
+        at_memory_speed_seconds=spent.at_memory_speed_seconds,
+        link_seconds=spent.link_seconds,
+        overlapped_seconds=spent.overlapped_seconds,
+        cycles=spent.cycles,
+        clock_hz=prices.clock_hz,
+    )
+
+
+def _notes(data: PlanData, target: Target, compiled: CompiledAhead | None) -> Iterator[str]:
+    if target.hardware and target.hardware != machine_kind(data.hardware):
+        yield f"the plan was made for {data.hardware}, and compiled for {target.hardware}"
+    if compiled is not None and compiled.device_order == "as numbered" and target.platform == "tpu":
+        yield "devices lie in the mesh as the compiler numbers them, not by neighbourhood"
+
+
+def _reading_notes(collectives: Sequence[CompiledCollective]) -> Iterator[str]:
+    if any(not collective.is_trip_count_known for collective in collectives):
+        yield "a loop with collectives does not tell how often it runs; it is counted once"
+    if strange := [c for c in collectives if c.axes is None]:
+        yield (
+            f"{len(strange)} collectives follow no axes of the mesh: the table is by group size,"
+            " and their time is as if over the whole mesh"
+        )
+    windowed = [c for c in collectives if c.form == WINDOWED]
+    if windowed:
+        moved = sum(c.bytes_per_device * c.count for c in windowed)
+        yield (
+            f"windowed einsums move {format_bytes(moved)} in permutations beside products, where"
+            " gathers or scattered sums were planned; windowed_einsum=False compiles without them"
+        )

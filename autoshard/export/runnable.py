@@ -1,0 +1,72 @@
+"""A sharded module in the form that XLA compiles.
+
+XLA's own round trip keeps shardings of arguments and results, sharding constraints and manual
+computations; what it does not know (data-flow edges, reshards, Shardy's collectives) makes it
+refuse the module. On global values those are all the identity, so each becomes a constraint.
+"""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from autoshard.apply.nested_ops import operations_of
+from autoshard.export.collective_ops import KIND_BY_OP
+from autoshard.export.named_computations import inline_named_computations
+from autoshard.mlir_modules import (
+    RULE,
+    SHARDING,
+    MlirOp,
+    Module,
+    module_bytecode,
+    module_context,
+    parse_module,
+    result_shardings,
+    sharding_attribute,
+)
+
+_AS_CONSTRAINT = frozenset({*KIND_BY_OP, "sdy.reshard"})
+
+
+def runnable_module(module: str | bytes) -> bytes:
+    """A module after any export step, as bytecode that XLA compiles and that computes the same.
+
+    Raises:
+        ExportError: It does not parse.
+    """
+    with module_context():
+        parsed = parse_module(module)
+        make_runnable(parsed)
+        return module_bytecode(parsed)
+
+
+def make_runnable(module: Module) -> None:
+    """As `runnable_module`, of a parsed module, in place."""
+    inline_named_computations(module.operation)
+    for op in list(operations_of(module.operation)):
+        if op.name == "sdy.data_flow_edge":
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+        elif op.name in _AS_CONSTRAINT:
+            _constrain(op)
+        else:
+            for name in (SHARDING, RULE):
+                # XLA looks at them on arguments and results alone, and a loop that has them may
+                # make it crash (seen in 0.10.2, where it takes loop invariants out).
+                if name in op.attributes and not (
+                    name == RULE and op.name == "stablehlo.custom_call"
+                ):
+                    del op.attributes[name]
+
+
+def _constrain(op: MlirOp) -> None:
+    (sharding,) = result_shardings(op)
+    assert sharding is not None
+    made = sdy.ShardingConstraintOp(
+        op.operands[0],
+        sharding_attribute(sharding),
+        ip=ir.InsertionPoint(op),
+        loc=op.location,
+    )
+    op.results[0].replace_all_uses_with(made.operation.results[0])
+    op.erase()

@@ -1,0 +1,1 @@
+"""Optimized HLO as compilers print it, read back: ops, collectives, loops, memory."""

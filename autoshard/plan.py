@@ -1,0 +1,505 @@
+"""A plan one can act on: its shardings in JAX's terms, and the function run under it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from autoshard.aot.verify import VerifyOptions, verify_plan
+from autoshard.apply.against_propagation import against_propagation
+from autoshard.apply.boundary_shardings import as_written, in_module, planned_in_module
+from autoshard.apply.found_constraints import with_constraints
+from autoshard.apply.logical_names import named_dims, names_by_pattern, names_from_metadata
+from autoshard.apply.logical_rules import LogicalRules, find_logical_rules
+from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
+from autoshard.apply.placing import init, shard, without_static
+from autoshard.apply.plan_code import plan_code
+from autoshard.apply.propagation.propagator import propagator_for
+from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
+from autoshard.backend_habits import in_order_options
+from autoshard.collectives import HardwarePrices, ModulePrices
+from autoshard.constraints.named import named_tensor
+from autoshard.errors import PlanError
+from autoshard.explain.explanation import Explanation
+from autoshard.explain.known import known_explanation
+from autoshard.explain.why import explain_tensor
+from autoshard.export.exported import exported
+from autoshard.export.module_file import is_module_file
+from autoshard.export.module_program import module_program
+from autoshard.export.plan_module import annotated_module
+from autoshard.export.planned_text import PLANNED, planned_text
+from autoshard.export.platform_module import AS_WRITTEN, lowered_for
+from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
+from autoshard.frontend.program_facts import read_program
+from autoshard.frontend.trace import Traced
+from autoshard.planning.solution import Solution
+from autoshard.plans.plan import PlanData
+from autoshard.plans.plan_json import save_plan
+from autoshard.report import format_program, format_report, format_summary
+from autoshard.sharding import Mesh, Sharding
+from autoshard.verification.compiled_prices import CompiledPrices
+from autoshard.verification.propagation_comparison import PropagationComparison
+from autoshard.verification.verification import Verification
+
+
+@dataclass(eq=False)
+class Plan:
+    """A decided plan and, if known, the function it was made for.
+
+    Args:
+        data: What was decided, as plain data.
+        fn: The function planned; None for a plan read from a file without one.
+        traced: Its trace; None for a plan read from a file.
+        mesh: The JAX mesh to run on; None to take the devices of this machine when needed.
+        donate_argnums: As given when planning.
+        static_argnums: As given when planning.
+        price: Predicted seconds of a step in which some values, by path, are sharded otherwise;
+            None where nobody can tell.
+        prices: Of single collectives and ops, for the export steps that choose; None counts the
+            bytes that a device receives.
+        solution: The problem that was solved and its answer, in the planner's terms; None for a
+            plan read from a file.
+    """
+
+    data: PlanData
+    fn: Callable[..., Any] | None = None
+    traced: Traced | None = None
+    mesh: jax.sharding.Mesh | None = None
+    donate_argnums: tuple[int, ...] = ()
+    static_argnums: tuple[int, ...] = ()
+    price: Callable[[Mapping[str, Sharding]], float | None] | None = None
+    prices: ModulePrices | None = None
+    solution: Solution | None = None
+    _jax_mesh: JaxMesh | None = field(default=None, init=False)
+
+    # -- what was decided -----------------------------------------------------------------------
+
+    @property
+    def constraints(self) -> Mapping[str, Sharding]:
+        """The minimal set of constraints, by path, from which propagation reproduces the plan.
+
+        Where the search for it was cut short, a note of the plan says so. Computed by Shardy's
+        propagation on first use, then kept (and saved with the plan).
+
+        Raises:
+            PlanError: No plan was found, or the plan was read from a file written without them.
+        """
+        self.data.require_feasible()
+        if self.data.constraints is None:
+            if self.traced is None:
+                raise PlanError(
+                    "the plan holds no constraints, and without its program none can be computed",
+                    where=f"plan for {self.data.function}",
+                    fix="save it again with plan.save(...) where it was made",
+                )
+            self.data = with_constraints(self.data, self.traced, self.price)
+        assert self.data.constraints is not None
+        return self.data.constraints
+
+    @property
+    def in_shardings(self) -> Any:
+        """`NamedSharding`s for the positional arguments, as `jax.jit(in_shardings=...)` takes them.
+
+        Raises:
+            PlanError: No plan was found, or it was read from a file and has no argument tree.
+            InputError: This machine has too few devices for the mesh.
+        """
+        flat = self._named(self._arguments_as_written, "argument")
+        positional, _ = jax.tree.unflatten(self._program().in_tree, flat)
+        return positional
+
+    @property
+    def out_shardings(self) -> Any:
+        """`NamedSharding`s for the result, as `jax.jit(out_shardings=...)` takes them."""
+        flat = self._named(self._results_as_written, "result")
+        return jax.tree.unflatten(self._program().out_tree, flat)
+
+    @property
+    def _arguments_as_written(self) -> list[Sharding]:
+        asked = None if self.traced is None else self.traced.user_in
+        return as_written(self.data.arguments, asked, self.data.mesh)
+
+    @property
+    def _results_as_written(self) -> list[Sharding]:
+        asked = None if self.traced is None else self.traced.user_out
+        return as_written(self.data.results, asked, self.data.mesh)
+
+    def _named(self, shardings: list[Sharding], kind: str) -> tuple[NamedSharding | None, ...]:
+        self.data.require_feasible()
+        tensors = self.data.arguments if kind == "argument" else self.data.results
+        names = [f"{kind} `{tensor.name}`" for tensor in tensors]
+        return flat_named_shardings(shardings, self._devices(), names)
+
+    def _program(self) -> Traced:
+        if self.traced is None:
+            raise PlanError(
+                "a plan read from a file does not know the trees of the function's arguments",
+                where=f"plan for {self.data.function}",
+                fix="use plan.jit(fn), which finds them on the first call",
+            )
+        return self.traced
+
+    @property
+    def _is_of_module(self) -> bool:
+        """Whether a StableHLO module was planned, and no Python function."""
+        if self.traced is not None:
+            return self.traced.platform == AS_WRITTEN
+        return is_module_file(self.data.target or "")
+
+    def _devices(self) -> JaxMesh:
+        if self._jax_mesh is None:
+            self._jax_mesh = JaxMesh(self.mesh or concrete_mesh(self.data.mesh))
+        return self._jax_mesh
+
+    # -- running under it -----------------------------------------------------------------------
+
+    def wrap(self, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """The function with the plan's constraints inside; trace, differentiate or jit it freely.
+
+        Args:
+            fn: The function planned, where the plan does not know it or it has to be another
+                object of the same program.
+
+        Raises:
+            PlanError: On a call, when its program is not the one planned.
+            InputError: This machine has too few devices for the mesh.
+        """
+        return wrap(
+            self._function(fn),
+            self.constraints,
+            self._devices(),
+            record=self.data.program,
+            static_argnums=self.static_argnums,
+            schedules=self.data.schedules,
+        )
+
+    def jit(self, fn: Callable[..., Any] | None = None, **jit_kwargs: Any) -> PlannedFunction:
+        """`jax.jit` of the function with the plan's shardings at the boundary and inside.
+
+        Where the plan takes more than half of its memory budget, it is compiled to run in order.
+
+        Args:
+            fn: As for `wrap`.
+            jit_kwargs: Passed on to `jax.jit`; `donate_argnums` is as planned unless given.
+        """
+        jit_kwargs.setdefault("donate_argnums", self.donate_argnums)
+        jit_kwargs.setdefault("static_argnums", self.static_argnums)
+        mesh = self._devices()
+        platform = mesh.platform if self.data.is_tight else ""
+        return jit_with(
+            self._function(fn),
+            self.constraints,
+            mesh,
+            self._arguments_as_written,
+            self._results_as_written,
+            record=self.data.program,
+            schedules=self.data.schedules,
+            own_compiler_options=in_order_options(platform),
+            **jit_kwargs,
+        )
+
+    def shard(self, tree: Any, argument: int = 0) -> Any:
+        """Put arrays where the plan wants one argument: a state from a checkpoint, a batch.
+
+        Args:
+            tree: Like the argument.
+            argument: Which positional argument it is for.
+        """
+        return shard(tree, self._in_shardings_of(argument), self._devices())
+
+    def init(self, fn: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
+        """An initialiser whose arrays are born sharded as the plan wants one argument.
+
+        Nothing is ever whole on one device: `state = plan.init(init_state)(key)`.
+
+        Args:
+            fn: Returns something like the argument.
+            argument: Which positional argument it is for.
+        """
+        return init(fn, self._in_shardings_of(argument), self._devices())
+
+    def _in_shardings_of(self, argument: int) -> Any:
+        """Shardings of one positional argument, counted with the static ones, as users do."""
+        shardings = self.in_shardings
+        where = f"plan for {self.data.function}"
+        return shardings[without_static(argument, len(shardings), self.static_argnums, where)]
+
+    def _function(self, fn: Callable[..., Any] | None) -> Callable[..., Any]:
+        self.data.require_feasible()
+        if self._is_of_module:
+            raise PlanError(
+                "the plan is of a StableHLO module, which has no function to run under it",
+                where=f"plan for {self.data.function}",
+                fix="call the module itself, jax.jit(plan.export().call)(*arrays), or write it:"
+                " plan.stablehlo()",
+            )
+        chosen = fn or self.fn
+        if chosen is None:
+            raise PlanError(
+                "the plan was read from a file and does not know its function",
+                where=f"plan for {self.data.function}",
+                fix="pass it: plan.jit(fn), or autoshard.load_plan(path, fn)",
+            )
+        return chosen
+
+    def against_propagation(self, inputs: str = "plan") -> PropagationComparison:
+        """Where the plan differs from what Shardy's propagation alone makes of the same inputs.
+
+        Args:
+            inputs: `plan`: propagation is given the plan's shardings of arguments and results;
+                `program`: only what the program and its caller say.
+
+        Raises:
+            InputError: There are no such inputs.
+            PlanError: No plan was found, or it was read from a file without its program.
+        """
+        program = self._program()
+        given = (
+            planned_in_module(program, self.data)
+            if inputs == "plan"
+            else in_module(program, program.user_in, program.user_out)
+        )
+        return against_propagation(
+            propagator_for(program, self.data.mesh).propagate,
+            self.data,
+            self.constraints,
+            given,
+            program.source_by_equation,
+            price=self.price,
+            inputs=inputs,
+        )
+
+    def why(
+        self, tensor: str, *, num_alternatives: int = 8, time_limit_seconds: float = 60.0
+    ) -> Explanation:
+        """Why a tensor is sharded as it is; print it, or look at its fields.
+
+        The program is planned again with the tensor held to other shardings, the most promising
+        first, everything else free to follow: what each costs more, where, whether it fits, and
+        what forbids the rest. A plan read from a file tells what it knows, without alternatives.
+
+        Args:
+            tensor: An argument, result or line in the words of constraints (`params["w1"]`,
+                `model.py:42 dot_general`), or a path (`7.0`). It has to be a single tensor.
+            num_alternatives: How many shardings to plan with at most.
+            time_limit_seconds: For all of them together.
+
+        Raises:
+            InputError: It names nothing, or several tensors; says what is close, or which.
+            PlanError: No plan was found.
+        """
+        self.data.require_feasible()
+        if self.solution is None or self.traced is None:
+            return known_explanation(self.data, tensor)
+        traced = self.traced
+        program = (
+            module_program(traced, self.solution.graph)
+            if self._is_of_module
+            else read_program(traced.jaxpr, traced.in_names, traced.out_names)
+        )
+        path, name = named_tensor(program, tensor)
+        return explain_tensor(
+            self.solution,
+            path,
+            name=name,
+            num_alternatives=num_alternatives,
+            time_limit_seconds=time_limit_seconds,
+            asked=[term.text for term in self.data.asked if path in term.paths],
+        )
+
+    def code(self) -> str:
+        """The plan as Python text to paste: `in_shardings`, `out_shardings`, and the constraints.
+
+        The constraints are comments, each with the line of the program it goes to. No device is
+        needed to write it.
+
+        Raises:
+            PlanError: No plan was found, or it was read from a file without its program.
+        """
+        self.data.require_feasible()
+        return plan_code(
+            self._program(),
+            self._arguments_as_written,
+            self._results_as_written,
+            self.constraints,
+            JaxMesh(self.mesh or abstract_mesh(self.data.mesh)),
+            function=self.data.function,
+            donate_argnums=self.donate_argnums,
+        )
+
+    def logical_rules(
+        self, names: Mapping[str, Sequence[str | None]] | None = None
+    ) -> LogicalRules:
+        """Logical-axis rules, as Flax and MaxText take them, that give arguments their shardings.
+
+        Args:
+            names: By selector of arguments (`params**["kernel"]`), the logical axis of each
+                dimension, or None for one without; the first selector that picks an argument
+                counts. Without it, the names are those that Flax keeps with its variables
+                (`nn.with_logical_partitioning`, `nnx.with_partitioning`).
+
+        Returns:
+            `(("embed", "data"), ("mlp", ("model", "x")), ("heads", None))`, in order of precedence.
+            Arguments without logical names are not spoken of.
+
+        Raises:
+            PlanError: No such rules say the plan, and which two tensors contradict one another; or
+                the plan was read from a file without its program, or not found.
+            InputError: A selector picks no argument, or the number of names is wrong.
+        """
+        self.data.require_feasible()
+        traced = self._program()
+        if names is None:
+            logical = names_from_metadata(traced)
+        else:
+            program = read_program(traced.jaxpr, traced.in_names, traced.out_names)
+            logical = names_by_pattern(program, names)
+        shardings = [tensor.sharding for tensor in self.data.arguments]
+        return find_logical_rules(named_dims(traced.in_names, logical, shardings))
+
+    def verify(
+        self,
+        topology: str = "local",
+        *,
+        windowed_einsum: bool = True,
+        compiler_options: Mapping[str, Any] | None = None,
+        timeout_seconds: float = 600.0,
+        max_tries: int = 12,
+        keep_in: str | os.PathLike[str] | None = None,
+    ) -> Verification:
+        """Compile the program for devices that need not be present, and compare with the plan.
+
+        The compiler runs in a process of its own. Where it crashes on the plan's constraints, a set
+        of them that compiles is looked for, and those that made it crash are named.
+
+        Args:
+            topology: `"v5e:4x4"`, `"2x v5e:4x4"` (slices of TPU chips, with `autoshard[tpu]`),
+                `"8xH100"`, `"2x8xB200"` (hosts of GPUs, with `autoshard[gpu-verify]`), or
+                `"local"`: the devices of this process, on CPU as many as the mesh has.
+            windowed_einsum: Whether the compiler may turn collectives beside products into loops
+                of permutations, which move more bytes.
+            compiler_options: Flags of the compiler by name.
+            timeout_seconds: For one compile.
+            max_tries: Compiles that the search for constraints that compile may take.
+            keep_in: A folder for compiled programs, made where it is not there. A program that
+                lies there is not compiled again.
+
+        Raises:
+            InputError: The topology is unknown or impossible, has another number of devices than
+                the mesh, or its compiler is not installed; or compiled programs cannot be kept.
+            PlanError: No plan was found, or it was read from a file without its program.
+            ExportError: The program does not lower for the platform.
+        """
+        self.data.require_feasible()
+        if self.traced is None:
+            raise PlanError(
+                "the plan was read from a file and does not know its program",
+                where=f"plan for {self.data.function}",
+                fix="read it with the function and its arguments: autoshard.load_plan(path, fn,"
+                " *args), or run `autoshard verify`, which loads them",
+            )
+        constraints = self.constraints
+        return verify_plan(
+            self.data,
+            self.traced,
+            constraints,
+            self._arguments_as_written,
+            self._results_as_written,
+            VerifyOptions(
+                topology=topology,
+                windowed_einsum=windowed_einsum,
+                compiler_options=dict(compiler_options or {}),
+                timeout_seconds=timeout_seconds,
+                max_tries=max_tries,
+                keep_in=None if keep_in is None else Path(keep_in),
+            ),
+            CompiledPrices(self.prices.model, Mesh(self.data.mesh.axes))
+            if isinstance(self.prices, HardwarePrices)
+            else None,
+        )
+
+    # -- as a program ---------------------------------------------------------------------------
+
+    def stablehlo(self, stage: str = PLANNED, *, platform: str | None = None) -> str:
+        """The program as StableHLO text, with a sharding on every value.
+
+        Calls are inlined; arrays that the function closes over come before its arguments.
+
+        Args:
+            stage: As it compiles if not given: constraints and groups in it, loops and branches
+                with their shardings. Else the name of an export step (`reshards`, `no-groups`,
+                `no-edges`, `divisible`, `closed`, `explicit`, `no-rules`, `collectives`), after
+                which it is shown, or `annotated`, before all of them.
+            platform: `cpu`, `tpu` or `cuda`, where the program is to run on that; by default ops
+                belong to no platform as far as JAX has a choice.
+
+        Raises:
+            InputError: There is no such stage.
+            PlanError: No plan was found, or it was read from a file without its program.
+            ExportError: A step refuses the program.
+        """
+        return planned_text(self._annotated(platform), stage, self.prices)
+
+    def _annotated(self, platform: str | None) -> bytes:
+        program = lowered_for(self._program(), self.data.mesh, platform, self.data.schedules)
+        return annotated_module(program, self.data, self.constraints)
+
+    def export(self, *, platform: str | None = None, flat: bool = False) -> jax.export.Exported:
+        """The program as `jax.export` has it: `serialize()` it, and call it in another process.
+
+        Args:
+            platform: What it is to run on; that of this machine if not given.
+            flat: Take and return the flat arrays instead of the function's own trees, which
+                `serialize` refuses where they hold classes it was not told of (Optax states).
+
+        Raises:
+            PlanError: No plan was found, or it was read from a file without its program.
+            InputError: This machine has too few devices for the mesh.
+        """
+        chosen = platform or jax.default_backend()
+        return exported(
+            self._annotated(chosen),
+            self._program(),
+            self._named(self._arguments_as_written, "argument"),
+            self._named(self._results_as_written, "result"),
+            platform=chosen,
+            flat=flat,
+        )
+
+    # -- keeping and showing --------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file, constraints included; nothing half-written is left behind."""
+        if self.data.is_feasible and self.traced is not None:
+            _ = self.constraints
+        save_plan(self.data, Path(path))
+
+    def report(self, width: int = 100) -> str:
+        """The plan as text: totals, shardings, collectives, memory, and how sure it is."""
+        return format_report(self.data, width=width)
+
+    def program(self, after_round: int | None = None) -> str:
+        """The program after a round of priorities as text, each value with its sharding.
+
+        A star marks what the round changed.
+
+        Args:
+            after_round: The priority of the round; the last one if not given.
+
+        Raises:
+            InputError: There is no such round, or all shardings have one priority.
+        """
+        return format_program(self.data, after_round)
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        return format_summary(self.data)

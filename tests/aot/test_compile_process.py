@@ -1,0 +1,114 @@
+"""A compiler in a process of its own: what it answers, and how its death is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import autoshard
+from autoshard.aot import child
+from autoshard.aot.compile_process import (
+    CompiledAhead,
+    CompileFailure,
+    CompileRequest,
+    run_compiler,
+)
+from autoshard.aot.program import AheadProgram, Lowerer
+from autoshard.aot.targets import parse_target
+
+
+def lowered(mesh: str = "data=2,model=4") -> AheadProgram:
+    def scaled(w: jax.Array, x: jax.Array) -> Any:
+        return jnp.tanh(x @ w)
+
+    float32 = jnp.float32
+    plan = autoshard.optimize(
+        scaled,
+        jax.ShapeDtypeStruct((64, 32), float32),
+        jax.ShapeDtypeStruct((32, 64), float32),
+        mesh=mesh,
+        baselines=False,
+    )
+    assert plan.traced is not None
+    inputs = [tensor.sharding for tensor in plan.data.arguments]
+    outputs = [tensor.sharding for tensor in plan.data.results]
+    return Lowerer(plan.traced, plan.data, inputs, outputs, "cpu").lower(plan.constraints)
+
+
+def request(*, timeout_seconds: float = 120.0, **options: str) -> CompileRequest:
+    return CompileRequest(
+        target=parse_target("local"),
+        platform="cpu",
+        mesh_shape=(2, 4),
+        device_order=None,
+        compiler_options=options,
+        timeout_seconds=timeout_seconds,
+    )
+
+
+def test_a_program_comes_back_as_hlo_with_its_memory() -> None:
+    found = run_compiler(lowered(), request())
+    assert isinstance(found, CompiledAhead)
+    assert found.text.startswith("HloModule")
+    assert "num_partitions=8" in found.text
+    assert set(found.memory) == set(child.MEMORY_FIELDS)
+    assert found.reported_bytes is None, "a compiler for hosts writes no report"
+    assert found.versions["jax"] == jax.__version__
+
+
+def test_an_unknown_flag_is_the_compilers_refusal() -> None:
+    found = run_compiler(lowered(), request(xla_no_such_flag="1"))
+    assert isinstance(found, CompileFailure)
+    assert found.kind == "refused"
+    assert "xla_no_such_flag" in found.what
+
+
+def test_a_compiler_that_takes_too_long_is_ended() -> None:
+    found = run_compiler(lowered(), request(timeout_seconds=0.05))
+    assert isinstance(found, CompileFailure)
+    assert (found.kind, found.what) == ("timed out", "no answer within 0.05 s")
+
+
+@pytest.mark.parametrize(
+    ("death", "what"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "its process was ended by SIGSEGV"),
+        ("os._exit(3)", "its process ended with exit code 3"),
+    ],
+)
+def test_a_crash_is_told_with_its_signal_and_last_words(
+    death: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "dies.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "print('WARNING: All log messages before absl::InitializeLog()', file=sys.stderr)\n"
+        "print('F1122 propagation.cc:12] Check failed: n > 0', file=sys.stderr, flush=True)\n"
+        f"{death}\n"
+    )
+    monkeypatch.setattr(child, "__file__", str(script))
+    program = AheadProgram(module=b"", num_devices=8, free_inputs=(), free_outputs=())
+    found = run_compiler(program, request())
+    assert isinstance(found, CompileFailure)
+    assert (found.kind, found.what) == ("crashed", what)
+    assert found.last_lines == ("F1122 propagation.cc:12] Check failed: n > 0",)
+
+
+def test_a_compiler_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / child.REQUEST)  # nobody ever writes to it
+    done = subprocess.run(
+        [sys.executable, "-P", child.__file__, str(tmp_path)],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert not (tmp_path / child.ANSWER).exists()

@@ -1,0 +1,215 @@
+"""What is read from the text of TPU programs: fusions that carry collectives, windowed einsums.
+
+The two programs beside this file have the form of real ones and are shorter.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoshard.aot.time_estimate import DeviceSpeed, EstimatedSeconds, estimate_seconds
+from autoshard.hlo.compiled import CompiledCollective, read_module_collectives
+from autoshard.hlo.replica_groups import is_ring_shift
+from autoshard.hlo.text import HloModule, parse_hlo
+from autoshard.sharding import parse_mesh_sizes
+from autoshard.verification.collective_comparison import ASYNC, FUSED, PLAIN, WINDOWED
+
+MESH = parse_mesh_sizes("data=2,model=4")
+RING = parse_mesh_sizes("data=8")
+
+
+def module(name: str) -> HloModule:
+    return parse_hlo((Path(__file__).parent / f"{name}.hlo").read_text())
+
+
+def test_a_gather_carried_by_four_fusions_counts_once() -> None:
+    gather, _ = read_module_collectives(module("tpu_fusions"), MESH)
+    assert (gather.kind, gather.axes, gather.form) == ("all-gather", ("model",), ASYNC)
+    assert (gather.bytes_per_device, gather.count) == (1024 * 1024 * 2, 1)
+
+
+def test_a_sum_of_which_a_piece_is_kept_is_a_reduce_scatter() -> None:
+    _, scattered = read_module_collectives(module("tpu_fusions"), MESH)
+    assert (scattered.kind, scattered.axes, scattered.form) == (
+        "reduce-scatter",
+        ("model",),
+        FUSED,
+    )
+    assert scattered.bytes_per_device == 1024 * 512 * 4
+
+
+def test_permutations_beside_products_are_windowed_einsums_in_loops_and_unrolled() -> None:
+    looped, unrolled, moved = read_module_collectives(module("tpu_windowed"), RING)
+    assert (looped.form, looped.count, looped.bytes_per_device) == (WINDOWED, 7, 256 * 1024 * 2)
+    assert (unrolled.form, unrolled.count) == (WINDOWED, 1)
+    assert (moved.form, moved.op_name) == (PLAIN, "jit(f)/roll")
+
+
+def test_a_started_reduce_scatter_is_one_as_gpus_have_it() -> None:
+    text = """\
+HloModule jit_f, is_scheduled=true, num_partitions=8
+
+ENTRY %main (x: f32[1024,4096]) -> f32[1024,1024] {
+  %x = f32[1024,4096]{1,0} parameter(0)
+  %start = ((f32[1024,4096]{1,0}), f32[1024,1024]{1,0}) reduce-scatter-start(%x), \
+channel_id=2, replica_groups=[2,4]<=[8], dimensions={1}, to_apply=%add
+  ROOT %done = f32[1024,1024]{1,0} reduce-scatter-done(%start)
+}
+"""
+    (found,) = read_module_collectives(parse_hlo(text), MESH)
+    assert (found.kind, found.axes, found.form) == ("reduce-scatter", ("model",), ASYNC)
+    assert found.bytes_per_device == 1024 * 4096 * 4
+
+
+@pytest.mark.parametrize(
+    ("pairs", "is_shift"),
+    [
+        ("{{0,1},{1,2},{2,3},{3,0}}", True),
+        ("{{0,3},{1,0},{2,1},{3,2}}", True),
+        ("{{0,2},{2,4},{4,0},{1,3},{3,5},{5,1}}", True),
+        ("{{0,1},{1,0},{2,3},{3,2}}", True),
+        ("{{0,2},{1,3},{2,0},{3,1},{4,5},{5,4}}", True),  # pairs of neighbours in each group
+        ("{{0,1},{1,2},{2,3}}", False),
+        ("{{0,1},{1,3},{3,2},{2,0}}", False),
+        ("{{0,0},{1,1}}", False),
+    ],
+)
+def test_a_ring_shift_sends_every_piece_one_device_on(pairs: str, is_shift: bool) -> None:
+    assert is_ring_shift(f"channel_id=1, source_target_pairs={pairs}") is is_shift
+
+
+def test_no_pairs_are_no_shift() -> None:
+    assert not is_ring_shift("replica_groups={{0,1}}")
+
+
+def speed(bytes_per_second: float) -> DeviceSpeed:
+    """A clock of 1 kHz; gathers, scatters and sorts reach a quarter of the memory's speed."""
+
+    def moved_seconds(_: str, num_bytes: float) -> float:
+        return 4.0 * num_bytes / bytes_per_second
+
+    return DeviceSpeed(clock_hz=1e3, bytes_per_second=bytes_per_second, moved_seconds=moved_seconds)
+
+
+def estimate(name: str, seconds: dict[str, float]) -> EstimatedSeconds:
+    """At a clock of 1 kHz; a collective takes what its kind says."""
+
+    def price(collective: CompiledCollective) -> float:
+        return seconds[collective.kind]
+
+    return estimate_seconds(module(name), MESH, price, speed(1e9))
+
+
+def test_an_asynchronous_gather_hides_behind_the_products_up_to_its_end() -> None:
+    # 30 s and 20 s of products lie between its start and its end; the sum blocks.
+    hidden = estimate("tpu_fusions", {"all-gather": 40.0, "reduce-scatter": 5.0})
+    assert (hidden.cycles, hidden.compute_seconds, hidden.link_seconds) == (50_000, 50.0, 45.0)
+    assert hidden.overlapped_seconds == 55.0
+    longer = estimate("tpu_fusions", {"all-gather": 80.0, "reduce-scatter": 5.0})
+    assert longer.overlapped_seconds == 85.0
+
+
+def test_a_loop_multiplies_cycles_and_permutations_beside_them() -> None:
+    found = estimate("tpu_windowed", {"collective-permute": 20.0})
+    assert (found.cycles, found.compute_seconds) == (7 * 15_000, 7 * 15.0)
+    assert found.link_seconds == 9 * 20.0
+    assert found.overlapped_seconds == 9 * 20.0  # 15 of each 20 s in the loop are hidden
+    short = estimate("tpu_windowed", {"collective-permute": 10.0})
+    assert short.overlapped_seconds == 7 * 15.0 + 2 * 10.0
+
+
+def work(instruction: str, cycles: int) -> str:
+    """A program of one instruction over `f32[1024]`, 4096 bytes."""
+    config = f'backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
+    return f"""HloModule work, is_scheduled=true
+
+%doubled (p: f32[1024]) -> f32[1024] {{
+  %p = f32[1024]{{0}} parameter(0)
+  ROOT %sum = f32[1024]{{0}} add(%p, %p)
+}}
+
+%squared (q: f32[1024]) -> f32[] {{
+  %q = f32[1024]{{0}} parameter(0)
+  ROOT %dot = f32[] dot(%q, %q), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+}}
+
+ENTRY %main (x: f32[1024]) -> f32[1024] {{
+  %x = f32[1024]{{0}} parameter(0)
+  ROOT %made = {instruction}, {config}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("instruction", "cycles", "expected"),
+    [
+        ("bf16[1024]{0} convert(%x)", 9000, 6144),
+        ("bf16[1024]{0} convert(%x)", 600, 600),
+        ("f32[1024]{0} fusion(%x), kind=kLoop, calls=%doubled", 9000, 8192),
+        ("f32[] fusion(%x), kind=kOutput, calls=%squared", 9000, 9000),
+        ("f32[1024]{0} sort(%x), dimensions={0}", 9000, 9000),
+    ],
+)
+def test_work_by_element_takes_no_longer_than_memory_at_memory_speed(
+    instruction: str, cycles: int, expected: int
+) -> None:
+    module = parse_hlo(work(instruction, cycles))
+    found = estimate_seconds(module, MESH, lambda _: 0.0, speed(1e3))  # a byte a cycle
+    assert found.cycles == cycles
+    assert found.at_memory_speed_seconds == expected / 1e3
+
+
+LOOK_UP = """HloModule look_up, is_scheduled=true
+
+%taken (t: f32[4096,128], i: s32[16]) -> f32[16,128] {
+  %t = f32[4096,128]{1,0} parameter(0)
+  %i = s32[16]{0} parameter(1)
+  ROOT %rows = f32[16,128]{1,0} gather(%t, %i), offset_dims={1}, slice_sizes={1,128}
+}
+
+%added (i: s32[16], u: f32[16,128]) -> f32[4096,128] {
+  %i = s32[16]{0} parameter(0)
+  %u = f32[16,128]{1,0} parameter(1)
+  %zero = f32[] constant(0)
+  %zeros = f32[4096,128]{1,0} broadcast(%zero), dimensions={}
+  ROOT %table = f32[4096,128]{1,0} scatter(%zeros, %i, %u), to_apply=%sum
+}
+
+ENTRY %main (table: f32[4096,128], at: s32[16]) -> f32[4096,128] {
+  %table = f32[4096,128]{1,0} parameter(0)
+  %at = s32[16]{0} parameter(1)
+  %found = f32[16,128]{1,0} fusion(%table, %at), kind=kCustom, calls=%taken
+  ROOT %back = f32[4096,128]{1,0} fusion(%at, %found), kind=kCustom, calls=%added
+}
+"""
+
+
+@pytest.mark.parametrize("elements", ["f32", "s32"])
+def test_look_ups_that_the_compiler_does_not_estimate_take_what_their_bytes_take(
+    elements: str,
+) -> None:
+    rows, indices, table = 16 * 128 * 4, 16 * 4, 4096 * 128 * 4
+    text = LOOK_UP.replace("f32[", f"{elements}[")
+    found = estimate_seconds(parse_hlo(text), MESH, lambda _: 0.0, speed(4.0))
+    assert found.cycles == 0
+    moved = (2 * rows + indices) + (3 * rows + indices) + table / 4
+    assert found.compute_seconds == found.at_memory_speed_seconds == moved
+    assert found.overlapped_seconds == moved
+
+
+def test_a_scatter_into_an_operand_of_its_kernel_fills_nothing() -> None:
+    """Though what it adds has as many elements."""
+    rows, indices = 16 * 128 * 4, 16 * 4
+    text = LOOK_UP.replace("4096,128", "16,128")
+    zeros, broadcast = "%zeros = f32[16,128]{1,0}", "broadcast(%zero), dimensions={}"
+    into = text.replace(f"{zeros} {broadcast}", f"{zeros} parameter(2)").replace(
+        "fusion(%at, %found)", "fusion(%at, %found, %table)"
+    )
+    seconds = [
+        estimate_seconds(parse_hlo(one), MESH, lambda _: 0.0, speed(4.0)).compute_seconds
+        for one in (text, into)
+    ]
+    assert seconds[1] == (2 * rows + indices) + (3 * rows + indices)
+    assert seconds[0] == seconds[1] + rows / 4
