@@ -6,6 +6,8 @@ import os
 
 from hypothesis import settings
 
+pytest_plugins = ["tests.goldens"]
+
 settings.register_profile("without deadline", deadline=None)  # machines are shared
 settings.load_profile("without deadline")
 

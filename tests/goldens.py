@@ -1,19 +1,14 @@
-"""Goldens: `pytest tests/report --update-goldens` writes them anew."""
+"""Golden files, in the folder `goldens` beside the test; `--update-goldens` writes them anew."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-GOLDENS = Path(__file__).parent / "goldens"
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--update-goldens", action="store_true", help="write the golden files of reports anew"
-    )
+    parser.addoption("--update-goldens", action="store_true", help="write the golden files anew")
 
 
 @pytest.fixture
@@ -22,7 +17,7 @@ def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     update = request.config.getoption("--update-goldens", default=False)
 
     def check(name: str, text: str) -> None:
-        path = GOLDENS / name
+        path = request.path.parent / "goldens" / name
         if update:
             path.write_text(text, encoding="utf-8")
         assert text == path.read_text(encoding="utf-8")
