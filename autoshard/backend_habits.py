@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autoshard.graph.fusing import AS_ON_CPU, EXPENSIVE, Fusing
+from autoshard.graph.fusing import AS_ON_CPU, Fusing
+from autoshard.graph.op_traits import EXPENSIVE
 
 if TYPE_CHECKING:
     from cost_models import Hardware

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoshard.graph.buffers import Buffers
+from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import PRODUCTS, Graph, OpClass, OpKind
 
 
@@ -87,15 +88,7 @@ def _is_of_sum(graph: Graph, buffers: Buffers, value: int) -> bool:
 
 def _computed_from(graph: Graph, buffers: Buffers, row: int) -> frozenset[int]:
     """The stored tensors that a row is computed from with its update."""
-    found, todo, seen = set(), [row], set()
-    while todo:
-        value = todo.pop()
-        maker = graph.maker(value)
-        if value in seen or maker.kind is OpKind.FREE:
-            continue
-        seen.add(value)
-        if maker.kind is not OpKind.COMPUTE or buffers.is_stored[value]:
-            found.add(value)
-        else:
-            todo += maker.operands
-    return frozenset(found)
+    met = trace_back(
+        graph, [row], lambda op, made: op.kind is OpKind.COMPUTE and not buffers.is_stored[made]
+    )
+    return frozenset(one for one in met.frontier if graph.maker(one).kind is not OpKind.FREE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoshard.graph.buffers import Buffers
+from autoshard.graph.dataflow import source_of
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 _HANDS_ON = frozenset({OpClass.COPY, OpClass.NOTHING})
@@ -48,13 +49,13 @@ def narrowed_to_send(
 
 def _argument_behind(graph: Graph, buffers: Buffers, value: int) -> Op | None:
     """The argument that a value is, converted, sliced, turned or handed to a loop unchanged."""
-    maker = graph.maker(value)
-    while maker.kind is not OpKind.ARGUMENT:
-        is_invariant = maker.kind is OpKind.JOIN and len(maker.operands) == 1
-        is_handed_on = maker.op_class in _HANDS_ON or maker.name == "convert"
-        is_fused = maker.kind is OpKind.COMPUTE and is_handed_on and not buffers.is_stored[value]
-        if not maker.operands or not (is_invariant or is_fused):
-            return None
-        value = maker.operands[0]
-        maker = graph.maker(value)
-    return maker
+
+    def passes(op: Op, made: int) -> bool:
+        is_invariant = op.kind is OpKind.JOIN and len(op.operands) == 1
+        is_handed_on = op.op_class in _HANDS_ON or op.name == "convert"
+        return is_invariant or (
+            op.kind is OpKind.COMPUTE and is_handed_on and not buffers.is_stored[made]
+        )
+
+    source = graph.maker(source_of(graph, value, passes))
+    return source if source.kind is OpKind.ARGUMENT else None

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.graph.buffers import Buffers
+from autoshard.graph.dataflow import source_of
 from autoshard.graph.loop_reads import read_whole
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
@@ -132,10 +133,10 @@ def _loop_room(graph: Graph, joins: Iterable[int], room: int) -> dict[int, float
 
 def _enters_by(graph: Graph, value: int) -> int:
     """The op with which a value comes into the loop, as it is or converted or reordered there."""
-    maker = graph.maker(value)
-    while maker.kind is OpKind.COMPUTE and len(maker.operands) == 1:
-        maker = graph.maker(maker.operands[0])
-    return maker.index
+    source = source_of(
+        graph, value, lambda op, _: op.kind is OpKind.COMPUTE and len(op.operands) == 1
+    )
+    return graph.maker(source).index
 
 
 def _is_apart(graph: Graph, maker: Op, buffers: Buffers) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autoshard.graph.buffers import Buffers
+from autoshard.graph.dataflow import source_of
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
 
@@ -27,10 +28,10 @@ def brought_arguments(graph: Graph, buffers: Buffers) -> frozenset[int]:
 
 def _argument(graph: Graph, buffers: Buffers, value: int) -> int | None:
     """The argument of the program that a product reads as this value, if it does."""
-    maker = graph.maker(value)
-    while len(maker.operands) == 1 and (
-        maker.kind is not OpKind.COMPUTE or not buffers.is_stored[value]
-    ):
-        value = maker.operands[0]
-        maker = graph.maker(value)
-    return value if maker.kind is OpKind.ARGUMENT else None
+
+    def passes(op: Op, made: int) -> bool:
+        is_handed_on = op.kind is not OpKind.COMPUTE or not buffers.is_stored[made]
+        return len(op.operands) == 1 and is_handed_on
+
+    source = source_of(graph, value, passes)
+    return source if graph.maker(source).kind is OpKind.ARGUMENT else None

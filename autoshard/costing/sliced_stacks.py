@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoshard.graph.buffers import Buffers
+from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.last_uses import carry_stop
+from autoshard.graph.op_traits import ROW_MAJOR
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
-_RENAMES = frozenset({"reshape", "convert"})
+_SLICE = "dynamic_slice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class SlicedStacks:
                         by_products[value] += op.repeat / times_made
                     if _is_of_loop_before(graph, carry):
                         as_stacked[carry.index] += op.repeat / carry.repeat
-            elif op.name == "dynamic_slice" and op.repeat > 1 and not _is_for_product(graph, op):
+            elif op.name == _SLICE and op.repeat > 1 and not _is_for_product(graph, op):
                 carry = graph.maker(op.operands[0])
                 if _is_unchanged(carry) and _is_turned(graph, carry.operands[0]):
                     turned[carry.operands[0]] += op.repeat / carry.repeat
@@ -92,43 +94,31 @@ def _is_turned(graph: Graph, stack: int) -> bool:
 
 def _is_for_product(graph: Graph, piece: Op) -> bool:
     """Whether a product reads a slice, converted or not."""
-    todo = [piece.results[0]]
-    while todo:
-        for index in graph.consumers[todo.pop()]:
-            reader = graph.ops[index]
-            if reader.op_class in PRODUCTS:
-                return True
-            if reader.name in _RENAMES:
-                todo += reader.results
-    return False
+    readers = trace_forward(graph, piece.results[0], lambda op: op.name in ROW_MAJOR)
+    return any(reader.op_class in PRODUCTS for reader in readers)
 
 
 def _sliced(graph: Graph, buffers: Buffers, product: Op) -> list[Op]:
     """The ops with which its loop reads what a product computes slices of itself."""
-    found: dict[int, Op] = {}
-    todo, seen = list(product.operands), set()
-    while todo:
-        value = todo.pop()
-        maker = graph.maker(value)
-        if value in seen or maker.kind is not OpKind.COMPUTE or buffers.is_stored[value]:
-            continue
-        seen.add(value)
-        if maker.name != "dynamic_slice":
-            todo += maker.operands
-            continue
-        carry = graph.maker(maker.operands[0])
-        if _is_unchanged(carry):
-            found[carry.index] = carry
-    return list(found.values())
+
+    def is_fused(op: Op, value: int) -> bool:
+        return op.kind is OpKind.COMPUTE and not buffers.is_stored[value]
+
+    met = trace_back(
+        graph, product.operands, lambda op, value: is_fused(op, value) and op.name != _SLICE
+    )
+    slices = [op for v in met.frontier if (op := graph.maker(v)).name == _SLICE and is_fused(op, v)]
+    carries = {carry.index: carry for op in slices for carry in [graph.maker(op.operands[0])]}
+    return [carry for carry in carries.values() if _is_unchanged(carry)]
 
 
 def _same_stack(graph: Graph, stack: int) -> list[int]:
     """A stack and what it is ordered or converted from; nothing if that is an argument."""
-    found = [stack]
-    maker = graph.maker(stack)
-    while maker.kind is OpKind.COMPUTE and (
-        maker.name == "convert" or maker.op_class is OpClass.COPY
-    ):
-        found.append(maker.operands[0])
-        maker = graph.maker(maker.operands[0])
-    return found if maker.kind is OpKind.COMPUTE else []
+
+    def passes(op: Op, _: int) -> bool:
+        is_same = op.name == "convert" or op.op_class is OpClass.COPY
+        return op.kind is OpKind.COMPUTE and is_same
+
+    met = trace_back(graph, [stack], passes, lambda op: op.operands[:1])
+    is_computed = all(graph.maker(value).kind is OpKind.COMPUTE for value in met.frontier)
+    return [*met.inner, *met.frontier] if is_computed else []

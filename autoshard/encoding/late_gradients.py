@@ -9,6 +9,7 @@ from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.heap import heap_bytes
 from autoshard.encoding.spans import Span, is_argument, value_of
 from autoshard.graph.buffers import Buffers
+from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.graph.run_late import is_for_updates
 
@@ -73,14 +74,10 @@ def _made_late(
 
 def _read_with(graph: Graph, buffers: Buffers, op: Op) -> set[int]:
     """What an op reads, and what is read by those computed with it."""
-    found: set[int] = set()
-    left = list(op.operands)
-    while left:
-        value = left.pop()
-        if value in found:
-            continue
-        found.add(value)
-        maker = graph.maker(value)
-        if not buffers.is_stored[value] and maker.kind in (OpKind.COMPUTE, OpKind.CONSTRAINT):
-            left += maker.operands
-    return found
+
+    def passes(maker: Op, value: int) -> bool:
+        is_computed = maker.kind in (OpKind.COMPUTE, OpKind.CONSTRAINT)
+        return is_computed and not buffers.is_stored[value]
+
+    met = trace_back(graph, op.operands, passes)
+    return {*met.inner, *met.frontier}

@@ -13,6 +13,7 @@ from autoshard.backend_habits import row_lanes, runs_by_level
 from autoshard.costing.costing import Costing
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.spans import Span, value_of
+from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, OpClass, OpKind, Value
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout
@@ -116,11 +117,7 @@ def _looked_up(graph: Graph) -> dict[int, int]:
     """By value of which indices of rows are made, when the last look-up has read them."""
     found: dict[int, int] = {}
     for op in graph.ops:
-        left = [op.operands[1]] if op.op_class is OpClass.GATHER and takes_rows(graph, op) else []
-        while left:
-            value = left.pop()
-            if found.get(value, 0) <= op.index:
-                found[value] = op.index + 1
-                maker = graph.maker(value)
-                left += maker.operands if maker.kind is OpKind.COMPUTE else ()
+        if op.op_class is OpClass.GATHER and takes_rows(graph, op):
+            met = trace_back(graph, op.operands[1:2], lambda made, _: made.kind is OpKind.COMPUTE)
+            found.update(dict.fromkeys((*met.inner, *met.frontier), op.index + 1))
     return found

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import ReadBits
 from autoshard.graph.buffers import Buffers, read_stop
+from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout
 
@@ -139,22 +140,23 @@ def updating_reads(graph: Graph, alike: Collection[tuple[int, int]]) -> frozense
     Returns:
         `(op index, value)` of each.
     """
+
+    def same_shape(op: Op) -> list[int]:
+        shape = graph.values[op.results[0]].shape
+        return [value for value in op.operands if graph.values[value].shape == shape]
+
     arguments, results = graph.arguments, graph.results
     found: set[tuple[int, int]] = set()
     for argument, result in alike:
         state = arguments[argument].results[0]
-        todo, seen = [results[result].operands[0]], set()
-        while todo:
-            value = todo.pop()
-            op = graph.maker(value)
-            if op.index in seen or op.op_class is not OpClass.ELEMENTWISE:
-                continue
-            seen.add(op.index)
-            if state in op.operands:
-                found.add((op.index, state))
-            same = graph.values[value].shape
-            todo += [o for o in op.operands if graph.values[o].shape == same]
+        met = trace_back(graph, results[result].operands[:1], _is_elementwise, same_shape)
+        makers = (graph.maker(value) for value in met.inner)
+        found |= {(op.index, state) for op in makers if state in op.operands}
     return frozenset(found)
+
+
+def _is_elementwise(op: Op, _: int) -> bool:
+    return op.op_class is OpClass.ELEMENTWISE
 
 
 def reads_of(op: Op, position: int) -> float:

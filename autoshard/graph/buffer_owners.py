@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autoshard.graph.fusing import RENAMES
 from autoshard.graph.last_uses import carry_stop
+from autoshard.graph.op_traits import RENAMES
 from autoshard.graph.program import Graph, Op, OpKind
 
 

@@ -15,9 +15,10 @@ from itertools import accumulate
 from autoshard.graph.buffer_owners import buffer_owners
 from autoshard.graph.dim_orders import Turned, find_turned
 from autoshard.graph.fused_reads import Read, fused_reads
-from autoshard.graph.fusing import AS_ON_CPU, EVERY, RENAMES, Fusing
+from autoshard.graph.fusing import AS_ON_CPU, EVERY, Fusing
 from autoshard.graph.joined_parts import joined_parts
 from autoshard.graph.last_uses import carry_stop, last_uses
+from autoshard.graph.op_traits import RENAMES
 from autoshard.graph.product_writes import (
     computed_with_products,
     products_by_written,

@@ -4,22 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autoshard.graph.program import OpClass
-
-FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
-"""Classes of ops that what reads their result may compute."""
-
-READS_FUSED = FUSIBLE | {OpClass.REDUCE}
-"""Classes of ops that compute what they read, with every compiler."""
-
-RENAMES = frozenset({"bitcast_convert", "optimization_barrier", "reshape", "transpose"})
-"""Ops whose result takes the buffer of what they read."""
-
-EXPENSIVE = frozenset(
-    """exponential exponential_minus_one log log_plus_one logistic power tanh sine cosine tan atan2
-    divide remainder cbrt erf erf_inv erfc lgamma digamma""".split()
-)
-"""Element-wise ops that take several instructions for one element."""
+from autoshard.graph.op_traits import EXPENSIVE
 
 EVERY = 2**31
 """As `Fusing.waits_for_products`: all that are left, however many."""

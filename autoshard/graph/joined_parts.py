@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
+from autoshard.graph.dataflow import source_of, trace_back
+from autoshard.graph.op_traits import keeps_elements
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
-
-_RENAMES = frozenset({"reshape", "transpose", "broadcast_in_dim", "convert"})
 
 
 def joined_parts(graph: Graph) -> Mapping[int, int]:
@@ -33,35 +32,25 @@ def joined_parts(graph: Graph) -> Mapping[int, int]:
 
 
 def _parts_of(graph: Graph, joined: int) -> set[int]:
+    """The element-wise results of loops that a value is padded, concatenated and added from."""
+
+    def passes(op: Op, _: int) -> bool:
+        return op.kind is OpKind.COMPUTE and (op.name == "add" or keeps_elements(graph, op))
+
     found: set[int] = set()
-    seen: set[int] = set()
-    todo = [joined]
-    while todo:
-        value = todo.pop()
+    for value in trace_back(graph, [joined], passes).frontier:
         op = graph.maker(value)
-        if value in seen or op.kind is not OpKind.COMPUTE:
-            continue
-        seen.add(value)
-        if op.name == "add" or _is_renamed(graph, op):
-            todo += op.operands
-        elif op.name in ("pad", "concatenate"):
+        if op.kind is OpKind.COMPUTE and op.name in ("pad", "concatenate"):
             parts = op.operands[:1] if op.name == "pad" else op.operands
-            found |= {part for value in parts if (part := _computed(graph, value)) is not None}
+            found |= {part for one in parts if (part := _computed(graph, one)) is not None}
     return found
 
 
 def _computed(graph: Graph, value: int) -> int | None:
     """The element-wise result of a loop that a part is, renamed or not."""
-    op = graph.maker(value)
-    while op.kind is OpKind.COMPUTE and _is_renamed(graph, op):
-        value = op.operands[0]
-        op = graph.maker(value)
+    source = source_of(
+        graph, value, lambda op, _: op.kind is OpKind.COMPUTE and keeps_elements(graph, op)
+    )
+    op = graph.maker(source)
     is_computed = op.op_class is OpClass.ELEMENTWISE and op.repeat > 1
-    return value if is_computed else None
-
-
-def _is_renamed(graph: Graph, op: Op) -> bool:
-    if op.name not in _RENAMES:
-        return False
-    before, after = (prod(graph.values[v].shape) for v in (op.operands[0], op.results[0]))
-    return before == after
+    return source if is_computed else None

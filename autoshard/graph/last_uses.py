@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from autoshard.graph.fusing import READS_FUSED, Fusing
+from autoshard.graph.fusing import Fusing
+from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.product_writes import is_widening, products_by_written
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 

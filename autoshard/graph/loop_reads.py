@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from autoshard.graph.op_traits import TRANSPARENT
 from autoshard.graph.program import PRODUCTS, Graph, OpKind
 
-_HAND_ON = frozenset({"convert", "optimization_barrier", "reshape", "transpose", "while"})
+_HAND_ON = TRANSPARENT | {"while"}
 
 
 def read_whole(graph: Graph) -> frozenset[int]:

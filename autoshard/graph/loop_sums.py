@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from autoshard.graph.op_traits import TRANSPARENT
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Region
-
-_PASSES_ON = frozenset({"convert", "transpose", "reshape"})  # on the way to the addition
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def _summed(
         is_reduced = _is_reduced(graph, op)
         if op.op_class in PRODUCTS or (is_reduced and op.is_sum):
             return op, order
-        if op.name not in _PASSES_ON and (op.op_class is not OpClass.REDUCE or is_reduced):
+        if op.name not in TRANSPARENT and (op.op_class is not OpClass.REDUCE or is_reduced):
             return None
         source, target = op.rule.operands[0], op.rule.results[0]
         if any(not target[dim] or target[dim] not in source for dim in order):

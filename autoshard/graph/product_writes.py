@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from autoshard.graph.fusing import FUSIBLE, RENAMES
+from autoshard.graph.op_traits import FUSIBLE, RENAMES
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 

@@ -11,11 +11,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.fusing import EVERY
-from autoshard.graph.program import PRODUCTS, Graph, OpKind
+from autoshard.graph.op_traits import TRANSPARENT
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 from autoshard.graph.scatters import is_into_zeros
-
-_TURNS = frozenset({"convert", "reshape", "transpose"})
 
 
 def run_late(graph: Graph, most: int) -> Mapping[int, int]:
@@ -91,12 +91,9 @@ def is_for_updates(graph: Graph, updates: frozenset[int], value: int) -> bool:
 
 
 def readers_of(graph: Graph, value: int) -> list[int]:
-    """Ops that read a value or what it is turned into."""
-    found: list[int] = []
-    for index in graph.consumers[value]:
-        op = graph.ops[index]
-        if op.name in _TURNS or op.kind is OpKind.CONSTRAINT:
-            found += readers_of(graph, op.results[0])
-        else:
-            found.append(index)
-    return found
+    """Ops that read a value, or the result of transparent ops of it, in program order."""
+
+    def passes(op: Op) -> bool:
+        return op.name in TRANSPARENT or op.kind is OpKind.CONSTRAINT
+
+    return [op.index for op in trace_forward(graph, value, passes)]

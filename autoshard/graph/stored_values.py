@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from math import prod
 
-from autoshard.graph.fusing import FUSIBLE, READS_FUSED, Fusing
+from autoshard.graph.fusing import Fusing
+from autoshard.graph.op_traits import FUSIBLE, READS_FUSED
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.scatters import is_one_hot, scattered_sums
 

@@ -1,0 +1,38 @@
+"""Traits of ops that walks and fusion rules ask for, by op name and by op class."""
+
+from __future__ import annotations
+
+from math import prod
+
+from autoshard.graph.program import Graph, Op, OpClass
+
+RENAMES = frozenset({"bitcast_convert", "optimization_barrier", "reshape", "transpose"})
+"""Ops whose result takes the buffer of their operand."""
+
+TRANSPARENT = RENAMES | {"convert"}
+"""Ops that keep every element of their one operand, in another type, shape or dimension order."""
+
+ROW_MAJOR = TRANSPARENT - {"transpose"}
+"""Transparent ops that keep the order of elements too."""
+
+FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
+"""Classes of ops that a reader of their result may recompute."""
+
+READS_FUSED = FUSIBLE | {OpClass.REDUCE}
+"""Classes of ops that compute their operands themselves, with every compiler."""
+
+EXPENSIVE = frozenset(
+    """exponential exponential_minus_one log log_plus_one logistic power tanh sine cosine tan atan2
+    divide remainder cbrt erf erf_inv erfc lgamma digamma""".split()
+)
+"""Element-wise ops that take several instructions for one element."""
+
+
+def keeps_elements(graph: Graph, op: Op) -> bool:
+    """True for a transparent op, and for a broadcast that adds dimensions of size 1 alone."""
+    if op.name in TRANSPARENT:
+        return True
+    if op.name != "broadcast_in_dim":
+        return False
+    before, after = (prod(graph.values[v].shape) for v in (op.operands[0], op.results[0]))
+    return before == after
