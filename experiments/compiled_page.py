@@ -25,7 +25,8 @@ from experiments.results_table import markdown_table
 
 _REASONS = (
     "What is known of the reasons:"
-    " [what the compiler does](../../docs/explanation/what-the-compiler-does.md#known-faults-of-the-model)."
+    " [known faults of the model]"
+    "(../../docs/explanation/what-the-compiler-does.md#known-faults-of-the-model)."
 )
 _BY_HAND = (
     "A plan by hand is shardings of arguments and results, as `baseline_specs` writes them."

@@ -182,6 +182,9 @@ class Graph:
     notes: tuple[str, ...] = ()
     num_captured: int = 0
     _consumers: list[list[int]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _of_kind: dict[OpKind, tuple[Op, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def consumers(self) -> list[list[int]]:
@@ -200,12 +203,17 @@ class Graph:
     @property
     def arguments(self) -> tuple[Op, ...]:
         """ARGUMENT ops in argument order; they come first in the program."""
-        return tuple(op for op in self.ops if op.kind is OpKind.ARGUMENT)
+        return self._all(OpKind.ARGUMENT)
 
     @property
     def results(self) -> tuple[Op, ...]:
         """RESULT ops in result order."""
-        return tuple(op for op in self.ops if op.kind is OpKind.RESULT)
+        return self._all(OpKind.RESULT)
+
+    def _all(self, kind: OpKind) -> tuple[Op, ...]:
+        if kind not in self._of_kind:
+            self._of_kind[kind] = tuple(op for op in self.ops if op.kind is kind)
+        return self._of_kind[kind]
 
     def manual_axes(self, region: int) -> frozenset[str]:
         """Mesh axes that ops in `region` may not use, because a shard_map around them does."""

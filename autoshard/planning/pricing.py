@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,10 +40,11 @@ def price_layouts(
     """
     encoder, encoded = solution.every_way
     costs = []
+    known: dict[Hashable, list[bool]] = {}
     for node, op_index in enumerate(encoded.ops):
         op = encoded.graph.ops[op_index]
         own = encoded.problem.node_costs[node]
-        admitted = _admitted(encoded, op, encoded.candidates[node], layouts)
+        admitted = _admitted(encoded, op, encoded.candidates[node], layouts, known)
         if not in_steps:
             plain = [candidate.streamed is None for candidate in encoded.candidates[node]]
             admitted = [a and b for a, b in zip(admitted, plain, strict=True)]
@@ -72,24 +73,35 @@ def _admitted(
     op: Op,
     candidates: Sequence[Candidate],
     layouts: Sequence[Layout | None],
+    known: dict[Hashable, list[bool]],
 ) -> list[bool]:
-    """Which candidates make what is asked; only those that take operands as they are, if any do."""
-    graph = encoded.graph
+    """Which candidates make what is asked; only those that take operands as they are, if any do.
 
-    def matches(values: Sequence[int], have: Sequence[Layout]) -> bool:
-        return all(
-            layouts[value] is None
-            or layouts[value] == layout
-            or graph.maker(value).kind is OpKind.FREE
-            for value, layout in zip(values, have, strict=True)
-        )
+    Args:
+        encoded: The problem.
+        op: The op.
+        candidates: Of the op.
+        layouts: Per value, the layout it must have, or None.
+        known: Answers for ops that share candidates and are asked for the same, filled here.
+    """
+    made = tuple(layouts[value] for value in op.results)
+    is_free = (encoded.graph.maker(value).kind is OpKind.FREE for value in op.operands)
+    read = tuple(
+        None if free else layouts[value] for value, free in zip(op.operands, is_free, strict=True)
+    )
+    key = (id(candidates), made, read)
+    if key not in known:
+        by_result = [_matches(made, candidate.results) for candidate in candidates]
+        as_they_are = [
+            does_make and _matches(read, candidate.operands)
+            for does_make, candidate in zip(by_result, candidates, strict=True)
+        ]
+        known[key] = as_they_are if any(as_they_are) else by_result
+    return known[key]
 
-    by_result = [matches(op.results, candidate.results) for candidate in candidates]
-    as_they_are = [
-        made and matches(op.operands, candidate.operands)
-        for made, candidate in zip(by_result, candidates, strict=True)
-    ]
-    return as_they_are if any(as_they_are) else by_result
+
+def _matches(wanted: Sequence[Layout | None], have: Sequence[Layout]) -> bool:
+    return all(w is None or w == h for w, h in zip(wanted, have, strict=True))
 
 
 def seconds_with(
