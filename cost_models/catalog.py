@@ -17,6 +17,7 @@ _CPU_SOURCE = (
 _CPU_HOST = Hardware(
     name="cpu-host",
     backend="cpu",
+    compiler="cpu",
     has_reduce_scatter=False,
     collective_launch_seconds=1e-4,
     compute=Compute(

@@ -13,6 +13,7 @@ from cost_models.hardware import Compute, Hardware, Link, Memory, PeakFlops, Swi
 def _gpu(
     *,
     name: str,
+    chip: str,
     sheet: str,
     matmul: PeakFlops,
     vector: PeakFlops,
@@ -31,6 +32,7 @@ def _gpu(
     return Hardware(
         name=name,
         backend="gpu",
+        compiler=chip,
         has_reduce_scatter=True,
         collective_launch_seconds=8e-6,
         compute=Compute(
@@ -124,6 +126,7 @@ _IB_400 = "one 400 Gb/s InfiniBand interface per GPU"
 
 A100_40GB = _gpu(
     name="a100-40gb",
+    chip="a100",
     sheet=_A100_SHEET,
     matmul=_A100_MATMUL,
     vector=_A100_VECTOR,
@@ -137,6 +140,7 @@ A100_40GB = _gpu(
 )
 A100_80GB = _gpu(
     name="a100-80gb",
+    chip="a100",
     sheet=_A100_SHEET,
     matmul=_A100_MATMUL,
     vector=_A100_VECTOR,
@@ -150,6 +154,7 @@ A100_80GB = _gpu(
 )
 H100 = _gpu(
     name="h100",
+    chip="h100",
     sheet="NVIDIA H100 Tensor Core GPU data sheet (2023), SXM",
     matmul=_H100_MATMUL,
     vector=_H100_VECTOR,
@@ -165,6 +170,7 @@ H100 = _gpu(
 )
 H200 = _gpu(
     name="h200",
+    chip="h200",
     sheet="NVIDIA H200 Tensor Core GPU data sheet (2024), SXM",
     matmul=_H100_MATMUL,
     vector=_H100_VECTOR,
@@ -180,6 +186,7 @@ H200 = _gpu(
 )
 B200 = _gpu(
     name="b200",
+    chip="b200",
     sheet="NVIDIA Blackwell architecture technical brief (2024), HGX B200 at 1,000 W",
     matmul=PeakFlops(
         float64=40e12,
@@ -207,6 +214,7 @@ B200 = _gpu(
 )
 GB200 = _gpu(
     name="gb200",
+    chip="gb200",
     sheet="NVIDIA Blackwell architecture technical brief (2024), GB200 at 1,200 W per GPU",
     matmul=PeakFlops(
         float64=45e12,

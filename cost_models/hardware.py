@@ -257,6 +257,8 @@ class Hardware:
     Attributes:
         name: As users write it: "tpu-v5p".
         backend: The XLA backend that compiles for it.
+        compiler: Name of the model of what that compiler makes of programs on this chip; None: the
+            generic model of the backend.
         has_reduce_scatter: False where the compiler leaves an all-reduce and a slice.
         collective_launch_seconds: Fixed price of one collective, before any hop.
         compute: Peaks.
@@ -275,6 +277,7 @@ class Hardware:
 
     name: str
     backend: Backend
+    compiler: str | None = None
     has_reduce_scatter: bool
     collective_launch_seconds: Seconds
     compute: Compute

@@ -106,6 +106,7 @@ def _tpu(
     return Hardware(
         name=name,
         backend="tpu",
+        compiler=name,
         has_reduce_scatter=True,
         collective_launch_seconds=2e-6,
         compute=Compute(

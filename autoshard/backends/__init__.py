@@ -1,0 +1,34 @@
+"""What compilers make of programs: one model a chip, in five policies, with numbers from probes."""
+
+from autoshard.backends.backend import Backend, Model, generic, replace
+from autoshard.backends.chip_data import POLICIES, ChipData, chip_data, format_chip, load_chip
+from autoshard.backends.collectives import CollectivePolicy
+from autoshard.backends.fusion import FusionPolicy
+from autoshard.backends.known import MODELS, backend, backend_for, platform_backend
+from autoshard.backends.layout import LayoutPolicy
+from autoshard.backends.memory import MemoryPolicy
+from autoshard.backends.probed import Probed
+from autoshard.backends.schedule import EVERY, SchedulePolicy
+
+__all__ = [
+    "EVERY",
+    "MODELS",
+    "POLICIES",
+    "Backend",
+    "ChipData",
+    "CollectivePolicy",
+    "FusionPolicy",
+    "LayoutPolicy",
+    "MemoryPolicy",
+    "Model",
+    "Probed",
+    "SchedulePolicy",
+    "backend",
+    "backend_for",
+    "chip_data",
+    "format_chip",
+    "generic",
+    "load_chip",
+    "platform_backend",
+    "replace",
+]

@@ -1,0 +1,88 @@
+"""Which collectives the partitioner and the compiler make of a sharded op or a reshard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivePolicy:
+    """Lowering of reductions over devices, gathers and exchanges.
+
+    Args:
+        unpartitioned_ops: Ops that every device runs whole, whatever their sharding rule allows.
+        convert_motion: An operand that all readers take in narrower elements is converted before it
+            is moved (ConvertMover), through ops that only rearrange.
+        all_reduce_per_dimension: A partial sum over several sharded dimensions takes an all-reduce
+            for each; otherwise one for all.
+        loop_all_reduce_motion: The all-reduce of a partial sum that a loop accumulates moves behind
+            the loop (WhileLoopAllReduceCodeMotion).
+        reassociates_all_reduces: Partial sums that are added are reduced once, after the addition
+            (AllReduceReassociate).
+        is_hierarchical: A collective over several slices becomes one inside each and one between
+            them; elements are not narrowed before they leave a slice.
+        reduce_scatter_along_lines: A reduce-scatter needs a group along one physical dimension, or
+            two of which one has two devices; other groups take an all-reduce and a slice.
+        reduce_scatter_whole_tiles: A reduce-scatter needs a matrix, one scattered dimension and
+            pieces of whole tiles; other sums take an all-reduce and a slice.
+        transposes_all_gathers: An all-gather puts its dimension outermost, and a copy restores the
+            order.
+        copies_all_to_alls: A copy brings the pieces of an all-to-all into order.
+        gather_by_sum_min_devices: Devices of a slice from which an all-gather over all of it runs
+            as an all-reduce of zero-padded pieces.
+        gather_by_sum_max_bytes: Bytes of its result up to which it does; 0: never.
+        windows_reduce_scatters: A matmul whose sum is scattered becomes a loop of partial matmuls
+            and permutations (windowed einsum), if it is long enough.
+        windowed_min_devices: Devices of a group from which it does.
+        windowed_contraction_per_byte: Contracted elements on a device, for each byte of an element
+            of the result, above which it does where pieces are sent one way.
+        windowed_two_way_devices: Devices of a group from which pieces are sent both ways, so that
+            half as many contracted elements do.
+        unwindowed_groups: Groups, as devices along each physical dimension, that never do.
+    """
+
+    unpartitioned_ops: frozenset[str]
+    convert_motion: bool
+    all_reduce_per_dimension: bool
+    loop_all_reduce_motion: bool
+    reassociates_all_reduces: bool
+    is_hierarchical: bool
+    reduce_scatter_along_lines: bool
+    reduce_scatter_whole_tiles: bool
+    transposes_all_gathers: bool
+    copies_all_to_alls: bool
+    gather_by_sum_min_devices: int
+    gather_by_sum_max_bytes: float
+    windows_reduce_scatters: bool
+    windowed_min_devices: int
+    windowed_contraction_per_byte: int
+    windowed_two_way_devices: int
+    unwindowed_groups: tuple[tuple[int, ...], ...]
+
+    def gather_by_sum_bytes(self, group_size: int, slice_size: int) -> float:
+        """Bytes of the result up to which an all-gather runs as an all-reduce; 0: none does.
+
+        Args:
+            group_size: Devices of the group.
+            slice_size: Devices of the slice.
+        """
+        if group_size < max(self.gather_by_sum_min_devices, slice_size):
+            return 0.0
+        return self.gather_by_sum_max_bytes
+
+    def windows(self, links: Sequence[int], contracted: float, bits: int) -> bool:
+        """True where a matmul and the reduce-scatter of its sum become a windowed einsum.
+
+        Args:
+            links: Devices of the group along each physical dimension that it spans.
+            contracted: Elements that the matmul contracts on each device.
+            bits: Of an element of its result.
+        """
+        size = math.prod(links)
+        is_apt = size >= self.windowed_min_devices and tuple(links) not in self.unwindowed_groups
+        if not (self.windows_reduce_scatters and is_apt):
+            return False
+        ways = 2 if size >= self.windowed_two_way_devices else 1
+        return contracted > self.windowed_contraction_per_byte * bits / 8 / ways

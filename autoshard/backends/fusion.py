@@ -1,0 +1,53 @@
+"""Which ops a compiler computes in one kernel, and which results it therefore never stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionPolicy:
+    """Fusion beyond element-wise ops with one another and with reductions.
+
+    Args:
+        materialized_ops: Element-wise ops whose result is stored where several ops read it; others
+            are recomputed in each reader.
+        materialized_max_bits: Width of an element up to which these are stored; wider results are
+            recomputed.
+        fuses_into_matmuls: A matmul computes its element-wise operands, and the chain of
+            single-reader element-wise ops behind it.
+        matmuls_read_wider: A matmul also computes operands that are made of wider elements: stored
+            ones, or quotients.
+        matmuls_read_single_source: A matmul computes operands made of one tensor of no wider
+            elements, and constants.
+        min_concatenated_part: A matmul that does not contract the concatenated dimension reads the
+            parts of a concatenation whose sizes are multiples of so many elements; 0: never.
+        fuses_into_gathers: A gather of fewer elements than its operand has computes those it takes.
+        fuses_into_scatters: A scatter computes its updates and its indices.
+        fills_scatters_early: The zeros that a scatter adds to are written before it runs, those of
+            one shape together.
+        scatters_into_addends: A scatter into zeros whose result is added to a tensor becomes a
+            scatter into that tensor.
+        materializes_scatter_sums: The sum of a scatter into zeros and another tensor is stored.
+        one_hot_scatters: A scatter of one element a row becomes a comparison of positions, which is
+            element-wise.
+        strength_reduces_dots: A matmul of one row, one column or one term becomes a multiplication
+            and a reduction, in the width of its operands.
+        fuses_stack_updates: The rows that a loop writes to several stacks are one kernel, if they
+            are computed from the same values.
+    """
+
+    materialized_ops: frozenset[str]
+    materialized_max_bits: int
+    fuses_into_matmuls: bool
+    matmuls_read_wider: bool
+    matmuls_read_single_source: bool
+    min_concatenated_part: int
+    fuses_into_gathers: bool
+    fuses_into_scatters: bool
+    fills_scatters_early: bool
+    scatters_into_addends: bool
+    materializes_scatter_sums: bool
+    one_hot_scatters: bool
+    strength_reduces_dots: bool
+    fuses_stack_updates: bool

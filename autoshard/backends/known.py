@@ -1,0 +1,70 @@
+"""The compiler models by name, and the one that programs for a machine are planned with."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from autoshard.backends.backend import Backend, Model
+from autoshard.backends.cpu import CPU_MODELS
+from autoshard.backends.gpu import GPU_MODELS
+from autoshard.backends.tpu import TPU_MODELS
+from autoshard.errors import InputError
+
+if TYPE_CHECKING:
+    from cost_models import Hardware
+
+MODELS: Mapping[str, Model] = MappingProxyType({**CPU_MODELS, **GPU_MODELS, **TPU_MODELS})
+"""By `Hardware.compiler`; the generic ones are named as the platform is."""
+
+_PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # what JAX calls them
+
+
+@cache
+def backend(name: str) -> Backend:
+    """The compiler model of that name.
+
+    Raises:
+        InputError: There is none.
+    """
+    if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=3)
+        raise InputError(
+            f'no compiler model is called "{name}"',
+            where="the compiler models",
+            fix=(f"write {' or '.join(near)}; " if near else "") + f"known: {', '.join(MODELS)}",
+        )
+    return MODELS[name]()
+
+
+def backend_for(hardware: Hardware) -> Backend:
+    """The model of a machine's compiler: that of its `compiler`, or the generic one.
+
+    Raises:
+        InputError: No model has that name, or it is one of another platform.
+    """
+    where = f'hardware "{hardware.name}", `compiler`'
+    try:
+        found = backend(hardware.compiler or hardware.backend)
+    except InputError as error:
+        raise InputError(error.what, where=where, fix=error.fix) from error
+    if found.platform != hardware.backend:
+        raise InputError(
+            f"{found.name} is a model of {found.platform} compilers, and `backend` is "
+            f"{hardware.backend}",
+            where=where,
+            fix=f"write {hardware.backend}, or the name of a model for its chip",
+        )
+    return found
+
+
+def platform_backend(platform: str) -> Backend:
+    """The generic model of a platform as JAX names it.
+
+    Raises:
+        InputError: There is none.
+    """
+    return backend(_PLATFORMS.get(platform, platform))

@@ -1,0 +1,77 @@
+"""Widths of elements, tiles, and dimension orders that a compiler gives tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutPolicy:
+    """How tensors lie in memory and go through the matrix units.
+
+    Args:
+        widened_bits: By element type, bits in which intermediates are computed, kept and sent where
+            wider than the type.
+        multiplied_bits: By element type, bits of an operand that a matmul at default precision
+            reads, where narrower than the type.
+        num_lanes: Elements of a tile's row; narrower rows are padded to it. 1: no tiles.
+        num_sublanes: Rows of a tile.
+        word_bits: Bits of a word; narrower elements of several rows share one.
+        max_vector_tile: Elements of the largest tile of a vector.
+        max_low_tile_rows: Rows up to which a tensor of three and more dimensions gets a tile of as
+            few rows.
+        mxu_min_rows: A matmul of fewer rows takes the time of one of so many.
+        mxu_fill_cycles: Cycles that fill and drain the matrix units, beside the arithmetic.
+        min_conv_batch: Images on a device below which a convolution moves rows of pixels into the
+            batch (space-to-batch); 1: never.
+        fast_convert_bytes: Bytes, read and written together, up to which a conversion takes half
+            the time per byte.
+        keeps_matmul_layouts: Dimensions stay in the order in which a matmul made them; tensors that
+            meet them in another order are copied into that one.
+        keeps_collective_layouts: The result of a collective that is then transposed is read in the
+            order in which it was sent; tensors beside it are copied into that order.
+        relayout_copies: Copies that a tensor in another dimension order costs its element-wise
+            readers.
+        copies_conv_gradient_operands: The gradient of a convolution copies its operands into
+            another dimension order.
+    """
+
+    widened_bits: Mapping[str, int]
+    multiplied_bits: Mapping[str, int]
+    num_lanes: int
+    num_sublanes: int
+    word_bits: int
+    max_vector_tile: int
+    max_low_tile_rows: int
+    mxu_min_rows: int
+    mxu_fill_cycles: int
+    min_conv_batch: int
+    fast_convert_bytes: int
+    keeps_matmul_layouts: bool
+    keeps_collective_layouts: bool
+    relayout_copies: int
+    copies_conv_gradient_operands: bool
+
+    @property
+    def is_tiled(self) -> bool:
+        """True where tensors lie in tiles, and short rows are padded."""
+        return self.num_lanes > 1
+
+    def intermediate_bits(self, dtype: str, bits: int) -> int:
+        """Bits of an element of an intermediate.
+
+        Args:
+            dtype: `bf16`.
+            bits: Of the type.
+        """
+        return self.widened_bits.get(dtype, bits)
+
+    def operand_bits(self, dtype: str, bits: int) -> int:
+        """Bits of an operand's element that a matmul at default precision reads.
+
+        Args:
+            dtype: `f32`.
+            bits: Of the type.
+        """
+        return self.multiplied_bits.get(dtype, bits)

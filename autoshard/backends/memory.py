@@ -1,0 +1,59 @@
+"""Where buffers of a program lie, and how many bytes they take beside their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPolicy:
+    """Buffer assignment: HBM, VMEM and the tables of the runtime.
+
+    Args:
+        fragmentation_factor: Bytes allocated for temporaries over the bytes of their live ranges.
+        tight_fragmentation_factor: The same where memory is tight: the largest seen.
+        allocates_in_schedule_order: Temporaries are placed in the order in which they are made (a
+            heap with gaps); otherwise largest first, with next to no gaps.
+        cse_reshards: Two reshards of a value to one sharding are one copy.
+        vmem_bytes: VMEM that holds temporaries with a near reader; 0: none.
+        matmul_results_in_vmem: Matmuls, collectives and gathers write to VMEM too.
+        tuple_index_table_bytes: Bytes of the table that an op with several results keeps.
+        tuple_index_tables_per_matmul: Tables for each matmul or convolution, on average.
+        tuple_index_tables_by_argument: (bytes, tables) in rising order: tables on average for an
+            argument of which a device holds fewer bytes.
+    """
+
+    fragmentation_factor: float
+    tight_fragmentation_factor: float
+    allocates_in_schedule_order: bool
+    cse_reshards: bool
+    vmem_bytes: int
+    matmul_results_in_vmem: bool
+    tuple_index_table_bytes: int
+    tuple_index_tables_per_matmul: float
+    tuple_index_tables_by_argument: tuple[tuple[float, float], ...]
+
+    def fragmentation(self, *, is_tight: bool) -> float:
+        """Factor on the bytes of temporaries.
+
+        Args:
+            is_tight: Memory is: the worst case counts, and not the usual one.
+        """
+        return self.tight_fragmentation_factor if is_tight else self.fragmentation_factor
+
+    def num_tuple_index_tables(self, held_bytes: int) -> float:
+        """Tables, on average, for an argument of which a device holds so many bytes."""
+        tables = self.tuple_index_tables_by_argument
+        return next((count for limit, count in tables if held_bytes < limit), 0.0)
+
+    def tuple_index_bytes(self, arguments: Sequence[int], num_matmuls: int) -> int:
+        """Bytes of the tuple index tables of a program.
+
+        Args:
+            arguments: Bytes that a device holds of each argument.
+            num_matmuls: Matmuls and convolutions; one in a loop counts once.
+        """
+        tables = self.tuple_index_tables_per_matmul * num_matmuls
+        tables += sum(self.num_tuple_index_tables(held) for held in arguments)
+        return round(tables) * self.tuple_index_table_bytes

@@ -1,0 +1,41 @@
+"""In which order a compiler runs ops, and what it runs beside one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+EVERY = 2**31
+"""As `deferred_past_matmuls`: past all that are left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulePolicy:
+    """Order of ops, and asynchronous collectives.
+
+    Args:
+        deferred_past_matmuls: A matmul that no other one needs runs after so many of the matmuls
+            that are left, if there are more; after all with `EVERY`, beside all that is moved or
+            reduced for others meanwhile. 0: in program order.
+        frees_operands_first: Of a matmul that no other one needs and the next one, that runs first
+            which ends the live range of an operand.
+        async_collectives: Kinds of collectives that run beside computing.
+        overlaps_matmuls_only: They run beside matmuls and the ops fused into these, and as late as
+            their readers allow.
+        in_order_options: Compiler options with which the schedule keeps to the program's order.
+    """
+
+    deferred_past_matmuls: int
+    frees_operands_first: bool
+    async_collectives: frozenset[str]
+    overlaps_matmuls_only: bool
+    in_order_options: Mapping[str, str]
+
+    @property
+    def overlaps(self) -> bool:
+        """True where any collective runs beside computing."""
+        return bool(self.async_collectives)
+
+    def is_async(self, kind: str) -> bool:
+        """True where collectives of this kind run beside computing."""
+        return kind in self.async_collectives
