@@ -22,7 +22,7 @@ from autoshard.apply.placing import init, shard, without_static
 from autoshard.apply.plan_code import plan_code
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
-from autoshard.backend_habits import in_order_options
+from autoshard.backends import compiler_options
 from autoshard.collectives import HardwarePrices, ModulePrices
 from autoshard.constraints.named import named_tensor
 from autoshard.errors import PlanError
@@ -191,7 +191,6 @@ class Plan:
         jit_kwargs.setdefault("donate_argnums", self.donate_argnums)
         jit_kwargs.setdefault("static_argnums", self.static_argnums)
         mesh = self._devices()
-        platform = mesh.platform if self.data.is_tight else ""
         return jit_with(
             self._function(fn),
             self.constraints,
@@ -200,7 +199,7 @@ class Plan:
             self._results_as_written,
             record=self.data.program,
             schedules=self.data.schedules,
-            own_compiler_options=in_order_options(platform),
+            own_compiler_options=compiler_options(mesh.platform, in_order=self.data.is_tight),
             **jit_kwargs,
         )
 

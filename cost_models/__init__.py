@@ -7,7 +7,7 @@ from cost_models.algorithms import (
     fastest,
     reduce_scatter_algorithms,
 )
-from cost_models.catalog import CATALOG, get_hardware
+from cost_models.catalog import CATALOG, get_hardware, machine_kind
 from cost_models.collectives import (
     LinearCost,
     all_gather_cost,
@@ -89,6 +89,7 @@ __all__ = [
     "group_dims",
     "layout_mesh",
     "load_hardware",
+    "machine_kind",
     "matmul_tile_efficiency",
     "memory_efficiency",
     "op_seconds",

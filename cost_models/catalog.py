@@ -70,6 +70,12 @@ _WITH_SLICES = re.compile(
 )
 
 
+def machine_kind(name: str) -> str:
+    """The name of a machine without its slices: `tpu-v5e` of `2x tpu-v5e:4x4`."""
+    match = _WITH_SLICES.fullmatch(name.strip())
+    return name if match is None else match["name"]
+
+
 def get_hardware(name: str) -> Hardware:
     """The machine of that name: `[COUNT x] NAME [: SHAPE]`.
 

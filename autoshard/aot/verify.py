@@ -21,7 +21,7 @@ from autoshard.aot.program import Lowerer
 from autoshard.aot.remedies import remedy_for
 from autoshard.aot.targets import LOCAL, Target, check_num_devices, parse_target
 from autoshard.aot.time_estimate import DeviceSpeed, estimate_seconds
-from autoshard.backend_habits import in_order_options, machine_kind
+from autoshard.backends import compiler_options
 from autoshard.errors import InputError
 from autoshard.frontend.trace import Traced
 from autoshard.hlo.compiled import read_module_collectives
@@ -46,12 +46,7 @@ from autoshard.verification.verification import (
     TimeCheck,
     Verification,
 )
-
-NO_WINDOWED_EINSUM: Mapping[str, Mapping[str, str]] = {
-    "tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"},
-    "cuda": {"xla_gpu_threshold_for_windowed_einsum_mib": "1000000"},
-}
-"""By platform, what keeps the compiler from making windowed einsums: a size no operand reaches."""
+from cost_models import Hardware, machine_kind
 
 _NEEDED = {
     "tpu": (("libtpu",), 'pip install "autoshard[tpu]"', "the TPU compiler (libtpu)", "TPU"),
@@ -149,8 +144,9 @@ def verify_plan(
     check_installed(target)
     platform = target.platform or _local_platform()
     flags = {
-        **({} if options.windowed_einsum else NO_WINDOWED_EINSUM.get(platform, {})),
-        **(in_order_options(platform) if data.is_tight else {}),
+        **compiler_options(
+            platform, in_order=data.is_tight, windowed_einsum=options.windowed_einsum
+        ),
         **{name: _flag(value) for name, value in options.compiler_options.items()},
     }
     lowerer = Lowerer(traced, data, inputs, outputs, platform)
@@ -325,11 +321,17 @@ def prices_for(
         planned: Prices of the plan, where they are known.
     """
     name = target.hardware or hardware
-    if planned is not None and machine_kind(planned.model.hardware.name) == machine_kind(name):
+    if planned is not None and machine_kind(name) in _kinds(planned.model.hardware):
         return planned
     if machine_kind(hardware) == machine_kind(name):
         name = hardware
     return CompiledPrices.of_machine(name, mesh)
+
+
+def _kinds(machine: Hardware) -> frozenset[str]:
+    """Names under which a machine is known: its own, and that of the one it was calibrated from."""
+    base = machine.name if machine.measured is None else machine.measured.base
+    return frozenset({machine_kind(machine.name), machine_kind(base)})
 
 
 def _memory(data: PlanData, compiled: CompiledAhead) -> MemoryCheck:

@@ -145,7 +145,7 @@ def _plain(value: object) -> object:
         return sorted(value)
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    return dict(value) if isinstance(value, Mapping) else value
+    return value
 
 
 def _chip(name: str, data: object, problems: list[str]) -> ChipData:
@@ -207,13 +207,6 @@ def typed(value: object, hint: Any, path: str, problems: list[str]) -> Any:
     if origin is tuple and isinstance(value, list) and len(value) == len(args):
         pairs = zip(value, args, strict=True)
         return tuple(typed(item, arg, path, problems) for item, arg in pairs)
-    if origin is not None and isinstance(value, dict) and len(args) == 2:
-        return types.MappingProxyType(
-            {
-                typed(key, args[0], path, problems): typed(item, args[1], path, problems)
-                for key, item in value.items()
-            }
-        )
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(hint, type) and type(value) is hint and value != "":
@@ -229,4 +222,4 @@ def _spoken(hint: Any) -> str:
     args = typing.get_args(hint)
     if typing.get_origin(hint) in (tuple, frozenset):
         return f"a list of {_spoken(args[0])}"
-    return "a mapping" if len(args) == 2 else "text or null"
+    return "text or null"

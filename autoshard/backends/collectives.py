@@ -41,6 +41,7 @@ class CollectivePolicy:
         windowed_two_way_devices: Devices of a group from which pieces are sent both ways, so that
             half as many contracted elements do.
         unwindowed_groups: Groups, as devices along each physical dimension, that never do.
+        unwindowed_options: (option, setting): with them the compiler makes no windowed einsums.
     """
 
     unpartitioned_ops: frozenset[str]
@@ -60,6 +61,7 @@ class CollectivePolicy:
     windowed_contraction_per_byte: int
     windowed_two_way_devices: int
     unwindowed_groups: tuple[tuple[int, ...], ...]
+    unwindowed_options: tuple[tuple[str, str], ...]
 
     def gather_by_sum_bytes(self, group_size: int, slice_size: int) -> float:
         """Bytes of the result up to which an all-gather runs as an all-reduce; 0: none does.

@@ -61,10 +61,21 @@ def backend_for(hardware: Hardware) -> Backend:
     return found
 
 
-def platform_backend(platform: str) -> Backend:
-    """The generic model of a platform as JAX names it.
+def compiler_options(
+    platform: str, *, in_order: bool = False, windowed_einsum: bool = True
+) -> dict[str, str]:
+    """Options that a platform's compiler needs; none for a platform without a model.
 
-    Raises:
-        InputError: There is none.
+    Args:
+        platform: As JAX names it.
+        in_order: The program has to run in its own order.
+        windowed_einsum: Matmuls may become windowed einsums.
     """
-    return backend(_PLATFORMS.get(platform, platform))
+    name = _PLATFORMS.get(platform, platform)
+    if name not in MODELS:
+        return {}
+    found = backend(name)
+    return {
+        **({} if windowed_einsum else dict(found.collectives.unwindowed_options)),
+        **(dict(found.schedule.in_order_options) if in_order else {}),
+    }

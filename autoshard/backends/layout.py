@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -11,10 +10,10 @@ class LayoutPolicy:
     """How tensors lie in memory and go through the matrix units.
 
     Args:
-        widened_bits: By element type, bits in which intermediates are computed, kept and sent where
-            wider than the type.
-        multiplied_bits: By element type, bits of an operand that a matmul at default precision
-            reads, where narrower than the type.
+        widened_bits: (element type, bits): the width in which intermediates are computed, kept and
+            sent, where wider than the type.
+        multiplied_bits: (element type, bits): the width in which a matmul at default precision
+            reads an operand, where narrower than the type.
         num_lanes: Elements of a tile's row; narrower rows are padded to it. 1: no tiles.
         num_sublanes: Rows of a tile.
         word_bits: Bits of a word; narrower elements of several rows share one.
@@ -37,8 +36,8 @@ class LayoutPolicy:
             another dimension order.
     """
 
-    widened_bits: Mapping[str, int]
-    multiplied_bits: Mapping[str, int]
+    widened_bits: tuple[tuple[str, int], ...]
+    multiplied_bits: tuple[tuple[str, int], ...]
     num_lanes: int
     num_sublanes: int
     word_bits: int
@@ -65,7 +64,7 @@ class LayoutPolicy:
             dtype: `bf16`.
             bits: Of the type.
         """
-        return self.widened_bits.get(dtype, bits)
+        return dict(self.widened_bits).get(dtype, bits)
 
     def operand_bits(self, dtype: str, bits: int) -> int:
         """Bits of an operand's element that a matmul at default precision reads.
@@ -74,4 +73,4 @@ class LayoutPolicy:
             dtype: `f32`.
             bits: Of the type.
         """
-        return self.multiplied_bits.get(dtype, bits)
+        return dict(self.multiplied_bits).get(dtype, bits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 EVERY = 2**31
@@ -22,14 +21,14 @@ class SchedulePolicy:
         async_collectives: Kinds of collectives that run beside computing.
         overlaps_matmuls_only: They run beside matmuls and the ops fused into these, and as late as
             their readers allow.
-        in_order_options: Compiler options with which the schedule keeps to the program's order.
+        in_order_options: (option, setting): with them the compiler keeps to the program's order.
     """
 
     deferred_past_matmuls: int
     frees_operands_first: bool
     async_collectives: frozenset[str]
     overlaps_matmuls_only: bool
-    in_order_options: Mapping[str, str]
+    in_order_options: tuple[tuple[str, str], ...]
 
     @property
     def overlaps(self) -> bool:

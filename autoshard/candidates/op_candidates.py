@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from autoshard.backend_habits import keeps_whole
+from autoshard.backends import CollectivePolicy
 from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.candidates.cut_look_ups import without_moved_look_ups
 from autoshard.candidates.manual_borders import border_candidates
@@ -28,7 +28,7 @@ class OpCandidates:
         graph: The program.
         parts: The mesh parts of this plan.
         wishes: What the user asked for.
-        backend: Of the machine planned for; it may keep some ops whole.
+        collectives: Of the compiler; it may leave some ops unpartitioned.
         max_candidates: Most ways to cut that one op is offered.
         round: What holds in this round of planning.
         pins: What is asked in it, by op, then by value.
@@ -40,7 +40,7 @@ class OpCandidates:
     graph: Graph
     parts: MeshParts
     wishes: Wishes
-    backend: str
+    collectives: CollectivePolicy
     max_candidates: int
     round: Round = ONLY_ROUND
     pins: dict[int, dict[int, Pin]] = field(init=False)
@@ -88,7 +88,7 @@ class OpCandidates:
         assert op.rule is not None
         forbidden = self.graph.manual_axes(op.region)
         base = self._maker.of_rule(op.rule, forbidden)
-        if keeps_whole(self.backend, op.name) or op.index in self._empty_results:
+        if op.name in self.collectives.unpartitioned_ops or op.index in self._empty_results:
             base = base[:1]
         base = self._filter.usable(base)
         if op.kind in (OpKind.ENTER_MANUAL, OpKind.LEAVE_MANUAL):

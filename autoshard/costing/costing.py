@@ -14,13 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import (
-    converts_before_moving,
-    loops_over_scattered_sums,
-    multiplied_bits,
-    widened_bits,
-    windows_scattered_sum,
-)
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.candidate_arrays import CandidateArrays
@@ -61,7 +54,7 @@ class Costing(WorkCosts):
 
         None too for what is narrowed before a loop anyway, and where no op narrows before it sends.
         """
-        if not converts_before_moving(self.model.hardware.backend):
+        if not self.backend.collectives.convert_motion:
             return None
         found = narrowed_to_send(graph, buffers, value, bits)
         if found is None or self.border_bytes(graph, found.argument)[1]:
@@ -157,11 +150,11 @@ class Costing(WorkCosts):
             op: The product.
             place: 0 for the result, 1 and 2 for the operands.
         """
-        backend = self.model.hardware.backend
         value = graph.values[(*op.results, *op.operands)[place]]
-        if place > 0 and not op.is_exact and converts_before_moving(backend):
-            return multiplied_bits(backend, value.dtype, value.bits)
-        return widened_bits(backend, value.dtype, value.bits)
+        layout = self.backend.layout
+        if place > 0 and not op.is_exact and self.backend.collectives.convert_motion:
+            return layout.operand_bits(value.dtype, value.bits)
+        return layout.intermediate_bits(value.dtype, value.bits)
 
     def message_seconds(self, found: StreamMessage, bits: int) -> float:
         """Seconds of one run of a collective of a product in steps.
@@ -397,6 +390,7 @@ class Costing(WorkCosts):
     ) -> tuple[Sum, ...]:
         return sums_of(
             self.model.hardware,
+            self.backend,
             self.parts,
             op.op_class,
             candidate,
@@ -411,9 +405,9 @@ class Costing(WorkCosts):
         """Whether the compiler may make a windowed einsum of a product and its scattered sum."""
         if not candidate.scattered or candidate.reduced or op.rule is None:
             return False
-        machine = self.model.hardware
-        if op.name != "dot_general" or not loops_over_scattered_sums(machine.backend):
+        collectives = self.backend.collectives
+        if op.name != "dot_general" or not collectives.windows_reduce_scatters:
             return False
         _, _, summed = local_products(self.parts, op.rule, (candidate,), op.name)
         links = self._links(candidate.scattered)
-        return windows_scattered_sum(machine, links, float(summed[0]), made.bits)
+        return collectives.windows(links, float(summed[0]), made.bits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autoshard.backends import Backend
 from autoshard.costing.read_bits import copies_for_loops
 from autoshard.graph.program import Graph, Op, OpKind, Value
 
@@ -25,7 +26,7 @@ class LoopBorders:
     converted: Mapping[int, int]
 
     @classmethod
-    def of(cls, graph: Graph, backend: str) -> LoopBorders:
+    def of(cls, graph: Graph, backend: Backend) -> LoopBorders:
         """What a backend does for a program."""
         converted = {
             graph.values[copy.value].op: _converted_bytes(graph.values[copy.value], copy.bits)

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import (
-    most_converted_fast,
-    most_gathered_by_sum,
-    rearranges_exchanges,
-    runs_by_level,
-)
+from autoshard.backends import Backend, backend_for
 from autoshard.costing.transfers import Transfer, transfers_of
 from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.program import OpClass
@@ -38,16 +33,23 @@ class MoveCosts:
         parts: The mesh parts of this plan.
         overlaps: Whether the objective takes off what of collectives runs beside computing.
         states_off: The share of new states that updates write to device memory and not to the chip.
+
+    Attributes:
+        backend: The compiler model of the machine.
     """
 
     model: CostModel
     parts: MeshParts
     overlaps: bool = False
     states_off: float = 0.0
+    backend: Backend = field(init=False)
     _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
     _group_sizes: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
     _slices: dict[Parts, int] = field(default_factory=dict)
     _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.backend = backend_for(self.model.hardware)
 
     def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
         """Mesh parts as the cost model names them, in mesh order.
@@ -91,9 +93,9 @@ class MoveCosts:
         gathered = np.asarray(self.model.all_gather_seconds(num_bytes, axes))
         size = self.parts.num_shards(parts)
         num_slices = self.num_slices(parts)
-        if 1 < num_slices < size and runs_by_level(self.model.hardware.backend):
+        if 1 < num_slices < size and self.backend.collectives.is_hierarchical:
             return gathered + self.copy_seconds(2.0 * num_bytes)
-        summed = most_gathered_by_sum(self.model.hardware, size, self._slice_size)
+        summed = self.backend.collectives.gather_by_sum_bytes(size, self._slice_size)
         if not summed or num_slices > 1:
             return gathered
         by_sum = self.model.all_reduce_seconds(num_bytes, axes)
@@ -107,8 +109,8 @@ class MoveCosts:
             parts: The mesh parts that it works over.
             num_bytes: Per device of the larger side, as wide as elements lie.
         """
-        axes = self.axis_parts(parts)
-        return tuple(transfers_of(self.model, self._slice_size, kind, axes, num_bytes))
+        axes, size = self.axis_parts(parts), self._slice_size
+        return tuple(transfers_of(self.model, self.backend, size, kind, axes, num_bytes))
 
     @property
     def _slice_size(self) -> int:
@@ -129,7 +131,7 @@ class MoveCosts:
         measured = machine.measured
         if measured is not None and measured.collective("all-to-all") is not None:
             return np.zeros_like(num_bytes)
-        if not rearranges_exchanges(machine.backend):
+        if not self.backend.collectives.copies_all_to_alls:
             return np.zeros_like(num_bytes)
         return self.copy_seconds(2.0 * num_bytes)
 
@@ -150,8 +152,8 @@ class MoveCosts:
         Args:
             num_bytes: float64[n].
         """
-        most = most_converted_fast(self.model.hardware)
-        counted = np.where(num_bytes <= most, num_bytes / 2, num_bytes)
+        fast = num_bytes <= self.backend.layout.fast_convert_bytes
+        counted = np.where(fast, num_bytes / 2, num_bytes)
         none = np.zeros_like(counted)
         return np.asarray(self.model.compute_seconds(none, counted, "float32", "convert"))
 

@@ -13,8 +13,8 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from autoshard.backends import LayoutPolicy
 from autoshard.costing.local_products import product_factors
-from autoshard.costing.sums import SUBLANES
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, MeshParts
 
@@ -74,28 +74,28 @@ class RowTiles:
     Args:
         graph: The program.
         parts: The mesh parts of this plan.
-        lanes: Elements in one row of a tile; 1 where nothing is padded.
+        tiling: Of the compiler.
         in_rows: As of `values_in_rows`.
     """
 
     graph: Graph
     parts: MeshParts
-    lanes: int
+    tiling: LayoutPolicy
     in_rows: frozenset[int]
     _free: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, parts: MeshParts, lanes: int) -> RowTiles:
-        """Of a program on a machine whose tiles have so many lanes."""
-        return cls(graph, parts, lanes, values_in_rows(graph) if lanes > 1 else frozenset())
+    def of(cls, graph: Graph, parts: MeshParts, tiling: LayoutPolicy) -> RowTiles:
+        """Of a program whose tensors a compiler tiles so."""
+        return cls(graph, parts, tiling, values_in_rows(graph) if tiling.is_tiled else frozenset())
 
     def kind(self, value: int) -> tuple[int, ...] | None:
         """Dimensions of a value that may fill the lanes; None where any may.
 
         The last one of rows; of what a product makes those that are not of its batch.
         """
-        if self.lanes == 1 or len(self.graph.values[value].shape) < 2:
+        if not self.tiling.is_tiled or len(self.graph.values[value].shape) < 2:
             return None
         if value in self.in_rows:
             return (len(self.graph.values[value].shape) - 1,)
@@ -124,7 +124,7 @@ class RowTiles:
 
     def row_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
         """The same, if its last dimension filled the lanes; None where nothing is padded."""
-        if self.lanes == 1:
+        if not self.tiling.is_tiled:
             return None
         return self._bytes(value, (len(self.graph.values[value].shape) - 1,), layouts)
 
@@ -135,7 +135,7 @@ class RowTiles:
         """
         found = self.graph.values[value]
         local = [self.parts.local_shape(one, found.shape) or (1,) for one in layouts]
-        rows = [prod(shape[:-1]) * _up(shape[-1], self.lanes) for shape in local]
+        rows = [prod(shape[:-1]) * _up(shape[-1], self.tiling.num_lanes) for shape in local]
         return np.array(rows) * found.bits / 8
 
     def _bytes(self, value: int, dims: tuple[int, ...], layouts: Sequence[Layout]) -> FloatArray:
@@ -149,11 +149,11 @@ class RowTiles:
         known = self._known.get(key)
         if known is None:
             local = self.parts.local_shape(layout, shape)
-            known = self._known[key] = _tiles(local, dims, self.lanes) * bits / 8
+            known = self._known[key] = _tiles(local, dims, self.tiling) * bits / 8
         return known
 
 
-def _tiles(local: Sequence[int], dims: Sequence[int], lanes: int) -> int:
+def _tiles(local: Sequence[int], dims: Sequence[int], tiling: LayoutPolicy) -> int:
     """Elements of whole tiles, where the best of some dimensions fills the lanes.
 
     Dimensions of one element are left out, and where one is left nothing is padded.
@@ -166,7 +166,8 @@ def _tiles(local: Sequence[int], dims: Sequence[int], lanes: int) -> int:
         rest = [place for place in long if place != lane]
         row = rest[-1] if len(dims) == 1 else max(rest, key=lambda place: local[place])
         others = prod(local[place] for place in rest if place != row)
-        best.append(_up(local[lane], lanes) * _up(local[row], SUBLANES) * others)
+        whole = _up(local[lane], tiling.num_lanes) * _up(local[row], tiling.num_sublanes)
+        best.append(whole * others)
     return min(best)
 
 

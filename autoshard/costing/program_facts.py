@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoshard.backend_habits import joins_updates, keeps_products_on_chip, on_chip_bytes
+from autoshard.backends import Backend
 from autoshard.costing.joined_updates import LoopKernels
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.narrow_rows import RowTiles
@@ -13,7 +13,6 @@ from autoshard.costing.shared_calls import SharedCalls
 from autoshard.costing.sliced_stacks import SlicedStacks
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph
-from cost_models import Hardware
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,13 +51,13 @@ class StorageFacts:
     stacks: SlicedStacks
 
     @classmethod
-    def of(cls, graph: Graph, buffers: Buffers, machine: Hardware) -> StorageFacts:
-        """Of a program on a machine; only what makes a difference there is looked for."""
-        room, joins = on_chip_bytes(machine), joins_updates(machine.backend)
+    def of(cls, graph: Graph, buffers: Buffers, backend: Backend) -> StorageFacts:
+        """Of a program; only what makes a difference to the compiler is looked for."""
+        room, joins = backend.memory.vmem_bytes, backend.fusion.fuses_stack_updates
         return cls(
             graph,
             buffers,
-            OnChip.of(graph, buffers, room, any_maker=keeps_products_on_chip(machine)),
+            OnChip.of(graph, buffers, room, any_maker=backend.memory.matmul_results_in_vmem),
             LoopKernels.of(graph, buffers) if joins else LoopKernels(),
             SlicedStacks.of(graph, buffers) if room > 0 else SlicedStacks(),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from autoshard.backend_habits import converts_before_moving, multiplied_bits
+from autoshard.backends import Backend
 from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
@@ -33,9 +33,9 @@ class ReadBits:
     narrowed: Mapping[tuple[int, int], int]
 
     @classmethod
-    def of(cls, graph: Graph, backend: str) -> ReadBits:
+    def of(cls, graph: Graph, backend: Backend) -> ReadBits:
         """What a backend narrows of a program."""
-        if not converts_before_moving(backend):
+        if not backend.collectives.convert_motion:
             return cls(graph, {})
         readers = graph.consumers
         return cls(graph, _narrowed(graph, backend, readers, _HAND_ON))
@@ -86,12 +86,12 @@ class LoopCopy:
     joins: tuple[int, ...]
 
 
-def copies_for_loops(graph: Graph, backend: str) -> Iterator[LoopCopy]:
+def copies_for_loops(graph: Graph, backend: Backend) -> Iterator[LoopCopy]:
     """What a backend narrows as a whole, where its loops take it in narrower elements.
 
     A loop in which it stands behind a barrier (of a recomputed layer) takes it likewise.
     """
-    if not converts_before_moving(backend) or all(op.name != "while" for op in graph.ops):
+    if not backend.collectives.convert_motion or all(op.name != "while" for op in graph.ops):
         return
     found: dict[int, LoopCopy] = {}
     narrowed = _narrowed(graph, backend, graph.consumers, _HAND_ON | {"optimization_barrier"})
@@ -107,7 +107,7 @@ def copies_for_loops(graph: Graph, backend: str) -> Iterator[LoopCopy]:
 
 
 def _narrowed(
-    graph: Graph, backend: str, readers: list[list[int]], handing_on: frozenset[str]
+    graph: Graph, backend: Backend, readers: list[list[int]], handing_on: frozenset[str]
 ) -> dict[tuple[int, int], int]:
     narrowed: dict[tuple[int, int], int] = {}
     for op in reversed(graph.ops):  # an op that only moves data sends what its readers take
@@ -123,7 +123,7 @@ def _taken(
     graph: Graph,
     op: Op,
     position: int,
-    backend: str,
+    backend: Backend,
     readers: list[list[int]],
     narrowed: Mapping[tuple[int, int], int],
     handing_on: frozenset[str],
@@ -131,7 +131,7 @@ def _taken(
     """Bits of an operand that an op makes use of."""
     value = graph.values[op.operands[position]]
     if op.kind is OpKind.COMPUTE and op.op_class in PRODUCTS:
-        return value.bits if op.is_exact else multiplied_bits(backend, value.dtype, value.bits)
+        return value.bits if op.is_exact else backend.layout.operand_bits(value.dtype, value.bits)
     if op.kind is OpKind.COMPUTE and op.name == "convert":
         return min(value.bits, graph.values[op.results[0]].bits)
     if not _hands_on(op, position, handing_on):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import keeps_products_on_chip, row_lanes, sums_after_loops
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.candidate_arrays import CandidateArrays, candidate_arrays, written_layouts
 from autoshard.costing.loop_borders import LoopBorders
@@ -117,7 +116,7 @@ class RowCosts(MoveCosts):
         """
         value = graph.values[op.results[0]]
         is_masked = np.array([bool(c.reduced or c.scattered) for c in candidates])
-        if not is_masked.any() or self._facts_of(graph).tiles.lanes == 1:
+        if not is_masked.any() or not self.backend.layout.is_tiled:
             return np.zeros(len(candidates))
         local = value.num_bytes / self._arrays(candidates).result_shards[0]
         tiles = self._facts_of(graph).tiles.local_bytes(value.index, written_layouts(candidates))
@@ -129,7 +128,7 @@ class RowCosts(MoveCosts):
             np.zeros_like(passed), passed, dtype, OpClass.ELEMENTWISE.value
         )
         machine = self.model.hardware
-        copied = 0 if keeps_products_on_chip(machine) else 2
+        copied = 0 if self.backend.memory.matmul_results_in_vmem else 2
         seconds += copied * machine.compute.kernel_launch_seconds
         return np.where(is_masked, seconds, 0.0)
 
@@ -184,13 +183,13 @@ class RowCosts(MoveCosts):
     def _facts_of(self, graph: Graph) -> GraphFacts:
         """Of one program at a time."""
         if self._facts is None or self._facts.graph is not graph:
-            backend = self.model.hardware.backend
-            late = loop_sums(graph) if sums_after_loops(backend) else ()
+            moves = self.backend.collectives.loop_all_reduce_motion
+            late = loop_sums(graph) if moves else ()
             self._facts = GraphFacts(
                 graph,
-                LoopBorders.of(graph, backend),
+                LoopBorders.of(graph, self.backend),
                 shared_calls(graph, graph.consumers, late),
-                RowTiles.of(graph, self.parts, row_lanes(backend)),
+                RowTiles.of(graph, self.parts, self.backend.layout),
             )
         return self._facts
 

@@ -5,22 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autoshard.backend_habits import (
-    runs_by_level,
-    scatters_along_lines,
-    scatters_whole_tiles,
-    sums_by_dimension,
-)
+from autoshard.backends import Backend
 from autoshard.candidates.candidate import Candidate
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass
 from autoshard.layouts import MeshParts, Parts
 from cost_models import Hardware
-
-LANES, SUBLANES, WORD_BITS = 128, 8, 32
-"""A tile of a TPU's memory: columns, rows, and the bits of an element that fills its word."""
-
-_LOW_TILE = 4
-"""The most rows of a tensor that lies in tiles of so many, and not of eight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +29,7 @@ class Sum:
 
 def sums_of(
     machine: Hardware,
+    backend: Backend,
     parts: MeshParts,
     op_class: OpClass,
     candidate: Candidate,
@@ -59,7 +49,8 @@ def sums_of(
     0.10.2 for an H100).
 
     Args:
-        machine: Whose compiler makes the collectives.
+        machine: With or without reduce-scatters.
+        backend: The compiler model.
         parts: The mesh parts of this plan.
         op_class: Of the op.
         candidate: One that leaves something to sum.
@@ -76,22 +67,22 @@ def sums_of(
     pieces = parts.num_pieces(candidate.partial)
     found = []
     if candidate.scattered:
-        is_fit = is_in_slice or not runs_by_level(machine.backend)
-        is_fit = is_fit and _scatters_over(machine, links)
-        is_fit = is_fit and _scatters(machine, parts, candidate, shape, bits, order)
-        is_fit = is_fit and not _has_low_tiles(machine, parts, op_class, candidate, shape)
+        is_fit = is_in_slice or not backend.collectives.is_hierarchical
+        is_fit = is_fit and _scatters_over(backend, links)
+        is_fit = is_fit and _scatters(backend, parts, candidate, shape, bits, order)
+        is_fit = is_fit and not _has_low_tiles(backend, parts, op_class, candidate, shape)
         is_whole = candidate.is_cut_later or len(_changed(candidate)) > 1
         if machine.has_reduce_scatter and is_whole:
             return (Sum("all-reduce", every, pieces),)
         kind = "reduce-scatter" if is_fit and machine.has_reduce_scatter else "all-reduce"
         found.append(Sum(kind, candidate.scattered, pieces))
         pieces *= parts.num_shards(candidate.scattered)
-    return (*found, *(Sum("all-reduce", rest, pieces) for rest in _all_reduced(machine, candidate)))
+    return (*found, *(Sum("all-reduce", rest, pieces) for rest in _all_reduced(backend, candidate)))
 
 
-def _scatters_over(machine: Hardware, links: Sequence[int]) -> bool:
+def _scatters_over(backend: Backend, links: Sequence[int]) -> bool:
     """Whether a group scatters: one along one dimension, or along another of two devices too."""
-    if not scatters_along_lines(machine.backend):
+    if not backend.collectives.reduce_scatter_along_lines:
         return True
     return len(links) < 2 or (len(links) == 2 and min(links) == 2)
 
@@ -117,7 +108,7 @@ def made_order(graph: Graph, op: Op, readers: Sequence[int]) -> tuple[int, ...]:
 
 
 def _scatters(
-    machine: Hardware,
+    backend: Backend,
     parts: MeshParts,
     candidate: Candidate,
     shape: Sequence[int],
@@ -125,33 +116,34 @@ def _scatters(
     order: Sequence[int],
 ) -> bool:
     """Whether a sum is scattered, and not taken whole and cut after that."""
-    if not scatters_whole_tiles(machine.backend):
+    if not backend.collectives.reduce_scatter_whole_tiles:
         return True
-    changed = _changed(candidate)
+    tile, changed = backend.layout, _changed(candidate)
     if len(shape) < 2 or len(changed) > 1:
         return False
     (dim,), (after,) = changed, candidate.results
-    place = _minor_to_major(parts.local_shape(candidate.partial, shape), order).index(dim)
+    local = parts.local_shape(candidate.partial, shape)
+    place = _minor_to_major(local, order, tile.num_lanes).index(dim)
     piece = parts.local_shape(after, shape)[dim]
     if place == 0:
-        return piece * bits % (LANES * WORD_BITS) == 0
+        return piece * bits % (tile.num_lanes * tile.word_bits) == 0
     if place == 1:
-        packed = WORD_BITS // bits if bits < WORD_BITS and len(shape) > 2 else 1
-        return piece % (SUBLANES * packed) == 0
+        packed = tile.word_bits // bits if bits < tile.word_bits and len(shape) > 2 else 1
+        return piece % (tile.num_sublanes * packed) == 0
     return True
 
 
 def _has_low_tiles(
-    machine: Hardware,
+    backend: Backend,
     parts: MeshParts,
     op_class: OpClass,
     candidate: Candidate,
     shape: Sequence[int],
 ) -> bool:
     """Whether a sum lies in low tiles, as it has as few rows; products make no such."""
-    if not scatters_whole_tiles(machine.backend) or op_class in PRODUCTS or len(shape) < 3:
+    if not backend.collectives.reduce_scatter_whole_tiles or op_class in PRODUCTS or len(shape) < 3:
         return False
-    return parts.local_shape(candidate.partial, shape)[-2] <= _LOW_TILE
+    return parts.local_shape(candidate.partial, shape)[-2] <= backend.layout.max_low_tile_rows
 
 
 def _changed(candidate: Candidate) -> list[int]:
@@ -160,19 +152,19 @@ def _changed(candidate: Candidate) -> list[int]:
     return [dim for dim, cut in enumerate(after) if cut != candidate.partial[dim]]
 
 
-def _minor_to_major(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+def _minor_to_major(shape: Sequence[int], order: Sequence[int], lanes: int) -> tuple[int, ...]:
     """Dimensions as they lie in memory; one that fills the lanes is minor in place of the last."""
     dims = list(reversed(order or range(len(shape))))
-    if shape[dims[0]] < LANES:
-        wide = next((dim for dim in dims if shape[dim] % LANES == 0), dims[0])
+    if shape[dims[0]] < lanes:
+        wide = next((dim for dim in dims if shape[dim] % lanes == 0), dims[0])
         dims.remove(wide)
         dims.insert(0, wide)
     return tuple(dims)
 
 
-def _all_reduced(machine: Hardware, candidate: Candidate) -> tuple[Parts, ...]:
+def _all_reduced(backend: Backend, candidate: Candidate) -> tuple[Parts, ...]:
     """Parts of each all-reduce."""
-    if not candidate.reduced or not sums_by_dimension(machine.backend):
+    if not candidate.reduced or not backend.collectives.all_reduce_per_dimension:
         return (candidate.reduced,) if candidate.reduced else ()
     left = (
         tuple(sorted(part for part in parts if part in candidate.reduced))

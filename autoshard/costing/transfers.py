@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoshard.backend_habits import most_gathered_by_sum, runs_by_level
+from autoshard.backends import Backend
 from cost_models import AxisPart
 
 if TYPE_CHECKING:
@@ -35,12 +35,13 @@ class Transfer:
 
 
 def transfers_of(
-    model: CostModel, slice_size: int, kind: str, axes: Axes, num_bytes: float
+    model: CostModel, backend: Backend, slice_size: int, kind: str, axes: Axes, num_bytes: float
 ) -> Iterator[Transfer]:
     """What a planned collective becomes, in the order in which it runs.
 
     Args:
         model: Of the machine.
+        backend: The compiler model.
         slice_size: Devices of one of its slices.
         kind: As of `PredictedCollective`.
         axes: The parts of mesh axes that it works over.
@@ -48,9 +49,9 @@ def transfers_of(
     """
     across, inside = between_and_inside(model, axes)
     pieces = _size(inside)
-    is_summed = num_bytes <= most_gathered_by_sum(model.hardware, pieces, slice_size)
+    is_summed = num_bytes <= backend.collectives.gather_by_sum_bytes(pieces, slice_size)
     gathered = Transfer("all-reduce" if is_summed else "all-gather", inside, 1, not is_summed)
-    if not across or not runs_by_level(model.hardware.backend):
+    if not across or not backend.collectives.is_hierarchical:
         yield gathered if kind == "all-gather" and not across else Transfer(kind, axes)
     elif kind == "all-gather":
         yield Transfer(kind, across, pieces, is_narrowed=False)

@@ -9,14 +9,6 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import (
-    filling_cycles,
-    keeps_products_on_chip,
-    least_images,
-    least_rows,
-    multiplied_bits,
-    row_lanes,
-)
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.candidate_arrays import CandidateArrays, written_layouts
 from autoshard.costing.few_images import copied_elements
@@ -94,8 +86,8 @@ class WorkCosts(RowCosts):
         """
         machine = self.model.hardware
         clock = machine.compute.clock_hertz
-        fills = filling_cycles(machine) / clock if clock else 0.0
-        if keeps_products_on_chip(machine):
+        fills = self.backend.layout.mxu_fill_cycles / clock if clock else 0.0
+        if self.backend.memory.matmul_results_in_vmem:
             return fills if op.repeat > 1 else machine.compute.kernel_launch_seconds
         return machine.compute.kernel_launch_seconds + fills
 
@@ -103,7 +95,7 @@ class WorkCosts(RowCosts):
         """float64[num_candidates]: seconds in which few images are cut into more, and back."""
         copied = self._images_copied(graph, op, candidates)
         image = graph.values[op.operands[0]]
-        bits = multiplied_bits(self.model.hardware.backend, image.dtype, image.bits)
+        bits = self.backend.layout.operand_bits(image.dtype, image.bits)
         return np.where(copied > 0, self.copy_seconds(2.0 * copied * bits / 8), 0.0)
 
     def cuts_images(self, graph: Graph, op: Op, candidate: Candidate) -> bool:
@@ -111,8 +103,8 @@ class WorkCosts(RowCosts):
         return bool(self._images_copied(graph, op, (candidate,)).any())
 
     def _images_copied(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
-        backend = self.model.hardware.backend
-        least, lanes = least_images(backend), row_lanes(backend)
+        layout = self.backend.layout
+        least, lanes = layout.min_conv_batch, layout.num_lanes
         return copied_elements(graph, self.parts, op, candidates, least, lanes)
 
     def _apart_seconds(
@@ -193,8 +185,7 @@ class WorkCosts(RowCosts):
 
         Products whose results stay on the chip make them in an order that needs no copy.
         """
-        machine = self.model.hardware
-        if row_lanes(machine.backend) == 1 or keeps_products_on_chip(machine):
+        if not self.backend.layout.is_tiled or self.backend.memory.matmul_results_in_vmem:
             return False
         return is_unstacked(graph, buffers, op)
 
@@ -329,7 +320,7 @@ class WorkCosts(RowCosts):
         """Of one program at a time."""
         known = self._stored
         if known is None or known.graph is not graph or known.buffers is not buffers:
-            known = self._stored = StorageFacts.of(graph, buffers, self.model.hardware)
+            known = self._stored = StorageFacts.of(graph, buffers, self.backend)
         return known
 
     def is_carried_apart(self, graph: Graph, buffers: Buffers, op: Op) -> bool:
@@ -405,10 +396,10 @@ class WorkCosts(RowCosts):
         reads = tuple(float(read.num_bytes) for read in buffers.reads[op.index])
         if op.op_class not in PRODUCTS or op.is_exact:
             return reads
-        backend = self.model.hardware.backend
+        layout = self.backend.layout
         values = [graph.values[value] for value in op.operands]
         return tuple(
-            read * multiplied_bits(backend, value.dtype, value.bits) / value.bits
+            read * layout.operand_bits(value.dtype, value.bits) / value.bits
             for read, value in zip(reads, values, strict=True)
         )
 
@@ -449,7 +440,7 @@ class WorkCosts(RowCosts):
         may_turn = op.op_class is OpClass.MATMUL
         if may_turn:
             rows = np.minimum(dims[0], dims[1])
-            least = np.maximum(rows, least_rows(self.model.hardware.backend))
+            least = np.maximum(rows, self.backend.layout.mxu_min_rows)
             flops *= least / rows
             dims = least, np.maximum(dims[0], dims[1]), dims[2]
         return np.asarray(flops / matmul_tile_efficiency(dims, tile, may_turn=may_turn))

@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from autoshard.backend_habits import lays_out_as_made
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
 from autoshard.costing.moved_sums import Summed
@@ -313,13 +312,13 @@ def memory_use(
     peak_op = min(int(np.argmax(held)), len(graph.ops) - 1)
     changes = np.flatnonzero(np.diff(held, prepend=0))
     peak = int(held.max())
-    backend = encoder.costing.model.hardware.backend
-    if lays_out_as_made(backend):
-        tiled = tiled_arguments(encoded, decoded)
+    backend = encoder.costing.backend
+    if backend.memory.allocates_in_schedule_order:
+        tiled = tiled_arguments(encoded, decoded, backend.layout)
         argument_bytes = sum(tiled)
         peak = (
             argument_bytes
-            + table_bytes(encoder.graph, encoder.costing, tiled)
+            + table_bytes(encoder.graph, backend.memory, tiled)
             + heap_bytes(temporaries)
         )
     return MemoryUse(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import copies_convolution_gradients, row_lanes
+from autoshard.backends import Backend
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import copies_for_loops
 from autoshard.encoding.device_room import DeviceRoom
@@ -22,12 +22,12 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def reversed_kernels(graph: Graph, backend: str) -> frozenset[int]:
+def reversed_kernels(graph: Graph, backend: Backend) -> frozenset[int]:
     """Ops that reverse a kernel, where that is copied as soon as the kernel is there.
 
     What is gathered for them is let go after the convolution of the forward pass.
     """
-    if not copies_convolution_gradients(backend):
+    if not backend.layout.copies_conv_gradient_operands:
         return frozenset()
     return frozenset(op.index for op in graph.ops if op.name == "reverse")
 
@@ -154,7 +154,7 @@ class ChoiceMemory:
     def _padded_rows(self) -> Iterator[NodeMemory]:
         """Copies into padded rows that look-ups make."""
         room = self.room
-        lanes = row_lanes(room.backend)
+        lanes = room.backend.layout.num_lanes
         for index, node in self.node_by_op.items():
             op, candidates = room.graph.ops[index], self.candidates[index]
             for held in padded_row_bytes(room.graph, room.costing.parts, op, candidates, lanes):
@@ -166,7 +166,7 @@ class ChoiceMemory:
     def _summed_rows(self) -> Iterator[NodeMemory]:
         """Padded rows that look-ups sum over devices: there until all of one call have been."""
         room = self.room
-        lanes = row_lanes(room.backend)
+        lanes = room.backend.layout.num_lanes
         if lanes == 1:
             return
         for index, last in summed_with(room.graph).items():
@@ -214,7 +214,8 @@ class ChoiceMemory:
         is made from is there (seen in buffer assignments of jaxlib 0.10.2).
         """
         room = self.room
-        if op.op_class is not OpClass.CONVOLUTION or not copies_convolution_gradients(room.backend):
+        copies = room.backend.layout.copies_conv_gradient_operands
+        if op.op_class is not OpClass.CONVOLUTION or not copies:
             return
         assert op.rule is not None
         contracts_batch = set(op.rule.operands[0][0]) <= op.rule.reduction

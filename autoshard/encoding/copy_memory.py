@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import turns_gathers
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.joined_sums import JoinedSums
@@ -128,7 +127,8 @@ class CopyMemory:
         """What a gather holds twice while it is copied into order, where the backend does so."""
         room = self.room
         found = room.graph.values[value]
-        if not turns_gathers(room.backend) or found.num_bytes < room.negligible_bytes:
+        is_copied = room.backend.collectives.transposes_all_gathers
+        if not is_copied or found.num_bytes < room.negligible_bytes:
             return
         key = (id(table), id(rows), id(columns), -2)
         known = self._known.get(key)

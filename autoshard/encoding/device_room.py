@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autoshard.backend_habits import lays_out_as_made, temporary_overhead
+from autoshard.backends import Backend
 from autoshard.costing.costing import Costing
 from autoshard.costing.on_chip import OnChip
 from autoshard.encoding.dropped_dims import own_bits
@@ -75,19 +75,19 @@ class DeviceRoom:
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
             is_scarce,
             scattered_at_any_time(graph, buffers)
-            if is_scarce and lays_out_as_made(costing.model.hardware.backend)
+            if is_scarce and costing.backend.memory.allocates_in_schedule_order
             else None,
         )
 
     @property
-    def backend(self) -> str:
-        """Of the machine."""
-        return self.costing.model.hardware.backend
+    def backend(self) -> Backend:
+        """The compiler model."""
+        return self.costing.backend
 
     @property
     def overhead(self) -> float:
         """What temporaries take on this backend, over their own bytes."""
-        return temporary_overhead(self.backend, is_scarce=self.is_scarce)
+        return self.backend.memory.fragmentation(is_tight=self.is_scarce)
 
     def temporary(self, value: Value) -> int:
         """Bytes that a whole value takes as a temporary."""
@@ -102,8 +102,8 @@ class DeviceRoom:
             bits: Of an element, where they are not as many as the value's own.
         """
         parts = self.costing.parts
-        if lays_out_as_made(self.backend):
-            return tiled_in(parts, value, layout, bits)
+        if self.backend.layout.is_tiled:
+            return tiled_in(parts, self.backend.layout, value, layout, bits)
         num_bytes = value.num_bytes
         if bits is not None and bits != value.bits:
             num_bytes = num_bytes * bits // value.bits

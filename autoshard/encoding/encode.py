@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import counts_equal_moves_once, lays_out_as_made
 from autoshard.candidates.candidate import MAX_CANDIDATES, Candidate
 from autoshard.candidates.op_candidates import OpCandidates
 from autoshard.candidates.rounds import ONLY_ROUND, Round
@@ -97,7 +96,7 @@ class Encoder:
 
     def __post_init__(self) -> None:
         graph, buffers, costing = self.graph, self.buffers, self.costing
-        self._read_bits = ReadBits.of(graph, self._backend)
+        self._read_bits = ReadBits.of(graph, costing.backend)
         self.tables = Tables(graph, self._read_bits, Resharder(costing.parts, costing))
         self.room = DeviceRoom.of(
             graph,
@@ -112,20 +111,17 @@ class Encoder:
         self.read_costs = ReadCosts(costing, buffers, self.tables, facts, self._candidates)
         self._copies = CopyMemory(self.room, facts)
 
-    @property
-    def _backend(self) -> str:
-        return self.costing.model.hardware.backend
-
     def encode(self) -> Encoded:
         """Enumerate, price and assemble."""
         graph, candidates = self.graph, self._candidates
+        collectives = self.costing.backend.collectives
         offers = OpCandidates(
-            graph, self.costing.parts, self.wishes, self._backend, self.max_candidates, self.round
+            graph, self.costing.parts, self.wishes, collectives, self.max_candidates, self.round
         )
         nodes = [op for op in graph.ops if offers.has_choice(op)]
         node_by_op = {op.index: node for node, op in enumerate(nodes)}
-        sums = SumsAfterLoops.of(graph, self._backend)
-        joined = JoinedSums.of(graph, self._backend)
+        sums = SumsAfterLoops.of(graph, collectives)
+        joined = JoinedSums.of(graph, collectives)
         self._enumerate(nodes, offers, sums, joined)
         reads = self._shared_reads()
         cut = self._cut_sums(reads, sums, joined)
@@ -165,7 +161,9 @@ class Encoder:
     ) -> None:
         """Find the candidates of all nodes, and the reshards between them."""
         with_steps = self._with_steps()
-        rows = SingleRows(self.graph, self.costing.parts, self._backend, self.is_scarce)
+        rows = SingleRows(
+            self.graph, self.costing.parts, self.costing.backend.fusion, self.is_scarce
+        )
         for op in nodes:
             offered = sums.offered(op, with_steps.of(op, rows.offered(op, offers.of(op))))
             self._candidates[op.index] = joined.offered(op, offered)
@@ -179,9 +177,9 @@ class Encoder:
             self._candidates,
             self._read_bits,
             updating_reads(self.graph, self.wishes.alike),
-            reversed_kernels(self.graph, self._backend),
+            reversed_kernels(self.graph, self.costing.backend),
         )
-        if self.is_scarce and counts_equal_moves_once(self._backend):
+        if self.is_scarce and self.costing.backend.memory.cse_reshards:
             return tuple(map(self._apart_for_one, found))
         return tuple(found)
 
@@ -201,7 +199,8 @@ class Encoder:
 
     def _limit_beside_tables(self) -> int | None:
         """Bytes that tensors may take: the limit without the tables that no plan is without."""
-        if self.memory_limit is None or not lays_out_as_made(self._backend):
+        backend = self.costing.backend
+        if self.memory_limit is None or not backend.memory.allocates_in_schedule_order:
             return self.memory_limit
         parts, held = self.costing.parts, []
         for op in self.graph.arguments:
@@ -210,8 +209,8 @@ class Encoder:
             layouts = {candidate.results[0] for candidate in candidates} or {
                 ((),) * len(value.shape)
             }
-            held.append([tiled_in(parts, value, layout) for layout in layouts])
-        return max(self.memory_limit - least_table_bytes(self.graph, self.costing, held), 0)
+            held.append([tiled_in(parts, backend.layout, value, layout) for layout in layouts])
+        return max(self.memory_limit - least_table_bytes(self.graph, backend.memory, held), 0)
 
     def _with_steps(self) -> WithSteps:
         is_only_round = self.round is ONLY_ROUND

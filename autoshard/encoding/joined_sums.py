@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import joins_added_sums
+from autoshard.backends import CollectivePolicy
 from autoshard.candidates.candidate import Candidate
 from autoshard.graph.added_sums import AddedSums, Summand, added_sums
 from autoshard.graph.program import Graph, Op
@@ -32,9 +32,9 @@ class JoinedSums:
     _offered: dict[int, tuple[Candidates, Candidates]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, backend: str) -> JoinedSums:
+    def of(cls, graph: Graph, collectives: CollectivePolicy) -> JoinedSums:
         """Those of a program, where the backend joins them."""
-        found = added_sums(graph) if joins_added_sums(backend) else ()
+        found = added_sums(graph) if collectives.reassociates_all_reduces else ()
         return cls({one.second.op: one for one in found})
 
     def __iter__(self) -> Iterator[AddedSums]:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import COPIES_OF_TURNED, keeps_order_of_gathers, row_lanes
 from autoshard.costing.costing import Costing
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
@@ -65,7 +64,7 @@ class OrderCosts:
         copied into them. Loops wait for slices of what comes out of a move. Rows and columns are
         those of the value's table.
         """
-        if op.op_class in PRODUCTS or not keeps_order_of_gathers(self._backend):
+        if op.op_class in PRODUCTS or not self.costing.backend.layout.keeps_collective_layouts:
             return None
         found = self.tables.graph.values[value]
         if len(found.shape) < 2:
@@ -79,12 +78,13 @@ class OrderCosts:
 
     def _reading(self, op: Op, value: Value) -> _Reading:
         graph, is_turned = self.tables.graph, op.name == "transpose"
+        is_alone = is_turned or op.op_class is OpClass.GATHER
         return _Reading(
             is_turned=is_turned,
             is_state=op.index in self.buffers.updates and len(value.shape) == 2,
             in_rows=self.costing.is_in_rows(graph, value.index),
             waited=self.costing.waiting_seconds(graph, self.buffers, value.index),
-            copies=1 if is_turned or op.op_class is OpClass.GATHER else COPIES_OF_TURNED,
+            copies=1 if is_alone else self.costing.backend.layout.relayout_copies,
             rows=self.costing.rows_turned(graph, self.buffers, op),
         )
 
@@ -110,9 +110,5 @@ class OrderCosts:
         if reading.is_turned:
             return self.facts.moves(table)
         parts, shape = self.costing.parts, value.shape
-        widened = widens_rows(table, parts, shape, row_lanes(self._backend))
+        widened = widens_rows(table, parts, shape, self.costing.backend.layout.num_lanes)
         return widened | joins_columns(table, parts, shape) if reading.is_state else widened
-
-    @property
-    def _backend(self) -> str:
-        return self.costing.model.hardware.backend

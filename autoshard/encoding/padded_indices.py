@@ -9,7 +9,6 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import row_lanes, runs_by_level
 from autoshard.costing.costing import Costing
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.spans import Span, value_of
@@ -43,10 +42,10 @@ class PaddedIndices:
     @classmethod
     def of(cls, graph: Graph, costing: Costing) -> PaddedIndices:
         """Those of a program."""
-        backend = costing.model.hardware.backend
+        backend = costing.backend
         every = tuple(range(len(costing.parts.axes)))
-        pads = runs_by_level(backend) and costing.num_slices(every) > 1
-        return cls(costing, _looked_up(graph) if pads else {}, row_lanes(backend))
+        pads = backend.collectives.is_hierarchical and costing.num_slices(every) > 1
+        return cls(costing, _looked_up(graph) if pads else {}, backend.layout.num_lanes)
 
     def copied_bytes(
         self, table: ReshardTable, value: Value, bits: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.backend_habits import computes_single_rows
+from autoshard.backends import FusionPolicy
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.local_products import local_products
 from autoshard.graph.program import Graph, Op
@@ -25,20 +25,20 @@ class SingleRows:
     Args:
         graph: The program.
         parts: The mesh.
-        backend: Of the machine.
+        fusion: Of the compiler.
         is_scarce: Whether memory is.
     """
 
     graph: Graph
     parts: MeshParts
-    backend: str
+    fusion: FusionPolicy
     is_scarce: bool
     _known: dict[int, tuple[object, tuple[Candidate, ...]]] = field(default_factory=dict)
 
     def offered(self, op: Op, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """The candidates of an op that stay products; all, where none does or it is none."""
         is_product = op.name == "dot_general" and op.rule is not None and len(op.operands) == 2
-        if not (self.is_scarce and computes_single_rows(self.backend)):
+        if not (self.is_scarce and self.fusion.strength_reduces_dots):
             return candidates
         if not is_product or not self.graph.is_in_loop(op.region):
             return candidates

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import sums_after_loops
+from autoshard.backends import CollectivePolicy
 from autoshard.candidates.candidate import Candidate
 from autoshard.graph.loop_sums import LoopSum, loop_sums
 from autoshard.graph.program import Graph, Op
@@ -32,9 +32,9 @@ class SumsAfterLoops:
     _offered: dict[tuple[int, float], tuple[Candidates, Candidates]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, backend: str) -> SumsAfterLoops:
+    def of(cls, graph: Graph, collectives: CollectivePolicy) -> SumsAfterLoops:
         """Those of a program, where the backend moves them."""
-        found = loop_sums(graph) if sums_after_loops(backend) else ()
+        found = loop_sums(graph) if collectives.loop_all_reduce_motion else ()
         return cls({one.op: one for one in found})
 
     def __iter__(self) -> Iterator[LoopSum]:

@@ -6,48 +6,51 @@ from functools import lru_cache
 from itertools import permutations
 from math import prod
 
-from autoshard.costing.sums import LANES, SUBLANES, WORD_BITS
+from autoshard.backends import LayoutPolicy
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.program import Value
 from autoshard.layouts import Layout, MeshParts
 
-_MOST_OF_VECTOR = 1024
 _BITS_PER_BYTE = 8
 
 
-def tiled_arguments(encoded: Encoded, decoded: Decoded) -> tuple[int, ...]:
+def tiled_arguments(encoded: Encoded, decoded: Decoded, tiling: LayoutPolicy) -> tuple[int, ...]:
     """Bytes that a device holds of each argument of a program, with its padding."""
     found = []
     for op in encoded.graph.arguments:
         value = encoded.graph.values[op.results[0]]
-        found.append(tiled_in(encoded.parts, value, decoded.layouts[value.index]))
+        found.append(tiled_in(encoded.parts, tiling, value, decoded.layouts[value.index]))
     return tuple(found)
 
 
-def tiled_in(parts: MeshParts, value: Value, layout: Layout, bits: int | None = None) -> int:
+def tiled_in(
+    parts: MeshParts, tiling: LayoutPolicy, value: Value, layout: Layout, bits: int | None = None
+) -> int:
     """Bytes that a device holds of a value in a layout, with its padding.
 
     Args:
         parts: The mesh.
+        tiling: Of the compiler.
         value: The whole.
         layout: How it is cut.
         bits: Of an element, where they are not as many as the value's own.
     """
     local = parts.local_shape(layout, value.shape)
-    return tiled_bytes(local, value.bits if bits is None else bits)
+    return tiled_bytes(local, value.bits if bits is None else bits, tiling)
 
 
 @lru_cache(maxsize=4096)
-def tiled_bytes(shape: tuple[int, ...], bits: int) -> int:
+def tiled_bytes(shape: tuple[int, ...], bits: int, tiling: LayoutPolicy) -> int:
     """Bytes of an array in the dimension order in which whole tiles take the least.
 
-    A tile has 8 rows of 128 elements, or a smaller power of two of rows where there are no more,
-    but at least as many as elements share a word; that of a vector a power of two of such rows, up
-    to 1,024 elements. What has no elements takes nothing.
+    A tile has `num_sublanes` rows of `num_lanes` elements, or a smaller power of two of rows where
+    there are no more, but at least as many as elements share a word; that of a vector a power of
+    two of such rows, up to `max_vector_tile` elements. What has no elements takes nothing.
 
     Args:
         shape: What the device holds, dimension by dimension.
         bits: Of an element.
+        tiling: Of the compiler.
 
     Source: layouts that libtpu 0.0.42 gives arguments: the 22,644 of 444 programs of training steps
     for a v5e and a v5p, and 21 shapes of `int32`, `bfloat16`, `int8`, `bool` and `int4` each. It
@@ -55,17 +58,17 @@ def tiled_bytes(shape: tuple[int, ...], bits: int) -> int:
     """
     if 0 in shape:
         return 0
-    least_rows = max(WORD_BITS // bits, 1) if bits else 1
+    least_rows = max(tiling.word_bits // bits, 1) if bits else 1
     if len(shape) < 2:
         number = prod(shape)
-        tile = min(_MOST_OF_VECTOR, max(LANES * least_rows, _power_of_two(number)))
-        elements = _whole(number, tile)
+        tile = max(tiling.num_lanes * least_rows, _power_of_two(number))
+        elements = _whole(number, min(tiling.max_vector_tile, tile))
     else:
         elements = min(
             prod(shape)
             // (rows * columns)
-            * _whole(columns, LANES)
-            * _whole(rows, min(SUBLANES, max(least_rows, _power_of_two(rows))))
+            * _whole(columns, tiling.num_lanes)
+            * _whole(rows, min(tiling.num_sublanes, max(least_rows, _power_of_two(rows))))
             for rows, columns in permutations(shape, 2)
         )
     return elements * bits // _BITS_PER_BYTE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from autoshard.backend_habits import keeps_whole
 from autoshard.candidates.op_candidates import read_pins
 from autoshard.explain.decided_tensor import DecidedTensor
 from autoshard.explain.explanation import Refusal
@@ -98,7 +97,7 @@ def _reason(
         return f"{size:,} is no multiple of {axis_size:,}"
     if pin is not None and not _leaves_room(solution, pin, dimension, axis):
         return f"asked for: {'; '.join(asked)}"
-    if keeps_whole(solution.encoder.costing.model.hardware.backend, op.name):
+    if op.name in solution.encoder.costing.backend.collectives.unpartitioned_ops:
         return f"this machine's compiler runs {op.name} whole on every device"
     if _is_kept_whole(tensor, dimension):
         return f"{op.name} works along it and needs it whole"

@@ -1,8 +1,8 @@
 """Which values take a buffer of their own, and from when to when.
 
-The compiler fuses cheap ops with others (`fusing`) and renames a buffer instead of copying it for a
-reshape. A fused value takes no memory, but keeps what it is computed from alive until its own last
-reader. Times are op indices; an interval `[start, stop)` is half-open.
+The compiler fuses cheap ops with others (`backends.fusion`) and renames a buffer instead of copying
+it for a reshape. A fused value takes no memory, but keeps what it is computed from alive until its
+own last reader. Times are op indices; an interval `[start, stop)` is half-open.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from autoshard.backends import EVERY, Backend
 from autoshard.graph.buffer_owners import buffer_owners
 from autoshard.graph.dim_orders import Turned, find_turned
 from autoshard.graph.fused_reads import Read, fused_reads
-from autoshard.graph.fusing import AS_ON_CPU, EVERY, Fusing
 from autoshard.graph.joined_parts import joined_parts
 from autoshard.graph.last_uses import carry_stop, last_uses
 from autoshard.graph.op_traits import RENAMES
@@ -114,34 +114,35 @@ class Buffers:
         return max(accumulate(change))
 
 
-def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
+def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     """Decide storage and live ranges of all values of a program.
 
     Args:
         graph: The program.
-        fusing: What the compiler computes together.
+        backend: The compiler model.
     """
-    with_products = fusing.with_products
+    fusion, schedule = backend.fusion, backend.schedule
+    with_products = fusion.fuses_into_matmuls
     written = written_by_products(graph) if with_products else {}
     updated = updating_products(graph) if with_products else {}
-    addends = scattered_into(graph) if fusing.into_addends else {}
+    addends = scattered_into(graph) if fusion.scatters_into_addends else {}
     parts = joined_parts(graph) if with_products else {}
-    stored = stored_values(graph, fusing, written, addends)
+    stored = stored_values(graph, fusion, written, addends)
     for one in parts:
         stored[one] = True
-    turned = find_turned(graph, stored) if fusing.turns else None
+    turned = find_turned(graph, stored) if backend.layout.keeps_matmul_layouts else None
     for one in turned.written if turned else ():
         stored[one] = True
     owner = buffer_owners(graph, stored, addends)
-    run_at = run_late(graph, fusing.waits_for_products)
-    filled_at = zeros_filled_at(graph, run_at) if fusing.fills_early else {}
-    moved_at = after_the_next(graph) if fusing.frees_first else {}
+    run_at = run_late(graph, schedule.deferred_past_matmuls)
+    filled_at = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}
+    moved_at = after_the_next(graph) if schedule.frees_operands_first else {}
     products = products_by_written(graph, written)
     made = _made_at(graph, run_at, filled_at)
     for value, product in products.items():
         made[value] = run_at.get(product, product)
     first = _of_owners(min, owner, made)
-    last = _of_owners(max, owner, last_uses(graph, fusing, stored, written, run_at))
+    last = _of_owners(max, owner, last_uses(graph, fusion, stored, written, run_at))
     intervals = [
         _interval(graph, value, first[value], last[value], moved_at)
         if owner[value] == value and stored[value]
@@ -166,7 +167,7 @@ def find_buffers(graph: Graph, fusing: Fusing = AS_ON_CPU) -> Buffers:
         updates=updates(graph) if with_products else frozenset(),
         moved_at=moved_at,
         parts=parts,
-        awaited=needed_products(graph) if fusing.waits_for_products == EVERY else (),
+        awaited=needed_products(graph) if schedule.deferred_past_matmuls == EVERY else (),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from autoshard.graph.fusing import Fusing
+from autoshard.backends import FusionPolicy
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.product_writes import is_widening, products_by_written
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
@@ -12,7 +12,7 @@ from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 def last_uses(
     graph: Graph,
-    fusing: Fusing,
+    fusion: FusionPolicy,
     stored: Sequence[bool],
     written: Mapping[int, int],
     run_at: Mapping[int, int],
@@ -24,12 +24,12 @@ def last_uses(
 
     Args:
         graph: The program.
-        fusing: What the compiler computes together.
+        fusion: What the compiler fuses.
         stored: Per value, whether it has a buffer.
         written: What is written in the place of each product.
         run_at: When products run that wait for others, by op index.
     """
-    last = _read_last(graph, _read_by_parts(graph, fusing.least_part), run_at)
+    last = _read_last(graph, _read_by_parts(graph, fusion.min_concatenated_part), run_at)
     widened = _widened_for_gathers(graph, stored, written)
     writing = set(products_by_written(graph, written).values())
     for op in reversed(graph.ops):

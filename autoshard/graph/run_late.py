@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from autoshard.backends.schedule import EVERY
 from autoshard.graph.dataflow import trace_forward
-from autoshard.graph.fusing import EVERY
 from autoshard.graph.op_traits import TRANSPARENT
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 from autoshard.graph.scatters import is_into_zeros

@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from math import prod
 
-from autoshard.graph.fusing import Fusing
+from autoshard.backends import FusionPolicy
 from autoshard.graph.op_traits import FUSIBLE, READS_FUSED
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.scatters import is_one_hot, scattered_sums
 
 
 def stored_values(
-    graph: Graph, fusing: Fusing, written: Mapping[int, int], addends: Mapping[int, int]
+    graph: Graph, fusion: FusionPolicy, written: Mapping[int, int], addends: Mapping[int, int]
 ) -> list[bool]:
     """Per value, whether it has a buffer.
 
     Args:
         graph: The program.
-        fusing: What the compiler computes together.
+        fusion: What the compiler fuses.
         written: What is written in the place of each product, and of each value on the way from it.
         addends: By sum of a scatter into zeros and something else, what that is, where the scatter
             is one into that.
     """
-    computed, sources = _computed_by_products(graph) if fusing.from_one else (set(), set())
+    computed, sources = (
+        _computed_by_products(graph) if fusion.matmuls_read_single_source else (set(), set())
+    )
     kept = {*addends, *addends.values(), *sources}
-    if fusing.writes_scattered:
+    if fusion.materializes_scatter_sums:
         kept |= scattered_sums(graph)
     in_place = {
         operand
@@ -38,10 +40,10 @@ def stored_values(
     for value in graph.values:
         index = value.index
         is_stored = index not in in_place and (
-            index in kept or _is_stored(graph, index, fusing, written, computed)
+            index in kept or _is_stored(graph, index, fusion, written, computed)
         )
         widest = _widest_bits(graph, value, made_of)
-        if not is_stored and not fusing.from_wider and widest > value.bits:
+        if not is_stored and not fusion.matmuls_read_wider and widest > value.bits:
             readers = graph.consumers[index]
             is_stored = any(graph.ops[reader].op_class in PRODUCTS for reader in readers)
         stored.append(is_stored)
@@ -65,7 +67,7 @@ def _widest_bits(graph: Graph, value: Value, made_of: list[int]) -> int:
 
 
 def _is_stored(
-    graph: Graph, value: int, fusing: Fusing, written: Mapping[int, int], computed: Set[int]
+    graph: Graph, value: int, fusion: FusionPolicy, written: Mapping[int, int], computed: Set[int]
 ) -> bool:
     op = graph.maker(value)
     if op.kind is OpKind.FREE or _is_made_in_loop(graph, op):
@@ -78,11 +80,12 @@ def _is_stored(
     if value in written:
         is_reduced_only = all(reader.op_class is OpClass.REDUCE for reader in readers)
         return written[value] == value and not (readers and is_reduced_only)
-    if not _is_fusible(graph, op, fusing):
+    if not _is_fusible(graph, op, fusion):
         return True
-    if not all(_reads_fused(graph, value, reader, fusing) for reader in readers):
+    if not all(_reads_fused(graph, value, reader, fusion) for reader in readers):
         return True
-    is_kept = op.name in fusing.kept and graph.values[value].bits <= fusing.kept_bits
+    is_narrow = graph.values[value].bits <= fusion.materialized_max_bits
+    is_kept = is_narrow and op.name in fusion.materialized_ops
     return is_kept and len(readers) > 1 and value not in computed
 
 
@@ -123,22 +126,22 @@ def _is_made_in_loop(graph: Graph, op: Op) -> bool:
     return is_invariant and graph.maker(op.operands[0]).kind is OpKind.FREE
 
 
-def _is_fusible(graph: Graph, op: Op, fusing: Fusing) -> bool:
+def _is_fusible(graph: Graph, op: Op, fusion: FusionPolicy) -> bool:
     if op.kind is not OpKind.COMPUTE or is_stored_constant(op):
         return False
     if op.op_class is OpClass.SCATTER:
-        return fusing.one_hot_scatters and is_one_hot(graph, op)
+        return fusion.one_hot_scatters and is_one_hot(graph, op)
     return op.op_class in FUSIBLE and op.name != "dynamic_update_slice"
 
 
-def _reads_fused(graph: Graph, value: int, reader: Op, fusing: Fusing) -> bool:
+def _reads_fused(graph: Graph, value: int, reader: Op, fusion: FusionPolicy) -> bool:
     if reader.kind is not OpKind.COMPUTE:
         return False
     if reader.op_class in PRODUCTS:
-        return fusing.with_products
-    if reader.op_class is OpClass.SCATTER and fusing.with_scatters:
+        return fusion.fuses_into_matmuls
+    if reader.op_class is OpClass.SCATTER and fusion.fuses_into_scatters:
         return value != reader.operands[0]
     if reader.op_class is OpClass.GATHER:
         taken = prod(graph.values[reader.results[0]].shape)
-        return fusing.with_gathers and taken < prod(graph.values[value].shape)
+        return fusion.fuses_into_gathers and taken < prod(graph.values[value].shape)
     return reader.op_class in READS_FUSED

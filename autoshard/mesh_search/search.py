@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic
 
-from autoshard.backend_habits import least_images
+from autoshard.backends import backend_for
 from autoshard.costing.costing import cost_model_for
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import AutoshardError
@@ -180,7 +180,7 @@ class _Search(Generic[P]):
             one.error = error
 
     def _set_floor(self, one: MeshTrial[P], problem: P) -> None:
-        least = least_images(self.options.hardware.backend)
+        least = backend_for(self.options.hardware).layout.min_conv_batch
         parts = parts_for(problem.graph, one.mesh, problem.wishes, least)
         model = cost_model_for(self.options.hardware, parts)
         floor = floor_seconds(problem.graph, parts, model) * PICOSECONDS

@@ -14,7 +14,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.backend_habits import loops_over_scattered_sums, runs_beside
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
 from autoshard.costing.read_bits import ReadBits
@@ -77,9 +76,9 @@ def hidden_behind_computing(
     windows = Windows(graph)
     slack = SharedSlack(windows, least_seconds)
     demands = _Demands(costing)
-    machine = costing.model.hardware
-    fetches = runs_beside(machine, "all-gather")
-    sends = any(runs_beside(machine, kind) for kind in ("reduce-scatter", "all-reduce"))
+    schedule = costing.backend.schedule
+    fetches = schedule.is_async("all-gather")
+    sends = any(schedule.is_async(kind) for kind in ("reduce-scatter", "all-reduce"))
     places: list[tuple[int, int]] = []
     wanted: list[Wanted] = []
     sums: list[tuple[int, Wanted]] = []
@@ -171,10 +170,10 @@ def hidden_in_steps(graph: Graph, costing: Costing, op: Op, candidate: Candidate
     makes such loops of scattered sums by itself: those are priced as if it did not.
     """
     streamed = candidate.streamed
-    machine = costing.model.hardware
-    if streamed is None or not streamed.rings or not runs_beside(machine, "collective-permute"):
+    is_async = costing.backend.schedule.is_async("collective-permute")
+    if streamed is None or not streamed.rings or not is_async:
         return 0.0
-    if 0 in streamed.moved and loops_over_scattered_sums(machine.backend):
+    if 0 in streamed.moved and costing.backend.collectives.windows_reduce_scatters:
         return 0.0
     passing = costing.passing_seconds(graph, op, candidate)
     compute, _ = costing.streamed_seconds(graph, op, candidate)
@@ -184,8 +183,8 @@ def hidden_in_steps(graph: Graph, costing: Costing, op: Op, candidate: Candidate
 
 def _run_beside(costing: Costing, candidates: Sequence[Candidate]) -> npt.NDArray[np.bool_]:
     """bool[num_candidates]: whether all sums of a candidate may run beside computing."""
-    machine = costing.model.hardware
-    scatters, reduces = (runs_beside(machine, k) for k in ("reduce-scatter", "all-reduce"))
+    schedule = costing.backend.schedule
+    scatters, reduces = (schedule.is_async(kind) for kind in ("reduce-scatter", "all-reduce"))
     return np.array(
         [
             (scatters or not c.scattered) and (reduces or not c.reduced) and c.runs_per_sum == 1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoshard.backend_habits import overlaps_on, runs_beside, sends_beside_products_alone
+from autoshard.backends import SchedulePolicy
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.accounting import Account
@@ -19,9 +18,6 @@ from autoshard.graph.program import PRODUCTS, Op, OpKind, Region
 from autoshard.overlap.hidden import hidden_in_steps
 from autoshard.overlap.lanes import Lane, Task, Timeline, schedule, schedule_late
 from autoshard.reshard import Step, StepKind
-
-if TYPE_CHECKING:
-    from cost_models import Hardware
 
 _Ref = tuple[int, int]  # a body, and the place of a task in it
 
@@ -67,8 +63,8 @@ class PlanTimeline:
 def plan_timeline(encoder: Encoder, encoded: Encoded, decoded: Decoded) -> PlanTimeline:
     """Schedule a plan body by body.
 
-    Which collectives the backend runs beside other work is in `backend_habits`. A collective starts
-    when its operand is there and is over before its first reader starts.
+    Which collectives are asynchronous is in `backends.schedule`. A collective starts when its
+    operand is there and is over before its first reader starts.
     """
     return _Builder(encoder, encoded, decoded).timeline()
 
@@ -121,7 +117,7 @@ class _Builder:
 
     def _find_covering(self) -> Iterator[int]:
         """Ops that collectives start beside."""
-        every = not sends_beside_products_alone(self._machine)
+        every = not self._schedule.overlaps_matmuls_only
         for op in self.encoded.graph.ops:
             if every or op.op_class in PRODUCTS:
                 yield op.index
@@ -134,8 +130,8 @@ class _Builder:
         return self.encoder.costing
 
     @property
-    def _machine(self) -> Hardware:
-        return self.costing.model.hardware
+    def _schedule(self) -> SchedulePolicy:
+        return self.costing.backend.schedule
 
     def timeline(self) -> PlanTimeline:
         graph = self.encoded.graph
@@ -207,7 +203,7 @@ class _Builder:
             sums -= passed
         if sums > 0:
             is_at_once = candidate.streamed is None and candidate.runs_per_sum == 1
-            beside = is_at_once and all(runs_beside(self._machine, kind) for kind in kinds)
+            beside = is_at_once and all(self._schedule.is_async(kind) for kind in kinds)
             lane = Lane.NETWORK if beside else Lane.BOTH
             made = self._task(body, sums, lane, {made}, (kinds[0], op.index))
         self._made.update((value, (body, made)) for value in op.results)
@@ -238,9 +234,9 @@ class _Builder:
         order = tuple(sorted(step.parts))
         seconds = float(self.costing.step_seconds(step.kind, order, local)[0])
         if step.kind is StepKind.SLICE:
-            covers = not sends_beside_products_alone(self._machine)
+            covers = not self._schedule.overlaps_matmuls_only
             return self._task(body, seconds, Lane.COMPUTE, needs, covers=covers)
-        beside = runs_beside(self._machine, step.kind.value)
+        beside = self._schedule.is_async(step.kind.value)
         lane = Lane.NETWORK if beside else Lane.BOTH
         return self._task(body, seconds, lane, needs, (step.kind.value, op.index))
 
@@ -315,7 +311,7 @@ class _Builder:
                     self._made.update((value, (body.parent, place)) for value in op.results)
 
     def _scheduled(self, body: _Body) -> Timeline:
-        is_late = sends_beside_products_alone(self._machine)
+        is_late = self._schedule.overlaps_matmuls_only
         return schedule_late(body.tasks) if is_late else schedule(body.tasks)
 
     def _note(self, body: _Body, exposed: Sequence[float]) -> None:
@@ -330,7 +326,7 @@ def overlapped_seconds(
     encoder: Encoder, encoded: Encoded, decoded: Decoded, account: Account
 ) -> float | None:
     """Seconds of a step when collectives run beside computing; None where the backend has none."""
-    if not overlaps_on(encoder.costing.model.hardware):
+    if not encoder.costing.backend.schedule.overlaps:
         return None
     timeline = plan_timeline(encoder, encoded, decoded)
     return account.compute_seconds + account.communication_seconds - timeline.hidden_seconds

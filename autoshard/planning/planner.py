@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from autoshard.backend_habits import (
-    counts_equal_moves_once,
-    fusing,
-    least_images,
-    overlaps_on,
-    widened_bits,
-)
+from autoshard.backends import LayoutPolicy, backend_for
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.manual_borders import with_borders_on
 from autoshard.candidates.op_candidates import read_pins
@@ -67,13 +61,13 @@ def plan_graph(
     Raises:
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
     """
-    clock = stages or Stages()
+    clock, backend = stages or Stages(), backend_for(hardware)
     with clock.time("buffers"):
-        graph = with_borders_on(_as_kept(graph, hardware.backend), mesh)
-        buffers = find_buffers(graph, fusing(hardware))
+        graph = with_borders_on(_as_kept(graph, backend.layout), mesh)
+        buffers = find_buffers(graph, backend)
     wishes = carried_on_other_meshes(wishes, mesh)
-    parts = parts_for(graph, mesh, wishes, least_images(hardware.backend))
-    overlaps = options.overlap and overlaps_on(hardware)
+    parts = parts_for(graph, mesh, wishes, backend.layout.min_conv_batch)
+    overlaps = options.overlap and backend.schedule.overlaps
     costing = Costing(cost_model_for(hardware, parts), parts, overlaps)
     pins = read_pins(graph, parts, wishes)
     rounds = rounds_of(graph, pins, parts, wishes)
@@ -154,13 +148,13 @@ def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
     limit = encoder.memory_limit
     if limit is None or limit >= _SCARCE * least_use(encoded.problem)[0]:
         return encoder, encoded
-    hardware = encoder.costing.model.hardware
-    usual, worst = fusing(hardware), fusing(hardware).in_the_worst_order()
-    if worst == usual and not counts_equal_moves_once(hardware.backend):
+    usual = encoder.costing.backend
+    worst = usual.in_worst_order()
+    if worst is usual and not usual.memory.cse_reshards:
         return encoder, encoded
     scarce = Encoder(
         encoder.graph,
-        encoder.buffers if worst == usual else find_buffers(encoder.graph, worst),
+        encoder.buffers if worst is usual else find_buffers(encoder.graph, worst),
         encoder.costing,
         encoder.wishes,
         limit,
@@ -244,15 +238,15 @@ def spoken_priorities(rounds: Sequence[Round]) -> str:
     return f"priorities {', '.join(first)} and {last}" if first else f"priority {last}"
 
 
-def _as_kept(graph: Graph, backend: str) -> Graph:
-    """The program with intermediates as wide as the backend keeps them; its borders stay."""
+def _as_kept(graph: Graph, layout: LayoutPolicy) -> Graph:
+    """The program with intermediates as wide as the compiler keeps them; its borders stay."""
     border = {op.results[0] for op in graph.arguments} | {op.operands[0] for op in graph.results}
     return replace(
         graph,
         values=tuple(
             value
             if value.index in border
-            else replace(value, bits=widened_bits(backend, value.dtype, value.bits))
+            else replace(value, bits=layout.intermediate_bits(value.dtype, value.bits))
             for value in graph.values
         ),
     )
