@@ -24,7 +24,7 @@ _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # what JAX calls them
 
 
 @cache
-def backend(name: str) -> Backend:
+def get_backend(name: str) -> Backend:
     """The compiler model of that name.
 
     Raises:
@@ -48,7 +48,7 @@ def backend_for(hardware: Hardware) -> Backend:
     """
     where = f'hardware "{hardware.name}", `compiler`'
     try:
-        found = backend(hardware.compiler or hardware.backend)
+        found = get_backend(hardware.compiler or hardware.backend)
     except InputError as error:
         raise InputError(error.what, where=where, fix=error.fix) from error
     if found.platform != hardware.backend:
@@ -74,7 +74,7 @@ def compiler_options(
     name = _PLATFORMS.get(platform, platform)
     if name not in MODELS:
         return {}
-    found = backend(name)
+    found = get_backend(name)
     return {
         **({} if windowed_einsum else dict(found.collectives.unwindowed_options)),
         **(dict(found.schedule.in_order_options) if in_order else {}),

@@ -21,12 +21,6 @@ FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 READS_FUSED = FUSIBLE | {OpClass.REDUCE}
 """Classes of ops that compute their operands themselves, with every compiler."""
 
-EXPENSIVE = frozenset(
-    """exponential exponential_minus_one log log_plus_one logistic power tanh sine cosine tan atan2
-    divide remainder cbrt erf erf_inv erfc lgamma digamma""".split()
-)
-"""Element-wise ops that take several instructions for one element."""
-
 
 def keeps_elements(graph: Graph, op: Op) -> bool:
     """True for a transparent op, and for a broadcast that adds dimensions of size 1 alone."""

@@ -297,7 +297,10 @@ def test_windowed_einsums_are_switched_off_by_a_flag_of_the_compiler(
 ) -> None:
     always(CompileFailure(kind="timed out", what="no answer"), monkeypatch)
     found = plan.verify("v5e:2x4", windowed_einsum=False, compiler_options={"xla_other": 1})
-    assert found.compiler_options == {**verify_room.NO_WINDOWED_EINSUM["tpu"], "xla_other": "1"}
+    assert found.compiler_options == {
+        "xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000",
+        "xla_other": "1",
+    }
     assert plan.verify("v5e:2x4").compiler_options == {}
 
 

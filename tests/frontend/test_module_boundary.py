@@ -12,6 +12,7 @@ import optax
 import pytest
 from flax import nnx
 
+from autoshard.backends import get_backend
 from autoshard.errors import ExportError
 from autoshard.frontend.module import LARGE_CONSTANT_BYTES, ModuleNames, module_to_graph
 from autoshard.frontend.trace import Traced, trace
@@ -81,7 +82,7 @@ def test_arrays_passed_before_the_arguments_are_captured() -> None:
     assert graph.num_captured == 1
     assert graph.donated == (1,)
     assert graph.value_by_path == {"const.0": 0, "in.0": 1}
-    assert find_buffers(graph).is_stored[0]
+    assert find_buffers(graph, get_backend("cpu")).is_stored[0]
 
 
 def test_captured_arrays_written_into_the_module_keep_their_number() -> None:
@@ -118,7 +119,7 @@ def test_a_large_table_takes_memory_on_every_device_and_is_noted() -> None:
         "a constant of 1,048,576 bytes is written into the program, whole on every device; pass it"
         " as an argument to have it cut (test_module_boundary.py)"
     ]
-    buffers = find_buffers(graph)
+    buffers = find_buffers(graph, get_backend("cpu"))
     assert buffers.intervals[table.results[0]] == (0, len(graph.ops))
 
 

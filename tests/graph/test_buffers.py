@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph
 from cost_models import get_hardware
@@ -12,7 +12,7 @@ from tests.planner.graphs import Program
 
 
 def buffers_of(graph: Graph, machine: str = "h100") -> Buffers:
-    return find_buffers(graph, fusing(get_hardware(machine)))
+    return find_buffers(graph, backend_for(get_hardware(machine)))
 
 
 def test_what_a_loss_is_summed_from_is_not_held_until_the_loss_is_given_back() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.dim_orders import find_turned
 from autoshard.graph.program import Graph, OpClass
@@ -69,7 +69,7 @@ def softmax_like(*order: int) -> tuple[Graph, dict[str, int]]:
 
 
 def on_h100(graph: Graph) -> Buffers:
-    return find_buffers(graph, fusing(get_hardware("h100")))
+    return find_buffers(graph, backend_for(get_hardware("h100")))
 
 
 SWAPPED, MIXED = (0, 2, 3, 1), (0, 3, 2, 1)  # of batch, keys, queries and groups
@@ -115,5 +115,5 @@ def test_what_products_want_in_another_order_is_made_again_for_the_last_of_them(
 def test_elsewhere_nothing_is_written_for_its_order() -> None:
     graph, made = softmax_like(*MIXED)
     for machine in ("cpu-host", "tpu-v5p"):
-        buffers = find_buffers(graph, fusing(get_hardware(machine)))
+        buffers = find_buffers(graph, backend_for(get_hardware(machine)))
         assert not buffers.is_stored[made["gradient"]]

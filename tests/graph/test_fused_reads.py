@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from autoshard.backends import Backend, get_backend
 from autoshard.graph.buffers import find_buffers
-from autoshard.graph.fusing import AS_ON_CPU, Fusing
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule, identity_rule
 from tests.planner.graphs import Program
 
 MIB = 2**20
 SHAPE = (512, 512)  # one MiB
-WITH_PRODUCTS = Fusing(kept=frozenset(), with_products=True)
+CPU = get_backend("cpu")
+WITH_MATMULS = replace(
+    CPU, fusion=replace(CPU.fusion, materialized_ops=frozenset(), fuses_into_matmuls=True)
+)
 
 
-def reads_of(graph: Graph, name: str, fusing: Fusing = AS_ON_CPU) -> list[tuple[int, ...]]:
-    buffers = find_buffers(graph, fusing)
+def reads_of(graph: Graph, name: str, backend: Backend = CPU) -> list[tuple[int, ...]]:
+    buffers = find_buffers(graph, backend)
     return [
         tuple(read.num_bytes for read in buffers.reads[op.index])
         for op in graph.ops
@@ -54,7 +59,7 @@ def test_what_follows_a_product_does_not_read_its_operands_again() -> None:
     program = Program()
     x, w, b = (program.argument(*SHAPE) for _ in range(3))
     graph = program.graph(program.elementwise(program.matmul(x, w), b))
-    assert reads_of(graph, "add", WITH_PRODUCTS) == [(0, MIB)]
+    assert reads_of(graph, "add", WITH_MATMULS) == [(0, MIB)]
 
 
 def test_a_reduction_of_what_a_product_writes_reads_nothing() -> None:
@@ -62,7 +67,7 @@ def test_a_reduction_of_what_a_product_writes_reads_nothing() -> None:
     x, w, b = (program.argument(*SHAPE) for _ in range(3))
     made = program.elementwise(program.matmul(x, w), b)
     graph = program.graph(made, program.sum(made))
-    assert reads_of(graph, "reduce", WITH_PRODUCTS) == [(0,)]
+    assert reads_of(graph, "reduce", WITH_MATMULS) == [(0,)]
     assert reads_of(graph, "reduce") == [(MIB,)]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
@@ -18,7 +18,7 @@ MACHINES = {"cpu": "cpu-host", "gpu": "h100", "tpu": "tpu-v5e", "v5p": "tpu-v5p"
 
 def stored(graph: Graph, backend: str) -> set[str]:
     """Names of the ops, with their place among those of that name, whose results take memory."""
-    is_stored = find_buffers(graph, fusing(get_hardware(MACHINES[backend]))).is_stored
+    is_stored = find_buffers(graph, backend_for(get_hardware(MACHINES[backend]))).is_stored
     seen: dict[str, int] = {}
     found = set()
     for op in graph.ops:
@@ -174,7 +174,7 @@ def test_a_scatter_on_a_gpu_computes_the_rows_it_adds(backend: str, *, is_kept: 
 
 
 def starts(graph: Graph, backend: str, name: str = "scatter") -> list[int]:
-    intervals = find_buffers(graph, fusing(get_hardware(MACHINES[backend]))).intervals
+    intervals = find_buffers(graph, backend_for(get_hardware(MACHINES[backend]))).intervals
     return [intervals[op.results[0]][0] for op in graph.ops if op.name == name]
 
 
@@ -227,7 +227,7 @@ def gradient_of_a_label() -> Graph:
 
 def test_a_gpu_scatters_into_what_is_added() -> None:
     graph = gradient_of_a_label()
-    buffers = find_buffers(graph, fusing(get_hardware("h100")))
+    buffers = find_buffers(graph, backend_for(get_hardware("h100")))
     by_name = {op.name: op.results[0] for op in graph.ops if op.results}
     assert buffers.owner[by_name["add"]] == by_name["sine"]
     assert buffers.is_stored[by_name["sine"]]
@@ -296,7 +296,7 @@ def test_a_product_on_a_gpu_reads_the_parts_it_does_not_sum_along(
     parts: tuple[int, int], backend: str, *, is_summed_along: bool, is_by_parts: bool
 ) -> None:
     graph, first, both = joined_and_read(parts, is_summed_along=is_summed_along)
-    buffers = find_buffers(graph, fusing(get_hardware(MACHINES[backend])))
+    buffers = find_buffers(graph, backend_for(get_hardware(MACHINES[backend])))
     product = max(op.index for op in graph.ops if op.name == "dot_general")
     assert (buffers.last_use[both] <= product) == is_by_parts
     assert (buffers.last_use[first] > product) == is_by_parts
@@ -339,7 +339,7 @@ def test_a_tpu_has_a_widened_product_for_a_gather_alone_and_the_narrower_one_for
     (taken,) = program.compute("gather", (wide, rows), [(64,)], rule, OpClass.GATHER)
     later = program.sum(program.elementwise(wide, name="exponential"))
     graph = program.graph(taken, later)
-    buffers = find_buffers(graph, fusing(get_hardware("tpu-v5p")))
+    buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5p")))
     made, gathered, summed = (graph.values[value].op for value in (wide, taken, later))
     assert buffers.intervals[wide] == (made, gathered + 1)
     assert buffers.last_use[scores] == summed + 1

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import EVERY, backend_for
 from autoshard.graph.buffers import Buffers, find_buffers
-from autoshard.graph.fusing import EVERY
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
 from autoshard.graph.run_late import after_the_next, run_late
@@ -31,7 +30,7 @@ def waits(graph: Graph, most: int) -> dict[int, int]:
 
 
 def buffers_of(graph: Graph, machine: str) -> Buffers:
-    return find_buffers(graph, fusing(get_hardware(machine)))
+    return find_buffers(graph, backend_for(get_hardware(machine)))
 
 
 def test_all_but_one_of_the_products_that_are_left_run_first() -> None:
@@ -57,7 +56,7 @@ def test_in_the_worst_order_all_that_are_left_run_first() -> None:
 
 
 def worst_of(graph: Graph, machine: str) -> Buffers:
-    return find_buffers(graph, fusing(get_hardware(machine)).in_the_worst_order())
+    return find_buffers(graph, backend_for(get_hardware(machine)).in_worst_order())
 
 
 @pytest.mark.parametrize("machine", ["h100", "tpu-v5p"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.pointer_tables import table_bytes
@@ -234,7 +234,7 @@ def encoder_for(
     machine = get_hardware(hardware)
     costing = Costing(cost_model_for(machine, parts), parts)
     wishes = wishes or free_wishes(graph)
-    buffers = find_buffers(graph, fusing(machine))
+    buffers = find_buffers(graph, backend_for(machine))
     return Encoder(graph, buffers, costing, wishes, memory_limit, is_scarce=is_scarce)
 
 
@@ -272,7 +272,7 @@ def opened(sharding: Sharding, *dims: int) -> Sharding:
 
 def beside_arguments(solution: Solution) -> int:
     """Bytes of temporaries on a device when most is held, but for tables of pointers."""
-    memory = solution.account.memory
-    tiled = tiled_arguments(solution.encoded, solution.decoded)
-    tables = table_bytes(solution.graph, solution.encoder.costing, tiled)
+    memory, backend = solution.account.memory, solution.encoder.costing.backend
+    tiled = tiled_arguments(solution.encoded, solution.decoded, backend.layout)
+    tables = table_bytes(solution.graph, backend.memory, tiled)
     return memory.peak_bytes - memory.argument_bytes - tables

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoshard.backends import backend_for
 from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.costing.model_dtype import model_dtype
@@ -223,7 +224,13 @@ def test_sums_over_two_cut_dimensions_are_taken_one_by_one_on_hosts_and_at_once_
         hardware: tuple(
             one.parts
             for one in sums_of(
-                get_hardware(hardware), parts_of("x=2,y=4"), OpClass.REDUCE, both, (), 32
+                get_hardware(hardware),
+                backend_for(get_hardware(hardware)),
+                parts_of("x=2,y=4"),
+                OpClass.REDUCE,
+                both,
+                (),
+                32,
             )
         )
         for hardware in HARDWARE
@@ -248,7 +255,8 @@ def along(shape: tuple[int, ...], dim: int) -> Candidate:
 
 def kinds(hardware: str, candidate: Candidate, shape: tuple[int, ...], bits: int) -> list[str]:
     machine, parts = get_hardware(hardware), parts_of("x=2,y=4")
-    sums = sums_of(machine, parts, OpClass.REDUCE, candidate, shape, bits)
+    model = backend_for(machine)
+    sums = sums_of(machine, model, parts, OpClass.REDUCE, candidate, shape, bits)
     assert {part for one in sums for part in one.parts} == {0, 1}
     return [one.kind for one in sums]
 
@@ -289,7 +297,8 @@ def test_tpus_scatter_a_sum_whose_pieces_fill_tiles(
 def test_products_make_no_low_tiles_and_their_sums_are_scattered() -> None:
     shape = (512, 4, 128)
     machine, parts = get_hardware("tpu-v5e"), parts_of("x=2,y=4")
-    (one,) = sums_of(machine, parts, OpClass.MATMUL, along(shape, 0), shape, 32)
+    model = backend_for(machine)
+    (one,) = sums_of(machine, model, parts, OpClass.MATMUL, along(shape, 0), shape, 32)
     assert one.kind == "reduce-scatter"
 
 
@@ -305,7 +314,8 @@ def test_a_sum_that_is_scattered_onto_two_dimensions_is_taken_whole(machine: str
 def test_what_products_sum_is_scattered_before_the_rest_is_reduced(bits: int, kind: str) -> None:
     candidate, shape = ended((512, 512), (), (1,)), (512, 512)
     machine, parts = get_hardware("tpu-v5e"), parts_of("x=2,y=4")
-    first, rest = sums_of(machine, parts, OpClass.MATMUL, candidate, shape, bits)
+    model = backend_for(machine)
+    first, rest = sums_of(machine, model, parts, OpClass.MATMUL, candidate, shape, bits)
     assert (first.kind, first.parts, first.pieces) == (kind, (1,), 1)
     assert (rest.kind, rest.parts, rest.pieces) == ("all-reduce", (0,), 4)
 
@@ -317,7 +327,8 @@ def test_what_other_ops_sum_is_reduced_at_once_unless_all_of_it_is_scattered(
 ) -> None:
     candidate, shape = ended((512, 1024), (), (1,)), (512, 1024)
     machine, parts = get_hardware(hardware), parts_of("x=2,y=4")
-    (one,) = sums_of(machine, parts, op_class, candidate, shape, 32)
+    model = backend_for(machine)
+    (one,) = sums_of(machine, model, parts, op_class, candidate, shape, 32)
     assert (one.kind, one.parts, one.pieces) == ("all-reduce", (0, 1), 1)
 
 
@@ -377,7 +388,8 @@ def test_tpus_scatter_sums_over_rings_that_fit_the_torus(links: tuple[int, ...],
     shape, parts = (512, 1024), parts_of("x=2,y=4")
     for hardware, expected in (("tpu-v5e", kind), ("h100", "reduce-scatter")):
         machine, candidate = get_hardware(hardware), along(shape, 0)
-        (one,) = sums_of(machine, parts, OpClass.REDUCE, candidate, shape, 32, links)
+        model = backend_for(machine)
+        (one,) = sums_of(machine, model, parts, OpClass.REDUCE, candidate, shape, 32, links)
         assert one.kind == expected
 
 

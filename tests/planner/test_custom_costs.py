@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autoshard.backends import get_backend
 from autoshard.candidates.candidate import CandidateMaker
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.costing.custom_costs import with_custom_costs
@@ -39,7 +40,9 @@ def seconds(graph: Graph, op: Op) -> list[float]:
     costing = Costing(cost_model_for(machine, parts), parts)
     assert op.rule is not None
     candidates = CandidateMaker(parts).of_rule(op.rule)[:2]
-    found = costing.candidate_seconds(graph, find_buffers(graph), op, candidates)
+    found = costing.candidate_seconds(
+        graph, find_buffers(graph, get_backend("cpu")), op, candidates
+    )
     return [float(s) - machine.compute.kernel_launch_seconds for s in np.asarray(found)]
 
 

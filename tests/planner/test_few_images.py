@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for
 from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.costing.few_images import COPIES, copied_elements
 from autoshard.graph.buffers import find_buffers
@@ -78,7 +78,7 @@ def seconds(hardware: str) -> dict[int, float]:
     graph, op = convolution(16, 32, 128, 128)
     cuts = by_batch(op)
     encoder = encoder_for(graph, MESH, hardware=hardware)
-    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
     found = encoder.costing.candidate_seconds(graph, buffers, op, tuple(cuts.values()))
     return dict(zip(cuts, map(float, found), strict=True))
 

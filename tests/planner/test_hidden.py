@@ -198,7 +198,7 @@ def test_the_first_product_has_nothing_to_hide_its_weight_behind() -> None:
     candidates = dict(zip(encoded.ops, encoded.candidates, strict=True))
     products = [op.index for op in graph.ops if op.name == "dot_general"]
     least = dict.fromkeys(products, 1.0)
-    read_bits = ReadBits.of(graph, encoder.costing.model.hardware.backend)
+    read_bits = ReadBits.of(graph, encoder.costing.backend)
     hidden = hidden_behind_computing(graph, encoder.costing, candidates, least, read_bits)
     assert [(op, 1) in hidden.reads for op in products] == [False, True, True]
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph
 from cost_models import get_hardware
@@ -45,7 +45,7 @@ def split(x: Any, w: Any) -> Any:
 
 def buffers_of(fn: Any, hardware: str = "tpu-v5p") -> tuple[Graph, Buffers]:
     graph = exported(fn, X, W, mesh="x=1")[0]
-    return graph, find_buffers(graph, fusing(get_hardware(hardware)))
+    return graph, find_buffers(graph, backend_for(get_hardware(hardware)))
 
 
 def test_the_parts_are_written() -> None:

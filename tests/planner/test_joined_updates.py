@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.costing.joined_updates import carried_apart, joined_updates
 from autoshard.encoding.encode import Encoder
@@ -44,7 +44,7 @@ def updates(graph: Graph) -> list[int]:
 
 
 def joined(graph: Graph) -> frozenset[int]:
-    return joined_updates(graph, find_buffers(graph, fusing(V5P)))
+    return joined_updates(graph, find_buffers(graph, backend_for(V5P)))
 
 
 def test_rows_computed_from_the_same_sums_are_written_together() -> None:
@@ -68,7 +68,7 @@ def of_op(graph: Graph, index: int, hardware: str) -> float:
     machine, parts = get_hardware(hardware), parts_of("x=1")
     costing = Costing(cost_model_for(machine, parts), parts)
     encoder = Encoder(
-        graph, find_buffers(graph, fusing(machine)), costing, free_wishes(graph), None
+        graph, find_buffers(graph, backend_for(machine)), costing, free_wishes(graph), None
     )
     encoded = encoder.encode()
     candidates = encoded.candidates[encoded.node_by_op[index]]
@@ -97,7 +97,7 @@ def carried(body: Callable[[Any, Any, Any], Any]) -> list[str]:
         return lax.scan(run, (x, x), jnp.stack([x, x]) * 2)
 
     graph = exported(fn, X, W, mesh="x=1")[0]
-    found = carried_apart(graph, find_buffers(graph, fusing(V5P)))
+    found = carried_apart(graph, find_buffers(graph, backend_for(V5P)))
     return [graph.ops[graph.values[value].op].name for value in sorted(found)]
 
 

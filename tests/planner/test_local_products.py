@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoshard.backends import get_backend
 from autoshard.candidates.candidate import Candidate, CandidateMaker, Streamed
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.costing.local_products import local_products, product_factors
@@ -130,7 +131,10 @@ def batched_seconds(rows: int, tile: tuple[int, int, int]) -> list[float]:
     cuts = tuple(CandidateMaker(parts).of_rule(rule)[1:3])
     op = graph.ops[graph.values[made].op]
     costing = Costing(cost_model_for(machine, parts), parts)
-    return [float(s) for s in costing.candidate_seconds(graph, find_buffers(graph), op, cuts)]
+    return [
+        float(s)
+        for s in costing.candidate_seconds(graph, find_buffers(graph, get_backend("cpu")), op, cuts)
+    ]
 
 
 def test_cutting_the_batch_keeps_tiles_full_where_cutting_rows_leaves_them_half_empty() -> None:

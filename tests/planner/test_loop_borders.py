@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autoshard.backends import get_backend
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Dims, Rule
@@ -46,16 +47,18 @@ def looped_product() -> Graph:
 
 
 def test_a_stack_of_zeros_is_filled_unless_it_is_written_from_the_first_row_on() -> None:
-    filled = LoopBorders.of(stacked(in_order=False), "tpu").filled
+    filled = LoopBorders.of(stacked(in_order=False), get_backend("tpu")).filled
     assert list(filled.values()) == [STACK_BYTES]
-    assert not LoopBorders.of(stacked(in_order=True), "tpu").filled
+    assert not LoopBorders.of(stacked(in_order=True), get_backend("tpu")).filled
 
 
 @pytest.mark.parametrize(("backend", "expected"), [("tpu", [WIDTH * WIDTH * 6]), ("gpu", [])])
 def test_a_tpu_converts_before_a_loop_what_products_in_it_read(
     backend: str, expected: list[int]
 ) -> None:
-    assert list(LoopBorders.of(looped_product(), backend).converted.values()) == expected
+    assert (
+        list(LoopBorders.of(looped_product(), get_backend(backend)).converted.values()) == expected
+    )
 
 
 def test_filling_takes_as_long_as_a_device_takes_to_write_its_piece() -> None:
@@ -65,7 +68,7 @@ def test_filling_takes_as_long_as_a_device_takes_to_write_its_piece() -> None:
     assert machine.memory.streamed is not None
     speed = machine.memory.bytes_per_second * machine.memory.streamed.fills
     encoded = encoder.encode()
-    (carry,) = LoopBorders.of(graph, "tpu").filled
+    (carry,) = LoopBorders.of(graph, get_backend("tpu")).filled
     candidates = encoded.candidates[encoded.node_by_op[carry]]
     op = graph.ops[carry]
     assert op.kind is OpKind.JOIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.costing.moved_sums import Summed, moved_sums, together
@@ -21,7 +21,7 @@ from tests.planner.graphs import Program, free_wishes, parts_of
 
 SIDE = 512
 MACHINE = get_hardware("tpu-v5e")
-BUFFERS = fusing(MACHINE)
+BACKEND = backend_for(MACHINE)
 
 
 def norm(*, times_itself: bool = False, num_sums: int = 1) -> Graph:
@@ -37,7 +37,7 @@ def norm(*, times_itself: bool = False, num_sums: int = 1) -> Graph:
 def encoder_of(graph: Graph, hardware: str = "tpu-v5e") -> Encoder:
     machine, parts = get_hardware(hardware), parts_of("x=4")
     costing = Costing(cost_model_for(machine, parts), parts)
-    buffers = find_buffers(graph, fusing(machine))
+    buffers = find_buffers(graph, backend_for(machine))
     return Encoder(graph, buffers, costing, free_wishes(graph), None)
 
 
@@ -56,7 +56,7 @@ def named(graph: Graph, name: str) -> int:
 
 def test_a_reduction_reads_what_is_moved_anywhere_on_its_way_from_the_product() -> None:
     graph = norm()
-    found = moved_sums(graph, find_buffers(graph, BUFFERS))
+    found = moved_sums(graph, find_buffers(graph, BACKEND))
     assert found == {
         (named(graph, name), 0): Summed(SIDE * SIDE, 1) for name in ("add", "square", "reduce")
     }
@@ -65,7 +65,7 @@ def test_a_reduction_reads_what_is_moved_anywhere_on_its_way_from_the_product() 
 def test_a_reduction_runs_with_the_last_product_that_it_needs() -> None:
     graph = two_products()
     products = [op.index for op in graph.ops if op.name == "dot_general"]
-    assert find_buffers(graph, BUFFERS).summed_with == {products[1]: [named(graph, "reduce")]}
+    assert find_buffers(graph, BACKEND).summed_with == {products[1]: [named(graph, "reduce")]}
 
 
 def test_one_kernel_reads_once_what_it_sums_twice() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for, get_backend
 from autoshard.candidates.candidate import CandidateMaker
 from autoshard.costing.narrow_rows import RowTiles, values_in_rows
 from autoshard.graph.buffers import find_buffers
@@ -20,6 +20,7 @@ from tests.planner.graphs import Program, encoder_for, parts_of
 
 ROWS, TAKEN = 4096, 2048
 LANES = 128
+TILING = get_backend("tpu").layout
 SIDES = st.sampled_from((1, 2, 5, 8, 100, 128, 256))
 
 
@@ -48,7 +49,7 @@ def scattered(program: Program, updates: int, *, zeros: bool = False) -> int:
 def seconds(graph: Graph, name: str, hardware: str = "tpu-v5p") -> float:
     """Of an op that every device runs whole."""
     encoder = encoder_for(graph, "x=8", hardware=hardware)
-    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
     op = next(op for op in graph.ops if op.name == name)
     assert op.rule is not None
     (whole,) = (one for one in CandidateMaker(parts_of("x=8")).of_rule(op.rule) if one.cut == 1)
@@ -89,7 +90,7 @@ def test_rows_are_padded_to_whole_tiles_and_dimensions_of_one_left_out(
 ) -> None:
     program = Program()
     value = program.argument(*shape)
-    tiles = RowTiles(program.graph(value), parts_of("x=2"), LANES, frozenset({value}))
+    tiles = RowTiles(program.graph(value), parts_of("x=2"), TILING, frozenset({value}))
     found = tiles.local_bytes(value, [((),) * len(shape)])
     assert found is not None
     assert found.tolist() == [expected * 4]
@@ -101,7 +102,7 @@ def test_any_dimension_but_those_of_a_batch_fills_the_lanes_of_a_product() -> No
     dims: tuple[Dims, Dims, Dims] = (((0,), (1,), (3,)), ((0,), (3,), (2,)), ((0,), (1,), (2,)))
     rule = Rule((64, 512, 8, 16), dims[:2], dims[2:], reduction=frozenset({3}))
     (made,) = program.compute("dot_general", (left, right), [(64, 512, 8)], rule)
-    tiles = RowTiles.of(program.graph(made), parts_of("x=8"), LANES)
+    tiles = RowTiles.of(program.graph(made), parts_of("x=8"), TILING)
     whole, cut = ((), (), ()), ((), (0,), ())
     found = tiles.local_bytes(made, [whole, cut])
     assert found is not None
@@ -112,7 +113,7 @@ def test_any_dimension_but_those_of_a_batch_fills_the_lanes_of_a_product() -> No
 def test_tiles_hold_at_least_what_lies_in_them(shape: list[int]) -> None:
     program = Program()
     value = program.argument(*shape)
-    tiles = RowTiles(program.graph(value), parts_of("x=8"), LANES, frozenset({value}))
+    tiles = RowTiles(program.graph(value), parts_of("x=8"), TILING, frozenset({value}))
     found = tiles.local_bytes(value, [((),) * len(shape)])
     assert found is not None
     assert found[0] >= np.prod(shape) * 4
@@ -141,14 +142,15 @@ def test_a_look_up_of_narrow_rows_takes_a_copy_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "rows", "lanes"), [((6, 5), 6, LANES), ((5,), 1, LANES), ((), 1, LANES), ((), 1, 1)]
+    ("shape", "rows", "lanes", "name"),
+    [((6, 5), 6, LANES, "tpu"), ((5,), 1, LANES, "tpu"), ((), 1, LANES, "tpu"), ((), 1, 1, "gpu")],
 )
 def test_what_is_scattered_counts_a_whole_row_of_lanes_for_each_even_for_a_scalar(
-    shape: tuple[int, ...], rows: int, lanes: int
+    shape: tuple[int, ...], rows: int, lanes: int, name: str
 ) -> None:
     program = Program()
     updates = program.argument(*shape)
-    tiles = RowTiles.of(program.graph(updates), parts_of("x=2"), lanes)
+    tiles = RowTiles.of(program.graph(updates), parts_of("x=2"), get_backend(name).layout)
     whole = tuple(() for _ in shape)
     assert tiles.bytes_by_row(updates, [whole]).tolist() == [rows * lanes * 4]
 
@@ -191,7 +193,7 @@ def mask_seconds(shape: tuple[int, ...], hardware: str) -> float:
     program.ops[-1] = replace(program.ops[-1], flops=0.0)
     graph = program.graph(*made)
     encoder = encoder_for(graph, "x=2", hardware=hardware)
-    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
     op = graph.ops[2]
     offered = CandidateMaker(parts_of("x=2")).of_rule(rule)
     pair = tuple(

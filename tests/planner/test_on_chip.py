@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import fusing, on_chip_bytes, temporary_overhead
+from autoshard.backends import backend_for
 from autoshard.costing.on_chip import MOST_PRODUCTS, OnChip
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.buffers import find_buffers
@@ -16,7 +16,8 @@ from cost_models import get_hardware
 from tests.planner.graphs import Program, beside_arguments, parts_of, plan
 
 MIB = 2**20
-OVERHEAD = temporary_overhead("tpu")
+OVERHEAD = 1.0
+V5E_BYTES, V5P_BYTES = 112 * 2**20, 48 * 2**20  # of VMEM, handed out
 
 
 def chain(num_products: int, *, side: int = 2048, hardware: str = "tpu-v5e") -> Solution:
@@ -53,7 +54,7 @@ def test_what_is_read_much_later_is_in_device_memory() -> None:
 
 
 def test_what_the_chip_has_no_room_for_is_in_device_memory() -> None:
-    room = on_chip_bytes(get_hardware("tpu-v5e"))
+    room = V5E_BYTES
     side = 8192
     assert side * side * 4 > room
     assert held_beside_arguments(chain(1, side=side)) == pytest.approx(256 * OVERHEAD, rel=1e-2)
@@ -96,15 +97,15 @@ def test_what_a_product_makes_wider_is_in_device_memory_on_a_v5p_too() -> None:
     ]
     graph = program.graph(*map(program.sum, read))
     machine = get_hardware("tpu-v5p")
-    buffers = find_buffers(graph, fusing(machine))
-    chip = OnChip.of(graph, buffers, on_chip_bytes(machine), any_maker=False)
+    buffers = find_buffers(graph, backend_for(machine))
+    chip = OnChip.of(graph, buffers, V5P_BYTES, any_maker=False)
     assert not chip.brief[of_product]
     assert chip.brief[of_argument]
 
 
 def test_a_v5p_has_them_in_device_memory_where_they_are_too_large() -> None:
     side = 8192
-    assert side * side * 4 > on_chip_bytes(get_hardware("tpu-v5p"))
+    assert side * side * 4 > V5P_BYTES
     assert kept_for_a_sort("tpu-v5p", side=side) > 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autoshard.backends import get_backend
 from autoshard.candidates.op_candidates import OpCandidates
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Rule, identity_rule
@@ -15,8 +16,11 @@ from tests.planner.graphs import Program, free_wishes, parts_of, wishes_for
 MESH = "x=2,y=4"
 
 
-def offers(graph: Graph, wishes: Wishes | None = None, backend: str = "tpu") -> OpCandidates:
-    return OpCandidates(graph, parts_of(MESH), wishes or free_wishes(graph), backend, 400)
+def offers(
+    graph: Graph, wishes: Wishes | None = None, backend: str = "tpu", mesh: str = MESH
+) -> OpCandidates:
+    collectives = get_backend(backend).collectives
+    return OpCandidates(graph, parts_of(mesh), wishes or free_wishes(graph), collectives, 400)
 
 
 def custom(name: str) -> Graph:
@@ -28,7 +32,9 @@ def custom(name: str) -> Graph:
 
 def test_an_op_that_a_backend_keeps_whole_is_offered_no_cut_there() -> None:
     graph = custom("top_k")
-    on_cpu, elsewhere = (offers(graph, backend=backend).of(graph.ops[1]) for backend in ("cpu", ""))
+    on_cpu, elsewhere = (
+        offers(graph, backend=backend).of(graph.ops[1]) for backend in ("cpu", "gpu")
+    )
     assert [c.cut for c in on_cpu] == [1]
     assert max(c.cut for c in elsewhere) == 8
 
@@ -49,7 +55,9 @@ def test_no_look_up_is_offered_that_leaves_rows_and_indices_whole_along_the_firs
     mesh: str, missing: set[tuple[int, int]], columns: set[tuple[int, ...]]
 ) -> None:
     graph = look_up()
-    found = OpCandidates(graph, parts_of(mesh), free_wishes(graph), "tpu", 400).of(graph.ops[2])
+    found = OpCandidates(
+        graph, parts_of(mesh), free_wishes(graph), get_backend("tpu").collectives, 400
+    ).of(graph.ops[2])
     cut = {(c.operands[0][0], c.operands[1][0]) for c in found if c.operands[0][1] in columns}
     axes = range(len(mesh.split(",")))
     both = {(a, b) for a in axes for b in axes if a != b}
@@ -68,7 +76,9 @@ def scatter() -> Graph:
 
 def test_nor_is_a_scatter_that_leaves_the_first_axis_over() -> None:
     graph, mesh = scatter(), "x=2,y=2,z=2"
-    found = OpCandidates(graph, parts_of(mesh), free_wishes(graph), "tpu", 400).of(graph.ops[3])
+    found = OpCandidates(
+        graph, parts_of(mesh), free_wishes(graph), get_backend("tpu").collectives, 400
+    ).of(graph.ops[3])
     cut = {(c.operands[0][0], c.operands[1][0]) for c in found if not c.operands[0][1]}
     both = {(a, b) for a in range(3) for b in range(3) if a != b}
     assert {(a, b) for a, b in both if ((a,), (b,)) not in cut} == {(1, 2), (2, 1)}
@@ -78,7 +88,9 @@ def test_no_look_up_for_cut_indices_is_offered_that_cuts_the_sum_along_what_they
     None
 ):
     graph = look_up()
-    found = OpCandidates(graph, parts_of(MESH), free_wishes(graph), "tpu", 400).of(graph.ops[2])
+    found = OpCandidates(
+        graph, parts_of(MESH), free_wishes(graph), get_backend("tpu").collectives, 400
+    ).of(graph.ops[2])
     cut = {(bool(c.operands[1][0]), c.results[0]) for c in found if c.scattered == (1,)}
     assert (True, ((0, 1), ())) in cut
     assert (True, ((0,), (1,))) not in cut

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import temporary_overhead
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
 from autoshard.planning.solution import Solution
@@ -49,7 +48,7 @@ def held_beside_arguments(name: str, width: int, hardware: str) -> int:
 
 
 def local_bytes(rows: int, width: int) -> float:
-    return rows * width * F32_BYTES * temporary_overhead("tpu")
+    return rows * width * F32_BYTES
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import pointer_table_bytes
-from cost_models import get_hardware
+from autoshard.backends import get_backend
 
 TABLE = 2**14
 
 
 def num_tables(machine: str, arguments: list[int], num_products: int = 0) -> float:
-    return pointer_table_bytes(get_hardware(machine), arguments, num_products) / TABLE
+    return get_backend(machine).memory.tuple_index_bytes(arguments, num_products) / TABLE
 
 
 @pytest.mark.parametrize("machine", ["tpu-v5e", "tpu-v5p", "2x tpu-v5p:2x2x4"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import filling_cycles, least_rows
+from autoshard.backends import get_backend
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.graph.program import Graph, OpClass
 from cost_models import get_hardware
@@ -39,7 +39,7 @@ def seconds(graph: Graph, hardware: str) -> float:
 def test_in_a_loop_of_a_v5e_nothing_comes_from_memory_first() -> None:
     machine = get_hardware("tpu-v5e")
     assert machine.compute.clock_hertz is not None
-    fills = filling_cycles(machine) / machine.compute.clock_hertz
+    fills = 256 / machine.compute.clock_hertz
     found = seconds(product(64, runs=4), "tpu-v5e")
     assert fills < found < machine.compute.kernel_launch_seconds
 
@@ -47,14 +47,14 @@ def test_in_a_loop_of_a_v5e_nothing_comes_from_memory_first() -> None:
 def test_on_a_v5p_it_does() -> None:
     machine = get_hardware("tpu-v5p")
     assert machine.compute.clock_hertz is not None
-    fills = filling_cycles(machine) / machine.compute.clock_hertz
+    fills = 256 / machine.compute.clock_hertz
     least = machine.compute.kernel_launch_seconds + fills
     assert all(seconds(product(64, runs=runs), "tpu-v5p") > least for runs in (1, 4))
 
 
 @pytest.mark.parametrize("hardware", ["tpu-v4", "h100", "cpu-host"])
 def test_elsewhere_a_product_starts_as_any_kernel_does(hardware: str) -> None:
-    assert filling_cycles(get_hardware(hardware)) == 0
+    assert get_backend(hardware).layout.mxu_fill_cycles == 0
 
 
 def flops(rows: int, columns: int, hardware: str) -> float:
@@ -68,7 +68,7 @@ def flops(rows: int, columns: int, hardware: str) -> float:
 
 
 def test_few_rows_take_as_long_as_the_least() -> None:
-    least = least_rows("tpu")
+    least = 32
     expected = 2.0 * least * SIDE * SIDE
     for rows in (8, 16, least):
         assert flops(rows, SIDE, "tpu-v5e") == pytest.approx(expected)

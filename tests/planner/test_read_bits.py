@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from autoshard.backends import get_backend
 from autoshard.costing.read_bits import ReadBits
 from autoshard.graph.program import Graph, OpClass, Value
 from autoshard.graph.rule import Rule
@@ -23,7 +24,7 @@ def products(count: int = 1, rows: int = 256) -> Graph:
 
 def bits_of(graph: Graph, op_name: str, backend: str = "tpu") -> list[int]:
     """Of the first operand of every op with a name."""
-    found = ReadBits.of(graph, backend)
+    found = ReadBits.of(graph, get_backend(backend))
     return [found.to(op, 0) for op in graph.ops if op.name == op_name]
 
 
@@ -55,7 +56,9 @@ def test_a_product_that_asks_for_precision_reads_all_bits() -> None:
 def test_what_is_bfloat16_already_is_not_narrowed() -> None:
     graph = with_value(products(), 0, dtype="bf16", bits=16)
     assert bits_of(graph, "dot_general") == [16]
-    assert not ReadBits.of(graph, "tpu").narrowed.keys() & {(op.index, 0) for op in graph.ops}
+    assert not ReadBits.of(graph, get_backend("tpu")).narrowed.keys() & {
+        (op.index, 0) for op in graph.ops
+    }
 
 
 def test_other_readers_read_all_bits() -> None:
@@ -95,7 +98,7 @@ def test_a_table_that_is_converted_once_looked_up_is_read_as_narrow() -> None:
     (found,) = program.compute("gather", (table, rows), [(64, 256)], rule, OpClass.GATHER)
     made = program.elementwise(found, name="convert")
     graph = with_value(program.graph(made), made, dtype="bf16", bits=16)
-    read_bits = ReadBits.of(graph, "tpu")
+    read_bits = ReadBits.of(graph, get_backend("tpu"))
     (look_up,) = (op for op in graph.ops if op.name == "gather")
     assert [read_bits.to(look_up, position) for position in (0, 1)] == [16, 32]
 
@@ -124,7 +127,7 @@ def test_a_selection_sends_both_its_choices_narrow_and_a_padding_its_first_opera
     x, w = program.argument(256, 512), program.argument(512, 128)
     chosen = program.elementwise(x, x, x, name="select")
     padded = program.elementwise(chosen, x, name="pad")
-    read_bits = ReadBits.of(program.graph(program.matmul(padded, w)), "tpu")
+    read_bits = ReadBits.of(program.graph(program.matmul(padded, w)), get_backend("tpu"))
     ops = {op.name: op for op in read_bits.graph.ops}
     assert [read_bits.to(ops["select"], place) for place in (1, 2)] == [16, 16]
     assert [read_bits.to(ops["pad"], place) for place in (0, 1)] == [16, 32]
@@ -214,7 +217,7 @@ def test_what_is_looked_up_is_written_as_wide_as_its_widest_reader_takes_it(
     (found,) = program.compute("gather", (table, rows), [(64, 256)], rule, OpClass.GATHER)
     product = program.matmul(found, program.argument(256, 128))
     other = program.elementwise(found, name="tanh") if reader == "tanh" else product
-    written = ReadBits.of(program.graph(product, other), "tpu").written(frozenset())
+    written = ReadBits.of(program.graph(product, other), get_backend("tpu")).written(frozenset())
     assert written.get(found, 32) == bits
 
 
@@ -227,4 +230,4 @@ def test_what_products_write_for_products_alone_is_narrow_sums_of_it_aside(
     made = program.elementwise(program.matmul(x, w), name="tanh")
     graph = program.graph(program.matmul(made, w), program.sum(made))
     with_products = frozenset({made}) if is_product else frozenset()
-    assert ReadBits.of(graph, "tpu").written(with_products).get(made, 32) == bits
+    assert ReadBits.of(graph, get_backend("tpu")).written(with_products).get(made, 32) == bits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backend_habits import fusing, on_chip_bytes
+from autoshard.backends import backend_for
 from autoshard.candidates.candidate import CandidateMaker
 from autoshard.costing.read_on_chip import brought_before
 from autoshard.graph.buffers import find_buffers
@@ -23,14 +23,14 @@ def product(graph: Graph, place: int = -1) -> Op:
 
 
 def brought(graph: Graph, hardware: str = "tpu-v5p") -> tuple[bool, ...]:
-    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
     return brought_before(graph, buffers, product(graph))
 
 
 def seconds(graph: Graph, hardware: str, place: int = -1) -> float:
     """Of a product, on every device whole."""
     encoder = encoder_for(graph, "x=8", hardware=hardware)
-    buffers = find_buffers(graph, fusing(get_hardware(hardware)))
+    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
     op = product(graph, place)
     assert op.rule is not None
     (whole,) = (one for one in CandidateMaker(parts_of("x=8")).of_rule(op.rule) if one.cut == 1)
@@ -109,7 +109,7 @@ def test_what_waits_for_all_runs_of_a_loop_takes_no_time_on_a_tpu(
 
 
 def test_weights_that_have_no_room_together_are_read_from_memory_in_every_run() -> None:
-    few = on_chip_bytes(get_hardware("tpu-v5e")) // (2 * SIDE * SIDE)  # read as `bfloat16`
+    few = 112 * 2**20 // (2 * SIDE * SIDE)  # read as `bfloat16`
     alone, fitting, more = (
         seconds(in_a_loop(is_made=False, num_weights=number), "tpu-v5e")
         for number in (1, few, few + 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoshard.backend_habits import fusing, temporary_overhead
+from autoshard.backends import backend_for
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
@@ -15,7 +15,7 @@ from solvers import EdgeMemory, NodeMemory
 from tests.planner.graphs import Program, encoder_for
 
 ROWS, COLUMNS, TAKEN = 256, 512, 1024
-WHOLE = int(ROWS * COLUMNS * 4 * temporary_overhead("gpu"))
+WHOLE = int(ROWS * COLUMNS * 4 * 1.05)
 
 
 def scattered(program: Program, updates: int) -> int:
@@ -46,7 +46,7 @@ def rows_added(*, to_another: bool) -> Graph:
 
 def of_scatter(graph: Graph) -> tuple[list[EdgeMemory], list[NodeMemory], dict[str, int]]:
     """Memory terms of what reads the scatter, and of itself; where ops are."""
-    buffers = find_buffers(graph, fusing(get_hardware("h100")))
+    buffers = find_buffers(graph, backend_for(get_hardware("h100")))
     encoded = replace(encoder_for(graph, "x=4", hardware="h100"), buffers=buffers).encode()
     at = {op.name: op.index for op in graph.ops}
     node = encoded.node_by_op[at["scatter"]]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoshard.backends import get_backend
 from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding import encode
 from autoshard.encoding.accounting import Account, account_for
@@ -228,7 +229,14 @@ def test_found_reads_are_in_the_order_of_their_first_readers() -> None:
     graph = program.graph(program.matmul(first, w), program.elementwise(x, name="tanh"))
     encoded = encoder_for(graph, "x=4").encode()
     candidates = dict(zip(encoded.ops, encoded.candidates, strict=True))
-    found = list(shared_reads(graph, find_buffers(graph), candidates, ReadBits.of(graph, "cpu")))
+    found = list(
+        shared_reads(
+            graph,
+            find_buffers(graph, get_backend("cpu")),
+            candidates,
+            ReadBits.of(graph, get_backend("cpu")),
+        )
+    )
     assert [graph.values[read.value].op for read in found] == [0, 1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autoshard.backends import get_backend
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.single_rows import SingleRows
 from tests.planner.graphs import Program, encoder_for, parts_of
@@ -69,6 +70,6 @@ def test_what_is_no_product_is_offered_all() -> None:
     encoder = encoder_for(program.graph(made), "x=8", hardware="tpu-v5p")
     op = program.ops[program.values[made].op]
     offered = encoder.encode().candidates[encoder.encode().node_by_op[op.index]]
-    rows = SingleRows(encoder.graph, parts_of("x=8"), "tpu", is_scarce=True)
+    rows = SingleRows(encoder.graph, parts_of("x=8"), get_backend("tpu").fusion, is_scarce=True)
     assert rows.offered(op, offered) is offered
     assert any(candidate.results[0][0] for candidate in offered)

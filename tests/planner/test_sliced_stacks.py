@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for
 from autoshard.costing.sliced_stacks import SlicedStacks
 from autoshard.encoding.encode import Encoder
 from autoshard.graph.buffers import find_buffers
@@ -54,7 +54,7 @@ def runs(fn: Any) -> dict[str, float]:
 
 def stacks_of(fn: Any) -> tuple[Graph, SlicedStacks]:
     graph = exported(fn, X, W, mesh="x=1")[0]
-    return graph, SlicedStacks.of(graph, find_buffers(graph, fusing(V5P)))
+    return graph, SlicedStacks.of(graph, find_buffers(graph, backend_for(V5P)))
 
 
 def added(x: Any, w: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoshard.backend_habits import temporary_overhead
+from autoshard.backends import get_backend
 from autoshard.costing.read_bits import LoopCopy, copies_for_loops
 from autoshard.encoding.shared_reads import updating_reads
 from autoshard.graph.program import Graph, OpKind
@@ -19,7 +19,7 @@ from tests.planner.graphs import Program, encoder_for, free_wishes, plan
 WHOLE, ROWS, COLUMNS = (parse_sharding(t) for t in ("[{}, {}]", '[{"x"}, {}]', '[{}, {"x"}]'))
 SIDE, BATCH = 256, 8192
 TENSOR = SIDE * SIDE * 4
-WITH_GAPS = int(TENSOR * temporary_overhead("tpu"))
+WITH_GAPS = TENSOR
 
 
 def train(*, layers: int = 1) -> tuple[Graph, list[int]]:
@@ -104,9 +104,9 @@ def scanned(*, barrier: bool = False, sliced: bool = False) -> tuple[Graph, int]
 def test_a_tpu_narrows_what_loops_multiply_with_before_the_first_one(*, barrier: bool) -> None:
     graph, weight = scanned(barrier=barrier)
     loops = [op.index for op in graph.ops if op.name == "while" and op.operands[0] == weight]
-    (copy,) = copies_for_loops(graph, "tpu")
+    (copy,) = copies_for_loops(graph, get_backend("tpu"))
     assert copy == LoopCopy(weight, 16, loops[0], graph.regions[-1].stop, tuple(loops))
-    assert list(copies_for_loops(graph, "gpu")) == []
+    assert list(copies_for_loops(graph, get_backend("gpu"))) == []
 
 
 def test_the_narrow_copy_of_a_weight_takes_memory_that_is_no_argument() -> None:
@@ -124,4 +124,4 @@ def test_bfloat16_weights_are_read_as_they_are() -> None:
     graph, weight = scanned()
     values = [replace(v, dtype="bf16", bits=16) if v.index == weight else v for v in graph.values]
     narrow = replace(graph, values=tuple(values))
-    assert weight not in {copy.value for copy in copies_for_loops(narrow, "tpu")}
+    assert weight not in {copy.value for copy in copies_for_loops(narrow, get_backend("tpu"))}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoshard.backends import get_backend
 from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.candidates.op_candidates import OpCandidates
 from autoshard.candidates.streamed import (
@@ -49,7 +50,7 @@ def product_graph(
 
 def offered(graph: Graph, op: Op, parts: MeshParts, heavy: float = 0.0) -> tuple[Candidate, ...]:
     wishes = Wishes(arguments=(None, None), results=(None,), alike=[])
-    plain = OpCandidates(graph, parts, wishes, "tpu", 400).of(op)
+    plain = OpCandidates(graph, parts, wishes, get_backend("tpu").collectives, 400).of(op)
     return StreamOffers(graph, parts, frozenset({op.equation}), heavy).of(op, plain)
 
 
@@ -119,7 +120,7 @@ def test_nothing_is_offered_without_a_limit_or_outside_of_the_equations() -> Non
 def test_a_limit_that_nothing_meets_makes_no_more_operands_heavy() -> None:
     graph, op = product_graph(64, 64, 64, "x=4")
     parts = parts_of("x=4")
-    held = find_buffers(graph).most_held_bytes(graph)
+    held = find_buffers(graph, get_backend("cpu")).most_held_bytes(graph)
     assert held == 3 * 64 * 64 * 4
     equations = frozenset({op.equation})
     lowest = stream_offers(graph, parts, equations, held // 4, held)
@@ -133,7 +134,7 @@ def test_of_too_many_in_steps_every_way_to_live_keeps_its_fastest() -> None:
     encoder = encoder_for(graph, "x=4,y=2")
     parts = encoder.costing.parts
     wishes = Wishes(arguments=(None, None), results=(None,), alike=[])
-    plain = OpCandidates(graph, parts, wishes, "cpu", 400).of(op)
+    plain = OpCandidates(graph, parts, wishes, get_backend("cpu").collectives, 400).of(op)
     offers = StreamOffers(graph, parts, frozenset({op.equation}), 0.0)
 
     def in_steps(most: int) -> tuple[Candidate, ...]:

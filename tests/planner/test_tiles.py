@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoshard.backends import get_backend
 from autoshard.encoding.accounting import memory_use
 from autoshard.encoding.encoded import decode
 from autoshard.encoding.tiles import tiled_bytes
 from autoshard.graph.program import Graph
 from solvers import evaluate
 from tests.planner.graphs import Program, beside_arguments, encoder_for, parts_of, plan, wishes_for
+
+TILING = get_backend("tpu").layout
 
 
 @pytest.mark.parametrize(
@@ -47,16 +50,16 @@ from tests.planner.graphs import Program, beside_arguments, encoder_for, parts_o
 def test_the_dimension_order_with_the_least_padding_is_taken(
     shape: Sequence[int], bits: int, held: int
 ) -> None:
-    assert tiled_bytes(tuple(shape), bits) == held
+    assert tiled_bytes(tuple(shape), bits, TILING) == held
 
 
 @given(shape=st.lists(st.integers(1, 300), max_size=4), bits=st.sampled_from([4, 8, 16, 32]))
 def test_tiles_hold_all_and_whole_tiles_no_more(shape: list[int], bits: int) -> None:
-    held = tiled_bytes(tuple(shape), bits)
+    held = tiled_bytes(tuple(shape), bits, TILING)
     assert held >= prod(shape) * bits // 8
-    assert held == tiled_bytes(tuple(shape[::-1]), bits)
+    assert held == tiled_bytes(tuple(shape[::-1]), bits, TILING)
     whole = (8, 128, *shape)
-    assert tiled_bytes(whole, 32) == prod(whole) * 4
+    assert tiled_bytes(whole, 32, TILING) == prod(whole) * 4
 
 
 @pytest.mark.parametrize(("machine", "held"), [("tpu-v5e", 8 * 128 * 4), ("h100", 8 * 32 * 4)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.backend_habits import machine_kind
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.layouts import Parts
 from autoshard.reshard import StepKind
@@ -137,11 +136,3 @@ def test_what_is_gathered_by_a_sum_travels_as_wide_as_it_lies(
     (moved,) = plan(graph, mesh, wishes, hardware=hardware).account.collectives
     assert moved.kind == ("all-gather" if narrowed else "all-reduce")
     assert moved.bytes_per_device == 64 * 4095 * (2 if narrowed else 4)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("tpu-v5e", "tpu-v5e"), ("tpu-v5e:4x4", "tpu-v5e"), ("2x tpu-v5p:2x2x4", "tpu-v5p")],
-)
-def test_slices_of_a_machine_are_of_its_kind(name: str, kind: str) -> None:
-    assert machine_kind(get_hardware(name).name) == kind

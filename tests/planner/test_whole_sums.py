@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoshard.backend_habits import fusing
+from autoshard.backends import backend_for
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.encode import Encoder
 from autoshard.graph.buffers import find_buffers
@@ -26,7 +26,7 @@ def added_to() -> tuple[Graph, int]:
 def test_the_whole_sum_is_held_until_something_is_added() -> None:
     graph, product = added_to()
     hardware, parts = get_hardware("tpu-v5p"), parts_of("x=4")
-    buffers = find_buffers(graph, fusing(hardware))
+    buffers = find_buffers(graph, backend_for(hardware))
     assert not buffers.is_stored[graph.ops[product].results[0]]
     costing = Costing(cost_model_for(hardware, parts), parts)
     encoded = Encoder(graph, buffers, costing, free_wishes(graph), None).encode()

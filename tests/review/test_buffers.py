@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 import autoshard
+from autoshard.backends import get_backend
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph
 from tests.frontend.exporting import export
@@ -24,7 +25,7 @@ def made_by(graph: Graph, name: str) -> list[int]:
 
 def read(fn: Any, *args: Any) -> tuple[Graph, Buffers]:
     graph = export(fn, *args)
-    return graph, find_buffers(graph)
+    return graph, find_buffers(graph, get_backend("cpu"))
 
 
 def test_branches_end_in_the_one_buffer_of_the_conditional() -> None:
