@@ -90,6 +90,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             products=products,
             mesh_search=solved.search,
             overlapped_seconds=beside,
+            compiler_model=solution.encoder.costing.backend.describe(setting.machine.name),
             notes=(*traced.notes, *solution.graph.notes, *notes),
             stage_seconds=dict(setting.stages.seconds),
             versions={

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoshard.backends import backend_for
 from autoshard.errors import InputError
 from autoshard.mesh_search.request import MeshChoice, MeshRequest, mesh_choice
 from autoshard.planning.memory_budget import parse_memory_budget
@@ -58,7 +59,8 @@ class Setting:
             baselines: Whether plans written by hand are priced too.
 
         Raises:
-            InputError: No such machine, or it has no such mesh; or the budget cannot be read.
+            InputError: No such machine or compiler model, or it has no such mesh; or the budget
+                cannot be read.
         """
         machine = _hardware(hardware)
         choice = mesh_choice(request, machine, named)
@@ -123,12 +125,15 @@ def _hardware(given: str | Path | Hardware) -> Hardware:
         )
     try:
         if isinstance(given, Hardware):
-            return given
-        if isinstance(given, Path) or given.endswith((".yaml", ".yml")):
-            return load_hardware(given)
-        return get_hardware(given)
+            machine = given
+        elif isinstance(given, Path) or given.endswith((".yaml", ".yml")):
+            machine = load_hardware(given)
+        else:
+            machine = get_hardware(given)
     except CostModelError as error:
         raise InputError(error.what, where=error.where, fix=error.fix) from error
+    backend_for(machine)  # refuses an unknown compiler model before anything is traced
+    return machine
 
 
 def _device_bytes(machine: Hardware, mesh: Mesh) -> int:

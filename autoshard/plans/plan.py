@@ -377,6 +377,8 @@ class PlanData:
         places: Where constraints and misses are in the program, in words, by path.
         overlapped_seconds: Predicted time of one step with collectives running beside the
             computing; None where the backend does not do that.
+        compiler_model: What it was priced with: `libtpu 0.0.42 for v5e`; "" where that was not
+            recorded.
     """
 
     function: str
@@ -410,6 +412,7 @@ class PlanData:
     mesh_search: MeshSearch | None = None
     overlapped_seconds: float | None = None
     places: Mapping[str, str] = field(default_factory=dict)
+    compiler_model: str = ""
 
     @property
     def is_tight(self) -> bool:

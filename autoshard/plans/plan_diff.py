@@ -115,6 +115,7 @@ def _program(before: PlanData, after: PlanData) -> tuple[Change, ...]:
         _number("equations", old.num_equations, new.num_equations),
         _text("mesh", format_mesh(before.mesh), format_mesh(after.mesh)),
         _text("hardware", before.hardware, after.hardware),
+        _text("compiler model", before.compiler_model, after.compiler_model),
     )
 
 

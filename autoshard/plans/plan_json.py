@@ -29,6 +29,7 @@ _ADDED_LATER = frozenset(
         "DotSchedule.moved",
         "DotSchedule.rings",
         "MemoryUse.held",
+        "PlanData.compiler_model",
         "PlanData.mesh_search",
         "PlanData.overlapped_seconds",
         "PlanData.places",

@@ -49,6 +49,7 @@ class ReportFacts:
     mesh: str
     num_devices: int
     hardware: str
+    compiler_model: str
     status: str
     advice: str
     is_feasible: bool
@@ -113,6 +114,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         mesh=", ".join(f"{axis.name}={axis.size}" for axis in plan.mesh.axes),
         num_devices=plan.mesh.num_devices,
         hardware=plan.hardware,
+        compiler_model=plan.compiler_model,
         status=plan.solver.status,
         advice=plan.solver.advice,
         is_feasible=plan.is_feasible,

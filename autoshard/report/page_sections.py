@@ -30,6 +30,9 @@ def title(facts: ReportFacts) -> Element:
                 f"{facts.num_devices:,} × {facts.hardware}, mesh {facts.mesh}",
                 class_="place",
             ),
+            element("p", f"compiler model: {facts.compiler_model}", class_="place")
+            if facts.compiler_model
+            else None,
         ),
         element("p", facts.status, class_="badge good" if facts.is_feasible else "badge bad"),
         class_="top",

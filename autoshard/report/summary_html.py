@@ -47,6 +47,7 @@ def _totals(facts: ReportFacts) -> Element:
         ),
         ("collectives", f"{format_bytes(facts.collective_bytes)} per device"),
         ("memory peak", memory_text(facts)),
+        *([("compiler model", facts.compiler_model)] if facts.compiler_model else []),
     )
     return element(
         "table",

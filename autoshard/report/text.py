@@ -112,6 +112,7 @@ def _totals(facts: ReportFacts) -> RenderableType:
         *_overlapped(facts),
         ("collectives", f"{format_bytes(facts.collective_bytes)} per device"),
         ("memory peak", memory_text(facts)),
+        *_compiler_model(facts),
         (
             "solver",
             f"{facts.backend}; {facts.num_ops:,} ops with {facts.num_choices:,} choices, presolved "
@@ -119,6 +120,11 @@ def _totals(facts: ReportFacts) -> RenderableType:
         ),
     ]
     return _pairs(rows)
+
+
+def _compiler_model(facts: ReportFacts) -> list[tuple[str, str | Text]]:
+    """The model that priced the plan, where the plan says it."""
+    return [("compiler model", facts.compiler_model)] if facts.compiler_model else []
 
 
 def _overlapped(facts: ReportFacts) -> list[tuple[str, str | Text]]:
@@ -168,6 +174,8 @@ def _missed(facts: ReportFacts) -> RenderableType:
             )
         )
     lines.append(plain(facts.advice))
+    if facts.compiler_model:
+        lines.append(plain(f"Compiler model: {facts.compiler_model}."))
     return Group(*lines)
 
 

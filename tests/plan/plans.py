@@ -90,6 +90,7 @@ def gpt_plan() -> PlanData:
         ),
         mesh=MESH,
         hardware="tpu-v5e",
+        compiler_model="libtpu 0.0.42 for v5e",
         memory_budget=150_000_000,
         arguments=arguments,
         results=(_tensor("result", (), "[]"),),

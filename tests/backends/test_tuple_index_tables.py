@@ -1,16 +1,18 @@
-"""Tables of pointers that a TPU program holds, for its arguments and products."""
+"""Tuple index tables that a TPU program holds, for its arguments and matmuls."""
 
 from __future__ import annotations
 
 import pytest
 
-from autoshard.backends import get_backend
+from autoshard.backends import backend_for
+from cost_models import get_hardware
 
 TABLE = 2**14
 
 
-def num_tables(machine: str, arguments: list[int], num_products: int = 0) -> float:
-    return get_backend(machine).memory.tuple_index_bytes(arguments, num_products) / TABLE
+def num_tables(machine: str, arguments: list[int], num_matmuls: int = 0) -> float:
+    memory = backend_for(get_hardware(machine)).memory
+    return memory.tuple_index_bytes(arguments, num_matmuls) / TABLE
 
 
 @pytest.mark.parametrize("machine", ["tpu-v5e", "tpu-v5p", "2x tpu-v5p:2x2x4"])

@@ -1,4 +1,4 @@
-"""What XLA's CPU backend keeps whole is planned whole."""
+"""Ops that the partitioner runs whole on every device are planned so."""
 
 from __future__ import annotations
 
