@@ -1,0 +1,186 @@
+"""One device's program: kernels, collectives, buffers, and the order in which they run.
+
+`lower` makes it of a plan, `hlo.local_program` of compiled text; `estimate` runs either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class Space(Enum):
+    """The memory that a buffer is in."""
+
+    ARGUMENT = "argument"
+    HBM = "hbm"
+    VMEM = "vmem"
+
+
+class Opcode(Enum):
+    """Kinds of instructions of a schedule."""
+
+    KERNEL = "kernel"
+    START = "start"
+    DONE = "done"
+    CALL = "call"
+
+
+class Instruction(NamedTuple):
+    """One entry of a schedule.
+
+    A `START` of a collective that is not asynchronous blocks until it is over and has no `DONE`; an
+    asynchronous one without a `DONE` is over when its body is.
+
+    Args:
+        opcode: Kind.
+        index: Of the kernel, of the collective, or of the body that is called.
+    """
+
+    opcode: Opcode
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A computation that runs by itself.
+
+    Args:
+        name: Of the op, or of the compiled instruction.
+        op: Index of the op in the graph of a plan; -1 in a compiled program.
+        source: `file.py:12`, or "".
+        body: Index of the body that it is in.
+        seconds: Of one run.
+        overlaps: Asynchronous collectives may run beside it.
+        cycles: The compiler's estimate for one run; 0 where there is none.
+        traffic_seconds: Of one run, elementwise work at the speed of HBM; `seconds` for the rest.
+    """
+
+    name: str
+    op: int = -1
+    source: str = ""
+    body: int = 0
+    seconds: float
+    overlaps: bool = True
+    cycles: float = 0.0
+    traffic_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """A collective as it is run.
+
+    Args:
+        kind: `all-gather`, `reduce-scatter`, `all-reduce`, `all-to-all`, `collective-permute`,
+            `collective-broadcast`.
+        axes: Mesh axes (or sub-axes, `x:(1)2`) that it works over; None where its groups follow
+            none.
+        group_size: Devices of one group.
+        bytes_per_device: The larger side: of an all-gather the result, of others the operand.
+        seconds: Of one run.
+        is_async: Kernels between its start and its end run beside it.
+        op: Index of the op that it serves in the graph of a plan; -1 in a compiled program.
+        value: Index of the value that is resharded; -1 for sums, halos, what the user wrote, and in
+            a compiled program.
+        name: Of the op that it serves with its source line; in a compiled program its name stack.
+        body: Index of the body that it is in.
+        count: How often it runs in one run of its body.
+        is_windowed: The compiler may make a windowed einsum of it (plan), or made it (compiled).
+    """
+
+    kind: str
+    axes: tuple[str, ...] | None
+    group_size: int
+    bytes_per_device: int
+    seconds: float
+    is_async: bool
+    op: int = -1
+    value: int = -1
+    name: str
+    body: int = 0
+    count: float = 1.0
+    is_windowed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """Bytes that a device holds for a part of the program.
+
+    Args:
+        kind: `argument`, `value`, `copy` (resharded or converted) or `chunks` (panels and sums of a
+            collective matmul); of a compiled program also `output` and `temporary`.
+        value: Index of the value in the graph of a plan; -1 in a compiled program.
+        reader: Index of the op that a resharded copy is made for; -1 for other buffers.
+        num_bytes: On one device.
+        start: Index of the op from which it is live.
+        stop: Index of the first op at which it is not any more.
+        space: The memory that it is in.
+    """
+
+    kind: str
+    value: int = -1
+    reader: int = -1
+    num_bytes: int
+    start: int
+    stop: int
+    space: Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """A part of the schedule: the program itself, a loop body, or a branch.
+
+    Args:
+        parent: Index of the body that calls it; -1 for the program itself.
+        trips: How often it runs in one run of its parent; of each of n branches 1/n.
+        instructions: In the order in which they are issued.
+    """
+
+    parent: int = -1
+    trips: float = 1.0
+    instructions: tuple[Instruction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """How the buffers of a program share the memory of a device.
+
+    Args:
+        argument_bytes: Of all arguments, tile padding included.
+        table_bytes: Of tuple index tables.
+        num_times: Points in time that live ranges refer to: `[0, num_times)`.
+        is_heap: Temporaries are placed by the heap simulation, arguments stay allocated throughout;
+            otherwise the peak is the most that is live at once.
+    """
+
+    argument_bytes: int = 0
+    table_bytes: int = 0
+    num_times: int = 1
+    is_heap: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalProgram:
+    """One device's program.
+
+    Args:
+        kernels: In program order.
+        collectives: In program order; each once, however many readers it serves.
+        buffers: Those of arguments, and temporaries in HBM and VMEM; the largest first.
+        order: The schedule, body by body; the first is the program itself.
+        memory: How the buffers share the memory of a device.
+    """
+
+    kernels: tuple[Kernel, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    order: tuple[Body, ...] = (Body(),)
+    memory: Memory = Memory()
+
+    def runs(self) -> tuple[float, ...]:
+        """How often each body runs in one run of the program; parents come before their bodies."""
+        found: list[float] = []
+        for body in self.order:
+            found.append(body.trips * (found[body.parent] if body.parent >= 0 else 1.0))
+        return tuple(found)
