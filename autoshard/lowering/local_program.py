@@ -35,11 +35,11 @@ class Instruction(NamedTuple):
 
     Args:
         opcode: Kind.
-        index: Of the kernel, of the collective, or of the body that is called.
+        target: Index of the kernel, of the collective, or of the body that is called.
     """
 
     opcode: Opcode
-    index: int
+    target: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,7 @@ class Kernel:
     Args:
         name: Of the op, or of the compiled instruction.
         op: Index of the op in the graph of a plan; -1 in a compiled program.
+        op_name: JAX's name stack in a compiled program, "" where the compiler dropped it.
         source: `file.py:12`, or "".
         body: Index of the body that it is in.
         seconds: Of one run.
@@ -59,6 +60,7 @@ class Kernel:
 
     name: str
     op: int = -1
+    op_name: str = ""
     source: str = ""
     body: int = 0
     seconds: float
@@ -111,7 +113,8 @@ class Buffer:
         kind: `argument`, `value`, `copy` (resharded or converted) or `chunks` (panels and sums of a
             collective matmul); of a compiled program also `output` and `temporary`.
         value: Index of the value in the graph of a plan; -1 in a compiled program.
-        reader: Index of the op that a resharded copy is made for; -1 for other buffers.
+        op: Index of the op that makes it, of a resharded copy of the op that it is made for; -1 in
+            a compiled program.
         num_bytes: On one device.
         start: Index of the op from which it is live.
         stop: Index of the first op at which it is not any more.
@@ -120,7 +123,7 @@ class Buffer:
 
     kind: str
     value: int = -1
-    reader: int = -1
+    op: int = -1
     num_bytes: int
     start: int
     stop: int
