@@ -12,7 +12,6 @@ from autoshard.apply.placed_values import placed_layout
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.frontend.key_arrays import without_word_dims
-from autoshard.overlap.timeline import overlapped_seconds
 from autoshard.planning.hand_plans import hand_plan_notes
 from autoshard.planning.planner import spoken_priorities
 from autoshard.planning.product_records import planned_products
@@ -53,15 +52,14 @@ def plan_data(name: str, solved: Solved) -> PlanData:
         solved: The plan.
     """
     solution, setting, traced = solved.solution, solved.setting, solved.program.traced
-    account = solution.account
     compares = setting.baselines and solution.is_feasible
     notes = hand_plan_notes(solution, solved.by_hand) if compares else ()
     with setting.stages.time("account"):
+        account = solution.account
         rounds, listing = planned_rounds(solution)
         uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
         values = _values(solution)
         products = planned_products(solution)
-        beside = overlapped_seconds(solution.encoder, solution.encoded, solution.decoded, account)
     return with_short_sources(
         PlanData(
             function=name,
@@ -89,7 +87,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             listing=listing,
             products=products,
             mesh_search=solved.search,
-            overlapped_seconds=beside,
+            overlapped_seconds=solution.overlapped_seconds,
             compiler_model=solution.encoder.costing.backend.describe(setting.machine.name),
             notes=(*traced.notes, *solution.graph.notes, *notes),
             stage_seconds=dict(setting.stages.seconds),
@@ -201,4 +199,5 @@ def _solver_facts(solution: Solution, setting: Setting) -> SolverFacts:
         reduced_columns=result.reduced_columns,
         log=result.log,
         overlap="auto" if setting.options.overlap else "none",
+        model_gap=solution.model_gap,
     )

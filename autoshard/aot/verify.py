@@ -20,12 +20,13 @@ from autoshard.aot.kept_compiles import kept_or_compiled
 from autoshard.aot.program import Lowerer
 from autoshard.aot.remedies import remedy_for
 from autoshard.aot.targets import LOCAL, Target, check_num_devices, parse_target
-from autoshard.aot.time_estimate import DeviceSpeed, estimate_seconds
 from autoshard.backends import compiler_options
 from autoshard.errors import InputError
 from autoshard.frontend.trace import Traced
 from autoshard.hlo.compiled import read_module_collectives
+from autoshard.hlo.local_program import DeviceSpeed, compiled_program
 from autoshard.hlo.text import HloModule, parse_hlo
+from autoshard.lowering.estimate import estimate
 from autoshard.plans.plan import PlanData
 from autoshard.report.quantities import format_bytes
 from autoshard.sharding import Mesh, Sharding, format_mesh
@@ -232,7 +233,7 @@ class _Made:
                 data.collectives, collectives, windowed_einsum=windowed_einsum
             ),
             memory=_memory(data, compiled),
-            time=_time(module, mesh, data, prices),
+            time=_time(module, mesh, data, prices, _allocated(compiled)),
             notes=tuple(_reading_notes(collectives)),
         )
 
@@ -334,25 +335,41 @@ def _kinds(machine: Hardware) -> frozenset[str]:
     return frozenset({machine_kind(machine.name), machine_kind(base)})
 
 
-def _memory(data: PlanData, compiled: CompiledAhead) -> MemoryCheck:
-    """Of libtpu's report, if there is one: its `temp_size_in_bytes` counts gaps twice."""
+def _allocated(compiled: CompiledAhead) -> dict[str, int]:
+    """Bytes by kind of buffer, results in the memory of donated arguments once.
+
+    Of libtpu's report, if there is one: its `temp_size_in_bytes` counts gaps twice.
+    """
     sizes = compiled.memory
     kept = sizes["argument"] + sizes["output"] - sizes["alias"]
     whole = compiled.reported_bytes or kept + sizes["temp"]
+    return {
+        "argument": sizes["argument"],
+        "output": sizes["output"] - sizes["alias"],
+        "temporary": whole - kept,
+    }
+
+
+def _memory(data: PlanData, compiled: CompiledAhead) -> MemoryCheck:
+    allocated, sizes = _allocated(compiled), compiled.memory
     return MemoryCheck(
         predicted_bytes=data.memory.peak_bytes,
-        compiled_bytes=whole,
+        compiled_bytes=sum(allocated.values()),
         predicted_argument_bytes=data.memory.argument_bytes,
         argument_bytes=sizes["argument"],
         output_bytes=sizes["output"],
         alias_bytes=sizes["alias"],
-        temp_bytes=whole - kept,
+        temp_bytes=allocated["temporary"],
         code_bytes=sizes["generated_code"],
     )
 
 
 def _time(
-    module: HloModule, mesh: Mesh, data: PlanData, prices: CompiledPrices | None
+    module: HloModule,
+    mesh: Mesh,
+    data: PlanData,
+    prices: CompiledPrices | None,
+    allocated: Mapping[str, int],
 ) -> TimeCheck | None:
     if prices is None or prices.clock_hz is None:
         return None
@@ -361,19 +378,24 @@ def _time(
         bytes_per_second=prices.model.hardware.memory.bytes_per_second,
         moved_seconds=prices.moved_seconds,
     )
-    spent = estimate_seconds(module, mesh, prices.link_seconds, speed)
-    if spent.cycles == 0:
+    program = compiled_program(module, mesh, prices.link_seconds, speed, allocated)
+    runs = program.runs()
+    cycles = sum(kernel.cycles * runs[kernel.body] for kernel in program.kernels)
+    if cycles == 0:
         return None
+    found = estimate(program)
     beside = data.overlapped_seconds
     return TimeCheck(
         predicted_compute_seconds=data.compute_seconds,
         predicted_link_seconds=data.communication_seconds,
         predicted_overlapped_seconds=data.seconds if beside is None else beside,
-        compute_seconds=spent.compute_seconds,
-        at_memory_speed_seconds=spent.at_memory_speed_seconds,
-        link_seconds=spent.link_seconds,
-        overlapped_seconds=spent.overlapped_seconds,
-        cycles=spent.cycles,
+        compute_seconds=found.compute_seconds,
+        at_memory_speed_seconds=sum(
+            kernel.traffic_seconds * runs[kernel.body] for kernel in program.kernels
+        ),
+        link_seconds=found.communication_seconds,
+        overlapped_seconds=found.seconds,
+        cycles=cycles,
         clock_hz=prices.clock_hz,
     )
 

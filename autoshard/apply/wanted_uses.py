@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from autoshard.apply.placed_values import placed_layout
 from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.encoding.way_to_reader import way_to_reader
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, refines
+from autoshard.lowering.reshard_steps import reshard_steps
 from autoshard.sharding import Sharding
 
 # The others compute where their result is: the partitioner cuts their operands likewise unasked.
@@ -140,7 +140,7 @@ def _on_the_way(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> li
     else the partitioner moves the whole sum, and cuts it after that.
     """
     value, wanted = op.operands[position], decoded.candidates[op.index].operands[position]
-    stops = [step.after for step in way_to_reader(encoded, decoded, op, position)]
+    stops = [step.after for step in reshard_steps(encoded, decoded, op, position)]
     pieces = decoded.layouts[value]
     if stops and pieces not in (placed_layout(encoded.graph, decoded, value), wanted):
         stops.insert(0, pieces)

@@ -101,7 +101,7 @@ class Costing(WorkCosts):
         """Seconds that one run of a product in steps computes and communicates.
 
         Every step reads its panels, and reads and writes the sums that it adds to. What of a piece
-        on its way is hidden behind the product of another one is in `overlap.hidden`.
+        on its way is hidden behind the product of another is in `encoding.hidden_communication`.
         """
         flops = self._padded_flops(op, (candidate,))[0]
         return self._steps_seconds(graph, op, candidate, flops)
@@ -167,12 +167,7 @@ class Costing(WorkCosts):
             if not found.both_ways:
                 return float(self.model.shift_seconds(num_bytes, axes))
             return float(self.model.shift_seconds(2.0 * num_bytes, axes, both_ways=True)) / 2
-        seconds = {
-            "all-gather": self.model.all_gather_seconds,
-            "all-reduce": self.model.all_reduce_seconds,
-            "reduce-scatter": self.model.reduce_scatter_seconds,
-        }.get(found.message.kind, self.model.permute_seconds)
-        return float(seconds(num_bytes, axes))
+        return float(self.collective_seconds(found.message.kind, axes, num_bytes))
 
     def summed_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
         """Bytes of the sums that a device makes for a product in steps, 32 bits wide at least."""
@@ -237,23 +232,13 @@ class Costing(WorkCosts):
     def written_seconds(
         self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
     ) -> FloatArray:
-        """float64[num_candidates]: seconds one run of a collective that the user wrote takes.
-
-        A broadcast passes every link once, as a permutation does.
-        """
+        """float64[num_candidates]: seconds one run of a collective that the user wrote takes."""
         if op.collective is None:
             return np.zeros(len(candidates))
-        kind = op.collective.kind
         num_bytes = np.array([self.written_bytes(graph, op, c) for c in candidates], dtype=float)
-        seconds = {
-            "all-gather": self.model.all_gather_seconds,
-            "all-reduce": self.model.all_reduce_seconds,
-            "all-to-all": self.model.all_to_all_seconds,
-            "reduce-scatter": self.model.reduce_scatter_seconds,
-        }.get(kind, self.model.permute_seconds)
         refs, _ = self.written_axes(op.collective)
         axes = tuple(AxisPart(ref.name, ref.pre_size, ref.size_on(self.parts.mesh)) for ref in refs)
-        return np.asarray(seconds(num_bytes, axes))
+        return self.collective_seconds(op.collective.kind, axes, num_bytes)
 
     def written_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
         """Bytes per device of the larger side of a collective that the user wrote."""

@@ -101,6 +101,24 @@ class MoveCosts:
         by_sum = self.model.all_reduce_seconds(num_bytes, axes)
         return np.where(num_bytes <= summed, by_sum, gathered)
 
+    def collective_seconds(
+        self, kind: str, axes: tuple[AxisPart, ...], num_bytes: FloatArray
+    ) -> FloatArray:
+        """Seconds of single collectives; a broadcast passes every link once, as a permutation does.
+
+        Args:
+            kind: As of `PredictedCollective`.
+            axes: That they work over.
+            num_bytes: Per device of the larger side.
+        """
+        priced = {
+            "all-gather": self.model.all_gather_seconds,
+            "all-reduce": self.model.all_reduce_seconds,
+            "all-to-all": self.model.all_to_all_seconds,
+            "reduce-scatter": self.model.reduce_scatter_seconds,
+        }.get(kind, self.model.permute_seconds)
+        return np.asarray(priced(num_bytes, axes))
+
     def transfers(self, kind: str, parts: Parts, num_bytes: int) -> tuple[Transfer, ...]:
         """The collectives that a planned one becomes.
 

@@ -25,6 +25,11 @@ from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Encoded
+from autoshard.encoding.hidden_communication import (
+    NOTHING_HIDDEN,
+    Hidden,
+    hidden_behind_computing,
+)
 from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.encoding.picoseconds import PICOSECONDS
@@ -42,11 +47,6 @@ from autoshard.encoding.tiles import tiled_in
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpKind
-from autoshard.overlap.hidden import (
-    NOTHING_HIDDEN,
-    Hidden,
-    hidden_behind_computing,
-)
 from autoshard.reshard import Resharder
 from autoshard.wishes.wishes import Wishes
 from solvers import Problem

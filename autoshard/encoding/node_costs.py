@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
+from autoshard.encoding.hidden_communication import Hidden, hidden_in_products, hidden_sums
 from autoshard.encoding.picoseconds import picoseconds
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op
-from autoshard.overlap.hidden import Hidden, hidden_in_products, hidden_sums
 from solvers import FORBIDDEN
 
 IntArray = npt.NDArray[np.int64]

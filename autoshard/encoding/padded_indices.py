@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.costing.costing import Costing
-from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.encoding.spans import Span, value_of
 from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, OpClass, OpKind, Value
 from autoshard.graph.row_lookups import takes_rows
@@ -82,27 +80,6 @@ class PaddedIndices:
         kept = {part for dim in after for part in dim}
         gathered = tuple(part for dim in before for part in dim if part not in kept)
         return self.costing.num_slices(gathered) > 1
-
-    def until_looked_up(
-        self, encoded: Encoded, decoded: Decoded, spans: Sequence[Span]
-    ) -> list[Span]:
-        """The same spans, where copies are there until the last look-up."""
-        if not self.stops:
-            return list(spans)
-        ops = encoded.graph.ops
-        copied = {
-            value
-            for index, candidate in decoded.candidates.items()
-            for value, layout in zip(ops[index].operands, candidate.operands, strict=True)
-            if value in self.stops and self.is_gathered(decoded.layouts[value], layout)
-        }
-        found = []
-        for span in spans:
-            value, is_copy = value_of(encoded, span)
-            if is_copy and value in copied:
-                span = span._replace(stop=max(span.stop, self.stops[value]))
-            found.append(span)
-        return found
 
     def _padded_elements(self, shape: Sequence[int]) -> int:
         """Elements of whole rows; a vector fills its lanes."""

@@ -13,6 +13,7 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
 from autoshard.costing.moved_sums import Summed, together
 from autoshard.encoding.cut_sums import CutSums
+from autoshard.encoding.hidden_communication import exposed_seconds
 from autoshard.encoding.order_costs import OrderCosts
 from autoshard.encoding.picoseconds import picoseconds
 from autoshard.encoding.shared_reads import reads_of
@@ -21,7 +22,6 @@ from autoshard.encoding.tables import Tables
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Op, OpKind
 from autoshard.layouts import Layout
-from autoshard.overlap.hidden import exposed_seconds
 from autoshard.reshard import ReshardTable
 from solvers import FORBIDDEN
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.cut_sums import CutSums
+from autoshard.encoding.hidden_communication import Hidden
 from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.shared_reads import SharedRead, reads_of
 from autoshard.encoding.tables import Tables
 from autoshard.graph.program import Graph, Op, OpClass
-from autoshard.overlap.hidden import Hidden
 from solvers import Edge, EdgeMemory
 
 IntArray = npt.NDArray[np.int64]

@@ -7,20 +7,10 @@ from itertools import permutations
 from math import prod
 
 from autoshard.backends import LayoutPolicy
-from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.program import Value
 from autoshard.layouts import Layout, MeshParts
 
 _BITS_PER_BYTE = 8
-
-
-def tiled_arguments(encoded: Encoded, decoded: Decoded, tiling: LayoutPolicy) -> tuple[int, ...]:
-    """Bytes that a device holds of each argument of a program, with its padding."""
-    found = []
-    for op in encoded.graph.arguments:
-        value = encoded.graph.values[op.results[0]]
-        found.append(tiled_in(encoded.parts, tiling, value, decoded.layouts[value.index]))
-    return tuple(found)
 
 
 def tiled_in(

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from autoshard.candidates.candidate import MAX_CANDIDATES, Candidate
 from autoshard.candidates.streamed import StreamOffers
 from autoshard.costing.costing import Costing
+from autoshard.encoding.hidden_communication import hidden_in_products
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Op
-from autoshard.overlap.hidden import hidden_in_products
 
 
 @dataclass(slots=True, eq=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autoshard.encoding.accounting import Account
 from autoshard.explain.explanation import CollectiveChange, OpChange
 from autoshard.graph.collective import PredictedCollective
+from autoshard.lowering.account import Account
 
 _NEGLIGIBLE_SHARE = 1e-3
 """Of the largest difference: what is not worth a line."""

@@ -13,7 +13,6 @@ from autoshard.candidates.op_candidates import read_pins
 from autoshard.errors import ShardingError
 from autoshard.graph.program import Graph
 from autoshard.layouts import Layout, MeshParts, Parts
-from autoshard.overlap.timeline import overlapped_seconds
 from autoshard.planning.pricing import price_layouts
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution
@@ -119,18 +118,15 @@ def hand_baselines(
         priced = price_layouts(solution, layouts, replace(options, backend="auto"))
         if priced is None:
             continue
-        account = priced.account
-        peak = account.memory.peak_bytes
+        peak = priced.peak_bytes
         found.append(
             Baseline(
                 name=name,
-                seconds=account.compute_seconds + account.communication_seconds,
-                collective_bytes=sum(c.moved_bytes for c in account.collectives),
+                seconds=priced.estimate.blocking_seconds,
+                collective_bytes=priced.estimate.collective_bytes,
                 peak_bytes=peak,
                 fits=budget is None or peak <= budget,
-                overlapped_seconds=overlapped_seconds(
-                    priced.encoder, priced.encoded, priced.decoded, account
-                ),
+                overlapped_seconds=priced.overlapped_seconds,
             )
         )
     return tuple(found)

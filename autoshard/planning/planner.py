@@ -14,11 +14,11 @@ from autoshard.candidates.rounds import Round, rounds_of
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
-from autoshard.encoding.new_states import share_off
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph
+from autoshard.lowering.optimizer_outputs import hbm_spill_fraction
 from autoshard.planning.least_memory import seek_leanest, solved_from_leanest
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.room_on_chip import with_room_on_chip
@@ -93,7 +93,7 @@ def plan_graph(
         is_interrupted = searches.is_interrupted
         seconds_left -= clock.seconds[SEARCH] - spent
         flat = tuple(pin for of_op in pins.values() for pin in of_op.values())
-        decided.append(DecidedRound(now, flat, solution.decoded, solution.account))
+        decided.append(DecidedRound(now, flat, solution.decoded, solution.estimate))
     assert solution is not None
     return solution if len(rounds) == 1 else replace(solution, rounds=tuple(decided))
 
@@ -103,7 +103,7 @@ def _least_off(encoder: Encoder) -> float:
     states = encoder.costing.new_states(encoder.graph, encoder.buffers)
     whole = sum(encoder.graph.values[value].num_bytes for value in states)
     least = whole / encoder.costing.parts.mesh.num_devices
-    return 1.0 if share_off(least, encoder.room.on_chip.room) else 0.0
+    return 1.0 if hbm_spill_fraction(least, encoder.room.on_chip.room) else 0.0
 
 
 def plan_further(
@@ -129,7 +129,7 @@ def plan_further(
     found = _at_end(cheaper, searches)
     if not solution.rounds:
         return found
-    last = replace(solution.rounds[-1], decoded=found.decoded, account=found.account)
+    last = replace(solution.rounds[-1], decoded=found.decoded, estimate=found.estimate)
     return replace(found, rounds=(*solution.rounds[:-1], last))
 
 

@@ -32,7 +32,7 @@ def _planned_round(
     assert priority is not None
     own = range(len(parts.axes))
     in_use = [part for part in own if usable is None or part in usable]
-    account = decided.account
+    found = decided.estimate
     to_sharding = cache(parts.to_sharding)
     return PlannedRound(
         priority=priority,
@@ -45,9 +45,9 @@ def _planned_round(
             ref.name if ref.size is None else f"{ref.name}:({ref.pre_size}){ref.size}"
             for ref in parts.refs(in_use)
         ),
-        seconds=account.compute_seconds + account.communication_seconds,
-        collective_bytes=sum(c.moved_bytes for c in account.collectives),
-        peak_bytes=account.memory.peak_bytes,
+        seconds=found.blocking_seconds,
+        collective_bytes=found.collective_bytes,
+        peak_bytes=found.memory.peak_bytes,
         shardings=tuple(tuple(map(to_sharding, _layouts(decided, graph, line))) for line in lines),
     )
 

@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autoshard.candidates.rounds import ONLY_ROUND, Round
-from autoshard.encoding.accounting import Account, account_for
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded, decode
-from autoshard.encoding.new_states import NewStates
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import ConstraintError, InputError
 from autoshard.graph.program import Graph
-from autoshard.overlap.timeline import overlapped_seconds
+from autoshard.lowering.account import Account, account_of
+from autoshard.lowering.estimate import Estimate, estimate
+from autoshard.lowering.local_program import LocalProgram
+from autoshard.lowering.lower import lower
+from autoshard.lowering.optimizer_outputs import OptimizerOutputs
 from autoshard.wishes.pinned import Pin
 from solvers import Result, Status, evaluate, proven_status
 
@@ -30,22 +32,24 @@ class DecidedRound:
         round: What it was planned under.
         pins: Everything pinned, whatever its priority.
         decoded: The program after it.
-        account: What that costs.
+        estimate: What that takes.
     """
 
     round: Round
     pins: tuple[Pin, ...]
     decoded: Decoded
-    account: Account
+    estimate: Estimate
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
     """A decided plan in the planner's own terms.
 
-    `account` is that of the least-memory choices where no plan fits the budget.
+    Choices are the least-memory ones where no plan fits the budget.
 
     Args:
+        local_program: Of one device.
+        estimate: What that takes.
         rounds: All rounds, the last one included; none where there was only one.
     """
 
@@ -55,17 +59,23 @@ class Solution:
     result: Result
     choices: tuple[int, ...]
     decoded: Decoded
-    account: Account
+    local_program: LocalProgram
+    estimate: Estimate
     rounds: tuple[DecidedRound, ...] = ()
 
     @property
     def is_feasible(self) -> bool:
         return self.result.status.has_choices
 
+    @cached_property
+    def account(self) -> Account:
+        """Time by op, collectives and memory, as the plan tells them."""
+        return account_of(self.encoded, self.decoded, self.local_program, self.estimate)
+
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that a device holds, with the gaps between them."""
-        return self.account.memory.peak_bytes
+        """Most bytes that a device holds, fragmentation included."""
+        return self.estimate.memory.peak_bytes
 
     @cached_property
     def alive_bytes(self) -> int:
@@ -81,7 +91,7 @@ class Solution:
     @cached_property
     def seconds_off_chip(self) -> float:
         """What new states without room on the chip take beside what the problem prices."""
-        states = NewStates.of(self.encoder, self.decoded)
+        states = OptimizerOutputs.of(self.encoder, self.decoded)
         return sum(map(states.more_seconds, self.graph.ops))
 
     @property
@@ -90,14 +100,24 @@ class Solution:
         assert self.result.cost is not None
         return self.result.cost + round(self.seconds_off_chip * PICOSECONDS)
 
-    @cached_property
+    @property
     def step_seconds(self) -> float:
-        """Of one step, as it was priced: what runs beside the computing counts where asked for."""
-        if self.encoder.costing.overlaps:
-            beside = overlapped_seconds(self.encoder, self.encoded, self.decoded, self.account)
-            assert beside is not None
-            return beside
-        return self.account.compute_seconds + self.account.communication_seconds
+        """Of one step, as it was priced: overlap counts where it was asked for."""
+        found = self.estimate
+        return found.seconds if self.encoder.costing.overlaps else found.blocking_seconds
+
+    @property
+    def overlapped_seconds(self) -> float | None:
+        """Of one step with asynchronous collectives; None where the backend has none."""
+        if not self.encoder.costing.backend.schedule.overlaps:
+            return None
+        return self.estimate.seconds
+
+    @property
+    def model_gap(self) -> float:
+        """The estimate over the solver's objective for these choices, less one."""
+        objective = (self.result.cost or 0) / PICOSECONDS
+        return self.step_seconds / objective - 1.0 if objective > 0 else 0.0
 
     @cached_property
     def every_way(self) -> tuple[Encoder, Encoded]:
@@ -148,8 +168,17 @@ def solution_of(encoder: Encoder, encoded: Encoded, result: Result) -> Solution:
             fix="free one of them (None or P.UNCONSTRAINED) and plan again",
         )
     decoded = decode(encoded, choices)
-    account = account_for(encoder, encoded, decoded, tuple(choices))
-    return Solution(encoder.graph, encoder, encoded, result, tuple(choices), decoded, account)
+    program = lower(encoder, encoded, decoded, tuple(choices))
+    return Solution(
+        encoder.graph,
+        encoder,
+        encoded,
+        result,
+        tuple(choices),
+        decoded,
+        program,
+        estimate(program),
+    )
 
 
 def as_answer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoshard.encoding.new_states import NewStates
+from autoshard.lowering.optimizer_outputs import OptimizerOutputs
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of
@@ -18,12 +18,11 @@ def with_states_in_memory(solution: Solution, searches: Searches) -> Solution:
     What is past that room is written to device memory, and one byte more takes all of its time. So
     one more plan is asked for in which all states are written there.
     """
-    account = solution.account
-    planned = account.compute_seconds + account.communication_seconds
+    planned = solution.estimate.blocking_seconds
     is_little = solution.seconds_off_chip <= _WORTHWHILE * planned
     if is_little or not solution.is_feasible or searches.is_over:
         return solution
-    states = NewStates.of(solution.encoder, solution.decoded)
+    states = OptimizerOutputs.of(solution.encoder, solution.decoded)
     problem = replace(solution.encoded.problem, node_costs=states.costs_in_memory(solution.encoded))
     result = searches.another(problem, solution.choices)
     if result.choices is None:

@@ -168,6 +168,8 @@ class SolverFacts:
         log: What the solver said.
         overlap: How collectives were priced that can run beside the computing: `auto`, by what is
             left to wait for; `none`, as if everything waited.
+        model_gap: The step time as estimated over what the choice problem says of these choices,
+            less one; 0 in the files of versions that did not keep it.
     """
 
     status: str
@@ -182,6 +184,7 @@ class SolverFacts:
     reduced_columns: int
     log: tuple[str, ...]
     overlap: str = "auto"
+    model_gap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ _ADDED_LATER = frozenset(
         "PlanData.overlapped_seconds",
         "PlanData.places",
         "PredictedCollective.is_windowed",
+        "SolverFacts.model_gap",
         "SolverFacts.overlap",
     }
 )

@@ -11,7 +11,7 @@ from autoshard.backends import backend_for
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.encode import Encoder
-from autoshard.encoding.new_states import share_off
+from autoshard.lowering.optimizer_outputs import hbm_spill_fraction
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass
 from cost_models import Hardware, get_hardware, memory_efficiency
@@ -201,7 +201,7 @@ def test_what_devices_sum_is_read_again_by_reductions() -> None:
 def test_states_that_fit_stay_on_the_chip_and_others_as_far_as_they_do(
     held: int, expected: float
 ) -> None:
-    assert share_off(held, ROOM) == expected
+    assert hbm_spill_fraction(held, ROOM) == expected
 
 
 def test_a_plan_pays_for_the_states_that_have_no_room_on_the_chip() -> None:

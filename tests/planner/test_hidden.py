@@ -15,8 +15,8 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded, decode
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule
-from autoshard.overlap.hidden import LEAST_EXPOSED_SHARE, exposed_seconds, hidden_behind_computing
-from autoshard.overlap.slack import SharedSlack, Wanted, Window, Windows
+from autoshard.encoding.hidden_communication import LEAST_EXPOSED_SHARE, exposed_seconds, hidden_behind_computing
+from autoshard.encoding.slack import SharedSlack, Wanted, Window, Windows
 from autoshard.overlap.timeline import overlapped_seconds
 from autoshard.wishes.wishes import Wishes
 from solvers import evaluate, solve

@@ -13,7 +13,7 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import dot_schedule_of, extents_of, messages_of
 from autoshard.graph.program import Graph, Op
 from autoshard.loops.dot_schedule import DotSchedule
-from autoshard.overlap.hidden import LEAST_EXPOSED_SHARE, hidden_in_steps
+from autoshard.encoding.hidden_communication import LEAST_EXPOSED_SHARE, hidden_in_steps
 from tests.planner.graphs import encoder_for, parts_of
 from tests.planner.test_streamed import offered, product_graph
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
 from autoshard.costing.read_bits import ReadBits
+from autoshard.encoding.slack import MOVABLE, SharedSlack, Wanted, Windows, prefetched_first
 from autoshard.graph.program import Graph, Op, OpKind
-from autoshard.overlap.slack import MOVABLE, SharedSlack, Wanted, Windows, prefetched_first
 from autoshard.reshard import StepKind
 
 FloatArray = npt.NDArray[np.float64]

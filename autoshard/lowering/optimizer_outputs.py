@@ -1,4 +1,4 @@
-"""New states that a plan's updates write to memory on the chip, and those past its room."""
+"""Optimizer outputs that a plan writes to VMEM, and those that spill to HBM."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class NewStates:
-    """What updates write, all of which is on the chip until the program ends, if it has room.
+class OptimizerOutputs:
+    """New states that updates write, all of which stay in VMEM to the program's end if they fit.
 
     Args:
         encoder: Of the problem.
         decoded: The plan.
-        share_off: Of what is written, the share that has no room there.
+        hbm_spill_fraction: Of the bytes written, those beyond the capacity of VMEM.
     """
 
     encoder: Encoder
     decoded: Decoded
-    share_off: float
+    hbm_spill_fraction: float
 
     @classmethod
-    def of(cls, encoder: Encoder, decoded: Decoded) -> NewStates:
+    def of(cls, encoder: Encoder, decoded: Decoded) -> OptimizerOutputs:
         """Under a plan."""
         room, parts = encoder.room.on_chip.room, encoder.costing.parts
         local = sum(
             encoder.graph.values[value].num_bytes // parts.num_pieces(decoded.layouts[value])
             for value in encoder.costing.new_states(encoder.graph, encoder.buffers)
         )
-        return cls(encoder, decoded, share_off(local, room))
+        return cls(encoder, decoded, hbm_spill_fraction(local, room))
 
     def more_seconds(self, op: Op) -> float:
         """Seconds that an op takes beside those that it is priced at in the problem."""
         costing = self.encoder.costing
-        more = self.share_off - costing.states_off
+        more = self.hbm_spill_fraction - costing.states_off
         candidate = self.decoded.candidates.get(op.index)
         if not more or candidate is None or op.index not in self.encoder.buffers.updates:
             return 0.0
         return more * float(self._seconds(op, (candidate,))[0])
 
     def costs_in_memory(self, encoded: Encoded) -> tuple[IntArray, ...]:
-        """Node costs of the problem, if all new states are written to device memory."""
+        """Node costs of the problem, if all new states are written to HBM."""
         costs = list(encoded.problem.node_costs)
         more = 1.0 - self.encoder.costing.states_off
         for op_index in self.encoder.buffers.updates & encoded.node_by_op.keys():
@@ -67,6 +67,6 @@ class NewStates:
         return encoder.costing.state_seconds(encoder.graph, encoder.buffers, op, candidates)
 
 
-def share_off(local_bytes: float, room: int) -> float:
-    """Share of new states that a device writes to its memory, of so many bytes."""
+def hbm_spill_fraction(local_bytes: float, room: int) -> float:
+    """Share of so many bytes of new states that a device writes to HBM."""
     return max(0.0, 1.0 - room / local_bytes) if local_bytes else 0.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.encoding.heap import heap_bytes
+from autoshard.lowering.heap_simulator import heap_bytes
 from autoshard.graph.program import Graph
 from autoshard.planning import searches
 from autoshard.wishes.wishes import Wishes

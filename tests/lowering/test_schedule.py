@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.overlap.lanes import Lane, Task, Timeline, schedule, schedule_late
+from autoshard.lowering.schedule import Lane, Task, Timeline, schedule, schedule_late
 
 COMPUTE, NETWORK, BOTH = Lane.COMPUTE, Lane.NETWORK, Lane.BOTH
 

@@ -1,4 +1,4 @@
-"""What waits on the chip: all temporaries of a plan if they fit, else those that wait the least."""
+"""Buffers that XLA keeps in VMEM: all temporaries if they fit, else those live the shortest."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ from autoshard.graph.images import images_of
 from autoshard.graph.program import OpClass, OpKind, Value
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout
+from autoshard.lowering.live_ranges import LiveRange, is_argument, largest_first
 from solvers import EdgeMemory, NodeMemory
 
 IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class RoomyChip:
-    """Which memory terms of a plan may wait on the chip, and the room there.
+class VmemAssignment:
+    """Memory terms of a plan that may be in VMEM, and its capacity.
 
     Args:
         room: Of the device.
         encoded: The problem.
-        kept_out: Values that are not there.
-        holds_all: Whether there is room for all temporaries: what loops carry is there too.
-        holds_states: Whether there is besides for all arguments while updates run: what these read
-            is there too.
-        num_bytes: Room for temporaries: what the arguments leave that products read there.
-        held: Bytes of all temporaries at each op, on the chip or not: `int64[num_ops + 2]`.
+        hbm_only: Values that are not in VMEM.
+        holds_all: All temporaries fit: what loops carry is in VMEM too.
+        holds_states: All arguments fit besides while updates run: what these read is in VMEM too.
+        num_bytes: Capacity for temporaries: what is left beside the arguments that products read
+            there.
+        live: Bytes of all temporaries at each op, in VMEM or HBM: `int64[num_ops + 2]`.
     """
 
     room: DeviceRoom
     encoded: Encoded
-    kept_out: Set[int]
+    hbm_only: Set[int]
     holds_all: bool
     holds_states: bool
     num_bytes: int
-    held: IntArray
+    live: IntArray
 
     @classmethod
     def for_plan(
         cls, room: DeviceRoom, encoded: Encoded, decoded: Decoded, choices: Sequence[int]
-    ) -> RoomyChip | None:
-        """None where temporaries do not wait on the chip.
+    ) -> VmemAssignment | None:
+        """None where no temporary is in VMEM.
 
-        So it is on most machines, and where convolutions cut few images into more: these take more
-        room than can be told (a U-Net, 158 MB in device memory of 50 that are held at once).
+        So it is on most machines, and where convolutions run space-to-batch: these take more of it
+        than can be told (a U-Net, 158 MB in HBM of 50 that are live at once).
         """
         on_chip = room.on_chip
         if not on_chip.moved:
@@ -63,38 +64,51 @@ class RoomyChip:
         arguments = _argument_bytes(encoded, choices)
         brought = brought_arguments(room.graph, room.buffers)
         num_bytes = max(0, on_chip.room - sum(arguments.get(value, 0) for value in brought))
-        held = _held_at(room, encoded, decoded)
+        live = _live_at(room, encoded, decoded)
         beside_states = on_chip.room - sum(arguments.values())
-        has_room = _most_in_updates(room, held) <= beside_states
-        holds_all = int(held.max()) <= num_bytes
+        has_room = _most_in_updates(room, live) <= beside_states
+        holds_all = int(live.max()) <= num_bytes
         holds_states = has_room and holds_all
         owner = room.buffers.owner
         if holds_all:
-            kept_out = {owner[op.operands[0]] for op in encoded.graph.results}
+            hbm_only = {owner[op.operands[0]] for op in encoded.graph.results}
         else:
-            kept_out = {value for value, is_out in enumerate(on_chip.kept_out) if is_out}
+            hbm_only = {value for value, is_out in enumerate(on_chip.kept_out) if is_out}
         if not holds_states:
-            kept_out |= {owner[v] for i in on_chip.updates for v in room.graph.ops[i].operands}
-            kept_out -= _scattered_for_updates(room)
-        return cls(room, encoded, kept_out, holds_all, holds_states, num_bytes, held)
+            hbm_only |= {owner[v] for i in on_chip.updates for v in room.graph.ops[i].operands}
+            hbm_only -= _scattered_for_updates(room)
+        return cls(room, encoded, hbm_only, holds_all, holds_states, num_bytes, live)
 
-    def left_beside(self, kept: IntArray) -> IntArray:
-        """Room at each op beside what is read soon: all but what is kept in device memory.
-
-        Args:
-            kept: Bytes of temporaries there at each op: `int64[num_ops + 2]`.
-        """
-        left: IntArray = self.num_bytes - np.maximum(self.held - kept, 0)
-        return left
+    def resident(self, ranges: Sequence[LiveRange]) -> set[LiveRange]:
+        """Those that are in VMEM: the shortest live ranges are placed first."""
+        problem = self.encoded.problem
+        temporaries = [one for one in ranges if not is_argument(self.encoded, one)]
+        counted = np.zeros_like(self.live)
+        for num_bytes, start, stop, _ in temporaries:
+            counted[start:stop] += num_bytes
+        left: IntArray = self.num_bytes - np.maximum(self.live - counted, 0)
+        found = set()
+        for one in sorted(temporaries, key=lambda one: (one.stop - one.start, largest_first(one))):
+            place = one.term - len(problem.node_memory)
+            may_be = (
+                self.has_value(problem.node_memory[one.term])
+                if place < 0
+                else self.has_copy(problem.edge_memory[place])
+            )
+            beside = left[one.start : one.stop]
+            if may_be and beside.size and beside.min() >= one.num_bytes:
+                beside -= one.num_bytes
+                found.add(one)
+        return found
 
     def has_value(self, term: NodeMemory) -> bool:
-        """Whether a value may be there: no argument, no result; what loops carry if all are."""
+        """A value may be in VMEM: no argument, no result; what loops carry if all fit."""
         op = self.encoded.maker(term.node)
         is_made = op.kind is OpKind.COMPUTE or (self.holds_all and op.kind is OpKind.JOIN)
-        return is_made and self.kept_out.isdisjoint(op.results)
+        return is_made and self.hbm_only.isdisjoint(op.results)
 
     def has_copy(self, copy: EdgeMemory) -> bool:
-        """Whether a copy that is moved for an op may be there: none for results or updates."""
+        """A resharded copy may be in VMEM: none for results or updates."""
         edge = self.encoded.problem.edges[copy.edge]
         is_shared = edge.v >= len(self.encoded.ops)
         reader = self.encoded.graph.ops[copy.start] if is_shared else self.encoded.maker(edge.v)
@@ -103,7 +117,7 @@ class RoomyChip:
 
 
 def _scattered_for_updates(room: DeviceRoom) -> set[int]:
-    """Gradients of tables of rows: scatters make them on the chip, also for updates."""
+    """Gradients of tables of rows: scatters make them in VMEM, also for updates."""
     graph, updates = room.graph, room.on_chip.updates
     return {
         op.results[0]
@@ -123,14 +137,14 @@ def _argument_bytes(encoded: Encoded, choices: Sequence[int]) -> dict[int, int]:
     }
 
 
-def _most_in_updates(room: DeviceRoom, held: IntArray) -> int:
-    """The most that is held while a donated state is replaced; where none is, at any time."""
+def _most_in_updates(room: DeviceRoom, live: IntArray) -> int:
+    """The most that is live while a donated state is replaced; where none is, at any time."""
     makers = [room.graph.values[value].op for value in room.reused]
-    return int(held[makers].max() if makers else held.max())
+    return int(live[makers].max() if makers else live.max())
 
 
-def _held_at(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> IntArray:
-    """Bytes of all temporaries of a device, on the chip or not: `int64[num_ops + 2]`."""
+def _live_at(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> IntArray:
+    """Bytes of all temporaries of a device, in VMEM or HBM: `int64[num_ops + 2]`."""
     graph = encoded.graph
     change = np.zeros(len(graph.ops) + 2, dtype=np.int64)
 

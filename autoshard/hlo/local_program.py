@@ -1,9 +1,7 @@
-"""Step time of a compiled program: the compiler's cycles, and collectives beside them.
+"""A compiled program as a local program: kernels, collectives, order, and what is allocated.
 
-Instructions of a scheduled module stand in the order they run in. Two lanes are filled in that
-order: what computes waits for the work before it, a collective for the collective before it, all on
-one network. An asynchronous one takes the network from its start on and is waited for at its end;
-any other stops the work.
+Instructions of a scheduled module stand in the order they run in. Kernels take the compiler's
+cycles over the clock.
 
 The compiler estimates no cycles of gathers, scatters and sorts, which it runs as kernels of their
 own (libtpu 0.0.42). They are counted with the bytes that they move, in whole tiles as they lie, at
@@ -14,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 
 from autoshard.hlo.compiled import (
     ASYNC_DONE,
@@ -26,8 +24,21 @@ from autoshard.hlo.compiled import (
 )
 from autoshard.hlo.text import HloModule, Instruction
 from autoshard.hlo.trip_counts import known_trip_count
+from autoshard.lowering.local_program import (
+    Body,
+    Buffer,
+    Collective,
+    Kernel,
+    LocalProgram,
+    Memory,
+    Opcode,
+    Space,
+)
+from autoshard.lowering.local_program import (
+    Instruction as Issued,
+)
 from autoshard.sharding import Mesh
-from autoshard.verification.collective_comparison import CompiledCollective
+from autoshard.verification.collective_comparison import WINDOWED, CompiledCollective
 
 _CYCLES = re.compile(r'"estimated_cycles":\s*"?(\d+)')
 
@@ -59,33 +70,14 @@ class DeviceSpeed:
     moved_seconds: Callable[[str, float], float]
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatedSeconds:
-    """What a program takes.
-
-    Args:
-        cycles: As the compiler estimates them, all runs.
-        compute_seconds: The same over the clock, and what is estimated in no cycles.
-        at_memory_speed_seconds: Likewise, but of work element by element no more than device memory
-            takes to read and write it. The compiler's estimate is two to four times that.
-        link_seconds: Of all collectives, one after another.
-        overlapped_seconds: Of the two lanes together.
-    """
-
-    cycles: float
-    compute_seconds: float
-    at_memory_speed_seconds: float
-    link_seconds: float
-    overlapped_seconds: float
-
-
-def estimate_seconds(
+def compiled_program(
     module: HloModule,
     mesh: Mesh,
     link_seconds: Callable[[CompiledCollective], float],
     speed: DeviceSpeed,
-) -> EstimatedSeconds:
-    """Add up a program as it is scheduled.
+    allocated: Mapping[str, int] | None = None,
+) -> LocalProgram:
+    """The program of one device, as it is scheduled.
 
     A loop runs as often as the compiler says, one run after another; of branches the mean counts.
 
@@ -94,90 +86,77 @@ def estimate_seconds(
         mesh: That it was compiled for.
         link_seconds: Of one run of a collective.
         speed: Of the device.
+        allocated: Bytes of `argument`, `output` and `temporary` buffers, results in the memory of
+            donated arguments once; none where they are not known.
     """
-    spent = _Schedule(module, mesh, link_seconds, speed).run(module.entry)
-    return EstimatedSeconds(
-        cycles=spent.cycles,
-        compute_seconds=spent.cycles / speed.clock_hz + spent.moved,
-        at_memory_speed_seconds=spent.capped / speed.clock_hz + spent.moved,
-        link_seconds=spent.link,
-        overlapped_seconds=spent.both,
+    reader = _Reader(module, mesh, link_seconds, speed)
+    reader.read(module.entry, parent=-1, trips=1.0)
+    buffers = tuple(
+        Buffer(
+            kind=kind,
+            num_bytes=num_bytes,
+            start=0,
+            stop=1,
+            space=Space.ARGUMENT if kind == "argument" else Space.HBM,
+        )
+        for kind, num_bytes in (allocated or {}).items()
+    )
+    return LocalProgram(
+        kernels=tuple(reader.kernels),
+        collectives=tuple(reader.collectives),
+        buffers=buffers,
+        order=tuple(reader.bodies),
+        memory=Memory(argument_bytes=(allocated or {}).get("argument", 0)),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Spent:
-    cycles: float = 0.0
-    capped: float = 0.0
-    link: float = 0.0
-    both: float = 0.0
-    moved: float = 0.0
-
-    def times(self, count: float) -> _Spent:
-        return _Spent(*(amount * count for amount in astuple(self)))
-
-    def plus(self, other: _Spent) -> _Spent:
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return _Spent(*(one + more for one, more in pairs))
-
-
 @dataclass(slots=True, eq=False)
-class _Lanes:
-    """When the work and the network of a computation are free again."""
-
-    work: float = 0.0
-    network: float = 0.0
-    arrival: dict[str, float] = field(default_factory=dict)
-
-    def send(self, name: str, seconds: float, *, is_async: bool) -> None:
-        self.network = max(self.work, self.network) + seconds
-        self.arrival[name] = self.network
-        if not is_async:
-            self.work = self.network
-
-    def wait_for(self, name: str) -> None:
-        self.work = max(self.work, self.arrival.get(name, 0.0))
-
-
-@dataclass(slots=True, eq=False)
-class _Schedule:
+class _Reader:
     module: HloModule
     mesh: Mesh
     link_seconds: Callable[[CompiledCollective], float]
     speed: DeviceSpeed
-    known: dict[str, _Spent] = field(default_factory=dict)
-    underway: set[Thread] = field(default_factory=set)  # of fused collectives, loops too
+    kernels: list[Kernel] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    bodies: list[Body] = field(default_factory=list)
+    _underway: dict[Thread, int] = field(default_factory=dict)  # of fused collectives, loops too
 
-    def run(self, computation: str) -> _Spent:
-        """One run of a computation."""
-        found = self.known.get(computation)
-        if found is None:
-            found = self.known[computation] = self._run(computation)
-        return found
-
-    def _run(self, computation: str) -> _Spent:
+    def read(self, computation: str, parent: int, trips: float) -> Issued:
+        """Add a computation as a body; the instruction that calls it."""
+        index = len(self.bodies)
+        self.bodies.append(Body(parent=parent, trips=trips))
         instructions = self.module.computations.get(computation, {})
-        lanes = _Lanes()
-        cycles = capped = link = moved = 0.0
+        started: dict[str, list[int]] = {}
+        found: list[Issued] = []
         for instruction in instructions.values():
-            own = cycles_of(instruction)
-            cycles += own
-            capped += self._capped(own, instruction, instructions)
-            link += self._communicate(computation, instruction, lanes)
-            lanes.work += own / self.speed.clock_hz
-            if not own:
-                seconds = self._moved(instruction, instructions)
-                moved += seconds
-                lanes.work += seconds
-            inner = self._inside(instruction)
-            if inner is not None:
-                moved += inner.moved
-                cycles, capped = cycles + inner.cycles, capped + inner.capped
-                link += inner.link
-                lanes.work += inner.both
-                if inner.link:
-                    lanes.network = max(lanes.network, lanes.work)
-        return _Spent(cycles, capped, link, max(lanes.work, lanes.network), moved)
+            found += self._communicate(computation, instruction, index, started)
+            found += self._work(instruction, instructions, index)
+            found += self._calls(instruction, index)
+        self.bodies[index] = Body(parent=parent, trips=trips, instructions=tuple(found))
+        return Issued(Opcode.CALL, index)
+
+    def _work(
+        self, instruction: Instruction, beside: Mapping[str, Instruction], body: int
+    ) -> Iterator[Issued]:
+        cycles = cycles_of(instruction)
+        seconds = traffic = self._moved(instruction, beside) if not cycles else 0.0
+        if cycles:
+            seconds = cycles / self.speed.clock_hz
+            traffic = self._capped(cycles, instruction, beside) / self.speed.clock_hz
+        if not seconds:
+            return
+        yield Issued(Opcode.KERNEL, len(self.kernels))
+        self.kernels.append(
+            Kernel(
+                name=instruction.name,
+                op_name=instruction.string("op_name"),
+                source=self.module.source(instruction),
+                body=body,
+                seconds=seconds,
+                cycles=cycles,
+                traffic_seconds=traffic,
+            )
+        )
 
     def _moved(self, instruction: Instruction, beside: Mapping[str, Instruction]) -> float:
         """Seconds of what the compiler gives no estimate of; bytes count as they lie, in tiles.
@@ -255,55 +234,80 @@ class _Schedule:
         ]
         return all(self._is_by_element(found) for found in inside)
 
-    def _communicate(self, computation: str, instruction: Instruction, lanes: _Lanes) -> float:
-        """Enter what an instruction starts or waits for; seconds of what it starts."""
+    def _communicate(
+        self, computation: str, instruction: Instruction, body: int, started: dict[str, list[int]]
+    ) -> Iterator[Issued]:
+        """Enter what an instruction starts or waits for.
+
+        Args:
+            computation: That the instruction is in.
+            instruction: Any.
+            body: Of the computation.
+            started: By name of an instruction, the collectives that it started or waited for.
+        """
         if instruction.opcode in ASYNC_DONE:
-            for operand in instruction.operands:
-                lanes.wait_for(operand)
-            lanes.arrival[instruction.name] = lanes.work
-            return 0.0
+            ended = [one for name in instruction.operands for one in started.get(name, ())]
+            yield from (Issued(Opcode.DONE, one) for one in ended)
+            started[instruction.name] = ended
+            return
         if instruction.opcode == "fusion":
-            return self._carry(instruction, lanes)
+            yield from self._carry(instruction, body)
+            return
         own = own_collective(self.module, self.mesh, computation, instruction)
         if own is not None:
-            seconds = self.link_seconds(own)
+            sent: tuple[CompiledCollective, ...] = (own,)
         elif instruction.opcode == "async-start":
-            inside = collectives_inside(self.module, self.mesh, instruction)
-            seconds = sum(self.link_seconds(found) * found.count for found in inside)
+            sent = collectives_inside(self.module, self.mesh, instruction)
         else:
-            return 0.0
-        lanes.send(instruction.name, seconds, is_async=is_async_start(instruction))
-        return seconds
+            return
+        is_async = is_async_start(instruction)
+        issued = [self._send(one, body, is_async=is_async) for one in sent]
+        started[instruction.name] = [one.target for one in issued]
+        yield from issued
 
-    def _carry(self, fusion: Instruction, lanes: _Lanes) -> float:
-        spent = 0.0
+    def _carry(self, fusion: Instruction, body: int) -> Iterator[Issued]:
         for carried in carried_collectives(self.module, self.mesh, fusion):
             thread = carried.thread
-            name = fusion.name if thread is None else f"{thread[0]} on channel {thread[1]}"
-            if thread not in self.underway:
-                seconds = self.link_seconds(carried.collective)
-                lanes.send(name, seconds, is_async=carried.starts)
-                spent += seconds
-            elif carried.ends:
-                lanes.wait_for(name)
-            carried.note(self.underway)
-        return spent
+            if thread is None or thread not in self._underway:
+                issued = self._send(carried.collective, body, is_async=carried.starts)
+                yield issued
+                if thread is not None and carried.starts:
+                    self._underway[thread] = issued.target
+            elif carried.ends and self.collectives[self._underway[thread]].body == body:
+                yield Issued(Opcode.DONE, self._underway[thread])
+            if thread is not None and carried.ends:
+                self._underway.pop(thread, None)
 
-    def _inside(self, instruction: Instruction) -> _Spent | None:
+    def _send(self, one: CompiledCollective, body: int, *, is_async: bool) -> Issued:
+        self.collectives.append(
+            Collective(
+                kind=one.kind,
+                axes=one.axes,
+                group_size=one.group_size,
+                bytes_per_device=one.bytes_per_device,
+                seconds=self.link_seconds(one),
+                is_async=is_async,
+                name=one.op_name,
+                body=body,
+                count=one.count,
+                is_windowed=one.form == WINDOWED,
+            )
+        )
+        return Issued(Opcode.START, len(self.collectives) - 1)
+
+    def _calls(self, instruction: Instruction, body: int) -> Iterator[Issued]:
         called = [name for _, name in instruction.called()]
+        trips = 1.0
         if instruction.opcode == "while":
-            spent = _Spent()
-            for name in called:
-                spent = spent.plus(self.run(name))
-            return spent.times(known_trip_count(self.module, instruction) or 1)
-        if instruction.opcode == "conditional" and called:
-            spent = _Spent()
-            for name in called:
-                spent = spent.plus(self.run(name))
-            return spent.times(1 / len(called))
-        if instruction.opcode == "call":
-            return self.run(called[0])
-        return None
+            trips = known_trip_count(self.module, instruction) or 1
+        elif instruction.opcode == "conditional" and called:
+            trips = 1 / len(called)
+        elif instruction.opcode == "call":
+            called = called[:1]
+        else:
+            return
+        for name in called:
+            yield self.read(name, body, float(trips))
 
 
 def cycles_of(instruction: Instruction) -> float:

@@ -1,4 +1,4 @@
-"""How much memory tensors take that are laid out as they are made: with the gaps between them."""
+"""Heap simulation: the memory that buffers take which are allocated in schedule order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives beside computation: when each task of a program runs, and how long anyone waits.
+"""The order in which a body issues its kernels and collectives: a list scheduler.
 
 A device computes and communicates at the same time. A task takes the compute lane, the network
 lane, or, where a collective blocks, both. Tasks are started greedily: whenever a lane is free, the
@@ -14,9 +14,11 @@ from one run of its body into the next.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+
+from autoshard.lowering.local_program import Instruction, Opcode
 
 
 class Lane(Enum):
@@ -35,13 +37,15 @@ class Task:
         seconds: How long it runs.
         lane: What it takes meanwhile.
         needs: Places of earlier tasks of the body that must be over before it starts.
-        covers: Whether collectives start while it computes (on a late schedule: end).
+        covers: Collectives start while it computes (on a late schedule: end).
+        issues: Kernels, collectives or bodies that it consists of.
     """
 
     seconds: float
     lane: Lane
     needs: tuple[int, ...] = ()
     covers: bool = True
+    issues: tuple[Instruction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,84 @@ def schedule_late(tasks: Sequence[Task]) -> Timeline:
     return Timeline(tuple(starts)[::-1], found.exposed[::-1], found.seconds)
 
 
+_SAME = 1e-9
+"""Of a task's seconds: moments that are nearer to its end than that are its end."""
+
+
+def issue_order(tasks: Sequence[Task], timeline: Timeline) -> tuple[Instruction, ...]:
+    """The instructions of a body, so that each task runs when the timeline says, or earlier.
+
+    An asynchronous collective is issued before the task beside which it starts, and waited for
+    before the first task that needs it; before a called body all are waited for.
+
+    Args:
+        tasks: Of the body.
+        timeline: When they run.
+    """
+    return tuple(_Issue(tasks, timeline).instructions())
+
+
+class _Issue:
+    """Turns a timeline into instructions.
+
+    Args:
+        tasks: Of the body.
+        timeline: When they run.
+    """
+
+    def __init__(self, tasks: Sequence[Task], timeline: Timeline) -> None:
+        self._tasks, self._starts = tasks, timeline.starts
+        order = sorted(range(len(tasks)), key=lambda place: (timeline.starts[place], place))
+        self._sends = [p for p in order if tasks[p].lane is Lane.NETWORK]
+        self._works = [p for p in order if tasks[p].lane is not Lane.NETWORK and tasks[p].seconds]
+        turn = {place: number for number, place in enumerate(self._works)}
+        self._after: list[int] = []  # per task, the number of the last work that it needs
+        self._awaits: list[frozenset[int]] = []  # per task, sends that its readers wait for
+        for place, task in enumerate(tasks):
+            self._after.append(
+                turn.get(place, max((self._after[n] for n in task.needs), default=-1))
+            )
+            self._awaits.append(self._awaited(place, task))
+        self._underway: dict[int, None] = {}
+
+    def _awaited(self, place: int, task: Task) -> frozenset[int]:
+        if task.lane is Lane.NETWORK and task.seconds:
+            return frozenset((place,))
+        if task.seconds or not task.needs:
+            return frozenset()
+        return frozenset().union(*(self._awaits[need] for need in task.needs))
+
+    def instructions(self) -> Iterator[Instruction]:
+        first = 0
+        for number, place in enumerate(self._works):
+            task = self._tasks[place]
+            over = self._starts[place] + task.seconds * (1 - _SAME)
+            while first < len(self._sends) and self._starts[self._sends[first]] < over:
+                if self._after[self._sends[first]] >= number:
+                    break
+                yield from self._send(self._sends[first])
+                first += 1
+            calls = any(one.opcode is Opcode.CALL for one in task.issues)
+            waited = set(self._underway) if calls else set()
+            for need in task.needs:
+                waited |= self._awaits[need] & self._underway.keys()
+            for sent in sorted(waited):
+                del self._underway[sent]
+                yield from (Instruction(Opcode.DONE, one) for _, one in self._tasks[sent].issues)
+            yield from task.issues
+        for place in self._sends[first:]:
+            yield from self._send(place)
+        done = set(self._works)
+        for place, task in enumerate(self._tasks):  # what takes no time
+            if task.lane is not Lane.NETWORK and place not in done:
+                yield from task.issues
+
+    def _send(self, place: int) -> Iterator[Instruction]:
+        if self._tasks[place].seconds:
+            self._underway[place] = None
+        yield from self._tasks[place].issues
+
+
 def _readers(tasks: Sequence[Task]) -> list[list[int]]:
     """Per task, the places of those that wait for it, in order."""
     readers: list[list[int]] = [[] for _ in tasks]
@@ -172,7 +254,7 @@ class _Ready:
         self._tasks = tasks
         self._urgency = urgency
         self._waiting: dict[frozenset[Lane], list[tuple[float, int]]] = {}
-        self._covers = True  # whether what computes now, or did last, covers collectives
+        self._covers = True  # what computes now, or did last, covers collectives
 
     def add(self, place: int) -> None:
         lanes = frozenset(_lanes(self._tasks[place]))

@@ -6,18 +6,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.encoding.heap import heap_bytes
-from autoshard.encoding.spans import Span, is_argument, value_of
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.graph.run_late import is_for_updates
+from autoshard.lowering.heap_simulator import heap_bytes
+from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
 
 
 def made_when_read(
-    encoded: Encoded, decoded: Decoded, buffers: Buffers, spans: Sequence[Span]
-) -> list[Span]:
-    """The same spans, where gradients that only updates read are made with these.
+    encoded: Encoded, decoded: Decoded, buffers: Buffers, ranges: Sequence[LiveRange]
+) -> list[LiveRange]:
+    """The same live ranges, where gradients that only updates read are made with these.
 
     So are those that take more in device memory than is let go of when they are made. What would
     be let go of is held until then. If more is held so when most is, all are made at once.
@@ -26,27 +26,29 @@ def made_when_read(
         encoded: The problem.
         decoded: The plan.
         buffers: When products that no other needs run in program order: `moved_at`.
-        spans: All that is in device memory.
+        ranges: All that is in HBM.
     """
-    at_once = list(spans)
+    at_once = list(ranges)
     if not buffers.moved_at:
         return at_once
     late = _made_late(encoded, decoded, buffers, at_once)
-    return min(at_once, late, key=lambda spans: _heap_bytes(encoded, spans))
+    return min(at_once, late, key=lambda ranges: _heap_bytes(encoded, ranges))
 
 
-def _heap_bytes(encoded: Encoded, spans: Sequence[Span]) -> int:
-    return heap_bytes(span.held for span in spans if not is_argument(encoded, span))
+def _heap_bytes(encoded: Encoded, ranges: Sequence[LiveRange]) -> int:
+    return heap_bytes(
+        (one.start, one.stop, one.num_bytes) for one in ranges if not is_argument(encoded, one)
+    )
 
 
 def _made_late(
-    encoded: Encoded, decoded: Decoded, buffers: Buffers, spans: Sequence[Span]
-) -> list[Span]:
-    held = list(spans)
+    encoded: Encoded, decoded: Decoded, buffers: Buffers, ranges: Sequence[LiveRange]
+) -> list[LiveRange]:
+    held = list(ranges)
     places: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
-    for place, span in enumerate(held):
-        if not is_argument(encoded, span):
-            value, is_copy = value_of(encoded, span)
+    for place, one in enumerate(held):
+        if not is_argument(encoded, one):
+            value, is_copy = value_of(encoded, one)
             places[value if is_copy else buffers.owner[value], is_copy].append(place)
     for index in sorted(buffers.moved_at, reverse=True):
         op = encoded.graph.ops[index]
@@ -65,7 +67,7 @@ def _made_late(
             for place in places.get(key, ())
             if index <= held[place].stop <= made.start + 1
         ]
-        if made.minus_bytes < sum(held[place].minus_bytes for place in let_go):
+        if made.num_bytes > sum(held[place].num_bytes for place in let_go):
             held[place] = made._replace(start=max(made.start, made.stop - 1))
             for other in let_go:
                 held[other] = held[other]._replace(stop=made.stop)

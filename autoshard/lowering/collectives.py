@@ -1,0 +1,178 @@
+"""The collectives of a decided plan, as the backend runs them: by level of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from autoshard.candidates.streamed import messages_of
+from autoshard.costing.costing import Costing
+from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.graph.program import Op
+from autoshard.layouts import Parts
+from autoshard.lowering.local_program import Collective
+from autoshard.reshard import Step, StepKind
+from cost_models import AxisPart
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """Collectives of ops and of reshards.
+
+    Each carries the seconds that it takes alone; `sharing` scales several to what they are priced
+    at together.
+
+    Args:
+        costing: Of the mesh and the machine.
+        encoded: The problem.
+        decoded: The plan.
+    """
+
+    costing: Costing
+    encoded: Encoded
+    decoded: Decoded
+
+    def of_op(self, op: Op) -> tuple[Collective, ...]:
+        """Halos, sums and chunks of an op, or what the user wrote; counted per run of the op."""
+        return (*self._halos(op), *self._sums(op), *self._chunks(op), *self._written(op))
+
+    def kinds_of(self, op: Op) -> list[str]:
+        """Kinds of the sums of an op, its chunks included, before they are split by level."""
+        candidate = self.decoded.candidates[op.index]
+        if op.collective is not None:
+            return [op.collective.kind]
+        if candidate.streamed is not None and op.rule is not None:
+            found = messages_of(self.encoded.parts, op.rule, candidate)
+            return [one.message.kind for one in found]
+        if not (candidate.reduced or candidate.scattered):
+            return []
+        return [one.kind for one in self.costing.sums_of(self.encoded.graph, op, candidate)]
+
+    def of_step(self, op: Op, value: int, step: Step, bits: int) -> tuple[Collective, ...]:
+        """One step of a reshard for a reader, elements sent in so many bits."""
+        found = self.encoded.graph.values[value]
+        larger = step.after if step.kind is StepKind.ALL_GATHER else step.before
+        num_bytes = found.num_bytes // self.encoded.parts.num_pieces(larger)
+        narrowed = bits / found.bits
+        return tuple(
+            replace(one, value=value)
+            for one in self._transfers(op, step.kind.value, step.parts, num_bytes, 1.0, narrowed)
+        )
+
+    def _halos(self, op: Op) -> Iterator[Collective]:
+        """What neighbours exchange for a convolution."""
+        for halo in self.costing.halos(self.encoded.graph, op, self.decoded.candidates[op.index]):
+            image = self.encoded.graph.values[op.operands[0]]
+            narrowed = self.encoded.read_bits.to(op, 0) / image.bits
+            num_bytes = halo.num_elements * image.bits // 8
+            yield from self._transfers(
+                op, "collective-permute", halo.parts, num_bytes, 1.0, narrowed
+            )
+
+    def _sums(self, op: Op) -> Iterator[Collective]:
+        candidate = self.decoded.candidates[op.index]
+        if candidate.streamed is not None or candidate.is_sum_joined:
+            return
+        if not (candidate.reduced or candidate.scattered):
+            return
+        graph = self.encoded.graph
+        sums = self.costing.sums_of(graph, op, candidate)
+        is_windowed = self.costing.is_windowed(op, candidate, graph.values[op.results[0]])
+        for value in op.results:
+            for one in sums:
+                num_bytes = graph.values[value].num_bytes // one.pieces
+                for found in self._transfers(
+                    op, one.kind, one.parts, num_bytes, 1 / candidate.runs_per_sum
+                ):
+                    yield replace(found, is_windowed=is_windowed)
+
+    def _chunks(self, op: Op) -> Iterator[Collective]:
+        """What a collective matmul gathers, passes on and sums."""
+        candidate = self.decoded.candidates[op.index]
+        if candidate.streamed is None or op.rule is None:
+            return
+        for found in messages_of(self.encoded.parts, op.rule, candidate):
+            bits = self.costing.step_bits(self.encoded.graph, op, found.place)
+            num_bytes = found.num_elements(self.encoded.parts) * bits // 8
+            kind, count = found.message.kind, found.message.count
+            sent = tuple(self._transfers(op, kind, found.parts, num_bytes, count))
+            for one in sharing(sent, self.costing.message_seconds(found, bits) * count):
+                yield replace(one, is_async=found.is_shift)
+
+    def _written(self, op: Op) -> Iterator[Collective]:
+        """What the user wrote in a `shard_map` body."""
+        if op.collective is None:
+            return
+        axes, size = self.costing.written_axes(op.collective)
+        mesh = self.encoded.parts.mesh
+        candidate = self.decoded.candidates[op.index]
+        yield Collective(
+            kind=op.collective.kind,
+            axes=tuple(self._axis(a.name, a.pre_size, a.size_on(mesh)) for a in axes),
+            group_size=size,
+            bytes_per_device=self.costing.written_bytes(self.encoded.graph, op, candidate),
+            seconds=1.0,
+            is_async=False,
+            op=op.index,
+            name=op_text(op),
+        )
+
+    def _transfers(
+        self,
+        op: Op,
+        kind: str,
+        parts: Parts,
+        num_bytes: int,
+        count: float,
+        narrowed: float = 1.0,
+    ) -> Iterator[Collective]:
+        """The collectives that a planned one becomes.
+
+        Args:
+            op: That it serves.
+            kind: As of `Collective`.
+            parts: The mesh parts it works over.
+            num_bytes: Per device of the larger side, as wide as elements lie.
+            count: Runs for each run of the op.
+            narrowed: The width that elements are sent in where the compiler narrows them, over
+                that.
+        """
+        for one in self.costing.transfers(kind, parts, num_bytes):
+            sent = int(num_bytes * (narrowed if one.is_narrowed else 1.0)) // one.pieces
+            yield Collective(
+                kind=one.kind,
+                axes=tuple(self._axis(part.name, part.pre_size, part.size) for part in one.axes),
+                group_size=prod(part.size for part in one.axes),
+                bytes_per_device=sent,
+                seconds=self._alone_seconds(one.kind, one.axes, sent),
+                is_async=False,
+                op=op.index,
+                name=op_text(op),
+                count=count,
+            )
+
+    def _alone_seconds(self, kind: str, axes: tuple[AxisPart, ...], num_bytes: int) -> float:
+        if not axes:
+            return 0.0
+        return float(self.costing.collective_seconds(kind, axes, np.asarray(float(num_bytes))))
+
+    def _axis(self, name: str, pre_size: int, size: int) -> str:
+        is_whole = size == self.encoded.parts.mesh.sizes[name]
+        return name if is_whole else f"{name}:({pre_size}){size}"
+
+
+def sharing(collectives: Sequence[Collective], seconds: float) -> Iterator[Collective]:
+    """Collectives of one reshard or op, which together take so many seconds."""
+    alone = [one.seconds * one.count for one in collectives]
+    total = sum(alone)
+    for one, weight in zip(collectives, alone, strict=True):
+        share = weight / total if total > 0 else 1 / len(collectives)
+        yield replace(one, seconds=seconds * share / one.count)
+
+
+def op_text(op: Op) -> str:
+    """An op with its source line."""
+    return f"{op.name} at {op.source}" if op.source else op.name

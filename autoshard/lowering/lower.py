@@ -1,0 +1,413 @@
+"""A decided plan as the program of one device: what the compiler makes of the choices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from autoshard.backends import SchedulePolicy
+from autoshard.costing.costing import Costing
+from autoshard.costing.moved_sums import Summed
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.hidden_communication import hidden_in_steps
+from autoshard.encoding.pointer_tables import table_bytes
+from autoshard.encoding.shared_reads import reads_of
+from autoshard.graph.program import PRODUCTS, Op, OpKind, Region
+from autoshard.layouts import Layout
+from autoshard.lowering.collectives import Collectives, sharing
+from autoshard.lowering.live_buffers import live_buffers, tiled_arguments
+from autoshard.lowering.local_program import (
+    Body,
+    Collective,
+    Instruction,
+    Kernel,
+    LocalProgram,
+    Memory,
+    Opcode,
+    Space,
+)
+from autoshard.lowering.optimizer_outputs import OptimizerOutputs
+from autoshard.lowering.reshard_steps import ReshardSteps, SharedStep
+from autoshard.lowering.schedule import Lane, Task, issue_order, schedule, schedule_late
+from autoshard.reshard import Step, StepKind
+
+_Ref = tuple[int, int]  # a body, and the place of a task in it
+
+
+def lower(
+    encoder: Encoder, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]
+) -> LocalProgram:
+    """The program of one device under a plan.
+
+    Collectives that the backend runs asynchronously start when their operand is there, and are over
+    before their first reader starts.
+
+    Args:
+        encoder: Of the problem.
+        encoded: The problem.
+        decoded: The plan.
+        choices: The plan as the solver says it.
+    """
+    lowering = _Lowering(encoder, encoded, decoded)
+    lowering.run()
+    buffers = live_buffers(encoder, encoded, decoded, choices)
+    argument_bytes = sum(one.num_bytes for one in buffers if one.space is Space.ARGUMENT)
+    backend = encoder.costing.backend
+    tables, is_heap = 0, backend.memory.allocates_in_schedule_order
+    if is_heap:
+        tiled = tiled_arguments(encoded, decoded, backend.layout)
+        argument_bytes = sum(tiled)
+        tables = table_bytes(encoder.graph, backend.memory, tiled)
+    return LocalProgram(
+        kernels=tuple(lowering.kernels),
+        collectives=tuple(lowering.collectives),
+        buffers=buffers,
+        order=lowering.order(),
+        memory=Memory(
+            argument_bytes=argument_bytes,
+            table_bytes=tables,
+            num_times=len(encoded.graph.ops),
+            is_heap=is_heap,
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Body:
+    """A stretch of ops that is scheduled by itself.
+
+    Args:
+        index: Among the bodies of the local program.
+        parent: The region of the body around it; -1 for the program itself.
+        trips: How often it runs per run of its parent.
+        repeat: How often it runs in one step.
+        tasks: In an order in which they could run one by one.
+        outer: Tasks of the parent that must be over before it starts.
+        instructions: Once it is scheduled.
+    """
+
+    index: int
+    parent: int
+    trips: float
+    repeat: float
+    tasks: list[Task] = field(default_factory=list)
+    outer: set[int] = field(default_factory=set)
+    instructions: tuple[Instruction, ...] = ()
+
+
+@dataclass(slots=True)
+class _Lowering:
+    encoder: Encoder
+    encoded: Encoded
+    decoded: Decoded
+    kernels: list[Kernel] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    _made_of: Collectives = field(init=False)
+    _steps: ReshardSteps = field(init=False)
+    _outputs: OptimizerOutputs = field(init=False)
+    _bodies: dict[int, _Body] = field(init=False)  # by region
+    _homes: list[int] = field(init=False)  # by region, that of the body that it is scheduled in
+    _sent_bits: Mapping[SharedStep, int] = field(init=False)
+    _covering: frozenset[int] = field(init=False)
+    _made: dict[int, _Ref] = field(default_factory=dict)  # by value, the task that makes it
+    _moved: dict[SharedStep, _Ref] = field(default_factory=dict)
+    _summed: defaultdict[tuple[int, Layout, int], dict[int, Summed]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )  # by resharded copy, the sums that its readers before made of it, by op
+    _loops: dict[int, _Ref] = field(default_factory=dict)  # by body that is over, its task
+
+    def __post_init__(self) -> None:
+        self._made_of = Collectives(self.costing, self.encoded, self.decoded)
+        self._steps = ReshardSteps(self.encoded, self.decoded)
+        self._outputs = OptimizerOutputs.of(self.encoder, self.decoded)
+        self._sent_bits = self._steps.sent_bits()
+        self._covering = frozenset(self._find_covering())
+        self._bodies, self._homes = {}, []
+        for region in self.encoded.graph.regions:
+            if region.kind == "manual":
+                self._homes.append(self._homes[region.parent])
+                continue
+            self._homes.append(region.index)
+            parent = self._homes[region.parent] if region.parent >= 0 else -1
+            repeat = self._bodies[parent].repeat if parent >= 0 else 1.0
+            repeat *= region.trip_count
+            place = len(self._bodies)
+            self._bodies[region.index] = _Body(place, parent, region.trip_count, repeat)
+
+    def _find_covering(self) -> Iterator[int]:
+        """Ops that collectives start beside."""
+        every = not self._schedule_policy.overlaps_matmuls_only
+        for op in self.encoded.graph.ops:
+            if every or op.op_class in PRODUCTS:
+                yield op.index
+            made = self.decoded.candidates.get(op.index)
+            if op.op_class in PRODUCTS and made and not (made.reduced or made.scattered):
+                yield from self.encoder.buffers.computed_with.get(op.index, ())
+
+    @property
+    def costing(self) -> Costing:
+        return self.encoder.costing
+
+    @property
+    def _schedule_policy(self) -> SchedulePolicy:
+        return self.costing.backend.schedule
+
+    def run(self) -> None:
+        """Find the tasks of all bodies, and schedule each."""
+        graph = self.encoded.graph
+        exits = self._exits()
+        open_bodies: list[Region] = []
+        starting = sorted(
+            (r for r in graph.regions if r.index in self._bodies),
+            key=lambda r: (r.start, -r.stop, r.index),
+        )
+        first = 0
+        for op in graph.ops:
+            while open_bodies and open_bodies[-1].stop <= op.index:
+                self._close(open_bodies.pop(), exits)
+            while first < len(starting) and starting[first].start <= op.index:
+                open_bodies.append(starting[first])
+                first += 1
+            if op.index in self.decoded.candidates:
+                self._add(op)
+        while len(open_bodies) > 1:
+            self._close(open_bodies.pop(), exits)
+        self._schedule(self._bodies[0])
+
+    def order(self) -> tuple[Body, ...]:
+        """The schedule, once all is found."""
+        return tuple(
+            Body(
+                parent=self._bodies[body.parent].index if body.parent >= 0 else -1,
+                trips=body.trips,
+                instructions=body.instructions,
+            )
+            for body in self._bodies.values()
+        )
+
+    def _home_of(self, value: int) -> int:
+        graph = self.encoded.graph
+        return self._homes[graph.maker(value).region]
+
+    def _around(self, body: int) -> list[int]:
+        """A body and those around it, innermost first."""
+        found = []
+        while body >= 0:
+            found.append(body)
+            body = self._bodies[body].parent
+        return found
+
+    # -- what runs ------------------------------------------------------------------------------
+
+    def _add(self, op: Op) -> None:
+        """The tasks of one op: what moves its operands, its work, its collectives."""
+        candidate = self.decoded.candidates[op.index]
+        body = self._homes[op.region]
+        around = self._around(body)
+        needs: set[int] = set()
+        for position, value in enumerate(op.operands):
+            if self._home_of(value) in around:
+                needs.update(self._read(op, position, body))
+        compute, sent = self.encoder.node_costs.seconds_of(op, candidate)
+        compute += self._outputs.more_seconds(op)
+        made = self._kernel(op, body, compute, needs, covers=op.index in self._covering)
+        collectives = self._made_of.of_op(op)
+        if not collectives:
+            self._made.update((value, (body, made)) for value in op.results)
+            return
+        priced = list(sharing(collectives, sent))
+        passed = hidden_in_steps(self.encoded.graph, self.costing, op, candidate)
+        if passed > 0:  # chunks that are passed on while the matmul of others runs
+            beside, priced = _split(priced, passed)
+            sending = self._send(body, beside, needs, is_async=True)
+            made = self._task(body, Task(0.0, Lane.COMPUTE, _sorted({made, sending})))
+        kinds = self._made_of.kinds_of(op)
+        is_at_once = candidate.streamed is None and candidate.runs_per_sum == 1
+        is_async = is_at_once and all(self._schedule_policy.is_async(kind) for kind in kinds)
+        made = self._send(body, priced, {made}, is_async=is_async)
+        self._made.update((value, (body, made)) for value in op.results)
+
+    def _read(self, op: Op, position: int, body: int) -> set[int]:
+        """Move an operand to where an op wants it; the tasks it then waits for."""
+        value, costs = op.operands[position], self.encoder.read_costs
+        needs = self._needs(value, body)
+        steps = self._steps.of(op, position)
+        order = costs.orders.seconds(op, value)
+        if not steps:
+            if order is not None:
+                place = self.encoder.tables.of(value).index[self.decoded.layouts[value]]
+                needs = self._reread(op, position, body, float(order[place, place]), needs)
+            return needs
+        narrowed = costs.narrowing_seconds(op, position)
+        copy = self.decoded.shared.get((op.index, position))
+        is_sent = False
+        taken: list[Step] = []
+        for step in steps:
+            is_first = step.kind is not StepKind.SLICE and (not is_sent or step.before == copy)
+            is_sent = is_sent or is_first
+            key = (value, step, op.region)  # serves every reader in a region, none outside it
+            if key not in self._moved:
+                taken.append(step)
+                table = self.encoded.table(value, self._sent_bits[key])
+                if narrowed is not None and is_first:
+                    seconds = float(narrowed[table.index[step.before]])
+                    needs = self._reread(op, position, body, seconds, needs)
+                self._moved[key] = body, self._step(op, position, step, body, needs)
+            home, place = self._moved[key]
+            needs = {place} if home == body else set()
+        own = 0.0
+        if is_sent:
+            end = steps[-1].after
+            own += costs.summing_seconds(op, position, end, self._summed[value, end, op.region])
+        if order is not None and taken:  # copied once, at the end of the way
+            index = self.encoder.tables.of(value).index
+            own += float(order[index[taken[0].before], index[taken[-1].after]])
+        return self._reread(op, position, body, own, needs)
+
+    def _reread(
+        self, op: Op, position: int, body: int, seconds: float, needs: set[int]
+    ) -> set[int]:
+        """What converts, copies or sums an operand beside its move; the tasks to wait for then."""
+        if not seconds:
+            return needs
+        seconds *= self._times(op, position, body)
+        covers = not self._schedule_policy.overlaps_matmuls_only
+        return {self._kernel(op, body, seconds, needs, covers=covers)}
+
+    def _times(self, op: Op, position: int, body: int) -> float:
+        """How often an op reads an operand in one run of a body."""
+        repeat = self._bodies[body].repeat
+        return reads_of(op, position) / repeat if repeat else 1.0
+
+    def _step(self, op: Op, position: int, step: Step, body: int, needs: set[int]) -> int:
+        """One step of a reshard: the cut is a kernel, everything else a collective."""
+        value = op.operands[position]
+        bits = self._sent_bits[value, step, op.region]
+        seconds = self.encoded.table(value, bits).step_seconds(step)
+        times = self._times(op, position, body)
+        if step.kind is StepKind.SLICE:
+            covers = not self._schedule_policy.overlaps_matmuls_only
+            return self._kernel(op, body, seconds * times, needs, covers=covers)
+        found = sharing(self._made_of.of_step(op, value, step, bits), seconds)
+        return self._send(
+            body,
+            [replace(one, count=one.count * times) for one in found],
+            needs,
+            is_async=self._schedule_policy.is_async(step.kind.value),
+        )
+
+    def _kernel(
+        self, op: Op, body: int, seconds: float, needs: Iterable[int], *, covers: bool
+    ) -> int:
+        seconds = max(0.0, seconds)
+        issues: tuple[Instruction, ...] = ()
+        if seconds:
+            issues = (Instruction(Opcode.KERNEL, len(self.kernels)),)
+            self.kernels.append(
+                Kernel(
+                    name=op.name,
+                    op=op.index,
+                    source=op.source,
+                    body=self._bodies[body].index,
+                    seconds=seconds,
+                    overlaps=covers,
+                    traffic_seconds=seconds,
+                )
+            )
+        return self._task(body, Task(seconds, Lane.COMPUTE, _sorted(needs), covers, issues))
+
+    def _send(
+        self, body: int, found: Iterable[Collective], needs: Iterable[int], *, is_async: bool
+    ) -> int:
+        """Collectives that run one after another, as one task."""
+        first = len(self.collectives)
+        index = self._bodies[body].index
+        self.collectives += [replace(one, is_async=is_async, body=index) for one in found]
+        sent = self.collectives[first:]
+        issues = tuple(Instruction(Opcode.START, first + place) for place in range(len(sent)))
+        seconds = sum(one.seconds * one.count for one in sent)
+        lane = Lane.NETWORK if is_async else Lane.BOTH
+        return self._task(body, Task(seconds, lane, _sorted(needs), issues=issues))
+
+    def _task(self, body: int, task: Task) -> int:
+        tasks = self._bodies[body].tasks
+        tasks.append(task)
+        return len(tasks) - 1
+
+    # -- bodies in bodies -----------------------------------------------------------------------
+
+    def _needs(self, value: int, body: int) -> set[int]:
+        """Tasks of a body that a value read there waits for; what lies outside, its body does."""
+        ref = self._made.get(value)
+        if ref is None:
+            return set()
+        around = self._around(body)
+        home, place = ref
+        while home not in around:
+            home, place = self._loops[home]
+        if home == body:
+            return {place}
+        self._bodies[around[around.index(home) - 1]].outer.add(place)
+        return set()
+
+    def _exits(self) -> dict[int, list[tuple[Op, int]]]:
+        """By body, the operands of joins that are made in it and read outside."""
+        found: dict[int, list[tuple[Op, int]]] = {}
+        for op in self.encoded.graph.ops:
+            if op.kind is not OpKind.JOIN or op.index not in self.decoded.candidates:
+                continue
+            around = self._around(self._homes[op.region])
+            for position, value in enumerate(op.operands):
+                home = self._home_of(value)
+                if home not in around:
+                    found.setdefault(home, []).append((op, position))
+        return found
+
+    def _close(self, region: Region, exits: dict[int, list[tuple[Op, int]]]) -> None:
+        """Schedule a body that is over, and put it in the one around it as one task."""
+        body = self._bodies[region.index]
+        for op, position in exits.get(region.index, ()):
+            self._read(op, position, region.index)
+        seconds = self._schedule(body) * body.trips
+        issues = (Instruction(Opcode.CALL, body.index),)
+        task = Task(seconds, Lane.BOTH, _sorted(body.outer), issues=issues)
+        place = self._task(body.parent, task)
+        self._loops[region.index] = (body.parent, place)
+        if region.kind == "loop":
+            for op, _ in exits.get(region.index, ()):
+                if op.name == "while":
+                    self._made.update((value, (body.parent, place)) for value in op.results)
+
+    def _schedule(self, body: _Body) -> float:
+        """Seconds of one run of a body."""
+        is_late = self._schedule_policy.overlaps_matmuls_only
+        timeline = schedule_late(body.tasks) if is_late else schedule(body.tasks)
+        body.instructions = issue_order(body.tasks, timeline)
+        return timeline.seconds
+
+
+def _sorted(needs: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(needs))
+
+
+def _split(
+    collectives: Iterable[Collective], passed: float
+) -> tuple[list[Collective], list[Collective]]:
+    """Runs of a collective matmul's messages that take so many seconds, and all others.
+
+    Args:
+        collectives: Those that may run beside the matmul are asynchronous.
+        passed: Seconds of them that do.
+    """
+    found = list(collectives)
+    shifts = sum(one.seconds * one.count for one in found if one.is_async)
+    share = min(1.0, passed / shifts) if shifts else 0.0
+    beside = [replace(one, count=one.count * share) for one in found if one.is_async]
+    after = [
+        replace(one, count=one.count * (1 - share)) if one.is_async else one
+        for one in found
+        if not one.is_async or share < 1
+    ]
+    return beside, after

@@ -1,0 +1,73 @@
+"""The steps of a value from how it is made to how its readers take it, in a decided plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.graph.program import Op
+from autoshard.reshard import Step
+
+SharedStep: TypeAlias = tuple[int, Step, int]
+"""A step of a value for the ops of one region: value index, step, region index."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardSteps:
+    """Reshards of a plan, read by read.
+
+    Args:
+        encoded: The problem.
+        decoded: The plan.
+    """
+
+    encoded: Encoded
+    decoded: Decoded
+    _known: dict[tuple[int, int], tuple[Step, ...]] = field(default_factory=dict)
+
+    def of(self, op: Op, position: int) -> tuple[Step, ...]:
+        """The steps that bring an operand where an op wants it; none if it is there."""
+        key = (op.index, position)
+        if key not in self._known:
+            self._known[key] = reshard_steps(self.encoded, self.decoded, op, position)
+        return self._known[key]
+
+    def sent_bits(self) -> Mapping[SharedStep, int]:
+        """Bits of an element in every step: those of the reader that takes the most of it.
+
+        A step serves all readers of one region that have it on their way.
+        """
+        found: dict[SharedStep, int] = {}
+        for index in self.decoded.candidates:
+            op = self.encoded.graph.ops[index]
+            for position, value in enumerate(op.operands):
+                steps = self.of(op, position)
+                bits = self.encoded.read_bits.to(op, position) if steps else 0
+                for step in steps:
+                    key = (value, step, op.region)
+                    found[key] = max(found.get(key, 0), bits)
+        return found
+
+
+def reshard_steps(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> tuple[Step, ...]:
+    """The steps that bring an operand where an op with a choice wants it; none if it is there.
+
+    Where the value is moved for several readers, this one starts from that copy if it is nearer.
+    """
+    value = encoded.graph.values[op.operands[position]]
+    maker = encoded.graph.ops[value.op]
+    if not value.shape or maker.index not in decoded.candidates:
+        return ()
+    made = decoded.layouts[value.index]
+    wanted = decoded.candidates[op.index].operands[position]
+    if made == wanted:
+        return ()
+    table = encoded.table(value.index, encoded.read_bits.to(op, position))
+    copy = decoded.shared.get((op.index, position), made)
+    seconds, index = table.seconds, table.index
+    is_nearer = seconds[index[copy], index[wanted]] < seconds[index[made], index[wanted]]
+    if copy == made or not is_nearer:
+        return table.chain(made, wanted)
+    return (*table.chain(made, copy), *table.chain(copy, wanted))
