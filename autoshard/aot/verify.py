@@ -378,24 +378,19 @@ def _time(
         bytes_per_second=prices.model.hardware.memory.bytes_per_second,
         moved_seconds=prices.moved_seconds,
     )
-    program = compiled_program(module, mesh, prices.link_seconds, speed, allocated)
-    runs = program.runs()
-    cycles = sum(kernel.cycles * runs[kernel.body] for kernel in program.kernels)
-    if cycles == 0:
+    found = estimate(compiled_program(module, mesh, prices.link_seconds, speed, allocated))
+    if found.cycles == 0:
         return None
-    found = estimate(program)
     beside = data.overlapped_seconds
     return TimeCheck(
         predicted_compute_seconds=data.compute_seconds,
         predicted_link_seconds=data.communication_seconds,
         predicted_overlapped_seconds=data.seconds if beside is None else beside,
         compute_seconds=found.compute_seconds,
-        at_memory_speed_seconds=sum(
-            kernel.traffic_seconds * runs[kernel.body] for kernel in program.kernels
-        ),
+        at_memory_speed_seconds=found.traffic_seconds,
         link_seconds=found.communication_seconds,
         overlapped_seconds=found.seconds,
-        cycles=cycles,
+        cycles=found.cycles,
         clock_hz=prices.clock_hz,
     )
 

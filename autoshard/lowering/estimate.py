@@ -51,14 +51,18 @@ class Estimate:
     """What one step of a local program takes.
 
     Args:
+        cycles: Of all kernels, as far as their compiler estimates them.
         compute_seconds: Of all kernels.
+        traffic_seconds: Likewise, elementwise work at the speed of HBM.
         communication_seconds: Of all collectives, one after another.
         overlapped_seconds: Of communication, those in which kernels run.
         collectives: In the order of the program's.
         memory: Of one device.
     """
 
+    cycles: float
     compute_seconds: float
+    traffic_seconds: float
     communication_seconds: float
     overlapped_seconds: float
     collectives: tuple[CollectiveUse, ...]
@@ -109,11 +113,11 @@ def estimate(program: LocalProgram) -> Estimate:
         )
         for one, beside in zip(program.collectives, covered, strict=True)
     )
-    compute = sum(kernel.seconds * runs[kernel.body] for kernel in program.kernels)
-    communication = sum(use.seconds for use in uses)
     return Estimate(
-        compute_seconds=compute,
-        communication_seconds=communication,
+        cycles=sum(one.cycles * runs[one.body] for one in program.kernels),
+        compute_seconds=sum(one.seconds * runs[one.body] for one in program.kernels),
+        traffic_seconds=sum(one.traffic_seconds * runs[one.body] for one in program.kernels),
+        communication_seconds=sum(use.seconds for use in uses),
         overlapped_seconds=sum(use.seconds - use.exposed_seconds for use in uses),
         collectives=uses,
         memory=peak_memory(program),

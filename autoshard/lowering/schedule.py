@@ -138,14 +138,15 @@ def schedule_late(tasks: Sequence[Task]) -> Timeline:
 
 
 _SAME = 1e-9
-"""Of a task's seconds: moments that are nearer to its end than that are its end."""
+"""Of a task's seconds: moments that are nearer to its start or its end than that are these."""
 
 
 def issue_order(tasks: Sequence[Task], timeline: Timeline) -> tuple[Instruction, ...]:
-    """The instructions of a body, so that each task runs when the timeline says, or earlier.
+    """The instructions of a body, in the order in which the timeline starts its tasks.
 
-    An asynchronous collective is issued before the task beside which it starts, and waited for
-    before the first task that needs it; before a called body all are waited for.
+    An asynchronous collective that starts in the middle of a task is issued before it if that
+    covers it, else after it; it is waited for before the first task that starts after its end, or
+    needs it. Before a called body all are waited for.
 
     Args:
         tasks: Of the body.
@@ -188,14 +189,15 @@ class _Issue:
         first = 0
         for number, place in enumerate(self._works):
             task = self._tasks[place]
-            over = self._starts[place] + task.seconds * (1 - _SAME)
+            over = self._starts[place] + task.seconds * (1 - _SAME if task.covers else _SAME)
             while first < len(self._sends) and self._starts[self._sends[first]] < over:
                 if self._after[self._sends[first]] >= number:
                     break
                 yield from self._send(self._sends[first])
                 first += 1
             calls = any(one.opcode is Opcode.CALL for one in task.issues)
-            waited = set(self._underway) if calls else set()
+            now = self._starts[place] + task.seconds * _SAME
+            waited = {one for one in self._underway if calls or self._end(one) <= now}
             for need in task.needs:
                 waited |= self._awaits[need] & self._underway.keys()
             for sent in sorted(waited):
@@ -208,6 +210,9 @@ class _Issue:
         for place, task in enumerate(self._tasks):  # what takes no time
             if task.lane is not Lane.NETWORK and place not in done:
                 yield from task.issues
+
+    def _end(self, place: int) -> float:
+        return self._starts[place] + self._tasks[place].seconds
 
     def _send(self, place: int) -> Iterator[Instruction]:
         if self._tasks[place].seconds:

@@ -115,9 +115,9 @@ class Solution:
 
     @property
     def model_gap(self) -> float:
-        """The estimate over the solver's objective for these choices, less one."""
+        """Difference of the estimate from the solver's objective for these choices, over that."""
         objective = (self.result.cost or 0) / PICOSECONDS
-        return self.step_seconds / objective - 1.0 if objective > 0 else 0.0
+        return abs(self.step_seconds / objective - 1.0) if objective > 0 else 0.0
 
     @cached_property
     def every_way(self) -> tuple[Encoder, Encoded]:

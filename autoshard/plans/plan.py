@@ -168,8 +168,8 @@ class SolverFacts:
         log: What the solver said.
         overlap: How collectives were priced that can run beside the computing: `auto`, by what is
             left to wait for; `none`, as if everything waited.
-        model_gap: The step time as estimated over what the choice problem says of these choices,
-            less one; 0 in the files of versions that did not keep it.
+        model_gap: By how much the estimated step time differs from the solver's objective for
+            these choices, over that; 0 in the files of versions that did not keep it.
     """
 
     status: str

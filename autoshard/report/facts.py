@@ -39,6 +39,7 @@ class ReportFacts:
         overlapped_seconds: Step time with collectives beside the computing; None where the backend
             does not do that, or nothing communicates.
         communication_fraction: Of the step time.
+        model_gap: Between the solver's objective for these choices and the estimated step time.
         ideal_seconds: No plan costs less than this; None where nothing is proven.
         plans: Ours first.
         rounds: None where the plan was made in a single round.
@@ -66,6 +67,7 @@ class ReportFacts:
     over_budget_bytes: int
     backend: str
     gap: float
+    model_gap: float
     num_ops: int
     num_choices: int
     reduced_nodes: int
@@ -131,6 +133,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         over_budget_bytes=over,
         backend=plan.solver.backend,
         gap=plan.solver.gap,
+        model_gap=plan.solver.model_gap,
         num_ops=plan.solver.num_ops,
         num_choices=plan.solver.num_choices,
         reduced_nodes=plan.solver.reduced_nodes,

@@ -139,7 +139,8 @@ def _proof(facts: ReportFacts) -> Element:
         element(
             "p",
             f"{proof_text(facts)}; {facts.num_ops:,} ops with {facts.num_choices:,} choices,"
-            f" solved by {facts.backend or 'no solver'}",
+            f" solved by {facts.backend or 'no solver'};"
+            f" model gap {format_percent(facts.model_gap)}",
         ),
     )
 

@@ -118,6 +118,10 @@ def _totals(facts: ReportFacts) -> RenderableType:
             f"{facts.backend}; {facts.num_ops:,} ops with {facts.num_choices:,} choices, presolved "
             f"to {facts.reduced_nodes:,} nodes and {facts.reduced_columns:,} columns",
         ),
+        (
+            "model gap",
+            f"{format_percent(facts.model_gap)} between the solver's objective and this estimate",
+        ),
     ]
     return _pairs(rows)
 

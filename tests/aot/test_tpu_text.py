@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.aot.time_estimate import DeviceSpeed, EstimatedSeconds, estimate_seconds
 from autoshard.hlo.compiled import CompiledCollective, read_module_collectives
+from autoshard.hlo.local_program import DeviceSpeed, compiled_program
 from autoshard.hlo.replica_groups import is_ring_shift
 from autoshard.hlo.text import HloModule, parse_hlo
+from autoshard.lowering.estimate import Estimate, estimate
 from autoshard.sharding import parse_mesh_sizes
 from autoshard.verification.collective_comparison import ASYNC, FUSED, PLAIN, WINDOWED
 
@@ -93,31 +94,37 @@ def speed(bytes_per_second: float) -> DeviceSpeed:
     return DeviceSpeed(clock_hz=1e3, bytes_per_second=bytes_per_second, moved_seconds=moved_seconds)
 
 
-def estimate(name: str, seconds: dict[str, float]) -> EstimatedSeconds:
+def estimated(name: str, seconds: dict[str, float]) -> Estimate:
     """At a clock of 1 kHz; a collective takes what its kind says."""
 
     def price(collective: CompiledCollective) -> float:
         return seconds[collective.kind]
 
-    return estimate_seconds(module(name), MESH, price, speed(1e9))
+    return estimate(compiled_program(module(name), MESH, price, speed(1e9)))
+
+
+def unlinked(found: HloModule, bytes_per_second: float) -> Estimate:
+    """Where links take no time."""
+    return estimate(compiled_program(found, MESH, lambda _: 0.0, speed(bytes_per_second)))
 
 
 def test_an_asynchronous_gather_hides_behind_the_products_up_to_its_end() -> None:
     # 30 s and 20 s of products lie between its start and its end; the sum blocks.
-    hidden = estimate("tpu_fusions", {"all-gather": 40.0, "reduce-scatter": 5.0})
-    assert (hidden.cycles, hidden.compute_seconds, hidden.link_seconds) == (50_000, 50.0, 45.0)
-    assert hidden.overlapped_seconds == 55.0
-    longer = estimate("tpu_fusions", {"all-gather": 80.0, "reduce-scatter": 5.0})
-    assert longer.overlapped_seconds == 85.0
+    hidden = estimated("tpu_fusions", {"all-gather": 40.0, "reduce-scatter": 5.0})
+    assert (hidden.cycles, hidden.compute_seconds) == (50_000, 50.0)
+    assert hidden.communication_seconds == 45.0
+    assert hidden.seconds == 55.0
+    longer = estimated("tpu_fusions", {"all-gather": 80.0, "reduce-scatter": 5.0})
+    assert longer.seconds == 85.0
 
 
 def test_a_loop_multiplies_cycles_and_permutations_beside_them() -> None:
-    found = estimate("tpu_windowed", {"collective-permute": 20.0})
+    found = estimated("tpu_windowed", {"collective-permute": 20.0})
     assert (found.cycles, found.compute_seconds) == (7 * 15_000, 7 * 15.0)
-    assert found.link_seconds == 9 * 20.0
-    assert found.overlapped_seconds == 9 * 20.0  # 15 of each 20 s in the loop are hidden
-    short = estimate("tpu_windowed", {"collective-permute": 10.0})
-    assert short.overlapped_seconds == 7 * 15.0 + 2 * 10.0
+    assert found.communication_seconds == 9 * 20.0
+    assert found.seconds == 9 * 20.0  # 15 of each 20 s in the loop are hidden
+    short = estimated("tpu_windowed", {"collective-permute": 10.0})
+    assert short.seconds == 7 * 15.0 + 2 * 10.0
 
 
 def work(instruction: str, cycles: int) -> str:
@@ -156,9 +163,9 @@ def test_work_by_element_takes_no_longer_than_memory_at_memory_speed(
     instruction: str, cycles: int, expected: int
 ) -> None:
     module = parse_hlo(work(instruction, cycles))
-    found = estimate_seconds(module, MESH, lambda _: 0.0, speed(1e3))  # a byte a cycle
+    found = unlinked(module, 1e3)  # a byte a cycle
     assert found.cycles == cycles
-    assert found.at_memory_speed_seconds == expected / 1e3
+    assert found.traffic_seconds == expected / 1e3
 
 
 LOOK_UP = """HloModule look_up, is_scheduled=true
@@ -192,11 +199,11 @@ def test_look_ups_that_the_compiler_does_not_estimate_take_what_their_bytes_take
 ) -> None:
     rows, indices, table = 16 * 128 * 4, 16 * 4, 4096 * 128 * 4
     text = LOOK_UP.replace("f32[", f"{elements}[")
-    found = estimate_seconds(parse_hlo(text), MESH, lambda _: 0.0, speed(4.0))
+    found = unlinked(parse_hlo(text), 4.0)
     assert found.cycles == 0
     moved = (2 * rows + indices) + (3 * rows + indices) + table / 4
-    assert found.compute_seconds == found.at_memory_speed_seconds == moved
-    assert found.overlapped_seconds == moved
+    assert found.compute_seconds == found.traffic_seconds == moved
+    assert found.seconds == moved
 
 
 def test_a_scatter_into_an_operand_of_its_kernel_fills_nothing() -> None:
@@ -207,9 +214,6 @@ def test_a_scatter_into_an_operand_of_its_kernel_fills_nothing() -> None:
     into = text.replace(f"{zeros} {broadcast}", f"{zeros} parameter(2)").replace(
         "fusion(%at, %found)", "fusion(%at, %found, %table)"
     )
-    seconds = [
-        estimate_seconds(parse_hlo(one), MESH, lambda _: 0.0, speed(4.0)).compute_seconds
-        for one in (text, into)
-    ]
+    seconds = [unlinked(parse_hlo(one), 4.0).compute_seconds for one in (text, into)]
     assert seconds[1] == (2 * rows + indices) + (3 * rows + indices)
     assert seconds[0] == seconds[1] + rows / 4

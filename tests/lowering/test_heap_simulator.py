@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.lowering.heap_simulator import heap_bytes
 from autoshard.graph.program import Graph
+from autoshard.lowering.heap_simulator import heap_bytes
 from autoshard.planning import searches
 from autoshard.wishes.wishes import Wishes
 from solvers import Problem, Result, evaluate, solve

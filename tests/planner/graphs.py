@@ -8,12 +8,15 @@ from dataclasses import dataclass, field, replace
 from autoshard.backends import backend_for
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Encoded, decode
 from autoshard.encoding.pointer_tables import table_bytes
-from autoshard.encoding.tiles import tiled_arguments
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
 from autoshard.graph.rule import Dims, Rule, identity_rule
 from autoshard.layouts import Layout, MeshParts
+from autoshard.lowering.estimate import Estimate, estimate
+from autoshard.lowering.live_buffers import tiled_arguments
+from autoshard.lowering.lower import lower
 from autoshard.planning.planner import plan_graph
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution
@@ -276,3 +279,8 @@ def beside_arguments(solution: Solution) -> int:
     tiled = tiled_arguments(solution.encoded, solution.decoded, backend.layout)
     tables = table_bytes(solution.graph, backend.memory, tiled)
     return memory.peak_bytes - memory.argument_bytes - tables
+
+
+def estimated(encoder: Encoder, encoded: Encoded, choices: tuple[int, ...]) -> Estimate:
+    """What choices of a problem take on one device."""
+    return estimate(lower(encoder, encoded, decode(encoded, choices), choices))

@@ -1,4 +1,4 @@
-"""The law that what the solver minimises is what the account of a plan says."""
+"""The law that what the solver minimises is what the estimate of a plan says."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from autoshard.encoding.accounting import account_for
 from autoshard.encoding.encode import Encoder
-from autoshard.encoding.encoded import decode
 from autoshard.encoding.picoseconds import PICOSECONDS
 from solvers import FORBIDDEN, evaluate
+from tests.planner.graphs import estimated
 
 
 def check_objective_is_account(encoder: Encoder, data: st.DataObject) -> None:
@@ -22,6 +21,5 @@ def check_objective_is_account(encoder: Encoder, data: st.DataObject) -> None:
     cost = evaluate(problem, choices).cost
     if cost >= FORBIDDEN:
         return
-    account = account_for(encoder, encoded, decode(encoded, choices), choices)
-    seconds = account.compute_seconds + account.communication_seconds
+    seconds = estimated(encoder, encoded, choices).blocking_seconds
     assert cost / PICOSECONDS == pytest.approx(seconds, rel=1e-6, abs=1e-9)

@@ -11,9 +11,9 @@ from autoshard.backends import backend_for
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.encode import Encoder
-from autoshard.lowering.optimizer_outputs import hbm_spill_fraction
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass
+from autoshard.lowering.optimizer_outputs import hbm_spill_fraction
 from cost_models import Hardware, get_hardware, memory_efficiency
 from tests.planner.graphs import Program, free_wishes, parts_of, plan
 

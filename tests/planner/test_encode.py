@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.encoding.accounting import account_for
 from autoshard.encoding.encode import Encoder
-from autoshard.encoding.encoded import Encoded, decode
+from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout
 from solvers import FORBIDDEN, evaluate, solve
-from tests.planner.graphs import Program, encoder_for, plan, wishes_for
+from tests.planner.graphs import Program, encoder_for, estimated, plan, wishes_for
 
 
 def mlp() -> Graph:
@@ -62,8 +61,7 @@ def test_the_account_of_the_decoded_plan_is_the_cost_the_solver_saw(name: str, m
     encoder = encoder_for(PROGRAMS[name](), mesh)
     encoded = encoder.encode()
     choices, cost = solved(encoded)
-    account = account_for(encoder, encoded, decode(encoded, choices), choices)
-    seconds = account.compute_seconds + account.communication_seconds
+    seconds = estimated(encoder, encoded, choices).blocking_seconds
     terms = len(encoded.ops) + len(encoded.problem.edges)
     assert abs(seconds * PICOSECONDS - cost) <= terms
 
@@ -76,15 +74,15 @@ def test_any_choices_are_accounted_as_they_are_priced(name: str, seed: int) -> N
     drawn = np.random.default_rng(seed)
     choices = tuple(int(drawn.integers(len(c))) for c in encoded.problem.node_costs)
     cost = evaluate(encoded.problem, choices).cost
-    account = account_for(encoder, encoded, decode(encoded, choices), choices)
-    spent = (account.compute_seconds + account.communication_seconds) * PICOSECONDS
+    found = estimated(encoder, encoded, choices)
+    spent = found.blocking_seconds * PICOSECONDS
     terms = len(encoded.ops) + len(encoded.problem.edges)
     assert spent <= cost + terms  # a copy that nobody takes is in the price, and in no plan
     peak = evaluate(encoded.problem, choices).peak
-    assert account.memory.peak_bytes <= peak  # a copy is let go after who needs it
+    assert found.memory.peak_bytes <= peak  # a copy is let go after who needs it
     if name == "mlp":  # every value has one reader
         assert abs(spent - cost) <= terms
-        assert account.memory.peak_bytes == peak
+        assert found.memory.peak_bytes == peak
 
 
 def least_cost(encoder: Encoder, encoded: Encoded) -> float:
@@ -93,8 +91,7 @@ def least_cost(encoder: Encoder, encoded: Encoded) -> float:
     for choices in product(*(range(len(c)) for c in encoded.candidates)):
         if not evaluate(encoded.problem, choices).is_allowed:
             continue
-        account = account_for(encoder, encoded, decode(encoded, choices), choices)
-        best = min(best, account.compute_seconds + account.communication_seconds)
+        best = min(best, estimated(encoder, encoded, choices).blocking_seconds)
     return best
 
 

@@ -10,14 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.costing.read_bits import ReadBits
-from autoshard.encoding.accounting import account_for
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded, decode
+from autoshard.encoding.hidden_communication import (
+    LEAST_EXPOSED_SHARE,
+    exposed_seconds,
+    hidden_behind_computing,
+)
+from autoshard.encoding.slack import SharedSlack, Wanted, Window, Windows
 from autoshard.graph.program import Graph
 from autoshard.graph.rule import Rule
-from autoshard.encoding.hidden_communication import LEAST_EXPOSED_SHARE, exposed_seconds, hidden_behind_computing
-from autoshard.encoding.slack import SharedSlack, Wanted, Window, Windows
-from autoshard.overlap.timeline import overlapped_seconds
+from autoshard.lowering.estimate import estimate
+from autoshard.lowering.lower import lower
 from autoshard.wishes.wishes import Wishes
 from solvers import evaluate, solve
 from tests.planner.graphs import Program, encoder_for, parts_of, wishes_for
@@ -140,12 +144,9 @@ def timed(
     encoder: Encoder, encoded: Encoded, choices: tuple[int, ...]
 ) -> tuple[float, float, set[str]]:
     """Seconds of a step with and without overlap, and the kinds of its collectives."""
-    decoded = decode(encoded, choices)
-    account = account_for(encoder, encoded, decoded, choices)
-    beside = overlapped_seconds(encoder, encoded, decoded, account)
-    assert beside is not None
-    seconds = account.compute_seconds + account.communication_seconds
-    return beside, seconds, {c.kind for c in account.collectives}
+    program = lower(encoder, encoded, decode(encoded, choices), choices)
+    found = estimate(program)
+    return found.seconds, found.blocking_seconds, {c.kind for c in program.collectives}
 
 
 def batch_and_cut_weights(graph: Graph) -> Wishes:

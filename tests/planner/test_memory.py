@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.encoding.accounting import account_for
-from autoshard.encoding.encoded import decode
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph
 from autoshard.planning import searches
@@ -17,7 +15,7 @@ from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.sharding import Sharding
 from autoshard.wishes.wishes import Wishes
 from solvers import Problem, Result, Status, evaluate, solve
-from tests.planner.graphs import Program, encoder_for, parts_of, plan
+from tests.planner.graphs import Program, encoder_for, estimated, parts_of, plan
 
 KIB = 1024
 TENSOR = 64 * 64 * 4  # 16 KiB
@@ -208,10 +206,10 @@ def test_a_value_that_is_scattered_is_there_whole_for_a_moment() -> None:
         next(i for i, c in enumerate(found) if replace(c, cut=1) == replace(want, cut=1))
         for found, want in pairs
     )
-    memory = account_for(encoder, encoded, decode(encoded, choices), choices).memory
+    memory = estimated(encoder, encoded, choices).memory
     assert memory.argument_bytes == 2 * 256 * 256
     assert memory.peak_bytes == 2 * 256 * 256 + 256 * 256 * 4
-    assert memory.peak_op == 2
+    assert memory.peak_time == 2
 
 
 def test_results_that_are_moved_at_the_end_are_all_there_at_the_end() -> None:

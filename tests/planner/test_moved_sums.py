@@ -8,13 +8,14 @@ from autoshard.backends import backend_for
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.costing.moved_sums import Summed, moved_sums, together
-from autoshard.encoding.accounting import account_for
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import decode
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, OpKind
 from autoshard.layouts import Layout
+from autoshard.lowering.estimate import estimate
+from autoshard.lowering.lower import lower
 from cost_models import get_hardware
 from solvers import evaluate
 from tests.planner.graphs import Program, free_wishes, parts_of
@@ -114,10 +115,10 @@ def accounts(graph: Graph, *, is_moved: bool) -> tuple[float, float, float]:
         want = whole if is_multiplied else summed if is_summed else rows
         choices.append(place_of(candidates, want[: len(graph.values[value].shape)]))
     choices += [read.layouts.index(summed) for read in encoded.reads]
-    account = account_for(encoder, encoded, decode(encoded, tuple(choices)), tuple(choices))
+    program = lower(encoder, encoded, decode(encoded, tuple(choices)), tuple(choices))
     cost = evaluate(encoded.problem, tuple(choices)).cost / PICOSECONDS
-    said = account.compute_seconds + account.communication_seconds
-    squares = sum(op.compute_seconds for op in account.ops if op.name == "square")
+    said = estimate(program).blocking_seconds
+    squares = sum(kernel.seconds for kernel in program.kernels if kernel.name == "square")
     return cost, said, squares
 
 

@@ -11,9 +11,9 @@ from autoshard.apply.scheduled.lower import lower
 from autoshard.apply.scheduled.received import received_bytes
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import dot_schedule_of, extents_of, messages_of
+from autoshard.encoding.hidden_communication import LEAST_EXPOSED_SHARE, hidden_in_steps
 from autoshard.graph.program import Graph, Op
 from autoshard.loops.dot_schedule import DotSchedule
-from autoshard.encoding.hidden_communication import LEAST_EXPOSED_SHARE, hidden_in_steps
 from tests.planner.graphs import encoder_for, parts_of
 from tests.planner.test_streamed import offered, product_graph
 

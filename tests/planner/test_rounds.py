@@ -136,15 +136,16 @@ def test_batch_first_then_megatron() -> None:
     assert [found.round.priority for found in solution.rounds] == [0, 1]
     assert cuts(solution, first) == [batch, batch, batch]
     assert cuts(solution, second)[:2] == [both, both]
-    assert {c.axes for c in first.account.collectives} == set()
-    assert {c.axes for c in second.account.collectives} == {("model",)}
+    assert first.estimate.collective_bytes == 0
+    assert {c.axes for c in solution.account.collectives} == {("model",)}
+    assert second.estimate is solution.estimate
 
 
 def test_the_last_round_is_the_plan() -> None:
     graph = mlp()
     solution = plan(graph, MESH, asked(graph, *BATCH_THEN_MEGATRON))
     assert solution.rounds[-1].decoded is solution.decoded
-    assert solution.rounds[-1].account is solution.account
+    assert solution.rounds[-1].estimate is solution.estimate
 
 
 def test_one_priority_is_one_round_that_limits_nothing() -> None:
@@ -175,11 +176,11 @@ def test_the_memory_limit_binds_in_the_last_round_alone() -> None:
     graph = mlp()
     wishes = asked(graph, *BATCH_THEN_MEGATRON)
     roomy = plan(graph, MESH, wishes)
-    first, second = (found.account.memory.peak_bytes for found in roomy.rounds)
+    first, second = (found.estimate.memory.peak_bytes for found in roomy.rounds)
     assert second < first
     tight = plan(graph, MESH, wishes, memory_limit=(first + second) // 2)
     assert tight.is_feasible
-    assert tight.rounds[0].account.memory.peak_bytes == first
+    assert tight.rounds[0].estimate.memory.peak_bytes == first
 
 
 def test_a_last_round_that_does_not_fit_is_infeasible_and_keeps_its_rounds() -> None:

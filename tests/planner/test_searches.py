@@ -15,8 +15,8 @@ from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import Solution, as_answer
 from autoshard.planning.stages import Stages
 from solvers import Problem, Result, Status, solve
+from tests.lowering.test_heap_simulator import with_a_gap
 from tests.planner.graphs import plan
-from tests.planner.test_heap import with_a_gap
 
 LIMIT = 8.0
 

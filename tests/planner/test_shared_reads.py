@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from autoshard.backends import get_backend
 from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding import encode
-from autoshard.encoding.accounting import Account, account_for
 from autoshard.encoding.encode import Encoder
-from autoshard.encoding.encoded import Encoded, decode
+from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.encoding.shared_reads import SharedRead, shared_reads
 from autoshard.graph.buffers import find_buffers
@@ -23,7 +22,7 @@ from autoshard.layouts import Layout
 from autoshard.sharding import parse_sharding
 from autoshard.wishes.wishes import Wishes
 from solvers import FORBIDDEN, evaluate, solve
-from tests.planner.graphs import Program, encoder_for, plan, wishes_for
+from tests.planner.graphs import Program, encoder_for, estimated, plan, wishes_for
 
 
 def readers(count: int) -> Graph:
@@ -60,13 +59,8 @@ def reads_in(encoded: Encoded) -> tuple[SharedRead, ...]:
     return encoded.reads
 
 
-def seconds_of(account: Account) -> float:
-    return account.compute_seconds + account.communication_seconds
-
-
 def accounted(encoder: Encoder, encoded: Encoded, choices: tuple[int, ...]) -> float:
-    account = account_for(encoder, encoded, decode(encoded, choices), choices)
-    return seconds_of(account) * PICOSECONDS
+    return estimated(encoder, encoded, choices).blocking_seconds * PICOSECONDS
 
 
 def test_readers_of_one_value_in_one_body_share_a_node() -> None:

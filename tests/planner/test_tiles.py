@@ -12,12 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.backends import get_backend
-from autoshard.encoding.accounting import memory_use
-from autoshard.encoding.encoded import decode
 from autoshard.encoding.tiles import tiled_bytes
 from autoshard.graph.program import Graph
 from solvers import evaluate
-from tests.planner.graphs import Program, beside_arguments, encoder_for, parts_of, plan, wishes_for
+from tests.planner.graphs import (
+    Program,
+    beside_arguments,
+    encoder_for,
+    estimated,
+    parts_of,
+    plan,
+    wishes_for,
+)
 
 TILING = get_backend("tpu").layout
 
@@ -110,10 +116,7 @@ def least_of_all(graph: Graph, mesh: str, machine: str) -> int:
     problem = replace(encoded.problem, memory_limit=None)
     offered = (range(len(costs)) for costs in problem.node_costs)
     every = (c for c in product(*offered) if evaluate(problem, c).is_allowed)
-    return min(
-        memory_use(encoder, encoded, decode(encoded, choices), choices).peak_bytes
-        for choices in every
-    )
+    return min(estimated(encoder, encoded, choices).memory.peak_bytes for choices in every)
 
 
 @pytest.mark.parametrize("machine", ["tpu-v5e", "tpu-v5p", "h100", "cpu-host"])
