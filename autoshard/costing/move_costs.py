@@ -101,6 +101,13 @@ class MoveCosts:
         by_sum = self.model.all_reduce_seconds(num_bytes, axes)
         return np.where(num_bytes <= summed, by_sum, gathered)
 
+    def transfer_seconds(self, transfer: Transfer, num_bytes: float) -> float:
+        """Seconds of one collective as it is run, of so many bytes per device."""
+        if not transfer.axes:
+            return 0.0
+        amount = np.asarray(float(num_bytes))
+        return float(self.collective_seconds(transfer.kind, transfer.axes, amount))
+
     def collective_seconds(
         self, kind: str, axes: tuple[AxisPart, ...], num_bytes: FloatArray
     ) -> FloatArray:

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-import numpy as np
-
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.encoded import Decoded, Encoded
@@ -15,7 +13,6 @@ from autoshard.graph.program import Op
 from autoshard.layouts import Parts
 from autoshard.lowering.local_program import Collective
 from autoshard.reshard import Step, StepKind
-from cost_models import AxisPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +144,12 @@ class Collectives:
                 axes=tuple(self._axis(part.name, part.pre_size, part.size) for part in one.axes),
                 group_size=prod(part.size for part in one.axes),
                 bytes_per_device=sent,
-                seconds=self._alone_seconds(one.kind, one.axes, sent),
+                seconds=self.costing.transfer_seconds(one, sent),
                 is_async=False,
                 op=op.index,
                 name=op_text(op),
                 count=count,
             )
-
-    def _alone_seconds(self, kind: str, axes: tuple[AxisPart, ...], num_bytes: int) -> float:
-        if not axes:
-            return 0.0
-        return float(self.costing.collective_seconds(kind, axes, np.asarray(float(num_bytes))))
 
     def _axis(self, name: str, pre_size: int, size: int) -> str:
         is_whole = size == self.encoded.parts.mesh.sizes[name]
