@@ -54,14 +54,10 @@ class Timeline:
 
     Args:
         starts: Per task, seconds after the body starts.
-        exposed: Per task that communicates, the seconds of it in which nothing is computed; 0 for
-            the others.
-        seconds: When the last task is over. It is the computing of the body and all that is
-            exposed.
+        seconds: When the last task is over.
     """
 
     starts: tuple[float, ...]
-    exposed: tuple[float, ...]
     seconds: float
 
 
@@ -108,7 +104,7 @@ def schedule(tasks: Sequence[Task]) -> Timeline:
             starts[started] = now
             heapq.heappush(running, (now + tasks[started].seconds, started))
         if not running:
-            return Timeline(tuple(starts), tuple(_exposed(tasks, starts)), now)
+            return Timeline(tuple(starts), now)
         now = running[0][0]
         over: list[int] = []
         while running and running[0][0] <= now:
@@ -134,7 +130,7 @@ def schedule_late(tasks: Sequence[Task]) -> Timeline:
         found.seconds - start - task.seconds
         for start, task in zip(found.starts, turned, strict=True)
     )
-    return Timeline(tuple(starts)[::-1], found.exposed[::-1], found.seconds)
+    return Timeline(tuple(starts)[::-1], found.seconds)
 
 
 _SAME = 1e-9
@@ -292,29 +288,3 @@ class _Ready:
         if lanes == _COMPUTING:
             self._covers = self._tasks[place].covers
         return place
-
-
-def _exposed(tasks: Sequence[Task], starts: Sequence[float]) -> list[float]:
-    """Per task that communicates, how long of it nothing is computed."""
-    computing = sorted(
-        (start, start + task.seconds)
-        for task, start in zip(tasks, starts, strict=True)
-        if task.lane is Lane.COMPUTE and task.seconds > 0
-    )
-    found = [0.0] * len(tasks)
-    sending = sorted(
-        (start, place)
-        for place, start in enumerate(starts)
-        if tasks[place].lane is not Lane.COMPUTE
-    )
-    first = 0
-    for start, place in sending:
-        stop = start + tasks[place].seconds
-        while first < len(computing) and computing[first][1] <= start:
-            first += 1
-        covered, at = 0.0, first
-        while at < len(computing) and computing[at][0] < stop:
-            covered += min(stop, computing[at][1]) - max(start, computing[at][0])
-            at += 1
-        found[place] = max(0.0, tasks[place].seconds - covered)
-    return found
