@@ -120,7 +120,7 @@ def _totals(facts: ReportFacts) -> RenderableType:
         ),
         (
             "model gap",
-            f"{format_percent(facts.model_gap)} between the solver's objective and this estimate",
+            f"{format_percent(facts.model_gap)} between objective and estimate",
         ),
     ]
     return _pairs(rows)

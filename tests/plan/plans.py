@@ -161,6 +161,7 @@ def gpt_plan() -> PlanData:
             num_choices=4_812,
             reduced_nodes=31,
             reduced_columns=902,
+            model_gap=0.003,
             log=("presolve: 120 nodes to 31",),
         ),
         baselines=(
@@ -608,6 +609,7 @@ def plans(draw: st.DrawFn) -> PlanData:
             num_choices=draw(st.integers(0, 9)),
             reduced_nodes=draw(st.integers(0, 9)),
             reduced_columns=draw(st.integers(0, 9)),
+            model_gap=draw(_amount),
             log=draw(texts),
         ),
         baselines=tuple(
