@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from autoshard.hlo.compiled import (
+from autoshard.hlo.collective_instructions import (
     ASYNC_DONE,
+    WINDOWED_LOOP,
+    Place,
     Thread,
     carried_collectives,
-    collectives_inside,
+    collectives_called,
     is_async_start,
     own_collective,
 )
@@ -38,7 +40,7 @@ from autoshard.lowering.local_program import (
     Instruction as Issued,
 )
 from autoshard.sharding import Mesh
-from autoshard.verification.collective_comparison import WINDOWED, CompiledCollective
+from autoshard.verification.collective_comparison import ASYNC, PLAIN, WINDOWED, CompiledCollective
 
 _CYCLES = re.compile(r'"estimated_cycles":\s*"?(\d+)')
 
@@ -89,8 +91,7 @@ def compiled_program(
         allocated: Bytes of `argument`, `output` and `temporary` buffers, results in the memory of
             donated arguments once; none where they are not known.
     """
-    reader = _Reader(module, mesh, link_seconds, speed)
-    reader.read(module.entry, parent=-1, trips=1.0)
+    reader = HloReader.of(module, mesh, link_seconds, speed)
     buffers = tuple(
         Buffer(
             kind=kind,
@@ -111,38 +112,72 @@ def compiled_program(
 
 
 @dataclass(slots=True, eq=False)
-class _Reader:
+class HloReader:
+    """Walks a module in the order in which it runs, bodies in the place of what calls them.
+
+    Args:
+        module: Scheduled.
+        mesh: Names the axes of the collectives, if given.
+        link_seconds: Of one run of a collective; none takes any time where it is left out.
+        speed: Of the device; kernels are left out where it is.
+        compiled: Every collective, as often as it runs in one step.
+        kernels: As of `LocalProgram`.
+        collectives: Likewise.
+        bodies: Likewise.
+    """
+
     module: HloModule
-    mesh: Mesh
-    link_seconds: Callable[[CompiledCollective], float]
-    speed: DeviceSpeed
+    mesh: Mesh | None
+    link_seconds: Callable[[CompiledCollective], float] | None
+    speed: DeviceSpeed | None
+    compiled: list[CompiledCollective] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
     bodies: list[Body] = field(default_factory=list)
     _underway: dict[Thread, int] = field(default_factory=dict)  # of fused collectives, loops too
 
-    def read(self, computation: str, parent: int, trips: float) -> Issued:
-        """Add a computation as a body; the instruction that calls it."""
+    @staticmethod
+    def of(
+        module: HloModule,
+        mesh: Mesh | None,
+        link_seconds: Callable[[CompiledCollective], float] | None = None,
+        speed: DeviceSpeed | None = None,
+    ) -> HloReader:
+        """One that has read a module from its entry on."""
+        reader = HloReader(module, mesh, link_seconds, speed)
+        reader._read(module.entry, -1, 1.0, Place())
+        return reader
+
+    def _read(self, computation: str, parent: int, trips: float, place: Place) -> int:
+        """Add a computation as a body; its index."""
         index = len(self.bodies)
         self.bodies.append(Body(parent=parent, trips=trips))
+        if WINDOWED_LOOP.search(computation):
+            place = replace(place, form=WINDOWED)
         instructions = self.module.computations.get(computation, {})
         started: dict[str, list[int]] = {}
         found: list[Issued] = []
         for instruction in instructions.values():
-            found += self._communicate(computation, instruction, index, started)
-            found += self._work(instruction, instructions, index)
-            found += self._calls(instruction, index)
-        self.bodies[index] = Body(parent=parent, trips=trips, instructions=tuple(found))
-        return Issued(Opcode.CALL, index)
+            found += self._communicate(computation, instruction, index, place, started)
+            if self.speed is not None:
+                found += self._work(self.speed, instruction, instructions, index)
+            found += self._calls(instruction, index, place)
+        self.bodies[index] = replace(self.bodies[index], instructions=tuple(found))
+        return index
 
     def _work(
-        self, instruction: Instruction, beside: Mapping[str, Instruction], body: int
+        self,
+        speed: DeviceSpeed,
+        instruction: Instruction,
+        beside: Mapping[str, Instruction],
+        body: int,
     ) -> Iterator[Issued]:
         cycles = cycles_of(instruction)
-        seconds = traffic = self._moved(instruction, beside) if not cycles else 0.0
         if cycles:
-            seconds = cycles / self.speed.clock_hz
-            traffic = self._capped(cycles, instruction, beside) / self.speed.clock_hz
+            seconds = cycles / speed.clock_hz
+            traffic = self._capped(speed, cycles, instruction, beside) / speed.clock_hz
+        else:
+            seconds = traffic = self._moved(speed, instruction, beside)
         if not seconds:
             return
         yield Issued(Opcode.KERNEL, len(self.kernels))
@@ -158,7 +193,9 @@ class _Reader:
             )
         )
 
-    def _moved(self, instruction: Instruction, beside: Mapping[str, Instruction]) -> float:
+    def _moved(
+        self, speed: DeviceSpeed, instruction: Instruction, beside: Mapping[str, Instruction]
+    ) -> float:
         """Seconds of what the compiler gives no estimate of; bytes count as they lie, in tiles.
 
         A gather reads as much as it makes. A scatter reads what it adds, and reads and writes what
@@ -170,16 +207,16 @@ class _Reader:
         operands = [near[name] for name in one.operands if name in near]
         if one.opcode == "sort":
             num_bytes = one.laid_out_bytes + sum(found.laid_out_bytes for found in operands)
-            return self.speed.moved_seconds("sort", float(num_bytes))
+            return speed.moved_seconds("sort", float(num_bytes))
         if one.opcode == "gather":
             num_bytes = 2 * one.laid_out_bytes + operands[-1].laid_out_bytes
-            return self.speed.moved_seconds("gather", float(num_bytes))
+            return speed.moved_seconds("gather", float(num_bytes))
         num_operands = len(operands) // 2
         added = sum(found.laid_out_bytes for found in operands[num_operands + 1 :])
         num_bytes = 3 * added + operands[num_operands].laid_out_bytes
-        seconds = self.speed.moved_seconds("scatter", float(num_bytes))
+        seconds = speed.moved_seconds("scatter", float(num_bytes))
         filled = instruction.laid_out_bytes if self._fills(instruction) else 0
-        return seconds + filled / self.speed.bytes_per_second
+        return seconds + filled / speed.bytes_per_second
 
     def _fills(self, instruction: Instruction) -> bool:
         """Whether a kernel writes one value to all of its result, before anything else."""
@@ -215,14 +252,18 @@ class _Reader:
                 yield from self._all_inside(found)
 
     def _capped(
-        self, cycles: float, instruction: Instruction, beside: Mapping[str, Instruction]
+        self,
+        speed: DeviceSpeed,
+        cycles: float,
+        instruction: Instruction,
+        beside: Mapping[str, Instruction],
     ) -> float:
         """Cycles of one instruction; of work by element at most those of its bytes."""
         if not cycles or not self._is_by_element(instruction):
             return cycles
         operands = (beside[name].num_bytes for name in instruction.operands if name in beside)
         num_bytes = instruction.num_bytes + sum(operands)
-        return min(cycles, num_bytes / self.speed.bytes_per_second * self.speed.clock_hz)
+        return min(cycles, num_bytes / speed.bytes_per_second * speed.clock_hz)
 
     def _is_by_element(self, instruction: Instruction) -> bool:
         if instruction.opcode != "fusion":
@@ -235,7 +276,12 @@ class _Reader:
         return all(self._is_by_element(found) for found in inside)
 
     def _communicate(
-        self, computation: str, instruction: Instruction, body: int, started: dict[str, list[int]]
+        self,
+        computation: str,
+        instruction: Instruction,
+        body: int,
+        place: Place,
+        started: dict[str, list[int]],
     ) -> Iterator[Issued]:
         """Enter what an instruction starts or waits for.
 
@@ -243,6 +289,7 @@ class _Reader:
             computation: That the instruction is in.
             instruction: Any.
             body: Of the computation.
+            place: How often it runs.
             started: By name of an instruction, the collectives that it started or waited for.
         """
         if instruction.opcode in ASYNC_DONE:
@@ -251,22 +298,21 @@ class _Reader:
             started[instruction.name] = ended
             return
         if instruction.opcode == "fusion":
-            yield from self._carry(instruction, body)
+            yield from self._carry(instruction, body, place)
             return
-        own = own_collective(self.module, self.mesh, computation, instruction)
-        if own is not None:
-            sent: tuple[CompiledCollective, ...] = (own,)
-        elif instruction.opcode == "async-start":
-            sent = collectives_inside(self.module, self.mesh, instruction)
-        else:
-            return
+        own = own_collective(self.module, self.mesh, computation, instruction, place)
+        sent = [] if own is None else [own]
+        if instruction.opcode == "async-start":
+            form = ASYNC if place.form == PLAIN else place.form
+            inside = replace(place, form=form)
+            sent += collectives_called(self.module, self.mesh, instruction, inside)
         is_async = is_async_start(instruction)
         issued = [self._send(one, body, is_async=is_async) for one in sent]
         started[instruction.name] = [one.target for one in issued]
         yield from issued
 
-    def _carry(self, fusion: Instruction, body: int) -> Iterator[Issued]:
-        for carried in carried_collectives(self.module, self.mesh, fusion):
+    def _carry(self, fusion: Instruction, body: int, place: Place) -> Iterator[Issued]:
+        for carried in carried_collectives(self.module, self.mesh, fusion, place):
             thread = carried.thread
             if thread is None or thread not in self._underway:
                 issued = self._send(carried.collective, body, is_async=carried.starts)
@@ -279,35 +325,46 @@ class _Reader:
                 self._underway.pop(thread, None)
 
     def _send(self, one: CompiledCollective, body: int, *, is_async: bool) -> Issued:
+        self.compiled.append(one)
         self.collectives.append(
             Collective(
                 kind=one.kind,
                 axes=one.axes,
                 group_size=one.group_size,
                 bytes_per_device=one.bytes_per_device,
-                seconds=self.link_seconds(one),
+                seconds=0.0 if self.link_seconds is None else self.link_seconds(one),
                 is_async=is_async,
                 name=one.op_name,
                 body=body,
-                count=one.count,
                 is_windowed=one.form == WINDOWED,
             )
         )
         return Issued(Opcode.START, len(self.collectives) - 1)
 
-    def _calls(self, instruction: Instruction, body: int) -> Iterator[Issued]:
+    def _calls(self, instruction: Instruction, body: int, place: Place) -> Iterator[Issued]:
         called = [name for _, name in instruction.called()]
+        if instruction.opcode in ("fusion", "async-start", *ASYNC_DONE):
+            return
         trips = 1.0
         if instruction.opcode == "while":
-            trips = known_trip_count(self.module, instruction) or 1
+            known = known_trip_count(self.module, instruction)
+            times = 1 if known is None else known
+            trips = float(times)
+            place = replace(
+                place,
+                trip_count=place.trip_count * times,
+                is_known=place.is_known and known is not None,
+                count=place.count * times,
+            )
         elif instruction.opcode == "conditional" and called:
             trips = 1 / len(called)
-        elif instruction.opcode == "call":
-            called = called[:1]
-        else:
-            return
+            place = replace(place, count=place.count / len(called))
         for name in called:
-            yield self.read(name, body, float(trips))
+            index = self._read(name, body, trips, place)
+            if self.bodies[index].instructions:
+                yield Issued(Opcode.CALL, index)
+            else:  # what a reduction adds, what a sort compares
+                del self.bodies[index]
 
 
 def cycles_of(instruction: Instruction) -> float:
