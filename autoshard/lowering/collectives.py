@@ -33,20 +33,11 @@ class Collectives:
     decoded: Decoded
 
     def of_op(self, op: Op) -> tuple[Collective, ...]:
-        """Halos, sums and chunks of an op, or what the user wrote; counted per run of the op."""
-        return (*self._halos(op), *self._sums(op), *self._chunks(op), *self._written(op))
+        """Halos, sums and chunks of an op, or what the user wrote; counted per run of the op.
 
-    def kinds_of(self, op: Op) -> list[str]:
-        """Kinds of the sums of an op, its chunks included, before they are split by level."""
-        candidate = self.decoded.candidates[op.index]
-        if op.collective is not None:
-            return [op.collective.kind]
-        if candidate.streamed is not None and op.rule is not None:
-            found = messages_of(self.encoded.parts, op.rule, candidate)
-            return [one.message.kind for one in found]
-        if not (candidate.reduced or candidate.scattered):
-            return []
-        return [one.kind for one in self.costing.sums_of(self.encoded.graph, op, candidate)]
+        Those that may run beside kernels are asynchronous: halos as the sums after them do.
+        """
+        return (*self._halos(op), *self._sums(op), *self._chunks(op), *self._written(op))
 
     def of_step(self, op: Op, value: int, step: Step, bits: int) -> tuple[Collective, ...]:
         """One step of a reshard for a reader, elements sent in so many bits."""
@@ -65,9 +56,8 @@ class Collectives:
             image = self.encoded.graph.values[op.operands[0]]
             narrowed = self.encoded.read_bits.to(op, 0) / image.bits
             num_bytes = halo.num_elements * image.bits // 8
-            yield from self._transfers(
-                op, "collective-permute", halo.parts, num_bytes, 1.0, narrowed
-            )
+            found = self._transfers(op, "collective-permute", halo.parts, num_bytes, 1.0, narrowed)
+            yield from (replace(one, is_async=True) for one in found)
 
     def _sums(self, op: Op) -> Iterator[Collective]:
         candidate = self.decoded.candidates[op.index]
@@ -77,6 +67,7 @@ class Collectives:
             return
         graph = self.encoded.graph
         sums = self.costing.sums_of(graph, op, candidate)
+        is_async = self.costing.backend.schedule.is_async
         is_windowed = self.costing.is_windowed(op, candidate, graph.values[op.results[0]])
         for value in op.results:
             for one in sums:
@@ -84,7 +75,7 @@ class Collectives:
                 for found in self._transfers(
                     op, one.kind, one.parts, num_bytes, 1 / candidate.runs_per_sum
                 ):
-                    yield replace(found, is_windowed=is_windowed)
+                    yield replace(found, is_windowed=is_windowed, is_async=is_async(one.kind))
 
     def _chunks(self, op: Op) -> Iterator[Collective]:
         """What a collective matmul gathers, passes on and sums."""
@@ -112,7 +103,7 @@ class Collectives:
             group_size=size,
             bytes_per_device=self.costing.written_bytes(self.encoded.graph, op, candidate),
             seconds=1.0,
-            is_async=False,
+            is_async=self.costing.backend.schedule.is_async(op.collective.kind),
             op=op.index,
             name=op_text(op),
         )

@@ -223,9 +223,8 @@ class _Lowering:
             beside, priced = _split(priced, passed)
             sending = self._send(body, beside, needs, is_async=True)
             made = self._task(body, Task(0.0, Lane.COMPUTE, _sorted({made, sending})))
-        kinds = self._made_of.kinds_of(op)
         is_at_once = candidate.streamed is None and candidate.runs_per_sum == 1
-        is_async = is_at_once and all(self._schedule_policy.is_async(kind) for kind in kinds)
+        is_async = is_at_once and all(one.is_async for one in priced)
         made = self._send(body, priced, {made}, is_async=is_async)
         self._made.update((value, (body, made)) for value in op.results)
 
