@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autoshard.printable import printable
+
 
 class AutoshardError(Exception):
     """Base of every error autoshard raises on purpose.
@@ -13,10 +15,8 @@ class AutoshardError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = where
-        self.fix = fix
+        self.what, self.where, self.fix = map(printable, (what, where, fix))
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         lines = [self.what]

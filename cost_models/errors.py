@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cost_models.printable import printable
+
 
 class CostModelError(Exception):
     """A machine, a mesh or an amount that no cost can be given for.
@@ -13,10 +15,8 @@ class CostModelError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = where
-        self.fix = fix
+        self.what, self.where, self.fix = map(printable, (what, where, fix))
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         lines = [self.what]

@@ -20,17 +20,18 @@ Fields that have a default may be left out.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
-import tempfile
+import sys
 import types
 import typing
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from cost_models.errors import CostModelError
+from cost_models.files import read_file, write_file
 from cost_models.hardware import (
     Hardware,
     hardware_error,
@@ -38,7 +39,9 @@ from cost_models.hardware import (
 )
 from cost_models.measured import CollectiveSample, OpSample
 from cost_models.quantities import Quantity, quantity_problem
+from cost_models.yaml_document import MOST_BYTES, DocumentLoader
 
+_MOST_SHOWN = 100  # letters of a value in a message
 _NUMBER = r"(?P<number>[0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*"
 _PREFIX = r"(?P<prefix>[kmgtp]?)(?P<binary>i?)"
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
@@ -57,23 +60,6 @@ _UNITS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("a fraction of the peak", re.compile(rf"{_NUMBER}%")),
 )
 """What a number with a unit measures, and how it is written."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML's safe loader that refuses a key given twice."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [loader.construct_object(key) for key, _ in node.value]
-    doubled = sorted({str(key) for key in keys if keys.count(key) > 1})
-    if doubled:
-        raise yaml.constructor.ConstructorError(
-            None, None, f"keys given twice: {', '.join(doubled)}", node.start_mark
-        )
-    return loader.construct_mapping(node, deep=True)
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
 class _Row(dict[str, Any]):
@@ -99,11 +85,16 @@ def load_hardware(path: str | os.PathLike[str]) -> Hardware:
             problem is named with the path of its field.
     """
     where = f"hardware file {os.fspath(path)}"
+    fix = "give the path of a YAML file"
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_file(path, most_bytes=MOST_BYTES).decode()
+    except OSError as error:
         raise CostModelError(
-            f"the file cannot be read: {error}", where=where, fix="give the path of a YAML file"
+            f"the file cannot be read: {error.strerror or error}", where=where, fix=fix
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CostModelError(
+            f"the file is not text: byte {error.start} is not UTF-8", where=where, fix=fix
         ) from error
     return parse_hardware(text, where=where)
 
@@ -115,7 +106,7 @@ def parse_hardware(text: str, *, where: str = "hardware description") -> Hardwar
         CostModelError: As `load_hardware`.
     """
     try:
-        data = yaml.load(text, Loader=_Loader)
+        data = yaml.load(text, Loader=DocumentLoader)
     except yaml.YAMLError as error:
         raise CostModelError(
             f"the text is no YAML: {error}", where=where, fix="correct the line it names"
@@ -146,20 +137,12 @@ def save_hardware(hardware: Hardware, path: str | os.PathLike[str]) -> None:
     Raises:
         CostModelError: The file cannot be written.
     """
-    target = Path(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(format_hardware(hardware))
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_file(path, format_hardware(hardware).encode())
     except OSError as error:
         raise CostModelError(
-            f"the file cannot be written: {error}",
-            where=f"hardware file {target}",
+            f"the file cannot be written: {error.strerror or error}",
+            where=f"hardware file {os.fspath(path)}",
             fix="give a path in a directory that exists and may be written to",
         ) from error
 
@@ -189,7 +172,7 @@ def _read(value: object, hint: object, path: str, problems: list[str]) -> object
         allowed = typing.get_args(hint)
         if value in allowed:
             return value
-        problems.append(f"`{path}` is {value!r}; expected one of {', '.join(allowed)}")
+        problems.append(f"`{path}` is {_shown(value)}; expected one of {', '.join(allowed)}")
         return None
     quantity = quantity_of(hint)
     if quantity is not None:
@@ -197,19 +180,19 @@ def _read(value: object, hint: object, path: str, problems: list[str]) -> object
     expected = {str: "text", bool: "true or false"}[typing.cast("type", hint)]
     if isinstance(value, typing.cast("type", hint)) and value != "":
         return value
-    problems.append(f"`{path}` is {value!r}; expected {expected}")
+    problems.append(f"`{path}` is {_shown(value)}; expected {expected}")
     return None
 
 
 def _read_section(value: object, kind: type, path: str, problems: list[str]) -> object:
     name = f"`{path}`" if path else "the description"
     if not isinstance(value, dict):
-        problems.append(f"{name} is {value!r}; expected a section with fields")
+        problems.append(f"{name} is {_shown(value)}; expected a section with fields")
         return None
     hints = typing.get_type_hints(kind, include_extras=True)
     before = len(problems)
     problems.extend(
-        f"`{_inner(path, str(key))}` is not a field; {name} has {', '.join(hints)}"
+        f"`{_inner(path, _key(key))}` is not a field; {name} has {', '.join(hints)}"
         for key in value
         if key not in hints
     )
@@ -253,7 +236,7 @@ def _read_tuple(value: object, hint: object, path: str, problems: list[str]) -> 
     any_length = len(args) == 2 and args[1] is Ellipsis
     if not isinstance(value, list) or not (any_length or len(value) == len(args)):
         size = "a list" if any_length else f"a list of {len(args)}"
-        problems.append(f"`{path}` is {value!r}; expected {size}")
+        problems.append(f"`{path}` is {_shown(value)}; expected {size}")
         return None
     return tuple(
         _read(item, args[0] if any_length else args[index], f"{path}[{index}]", problems)
@@ -267,12 +250,12 @@ def _read_number(
     whole = typing.get_args(hint)[0] is int
     number: float | None = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = value
+        number = value if abs(value) <= sys.float_info.max else math.inf
     elif isinstance(value, str):
         number = _number_in(value)
     if number is None:
         instead = _suggestion(value, quantity, whole)
-        problems.append(f"`{path}` is {value!r}; expected {quantity.unit}, {instead}")
+        problems.append(f"`{path}` is {_shown(value)}; expected {quantity.unit}, {instead}")
         return None
     problem = quantity_problem(number, quantity)
     if not problem and whole and number != int(number):
@@ -281,6 +264,19 @@ def _read_number(
         problems.append(f"`{path}` {problem}")
         return None
     return int(number) if whole else float(number)
+
+
+def _key(key: object) -> str:
+    return key if isinstance(key, str) and len(key) <= _MOST_SHOWN else _shown(key)
+
+
+def _shown(value: object) -> str:
+    """A value of the file, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        text = "a number of more than 4300 digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
 def _number_in(text: str) -> float | None:

@@ -53,7 +53,7 @@ class Compiler:
             self._began = time.monotonic()
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "solvers.compile_kernels"],
+                    [sys.executable, "-P", "-m", "solvers.compile_kernels"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,

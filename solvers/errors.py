@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from solvers.printable import printable
+
 
 class SolverError(Exception):
     """Base of every error this package raises on purpose.
@@ -13,12 +15,10 @@ class SolverError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        self.what = what
-        self.where = where
-        self.fix = fix
-        lines = [f"{where}: {what}" if where else what]
+        self.what, self.where, self.fix = map(printable, (what, where, fix))
+        lines = [f"{self.where}: {self.what}" if where else self.what]
         if fix:
-            lines.append(f"fix: {fix}")
+            lines.append(f"fix: {self.fix}")
         super().__init__("\n".join(lines))
 
 

@@ -54,12 +54,14 @@ class Progress:
         stage: What is being done.
         cost: Of the best allowed choices so far.
         lower_bound: Proven so far.
+        choices: Allowed ones, where any were judged so far; others may cost less by now.
     """
 
     seconds: float
     stage: str
     cost: int | None
     lower_bound: int
+    choices: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

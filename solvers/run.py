@@ -161,7 +161,8 @@ class Run:
         bound = max(lower_bound, self.lower_bound)
         if cost is not None:
             bound = min(bound, cost)
-        self.progress(Progress(time.monotonic() - self.began, stage, cost, bound))
+        seconds = time.monotonic() - self.began
+        self.progress(Progress(seconds, stage, cost, bound, self.choices))
 
     def watch(
         self, stage: str, constant: int, exchanges: Sequence[Exchange], *, does_fit: bool = True

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -142,11 +143,14 @@ def _ordered(devices: list[Any], request: dict[str, Any]) -> tuple[Any, str]:
     return places, "as numbered"
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: Path) -> None:
+    """Ends this process when its parent has, which can no longer remove the folder."""
     sys.stdin.read()
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    main(Path(sys.argv[1]))
+    given = Path(sys.argv[1])
+    threading.Thread(target=_end_with_parent, args=(given,), daemon=True).start()
+    main(given)

@@ -8,7 +8,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import zlib
 from pathlib import Path
 
 from autoshard.aot.compile_process import (
@@ -19,8 +18,9 @@ from autoshard.aot.compile_process import (
 )
 from autoshard.aot.program import AheadProgram
 from autoshard.errors import InputError
+from autoshard.files import read_file, write_file
 from autoshard.mlir_modules import module_context, module_text, parse_module
-from autoshard.plans.whole_file import write_whole
+from autoshard.plans.json_records import RecordReader
 
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc")
@@ -78,15 +78,16 @@ def _version(name: str) -> str | None:
 def _read(path: Path) -> CompiledAhead | None:
     """None where nothing is kept, or what is kept cannot be read."""
     try:
-        return CompiledAhead(**json.loads(gzip.decompress(path.read_bytes())))
-    except (OSError, EOFError, ValueError, TypeError, zlib.error):
+        read = json.loads(read_file(path))
+    except (OSError, ValueError, RecursionError):
         return None
+    return RecordReader().record(CompiledAhead, read)
 
 
 def _write(path: Path, compiled: CompiledAhead) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, gzip.compress(json.dumps(dataclasses.asdict(compiled)).encode()))
+        write_file(path, gzip.compress(json.dumps(dataclasses.asdict(compiled)).encode()))
     except OSError as error:
         raise InputError(
             f"the compiled program cannot be kept: {error.strerror}",

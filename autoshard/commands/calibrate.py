@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from autoshard.calibration import calibrate
-from autoshard.commands.command import Command, example, wide_stdout, width_option
-from autoshard.errors import InputError
+from autoshard.commands.command import Command, Seconds, example, wide_stdout, width_option
 from autoshard.report.calibration_text import print_calibration
+from autoshard.user_files import refuse_unwritable
 from cost_models import save_hardware
 
 _HOST_DEVICES = "--xla_force_host_platform_device_count"
@@ -42,7 +42,7 @@ _HOST_DEVICES = "--xla_force_host_platform_device_count"
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     default=60.0,
     show_default=True,
     help="About how long to measure; in less time, less is measured.",
@@ -62,7 +62,7 @@ def calibrate_command(
     What was measured is fitted and written, with samples and residuals, to a file that --hardware
     takes. End other programs first. Progress goes to the standard error output.
     """
-    _check_folder(out)
+    refuse_unwritable(out, "--out")
     if devices is not None:
         _split_host(devices)
     machine = calibrate(
@@ -75,17 +75,6 @@ def calibrate_command(
     save_hardware(machine, out)
     print_calibration(machine, wide_stdout(), width)
     click.echo(f"wrote {out}: use it with --hardware {out}")
-
-
-def _check_folder(out: Path) -> None:
-    """Raises an InputError where the file could not be written after all the measuring."""
-    folder = out.resolve().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(
-            "the file cannot be written: its folder is not there or may not be written to",
-            where=f"--out {out}",
-            fix="name a file in a folder that exists",
-        )
 
 
 def _split_host(count: int) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
 
 import click
@@ -14,6 +18,10 @@ from autoshard.errors import AutoshardError
 from solvers.errors import SolverError
 
 EXIT_ERROR = 2
+EXIT_SIGNAL = 128
+"""A command that a signal stopped before it was done ends with this and the signal's number."""
+
+MOST_COLUMNS = 10_000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +38,12 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         is_debug = ctx.params.pop("debug")
         try:
-            return super().invoke(ctx)
+            with _stopped_by_sigterm():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+            click.echo(f"error: stopped by {number.name} before it was done", err=True)
+            return ctx.exit(EXIT_SIGNAL + number)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
@@ -38,6 +51,66 @@ class Command(click.Command):
                 click.echo(traceback.format_exc(), err=True)
             click.echo(f"error: {_message(error)}", err=True)
         return ctx.exit(EXIT_ERROR)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the command to end; where a search is running it gives its best so far."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Treats SIGTERM as the interrupt that Ctrl-C is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        del frame
+        raise Stopped(signal.Signals(number))
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Seconds(click.FloatRange):
+    """A time limit: above 0, and finite."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Reads the number; fails where the limit would never be reached."""
+        return _finite(self, super().convert(value, param, ctx), param, ctx)
+
+
+class Fraction(click.FloatRange):
+    """A gap: at least 0, and finite."""
+
+    name = "fraction"
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Reads the number; fails where it is none."""
+        return _finite(self, super().convert(value, param, ctx), param, ctx)
+
+
+def _finite(
+    kind: click.ParamType, read: float, param: click.Parameter | None, ctx: click.Context | None
+) -> float:
+    if not math.isfinite(read):
+        kind.fail(f"{read} is not a finite number.", param, ctx)
+    return read
 
 
 def _message(error: Exception) -> str:
@@ -55,7 +128,7 @@ def width_option(command: F) -> F:
     """Adds --width."""
     return click.option(
         "--width",
-        type=click.IntRange(min=20),
+        type=click.IntRange(min=20, max=MOST_COLUMNS),
         help="Columns of the text; the terminal's width, or 100 in a pipe, if not given.",
     )(command)
 

@@ -12,6 +12,7 @@ import click
 
 from autoshard import api
 from autoshard.collectives import HardwarePrices
+from autoshard.commands.command import Seconds
 from autoshard.commands.saved_plan import (
     MACHINE_OPTION,
     machine_of,
@@ -31,6 +32,7 @@ from autoshard.report.propagation_text import print_comparison
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_EXPLAIN = "explain PLAN TARGET"
 _FINAL_STAGES = frozenset({"explicit", "no-rules", "collectives"})
 
 
@@ -86,7 +88,7 @@ def explain_options(command: F) -> F:
         ),
         click.option(
             "--time-limit",
-            type=click.FloatRange(min=0, min_open=True),
+            type=Seconds(),
             default=60.0,
             show_default=True,
             help="Seconds to plan again in, which prices the differences.",
@@ -107,7 +109,7 @@ def run_export(
     data = load_plan_data(plan)
     decides = stage in _FINAL_STAGES
     machine = machine_of(data, plan, hardware) if decides or hardware is not None else None
-    known = with_program(data, plan, target)
+    known = with_program(data, plan, target, "export PLAN TARGET -o FILE")
     known.prices = None if machine is None else HardwarePrices.of(machine, data.mesh)
     text = known.stablehlo(stage, platform=platform)
     if decides:
@@ -134,8 +136,9 @@ def run_explain(
     """Print where a plan differs from propagation alone."""
     data = load_plan_data(plan)
     machine = machine_of(data, plan, hardware)
-    known = with_program(data, plan, target)
-    known.price = planned_again(data, machine, target_of(data, plan, target), time_limit).price
+    name = target_of(data, plan, target, _EXPLAIN)
+    known = with_program(data, plan, name, _EXPLAIN)
+    known.price = planned_again(data, machine, name, time_limit).price
     print_comparison(known.against_propagation(inputs), sys.stdout, width)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,14 @@ from pathlib import Path
 import click
 
 from autoshard import api
-from autoshard.commands.command import Command, example, wide_stdout, width_option
+from autoshard.commands.command import (
+    Command,
+    Fraction,
+    Seconds,
+    example,
+    wide_stdout,
+    width_option,
+)
 from autoshard.commands.export import (
     explain_options,
     export_options,
@@ -23,12 +29,13 @@ from autoshard.commands.export import (
 from autoshard.commands.progress import ProgressLine
 from autoshard.commands.targets import load_target
 from autoshard.encoding.picoseconds import PICOSECONDS
-from autoshard.errors import InputError, PlanError
+from autoshard.errors import InputError
 from autoshard.export.module_file import is_module_file
 from autoshard.mesh_search.request import AUTO
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.report import print_report
 from autoshard.sharding import parse_mesh_sizes
+from autoshard.user_files import refuse_unwritable
 
 EXIT_NO_PLAN = 1
 
@@ -82,14 +89,14 @@ EXIT_NO_PLAN = 1
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     default=60.0,
     show_default=True,
     help="Seconds for the solver.",
 )
 @click.option(
     "--gap",
-    type=click.FloatRange(min=0),
+    type=Fraction(),
     default=0.01,
     show_default=True,
     help="Stop once the plan is proven this close to the best, as a fraction.",
@@ -155,7 +162,7 @@ def plan_command(
         parse_mesh_sizes(mesh)
     counts = dict(map(read_trip_count, trip_counts))
     if out is not None:
-        _check_writable(out)
+        refuse_unwritable(out, "--out")
     if is_module_file(target):
         make = partial(plan_module_file, target)
     else:
@@ -197,7 +204,7 @@ def plan_command(
 @click.command(
     "export",
     cls=Command,
-    epilog=example("export plan.json -o model.mlir --stage collectives"),
+    epilog=example("export plan.json train:train_step -o model.mlir --stage collectives"),
 )
 @export_options
 def export_command(
@@ -210,14 +217,18 @@ def export_command(
 ) -> None:
     """Write the program of a saved plan as StableHLO, a sharding on every value.
 
-    The program is traced again: from MODULE:FUNCTION or the module file that the plan was made
-    from, which the plan file names, or from the one given.
+    The program is traced again: from MODULE:FUNCTION, or from the module file that the plan was
+    made from.
     """
-    _check_writable(out)
+    refuse_unwritable(out, "--out")
     run_export(plan, target, out, stage, platform, hardware)
 
 
-@click.command("explain", cls=Command, epilog=example("explain plan.json --against propagation"))
+@click.command(
+    "explain",
+    cls=Command,
+    epilog=example("explain plan.json train:train_step --against propagation"),
+)
 @explain_options
 @width_option
 def explain_command(
@@ -254,14 +265,3 @@ def read_trip_count(text: str) -> tuple[str, float]:
             fix="name the line the loop is written on, as in train.py:12=100",
         )
     return place, number
-
-
-def _check_writable(path: Path) -> None:
-    """Refuse before planning what could not be saved after it."""
-    folder = path.resolve().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise PlanError(
-            "this is a folder" if path.is_dir() else f"no file can be made in {folder}",
-            where=f"--out {path}",
-            fix="name a file in a folder that exists and that you may write to",
-        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +22,8 @@ from cost_models import CostModelError, Hardware, get_hardware, load_hardware
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_TARGET = re.compile(r"[A-Za-z_][\w.]{0,200}:[A-Za-z_][\w.]{0,200}", re.ASCII)
+
 MACHINE_OPTION = click.option(
     "--hardware",
     metavar="FILE.yaml",
@@ -35,32 +39,41 @@ def with_options(command: F, *options: Callable[[F], F]) -> F:
     return command
 
 
-def target_of(data: PlanData, plan: Path, target: str | None, *, fix: str = "") -> str:
+def target_of(data: PlanData, plan: Path, target: str | None, usage: str) -> str:
     """What a plan was made from, as the command line calls it.
+
+    A plan file is data that anybody may have written: a module it names is read, a function it
+    names is not imported.
 
     Args:
         data: The plan.
         plan: Its file.
         target: What the user says it was made from, if anything.
-        fix: How to say it.
+        usage: How to say it: `code PLAN TARGET`.
 
     Raises:
-        PlanError: Nobody says it.
+        PlanError: The user does not say it, and the plan names no module file.
     """
-    chosen = target or data.target
-    if not chosen:
-        raise PlanError(
-            "the plan does not say what it was made from",
-            where=str(plan),
-            fix=fix
-            or f"name it after the plan: autoshard export {plan} train:{data.function} -o ...",
-        )
-    return chosen
+    if target:
+        return target
+    if is_module_file(data.target):
+        return data.target
+    known = data.target if _TARGET.fullmatch(data.target) else "MODULE:FUNCTION"
+    words = usage.replace("PLAN", shlex.quote(str(plan))).replace("TARGET", known)
+    raise PlanError(
+        "the plan was made from a function, and only a function that you name is imported",
+        where=str(plan),
+        fix=f"name it: autoshard {words}",
+    )
 
 
-def with_program(data: PlanData, plan: Path, target: str | None) -> Plan:
-    """A saved plan with the program it was made for, traced or read again."""
-    name = target_of(data, plan, target)
+def with_program(data: PlanData, plan: Path, target: str | None, usage: str) -> Plan:
+    """A saved plan with the program it was made for, traced or read again.
+
+    Raises:
+        PlanError: As `target_of`, or the program is another one.
+    """
+    name = target_of(data, plan, target, usage)
     if is_module_file(name):
         path = Path(name)
         traced = read_module(read_module_file(path), data.mesh, name=path.name)

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import click
 
-from autoshard.commands.command import Command, example
+from autoshard.commands.command import Command, Fraction, Seconds, example
 from autoshard.errors import InputError
-from solvers import Progress, Result, SolverError, solve
+from solvers import Progress, Result, SolverError, Status, solve
 from solvers.formats import read_any
 
 EXIT_NO_SOLUTION = 1
@@ -26,6 +26,9 @@ SECONDS_BETWEEN_LINES = 1.0
 
 _MOST_ENDING_SECONDS = 0.4  # to write the answer and end the process in
 _ENDING_SHARE = 0.01  # of the time limit, if that is less
+_WATCH = "watch"  # the name of a thread
+_LATE_SECONDS = 0.25  # by which a step that nothing can stop may miss the limit
+_AFTER_SIGNAL_SECONDS = 1.0  # the same after a signal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +54,7 @@ def solve_options(command: F) -> F:
             click.argument("instance", type=click.Path(path_type=Path)),
             click.option(
                 "--timeout",
-                type=click.FloatRange(min=0, min_open=True),
+                type=Seconds(),
                 default=60.0,
                 show_default=True,
                 help="Seconds in all, starting and reading included.",
@@ -61,7 +64,7 @@ def solve_options(command: F) -> F:
             ),
             click.option(
                 "--gap",
-                type=click.FloatRange(min=0),
+                type=Fraction(),
                 default=0.0,
                 show_default=True,
                 help="Stop once the cost is proven this close to the best, as a fraction.",
@@ -88,7 +91,16 @@ def solve_command(instance: Path, timeout: float, seed: int, gap: float, solver:
     started = _STARTED if _IS_OWN_PROCESS else time.monotonic()
     ending = min(_MOST_ENDING_SECONDS, _ENDING_SHARE * timeout)
     with _stop_on_signals() as stop:
-        result = _solve(instance, started, timeout - ending, seed, gap, solver, stop)
+        lines = _ProgressLines()
+        last_word = threading.Lock()
+        if _IS_OWN_PROCESS:
+            late = started + timeout + _LATE_SECONDS
+            watch = threading.Thread(
+                target=_end_late, args=(late, stop, lines, last_word), daemon=True, name=_WATCH
+            )
+            watch.start()
+        result = _solve(instance, started, timeout - ending, seed, gap, solver, stop, lines)
+        last_word.acquire()  # and never released: the process ends
     click.echo(_summary(result), err=True)
     if result.choices is None:
         click.echo(f"error: {result.advice}", err=True)
@@ -100,10 +112,30 @@ def solve_command(instance: Path, timeout: float, seed: int, gap: float, solver:
 
 def _end(code: int) -> None:
     """Ends the process at once if a lane was left behind in a library that would abort it."""
-    if _IS_OWN_PROCESS and threading.active_count() > 1:
+    left = [thread for thread in threading.enumerate() if thread.name != _WATCH]
+    if _IS_OWN_PROCESS and len(left) > 1:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _end_late(
+    late: float, stop: threading.Event, lines: _ProgressLines, last_word: threading.Lock
+) -> None:
+    """Ends the process with what is known when time is up, whatever step it is in by then."""
+    stop.wait(max(0.0, late - time.monotonic()))
+    time.sleep(max(0.0, min(_AFTER_SIGNAL_SECONDS, late - time.monotonic())))
+    last_word.acquire()
+    latest = lines.latest
+    stage = "start" if latest is None else latest.stage
+    click.echo(f"status: stopped in the middle of a step: {stage}", err=True)
+    if latest is None or latest.choices is None:
+        click.echo("error: Nothing allowed was found by then: raise the time limit.", err=True)
+    else:
+        click.echo(str(list(latest.choices)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_NO_SOLUTION if latest is None or latest.choices is None else 0)
 
 
 def _solve(
@@ -114,18 +146,28 @@ def _solve(
     gap: float,
     solver: str,
     stop: threading.Event,
+    lines: _ProgressLines,
 ) -> Result:
     try:
         try:
-            problem = read_any(instance)
+            problem = read_any(instance, until=started + seconds)
+        except TimeoutError:
+            return Result(
+                status=Status.NO_SOLUTION,
+                choices=None,
+                cost=None,
+                lower_bound=0,
+                log=("time was up before all of the file was read",),
+            )
         except OSError as error:
             raise InputError(
-                f"cannot be read: {error.strerror}",
+                f"cannot be read: {error.strerror or error}",
                 where=str(instance),
                 fix="name a .json or .json.gz file",
             ) from error
         passed = time.monotonic() - started
         size = f"{problem.num_nodes} nodes, {len(problem.edges)} edges"
+        lines.seconds_before = passed
         click.echo(f"{passed:7.1f} s  read {size}", err=True)
         return solve(
             problem,
@@ -133,7 +175,7 @@ def _solve(
             time_limit_seconds=max(0.0, seconds - passed),
             seed=seed,
             relative_gap=gap,
-            progress=_ProgressLines(passed),
+            progress=lines,
             stop=stop,
         )
     except MemoryError as error:
@@ -147,12 +189,14 @@ def _solve(
 class _ProgressLines:
     """Writes a line now and then; takes the first answer and the last word at once."""
 
-    def __init__(self, seconds_before: float) -> None:
-        self._seconds_before = seconds_before
+    def __init__(self) -> None:
+        self.seconds_before = 0.0
+        self.latest: Progress | None = None
         self._told_at = -SECONDS_BETWEEN_LINES
         self._has_cost = False
 
     def __call__(self, progress: Progress) -> None:
+        self.latest = progress
         is_first = progress.cost is not None and not self._has_cost
         if not is_first and progress.seconds - self._told_at < SECONDS_BETWEEN_LINES:
             return
@@ -161,7 +205,7 @@ class _ProgressLines:
         click.echo(self._line(progress), err=True)
 
     def _line(self, progress: Progress) -> str:
-        line = f"{progress.seconds + self._seconds_before:7.1f} s  {progress.stage}"
+        line = f"{progress.seconds + self.seconds_before:7.1f} s  {progress.stage}"
         if progress.cost is not None:
             gap = (progress.cost - progress.lower_bound) / max(1, progress.cost)
             return f"{line}: cost {progress.cost}, bound {progress.lower_bound}, gap {gap:.2%}"

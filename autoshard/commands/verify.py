@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from autoshard.collectives import HardwarePrices
-from autoshard.commands.command import Command, example, wide_stdout, width_option
+from autoshard.commands.command import Command, Seconds, example, wide_stdout, width_option
 from autoshard.commands.saved_plan import MACHINE_OPTION, machine_of, with_program
-from autoshard.errors import InputError, PlanError
+from autoshard.errors import InputError
 from autoshard.plans.plan_json import load_plan_data
-from autoshard.plans.whole_file import write_whole
 from autoshard.report.verification_text import print_verification, signed_percent
+from autoshard.user_files import refuse_unwritable, write_or_refuse
 from autoshard.verification.verification import Verification
 
 EXIT_DIFFERENT = 1
@@ -22,7 +22,10 @@ EXIT_DIFFERENT = 1
 @click.command(
     "verify",
     cls=Command,
-    epilog=example("verify plan.json", "verify plan.json --topology v5e:2x4 --fail-above 50%"),
+    epilog=example(
+        "verify plan.json train:train_step",
+        "verify plan.json train:train_step --topology v5e:2x4 --fail-above 50%",
+    ),
 )
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("target", required=False, metavar="[MODULE:FUNCTION]")
@@ -46,7 +49,7 @@ EXIT_DIFFERENT = 1
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     default=600.0,
     show_default=True,
     help="Seconds for one compile.",
@@ -93,22 +96,18 @@ def verify_command(
     """Compile a saved plan for devices that need not be present, and compare.
 
     Collectives, bytes and peak memory are shown as planned and as compiled; for TPUs the time that
-    the compiler estimates too. The program is traced again: from MODULE:FUNCTION or the module file
-    that the plan was made from, which the plan file names, or from the one given.
+    the compiler estimates too. The program is traced again: from MODULE:FUNCTION, or from the
+    module file that the plan was made from.
 
     Exit code 0: it compiles (and differs by no more than --fail-above); 1: it does not, or differs
     by more; 2: an error.
     """
     limit = None if fail_above is None else _fraction(fail_above)
     flags = dict(map(_flag, compiler_options))
-    if json_out is not None and not json_out.resolve().parent.is_dir():
-        raise PlanError(
-            f"there is no folder {json_out.resolve().parent}",
-            where=f"--json {json_out}",
-            fix="name a file in a folder that exists",
-        )
+    if json_out is not None:
+        refuse_unwritable(json_out, "--json")
     data = load_plan_data(plan)
-    known = with_program(data, plan, target)
+    known = with_program(data, plan, target, "verify PLAN TARGET")
     if hardware is not None:
         known.prices = HardwarePrices.of(machine_of(data, plan, hardware), data.mesh)
     found = known.verify(
@@ -120,20 +119,9 @@ def verify_command(
         keep_in=keep_in,
     )
     if json_out is not None:
-        _write(json_out, found.to_json())
+        write_or_refuse(json_out, found.to_json().encode(), "the figures")
     print_verification(found, wide_stdout(), width)
     sys.exit(_exit_code(found, limit))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise PlanError(
-            f"the file cannot be written: {error.strerror}",
-            where=f"--json {path}",
-            fix="name a file in a folder that you may write to",
-        ) from error
 
 
 def _exit_code(found: Verification, limit: float | None) -> int:

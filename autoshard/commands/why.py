@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from autoshard.commands.command import Command, example, wide_stdout, width_option
+from autoshard.commands.command import Command, Seconds, example, wide_stdout, width_option
 from autoshard.commands.plan import read_trip_count
 from autoshard.commands.saved_plan import MACHINE_OPTION, machine_of, planned_again, target_of
 from autoshard.errors import PlanError
@@ -27,7 +28,9 @@ _ANY_PLAN = 1.0  # a gap that any plan meets: the plan explained is the one of t
 
 
 @click.command(
-    "why", cls=Command, epilog=example('why plan.json \'params["mlp"]["w1"]\' --alternatives 3')
+    "why",
+    cls=Command,
+    epilog=example('why plan.json \'params["mlp"]["w1"]\' train:train_step --alternatives 3'),
 )
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("tensor")
@@ -58,7 +61,7 @@ _ANY_PLAN = 1.0  # a gap that any plan meets: the plan explained is the one of t
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     default=60.0,
     show_default=True,
     help="Seconds to plan again in, and as many for all alternatives together.",
@@ -80,16 +83,15 @@ def why_command(
     """Print why TENSOR is sharded as it is: what else it could be, at what cost, what forbids it.
 
     TENSOR is named as in constraints: params["w1"], result[0], model.py:42 dot_general; or by its
-    path. The program is traced again, from what the plan file remembers of it or from
-    MODULE:FUNCTION, and planned with the tensor held to other shardings.
+    path. The program is traced again, from MODULE:FUNCTION or the module file that it was
+    planned from, and planned with the tensor held to other shardings.
     """
     data = load_plan_data(plan)
     if no_replan:
         print_explanation(known_explanation(data, tensor), wide_stdout(), width)
         return
     data.require_feasible()
-    fix = f"name it after the tensor: autoshard why {plan} TENSOR train:{data.function}"
-    name = target_of(data, plan, target, fix=fix)
+    name = target_of(data, plan, target, f"why PLAN {shlex.quote(tensor)} TARGET")
     again, notes = _planned(
         data,
         plan,

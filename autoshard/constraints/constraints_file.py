@@ -21,7 +21,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar
 
 import yaml
@@ -38,6 +37,8 @@ from autoshard.sharding import (
     verify_mesh,
 )
 from autoshard.sharding.sharding import DEFAULT_MESH_NAME
+from autoshard.user_files import read_or_refuse
+from autoshard.yaml_document import MOST_BYTES, DocumentLoader
 
 _SECTIONS = ("meshes", "pins", "uses", "groups")
 _USE_KEYS = ("select", "by", "sharding")
@@ -52,13 +53,15 @@ def load_constraints(path: str | os.PathLike[str]) -> tuple[Term, ...]:
         InputError: The file cannot be read, or as `parse_constraints`.
     """
     where = os.fspath(path)
+    fix = "give the path of a YAML file"
+    content = read_or_refuse(path, "the constraints file", fix, most_bytes=MOST_BYTES)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = content.decode()
+    except UnicodeDecodeError as error:
         raise InputError(
-            f"the constraints file cannot be read: {error}",
+            f"the constraints file is not text: byte {error.start} is not UTF-8",
             where=where,
-            fix="give the path of a YAML file",
+            fix=fix,
         ) from error
     return parse_constraints(text, where)
 
@@ -74,7 +77,7 @@ def parse_constraints(text: str, where: str = "constraints") -> tuple[Term, ...]
         InputError: The text is no YAML or holds something else; names every mistake with its line.
     """
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=DocumentLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         raise InputError(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoshard.errors import InputError
-from autoshard.plans.whole_file import write_or_refuse
+from autoshard.user_files import read_or_refuse, write_or_refuse
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
 
@@ -21,14 +20,7 @@ def read_module_file(path: Path) -> bytes:
     Raises:
         InputError: It cannot be read.
     """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"the module cannot be read: {error.strerror or error}",
-            where=str(path),
-            fix="name a file that exists and that you may read",
-        ) from error
+    return read_or_refuse(path, "the module", "name a file that exists and that you may read")
 
 
 def write_module_file(path: Path, content: str | bytes) -> None:

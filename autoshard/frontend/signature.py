@@ -13,7 +13,9 @@ import numpy as np
 from jax.tree_util import GetAttrKey, KeyPath, PyTreeDef, keystr
 
 from autoshard.errors import InputError
+from autoshard.printable import printable
 
+_MOST_NAME = 200  # letters; a report shows it in one line
 _SCALARS = (bool, int, float, complex)
 
 
@@ -146,7 +148,7 @@ class Results:
 def function_name(fn: Callable[..., Any]) -> str:
     """What errors call the function; a `functools.partial` goes by the function inside."""
     name = getattr(fn, "__name__", None) or getattr(getattr(fn, "func", None), "__name__", None)
-    return str(name or type(fn).__name__)
+    return printable(str(name or type(fn).__name__), _MOST_NAME)
 
 
 def flatten_call(

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 DEFAULT_AXIS_NAMES = ("data", "model", "inner")
 
+MOST_DEVICES = 1_000_000
+"""To search meshes for; the largest machines have a tenth of that."""
+
 _SAMPLE_BYTES = np.array([1e3, 1e6, 1e9])  # latency and bandwidth both show
 _DIGITS = 9  # prices that agree so far are equal
 
@@ -39,11 +42,12 @@ def check_devices(devices: object) -> int:
             where=f"devices={devices!r}",
             fix="give a whole number, as in devices=64; it need not be that of this machine",
         )
-    if devices < 1:
+    if not 1 <= devices <= MOST_DEVICES:
+        bound = "below 1" if devices < 1 else f"above {MOST_DEVICES:,}"
         raise InputError(
-            f"the number of devices is {devices}, which is below 1",
+            f"the number of devices is {devices}, which is {bound}",
             where=f"devices={devices!r}",
-            fix="give the number of devices to plan for, at least 1",
+            fix=f"give the number of devices to plan for, from 1 to {MOST_DEVICES:,}",
         )
     return devices
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from autoshard.errors import AutoshardError
+from autoshard.printable import printable
 from autoshard.sharding import (
     Mesh,
     Sharding,
@@ -29,6 +30,12 @@ from autoshard.sharding import (
 
 Json: TypeAlias = Any  # what `json.loads` returns
 T = TypeVar("T")
+
+MOST_LETTERS = 10_000
+"""Of a line of text."""
+
+_LONG = frozenset({"ProgramRecord.line_digests"})
+"""Texts of any length: six letters for each equation."""
 
 _INFINITY = "inf"
 
@@ -45,13 +52,18 @@ def _encoder(hint: Any) -> Callable[[Any], Json]:
         return _encode_float
     if hint is int:
         return operator.index
+    if hint is str:
+        return functools.partial(printable, most_letters=MOST_LETTERS)
     if hint is Sharding:
         return functools.lru_cache(maxsize=4096)(format_sharding)
     if hint is Mesh:
         return format_mesh
     if dataclasses.is_dataclass(hint):
         as_class: Any = hint
-        members = [(name, _encoder(inner)) for name, inner in sorted(_fields(as_class).items())]
+        members = [
+            (name, str if f"{as_class.__name__}.{name}" in _LONG else _encoder(inner))
+            for name, inner in sorted(_fields(as_class).items())
+        ]
         return lambda value: {name: encode(getattr(value, name)) for name, encode in members}
     inner_hints = typing.get_args(hint)
     origin = typing.get_origin(hint)
@@ -100,7 +112,11 @@ class RecordReader:
         values = {}
         for name, hint in hints.items():
             if name in read:
-                values[name] = self._value(hint, read[name], f"{prefix}{name}")
+                item = read[name]
+                if f"{cls.__name__}.{name}" in _LONG and isinstance(item, str) and item.isalnum():
+                    values[name] = item
+                else:
+                    values[name] = self._value(hint, item, f"{prefix}{name}")
             elif f"{cls.__name__}.{name}" not in self.added_later:
                 self.problems.append(f"`{prefix}{name}`: is missing")
         self.problems += [
@@ -114,7 +130,7 @@ class RecordReader:
         if hint is Sharding:
             return self._sharding(read, path)
         if hint is Mesh:
-            return self._parsed(parse_mesh, "a mesh as text", read, path)
+            return self._mesh(read, path)
         if dataclasses.is_dataclass(hint):
             return self.record(typing.cast("type[Any]", hint), read, path)
         inner = typing.get_args(hint)
@@ -136,11 +152,25 @@ class RecordReader:
                     return math.inf
             self._refuse(path, "a number", read)
             return None
+        if isinstance(read, str) and hint is str:
+            return self._text(read, path)
         if isinstance(read, hint) and (hint is bool or not isinstance(read, bool)):
             return read
         expected = {str: "text", int: "a whole number", bool: "true or false"}[hint]
         self._refuse(path, expected, read)
         return None
+
+    def _text(self, read: str, path: str) -> str | None:
+        if printable(read, MOST_LETTERS) == read:
+            return read
+        self._refuse(path, f"text of at most {MOST_LETTERS:,} printable letters", read)
+        return None
+
+    def _mesh(self, read: Json, path: str) -> Mesh | None:
+        found = self._parsed(parse_mesh, "a mesh as text", read, path)
+        if found is not None and not all(axis.name.isprintable() for axis in found.axes):
+            self._refuse(path, "axes whose names are printable", read)
+        return found
 
     def _sharding(self, read: Json, path: str) -> Sharding | None:
         if isinstance(read, str) and read in self._sharding_by_text:
@@ -165,7 +195,8 @@ class RecordReader:
             self._refuse(path, "an object", read)
             return None
         return {
-            key: self._value(hint, item, f"{path}[{json.dumps(key)}]") for key, item in read.items()
+            self._text(key, path) or "": self._value(hint, item, f"{path}[{json.dumps(key)}]")
+            for key, item in read.items()
         }
 
     def _array(self, hints: tuple[Any, ...], read: Json, path: str) -> tuple[Any, ...] | None:
@@ -199,5 +230,9 @@ def _without_none(hints: tuple[Any, ...]) -> Any:
 
 def shown(read: Json) -> str:
     """A JSON value as the file has it, cut where it is long."""
-    text = json.dumps(read)
-    return f"`{text}`" if len(text) <= 60 else f"`{text[:57]}...`"
+    text = ""
+    for piece in json.JSONEncoder().iterencode(read):  # no more of it than is shown
+        text += piece[:61]
+        if len(text) > 60:
+            return f"`{text[:57]}...`"
+    return f"`{text}`"

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
+from collections import Counter
 
 from autoshard.errors import PlanError
 from autoshard.plans.json_records import Json, RecordReader, encode_record, shown
 from autoshard.plans.plan import FORMAT_VERSION, PlanData
 from autoshard.plans.verify_plan import verify_plan
-from autoshard.plans.whole_file import write_or_refuse
+from autoshard.printable import printable
+from autoshard.user_files import read_or_refuse, write_or_refuse
 
 FORMAT_NAME = "autoshard plan"
 
@@ -38,6 +39,9 @@ _ADDED_LATER = frozenset(
         "SolverFacts.overlap",
     }
 )
+MOST_MEMBERS, MOST_LISTS = 4_000_000, 4_000_000
+"""In a plan file: it is read in some seconds, and what holds more is no plan."""
+
 _MAX_SHOWN = 20
 _REMAKE = "make the plan again with `autoshard plan`, or take the file from where it was saved"
 
@@ -101,17 +105,13 @@ def load_plan_data(path: str | os.PathLike[str]) -> PlanData:
         PlanError: The file cannot be read, or as `parse_plan`.
     """
     where = os.fspath(path)
+    fix = "give the path of a file that `autoshard plan --out` or `plan.save` wrote"
+    content = read_or_refuse(path, "the plan file", fix, PlanError)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise PlanError(
             f"the file is not text: byte {error.start} is not UTF-8", where=where, fix=_REMAKE
-        ) from error
-    except OSError as error:
-        raise PlanError(
-            f"the plan file cannot be read: {error.strerror or error}",
-            where=where,
-            fix="give the path of a file that `autoshard plan --out` or `plan.save` wrote",
         ) from error
     return parse_plan(text, where)
 
@@ -141,14 +141,22 @@ def _lines(value: Json) -> str:
 def _parse_json(text: str, where: str) -> dict[str, Json]:
     repeated: list[str] = []
 
+    num_members = 0
+
     def members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        nonlocal num_members
+        num_members += 1 + len(pairs)
+        if num_members > MOST_MEMBERS:
+            raise ValueError(f"more than {MOST_MEMBERS:,} objects and members")
         found = dict(pairs)
         if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            repeated.extend(sorted({key for key in keys if keys.count(key) > 1}))
+            counts = Counter(key for key, _ in pairs)
+            repeated.extend(sorted(key for key, count in counts.items() if count > 1))
         return found
 
     try:
+        if text.count("[") > MOST_LISTS:
+            raise ValueError(f"more than {MOST_LISTS:,} lists")
         read = json.loads(text, object_pairs_hook=members)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}"
@@ -166,7 +174,7 @@ def _parse_json(text: str, where: str) -> dict[str, Json]:
         ) from error
     if repeated:
         raise PlanError(
-            f"the plan file names {', '.join(f'`{key}`' for key in repeated)} twice in one object",
+            f"the plan file names {_named(repeated)} twice in one object",
             where=where,
             fix=_REMAKE,
         )
@@ -177,6 +185,10 @@ def _parse_json(text: str, where: str) -> dict[str, Json]:
             fix="give a file that `autoshard plan --out` or `plan.save` wrote",
         )
     return read
+
+
+def _named(keys: list[str]) -> str:
+    return ", ".join(f"`{printable(key, 60)}`" for key in keys[:_MAX_SHOWN])
 
 
 def _check_header(members: dict[str, Json], where: str) -> None:

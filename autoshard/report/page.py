@@ -10,7 +10,6 @@ from importlib.resources import files
 
 from autoshard.plans.plan import PlanData
 from autoshard.plans.plan_diff import Change, diff_plans
-from autoshard.plans.whole_file import write_or_refuse
 from autoshard.report import page_sections as parts
 from autoshard.report.diff_text import change_cells
 from autoshard.report.facts import ReportFacts
@@ -19,6 +18,7 @@ from autoshard.report.page_data import page_data
 from autoshard.report.page_facts import PageFacts, gather_page_facts
 from autoshard.report.page_parts import data_table, section
 from autoshard.report.quantities import format_bytes, format_seconds
+from autoshard.user_files import write_or_refuse
 
 _SCRIPTS = ("dom.js", "tables.js", "mesh.js", "memory.js", "page.js")
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoshard.plans.whole_file import write_whole
+from autoshard.files import write_file
 from experiments.sweeps.table import table_text
 
 
@@ -66,7 +66,7 @@ class SweepFolder:
         path = self._point(identity)
         path.parent.mkdir(parents=True, exist_ok=True)
         content = json.dumps({"asked": asked, "row": row}, indent=1) + "\n"
-        write_whole(path, content.encode())
+        write_file(path, content.encode())
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all finished points, by identity.
@@ -83,7 +83,7 @@ class SweepFolder:
         for the lock.
         """
         with _lock(self.root / "locks" / "table", wait=True):
-            write_whole(self.table, table_text(self.rows()).encode())
+            write_file(self.table, table_text(self.rows()).encode())
         return self.table
 
     def _point(self, identity: str) -> Path:

@@ -11,14 +11,19 @@ from solvers.formats.native import parse_problem
 from solvers.problem import Problem
 
 
-def read_any(path: str | Path) -> Problem:
+def read_any(path: str | Path, *, until: float | None = None) -> Problem:
     """Reads a problem in our own format or the contest's, told apart by content.
+
+    Args:
+        path: A regular file.
+        until: `time.monotonic` value by which it must be read; None for no limit.
 
     Raises:
         FormatError: It is neither; names the path inside the file.
+        TimeoutError: Time is up.
         OSError: The file cannot be read.
     """
-    document = read_document(path)
+    document = read_document(path, until=until)
     if isinstance(document, dict) and "format" in document:
         return parse_problem(document, source=str(path))
     if not isinstance(document, dict) or "problem" not in document:

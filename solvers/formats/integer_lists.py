@@ -22,6 +22,9 @@ from solvers.problem import IntArray
 SHORTEST = 64
 """Bytes of text from which a list is read here."""
 
+MOST_CONTAINERS = 4_000_000
+"""Lists and objects that are read by the `json` module: some five million in a second."""
+
 _MOST_LISTS = 64
 _FIRST, _BEHIND, _VALUES, _ENDS, _IS_NESTED = range(5)
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _OPEN, _CLOSE = (ord(sign) for sign in '"\\:,[]')
@@ -70,7 +73,8 @@ def loads(text: bytes) -> Any:
     """Loads a JSON document with long lists of integers as `IntegerLists`.
 
     Raises:
-        ValueError: It is not JSON.
+        ValueError: It is not JSON, or has more than `MOST_CONTAINERS` lists and objects beside the
+            long lists.
         RecursionError: It is nested too deeply.
     """
     raw = np.frombuffer(text, dtype=np.uint8)
@@ -89,6 +93,8 @@ def loads(text: bytes) -> Any:
         lists.append(IntegerLists(values[first_value : place[_VALUES]], own_ends))
         first_value, first_end = place[_VALUES], place[_ENDS]
     pieces.append(text[at:])
+    if sum(piece.count(b"[") + piece.count(b"{") for piece in pieces) > MOST_CONTAINERS:
+        raise ValueError(f"more than {MOST_CONTAINERS:,} lists and objects that no problem has")
     if lists:
         with contextlib.suppress(ValueError):
             return _joined(pieces, lists)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import json
 import os
-import zlib
 from pathlib import Path
 from typing import Any
 
 from solvers.collector import no_collections
 from solvers.errors import FormatError
+from solvers.files import read_file, write_file
 from solvers.formats import integer_lists
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_PIECE = 1 << 22
+MOST_BYTES = 1 << 29
+"""Bytes of JSON that are read; the largest instance of the contest has 93 million."""
 
 LARGE = 1 << 20
 """Bytes from which long lists of integers are worth the loop compiled to read them."""
@@ -24,26 +25,30 @@ MEMORY_PER_BYTE = 8
 """Bytes of memory a byte of JSON may need while it is read (lists of small integers: up to 8)."""
 
 
-def read_document(path: str | Path) -> Any:
+def read_document(path: str | Path, *, until: float | None = None) -> Any:
     """Reads a JSON document; long lists of integers in a large one are `IntegerLists`.
 
     Args:
-        path: A file with JSON, compressed or not (told apart by content).
+        path: A regular file with JSON, compressed or not (told apart by content).
+        until: `time.monotonic` value by which it must be read; None for no limit.
 
     Raises:
-        FormatError: It cannot be decompressed, is not JSON, or needs more memory than there is.
+        FormatError: It cannot be unpacked, is not JSON, is too large, or needs more memory than
+            there is.
+        TimeoutError: Time is up.
         OSError: It cannot be read.
     """
+    where = str(path)
     try:
-        raw = _content(Path(path))
+        raw = _content(Path(path), until)
         load = integer_lists.loads if len(raw) >= LARGE else json.loads
         with no_collections():
             return load(raw)  # NaN passes here and is refused with its path
     except MemoryError as error:
-        raise _too_large(str(path), "more memory than there is") from error
+        raise _too_large(where, "more memory than there is") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(
-            f"is not JSON: {error}", where=str(path), fix="give a .json or .json.gz file"
+            f"is not JSON: {error}", where=where, fix="give a .json or .json.gz file"
         ) from error
 
 
@@ -57,32 +62,28 @@ def write_document(path: str | Path, document: Any) -> None:
     text = (json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()
     if path.suffix == ".gz":
         text = gzip.compress(text, compresslevel=6, mtime=0)
-    temporary = path.with_name(path.name + ".tmp")
+    write_file(path, text)
+
+
+def _content(path: Path, until: float | None) -> bytes:
+    there = available_bytes()
+    most = MOST_BYTES if there is None else min(MOST_BYTES, there // MEMORY_PER_BYTE)
     try:
-        temporary.write_bytes(text)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _content(path: Path) -> bytes:
-    with path.open("rb") as file:
-        is_compressed = file.read(2) == _GZIP_MAGIC
-    pieces: list[bytes] = []
-    size = 0
-    most = available_bytes()
-    with gzip.open(path, "rb") if is_compressed else path.open("rb") as source:
-        try:
-            while piece := source.read(_PIECE):
-                pieces.append(piece)
-                size += len(piece)
-                if most is not None and size * MEMORY_PER_BYTE > most:
-                    raise _too_large(str(path), f"more than the {most >> 20} MiB there are")
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        return read_file(path, most_bytes=most, until=until)
+    except OSError as error:
+        where = str(path)
+        if error.errno == errno.EFBIG and most < MOST_BYTES:
+            assert there is not None
+            raise _too_large(where, f"more than the {there >> 20} MiB there are") from error
+        if error.errno == errno.EFBIG:
             raise FormatError(
-                f"cannot be decompressed: {error}", where=str(path), fix="fetch the file again"
+                f"is too large: {error.strerror}", where=where, fix="give a smaller one"
             ) from error
-    return b"".join(pieces)
+        if error.errno == errno.EBADMSG:
+            raise FormatError(
+                f"{error.strerror}", where=where, fix="fetch the file again"
+            ) from error
+        raise
 
 
 def _too_large(where: str, needed: str) -> FormatError:

@@ -132,8 +132,8 @@ def test_a_plan_with_products_in_steps_is_saved_exported_and_explained(folder: P
     assert run(*plan, "--schedules", "none").exit_code == 1
     assert run(*plan, "--out", "plan.json").exit_code == 0
     assert len(load_plan_data(folder / "plan.json").schedules) == 2
-    assert run("export", "plan.json", "-o", "mlp.mlir").exit_code == 0
+    assert run("export", "plan.json", "mlp:mlp", "-o", "mlp.mlir").exit_code == 0
     assert (folder / "mlp.mlir").read_text().count("sdy.manual_computation(") == 2
     for again in (["explain", "plan.json"], ["why", "plan.json", 'params["w1"]']):
-        done = run(*again)
+        done = run(*again, "mlp:mlp")
         assert (done.exit_code, done.stderr) == (0, "")

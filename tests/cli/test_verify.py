@@ -51,7 +51,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.mark.usefixtures("plan")
 def test_a_saved_plan_is_compiled_and_compared(folder: Path) -> None:
-    done = run("verify", "plan.json", "--fail-above", "500%", "--json", "found.json")
+    done = run("verify", "plan.json", "train:step", "--fail-above", "500%", "--json", "found.json")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "compiled for local" in done.stdout
     assert "compiled: the plan compiles as it is" in done.stdout
@@ -70,7 +70,7 @@ def test_a_plan_of_another_program_is_refused() -> None:
 
 @pytest.mark.usefixtures("plan")
 def test_a_topology_of_another_size_is_refused() -> None:
-    done = run("verify", "plan.json", "--topology", "v5e:4x4")
+    done = run("verify", "plan.json", "train:step", "--topology", "v5e:4x4")
     assert done.exit_code == 2
     assert done.stderr == (
         "error: v5e:4x4 has 16 devices, the mesh 8\n"
@@ -99,7 +99,7 @@ def test_a_topology_of_another_size_is_refused() -> None:
 def test_bad_options_are_told_before_the_plan_is_read(
     arguments: tuple[str, ...], message: str
 ) -> None:
-    done = run("verify", "plan.json", *arguments)
+    done = run("verify", "plan.json", "train:step", *arguments)
     assert (done.exit_code, done.stderr) == (2, message)
 
 
@@ -112,7 +112,7 @@ def test_a_difference_beyond_the_limit_ends_with_1(monkeypatch: pytest.MonkeyPat
         "autoshard.verification.verification.Verification.memory_difference",
         property(lambda _: -0.25),
     )
-    done = run("verify", "plan.json", "--fail-above", "20%")
+    done = run("verify", "plan.json", "train:step", "--fail-above", "20%")
     assert done.exit_code == 1
     assert done.stderr == (
         "error: bytes differ by +50.0 %, memory by -25.0 %; at most 20 % was asked for\n"

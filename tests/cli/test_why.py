@@ -50,7 +50,9 @@ def run(*arguments: str) -> Result:
 
 
 def test_why_tells_of_alternatives_and_what_forbids_the_rest() -> None:
-    result = run("why", "plan.json", 'params["w2"]', "--constraints", "asked.yaml")
+    result = run(
+        "why", "plan.json", 'params["w2"]', "train:train_step", "--constraints", "asked.yaml"
+    )
     assert (result.exit_code, result.stderr) == (0, "")
     data = load_plan_data("plan.json")
     lines = result.stdout.splitlines()
@@ -70,7 +72,9 @@ def test_why_explains_the_plan_of_the_file_whatever_planning_again_would_find() 
     best = load_plan_data("plan.json")
     assert worse.arguments[1].sharding != best.arguments[1].sharding
     save_plan(replace(worse, asked=best.asked), "plan.json")
-    result = run("why", "plan.json", 'params["w2"]', "--constraints", "asked.yaml")
+    result = run(
+        "why", "plan.json", 'params["w2"]', "train:train_step", "--constraints", "asked.yaml"
+    )
     assert result.exit_code == 0, result.output
     assert "sharding  P(None, 'model'), " in result.stdout
     assert f"{worse.seconds * 1e6:.3g} us a step" in result.stdout
@@ -109,7 +113,7 @@ def test_without_planning_again_why_tells_what_the_file_knows() -> None:
     ],
 )
 def test_what_cannot_be_explained_is_one_message(arguments: list[str], message: str) -> None:
-    result = run("why", "plan.json", *arguments)
+    result = run("why", "plan.json", *arguments, "train:train_step")
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", message)
 
 
@@ -124,25 +128,43 @@ def test_why_refuses_another_program(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("command", [["why", "plan.json", "x"], ["code", "plan.json"]])
-def test_a_plan_made_from_python_needs_the_name_of_its_program(command: list[str]) -> None:
-    save_plan(replace(load_plan_data("plan.json"), target=""), "plan.json")
+@pytest.mark.parametrize(
+    ("command", "fix"),
+    [
+        (["why", "plan.json", 'a["b"]'], "why plan.json 'a[\"b\"]' {}"),
+        (["code", "plan.json"], "code plan.json {}"),
+        (["explain", "plan.json"], "explain plan.json {}"),
+        (["export", "plan.json", "-o", "out.mlir"], "export plan.json {} -o FILE"),
+        (["verify", "plan.json"], "verify plan.json {}"),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("train:train_step", "train:train_step"),
+        ("evil:run", "evil:run"),
+        ("evil:run; rm -rf ~", "MODULE:FUNCTION"),
+        ("", "MODULE:FUNCTION"),
+    ],
+)
+def test_code_that_a_plan_file_names_is_not_imported(
+    folder: Path, command: list[str], fix: str, target: str, shown: str
+) -> None:
+    (folder / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    save_plan(replace(load_plan_data("plan.json"), target=target), "plan.json")
     result = run(*command)
-    place = (
-        "the tensor: autoshard why plan.json TENSOR"
-        if command[0] == "why"
-        else ("the plan: autoshard code plan.json")
-    )
     assert (result.exit_code, result.stderr) == (
         2,
-        "error: the plan does not say what it was made from\n"
+        "error: the plan was made from a function, and only a function that you name is imported\n"
         "  where: plan.json\n"
-        f"  fix: name it after {place} train:train_step\n",
+        f"  fix: name it: autoshard {fix.format(shown)}\n",
     )
+    assert not (folder / "ran").exists()
 
 
 def test_code_is_python_that_makes_the_shardings() -> None:
-    result = run("code", "plan.json")
+    result = run("code", "plan.json", "train:train_step")
     assert (result.exit_code, result.stderr) == (0, "")
     names: dict[str, Any] = {}
     exec(result.stdout, names)

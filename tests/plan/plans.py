@@ -413,14 +413,16 @@ def _op(index: int, name: str, source: str, compute: float, communication: float
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 
-_text = st.text(max_size=12)
+_printable = st.characters(exclude_categories=["C", "Z"], include_characters=" ")
+_text = st.text(_printable, max_size=12)
+_name = st.text(_printable, min_size=1, max_size=4)
 _amount = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 _bytes = st.integers(min_value=0, max_value=2**70)
 
 
 @st.composite
 def meshes(draw: st.DrawFn) -> Mesh:
-    names = draw(st.lists(st.text(min_size=1, max_size=4), max_size=3, min_size=1, unique=True))
+    names = draw(st.lists(_name, max_size=3, min_size=1, unique=True))
     axes = tuple(MeshAxis(name, draw(st.sampled_from([1, 2, 4, 6, 8]))) for name in names)
     mesh = Mesh(axes)
     if draw(st.booleans()):
