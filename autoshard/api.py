@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from autoshard.apply.propagation.propagator import propagator_for
+from autoshard.argument_types import check_types
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
 from autoshard.export.module_file import read_module_file
 from autoshard.export.read_module import read_module
+from autoshard.export.sound_module import require_sound
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT
 from autoshard.frontend.scheduled_products import rewritable_products
@@ -121,6 +123,14 @@ def optimize(
         ExportError: A function that does not trace or lower.
         ConstraintError: Shardings asked for that contradict one another or fit no tensor.
     """
+    check_types(
+        kwargs=kwargs,
+        donate_argnums=donate_argnums,
+        static_argnums=static_argnums,
+        trip_counts=trip_counts,
+        custom_costs=custom_costs,
+        progress=progress,
+    )
     stages = Stages()
     request = read_request(mesh, devices, axis_names)
     options = read_solve_options(solver, time_limit_seconds, relative_gap, seed, overlap)
@@ -218,6 +228,9 @@ def optimize_module(
         ExportError: The module does not parse, or cannot be planned; with line and column.
         ConstraintError: Its shardings contradict one another or fit no tensor.
     """
+    check_types(
+        module=module, trip_counts=trip_counts, custom_costs=custom_costs, progress=progress
+    )
     stages = Stages()
     request = read_request(mesh, devices, axis_names)
     options = read_solve_options(solver, time_limit_seconds, relative_gap, seed, overlap)
@@ -225,6 +238,7 @@ def optimize_module(
     name = module.name if isinstance(module, Path) else "module"
     with stages.time("read the module"):
         content = read_module_file(module) if isinstance(module, Path) else module
+        require_sound(content, name)
 
     def program_on(ours: Mesh) -> TracedProgram:
         with stages.time("read the module"):

@@ -477,7 +477,7 @@ class Plan:
         """Write the plan to a file, constraints included; nothing half-written is left behind."""
         if self.data.is_feasible and self.traced is not None:
             _ = self.constraints
-        save_plan(self.data, Path(path))
+        save_plan(self.data, path)
 
     def report(self, width: int = 100) -> str:
         """The plan as text: totals, shardings, collectives, memory, and how sure it is."""

@@ -33,7 +33,7 @@ def load_plan(
             the one planned.
         ExportError: The function does not trace.
     """
-    data = load_plan_data(Path(path))
+    data = load_plan_data(path)
     traced = None
     if fn is not None and (args or kwargs):
         traced = trace(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoshard.argument_types import check_types
 from autoshard.backends import backend_for
 from autoshard.errors import InputError
 from autoshard.mesh_search.request import MeshChoice, MeshRequest, mesh_choice
@@ -84,6 +85,7 @@ def read_solve_options(
             where=f"solver={solver!r}",
             fix=f"use one of {', '.join(known)}",
         )
+    check_types(time_limit_seconds=time_limit_seconds, relative_gap=relative_gap, seed=seed)
     amounts = {"time_limit_seconds": time_limit_seconds, "relative_gap": relative_gap}
     for name, number in amounts.items():
         if not number >= 0:  # nan is not

@@ -45,12 +45,12 @@ def kept_or_compiled(
     if folder is None:
         return run_compiler(program, request)
     path = folder / f"{_key(program, request)}.json.gz"
-    kept = _read(path)
+    kept = read_kept(path)
     if kept is not None:
         return kept
     outcome = run_compiler(program, request)
     if isinstance(outcome, CompiledAhead):
-        _write(path, outcome)
+        write_kept(path, outcome)
     return outcome
 
 
@@ -75,7 +75,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _read(path: Path) -> CompiledAhead | None:
+def read_kept(path: Path) -> CompiledAhead | None:
     """None where nothing is kept, or what is kept cannot be read."""
     try:
         read = json.loads(read_file(path))
@@ -84,7 +84,7 @@ def _read(path: Path) -> CompiledAhead | None:
     return RecordReader().record(CompiledAhead, read)
 
 
-def _write(path: Path, compiled: CompiledAhead) -> None:
+def write_kept(path: Path, compiled: CompiledAhead) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, gzip.compress(json.dumps(dataclasses.asdict(compiled)).encode()))

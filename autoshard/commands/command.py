@@ -106,7 +106,7 @@ class Fraction(click.FloatRange):
 
 
 def _finite(
-    kind: click.ParamType, read: float, param: click.Parameter | None, ctx: click.Context | None
+    kind: click.FloatRange, read: float, param: click.Parameter | None, ctx: click.Context | None
 ) -> float:
     if not math.isfinite(read):
         kind.fail(f"{read} is not a finite number.", param, ctx)

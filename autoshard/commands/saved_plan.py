@@ -15,6 +15,7 @@ from autoshard.commands.targets import load_target
 from autoshard.errors import InputError, PlanError
 from autoshard.export.module_file import is_module_file, read_module_file
 from autoshard.export.read_module import read_module
+from autoshard.export.sound_module import require_sound
 from autoshard.plan import Plan
 from autoshard.plans.plan import PlanData
 from autoshard.saved_plan import load_plan
@@ -76,7 +77,9 @@ def with_program(data: PlanData, plan: Path, target: str | None, usage: str) -> 
     name = target_of(data, plan, target, usage)
     if is_module_file(name):
         path = Path(name)
-        traced = read_module(read_module_file(path), data.mesh, name=path.name)
+        content = read_module_file(path)
+        require_sound(content, path.name)
+        traced = read_module(content, data.mesh, name=path.name)
         if traced.record.fingerprint != data.program.fingerprint:
             raise PlanError(
                 "the plan was made for another module",

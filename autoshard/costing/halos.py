@@ -46,7 +46,7 @@ def halos_of(
     for place, window in _windows(op, kernel):
         cut = candidate.operands[0][place]
         for reach in ((window - 1) // 2, window // 2) if cut else ():
-            if reach:
+            if reach > 0:  # the window of an empty result has no positions
                 others = prod(size for dim, size in enumerate(local) if dim != place)
                 yield Halo(cut, others * reach)
 

@@ -9,13 +9,15 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from autoshard.apply.constrain import constrain_jaxpr
-from autoshard.errors import ExportError
+from autoshard.errors import ExportError, InputError
 from autoshard.frontend.meshes import abstract_mesh, mesh_context
 from autoshard.frontend.tagging import tag_jaxpr
 from autoshard.frontend.trace import Traced
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.mlir_modules import module_bytecode
 from autoshard.sharding import Mesh
+
+PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
 
 AS_WRITTEN = "as written"
 """Stands for the platform of a module that came from elsewhere: there is nothing to lower again."""
@@ -41,8 +43,15 @@ def lowered_for(
             over the axes of its grid.
 
     Raises:
+        InputError: There is no such platform.
         ExportError: The program does not lower for the platform.
     """
+    if platform is not None and platform not in PLATFORMS:
+        raise InputError(
+            f"there is no platform called {platform!r}",
+            where=f"platform={platform!r}",
+            fix=f"use one of {', '.join(PLATFORMS)}",
+        )
     if not schedules and (platform is None or traced.platform in {platform, AS_WRITTEN}):
         return traced
     chosen = platform or traced.platform

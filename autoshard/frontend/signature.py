@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -209,11 +209,24 @@ def flat_function(call: Call) -> tuple[Callable[..., tuple[Any, ...]], Results]:
     def run(*leaves: Any) -> tuple[Any, ...]:
         args, kwargs = call.arguments_from(leaves)
         returned = call.fn(*args, **kwargs)
-        results.flat = flatten_named([("result", returned)], returned)
-        return results.flat.leaves
+        flat = flatten_named([("result", returned)], returned)
+        _refuse_text(call, flat)
+        # Traced values must not outlive the trace: jax.checking_leaks would find them here.
+        results.flat = replace(flat, leaves=(None,) * len(flat.leaves))
+        return flat.leaves
 
     run.__name__ = run.__qualname__ = call.name
     return run, results
+
+
+def _refuse_text(call: Call, results: FlatTree) -> None:
+    texts = [leaf.value for leaf in results.statics if isinstance(leaf.value, (str, bytes))]
+    if texts:
+        raise InputError(
+            f"`{call.name}` returns text, and a result can only be an array: {texts[0]!r}",
+            where="its result",
+            fix="return arrays, and keep text out of the function",
+        )
 
 
 def _parameter_names(fn: Callable[..., Any], num_args: int) -> list[str]:

@@ -12,12 +12,14 @@ import jax
 
 # Private; checked on jax 0.10.2.
 from jax._src.core import internal_mutable_array_effect
+from jax._src.effects import ordered_effects
 from jax._src.interpreters.partial_eval import dce_jaxpr
 from jax._src.state.discharge import discharge_state
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh
 from jax.tree_util import PyTreeDef
 
+from autoshard.errors import ExportError, InputError
 from autoshard.frontend.dangling import honour_dangling
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.fingerprint import record_program
@@ -230,10 +232,24 @@ def trace_call(call: Call, context: AbstractMesh, order: DeviceOrder) -> Program
                 stage, results = _stage(call, avals, None)
             except Exception:
                 raise error from None
+    except InputError:
+        raise
     except Exception as error:
         raise does_not_trace(call, error) from error
+    _refuse_ordered_effects(call, stage)
     closed = order.rewrite(_with_captured_consts(stage, len(avals)))
     return Program(closed, call, results, record_program(closed, call, results), stage)
+
+
+def _refuse_ordered_effects(call: Call, stage: jax.stages.Traced) -> None:
+    """Refuse effects in order: JAX runs them on one device only."""
+    if found := sorted(map(str, ordered_effects.filter_in(stage.jaxpr.effects))):
+        raise ExportError(
+            f"`{call.name}` has effects in a fixed order ({', '.join(found)}), which JAX runs on"
+            " one device only",
+            where=f"`{call.name}`",
+            fix="call jax.debug.print, jax.debug.callback and io_callback with ordered=False",
+        )
 
 
 def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxpr:

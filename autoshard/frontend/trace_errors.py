@@ -15,6 +15,8 @@ _LEAF = re.compile(r"\bleaves\[(\d+)\]")
 
 
 def does_not_trace(call: Call, error: Exception) -> ExportError:
+    if isinstance(error, MemoryError):
+        return _out_of_memory(call, error, "traced")
     return ExportError(
         f"`{call.name}` does not trace: {_reason(error, call.arguments.names)}",
         where=line_of_exception(error),
@@ -23,11 +25,21 @@ def does_not_trace(call: Call, error: Exception) -> ExportError:
 
 
 def does_not_lower(call: Call, platform: str, error: Exception) -> ExportError:
+    if isinstance(error, MemoryError):
+        return _out_of_memory(call, error, "lowered")
     return ExportError(
         f"`{call.name}` traces but does not lower for {platform}:"
         f" {_reason(error, call.arguments.names)}",
         where=line_of_exception(error),
         fix=_fix_for_lowering(error),
+    )
+
+
+def _out_of_memory(call: Call, error: MemoryError, step: str) -> ExportError:
+    return ExportError(
+        f"memory ran out while `{call.name}` was {step}{f': {error}' if str(error) else ''}",
+        where=line_of_exception(error),
+        fix="give the process more memory; make big arrays arguments, not constants",
     )
 
 

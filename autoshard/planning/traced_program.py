@@ -8,6 +8,7 @@ from typing import Any
 
 from autoshard.constraints import Resolved, Term
 from autoshard.costing.custom_costs import with_custom_costs
+from autoshard.errors import InputError
 from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.module import ModuleNames, module_to_graph
 from autoshard.frontend.trace import Traced
@@ -54,8 +55,14 @@ def read_traced(
     Raises:
         ExportError: It cannot be planned.
         ConstraintError: What is asked of it fits no tensor, or contradicts itself.
-        InputError: A cost is declared for a custom call that it has not.
+        InputError: It has neither arguments nor results, or a cost is declared for a custom call
+            that it has not.
     """
+    if not traced.in_names and not traced.out_names:
+        raise InputError(
+            "the program has no arrays among its arguments and results: there is nothing to shard",
+            fix="pass arrays or jax.ShapeDtypeStruct as arguments; text and functions are settings",
+        )
     asked = resolve_constraints(terms, traced, mesh)
     graph = module_to_graph(
         traced.module,

@@ -34,8 +34,8 @@ T = TypeVar("T")
 MOST_LETTERS = 10_000
 """Of a line of text."""
 
-_LONG = frozenset({"ProgramRecord.line_digests"})
-"""Texts of any length: six letters for each equation."""
+_LONG = frozenset({"ProgramRecord.line_digests", "CompiledAhead.text"})
+"""Texts of any length, which nobody is shown."""
 
 _INFINITY = "inf"
 
@@ -113,7 +113,7 @@ class RecordReader:
         for name, hint in hints.items():
             if name in read:
                 item = read[name]
-                if f"{cls.__name__}.{name}" in _LONG and isinstance(item, str) and item.isalnum():
+                if f"{cls.__name__}.{name}" in _LONG and isinstance(item, str):
                     values[name] = item
                 else:
                     values[name] = self._value(hint, item, f"{prefix}{name}")

@@ -13,6 +13,7 @@ import json
 import os
 from collections import Counter
 
+from autoshard.argument_types import check_types
 from autoshard.errors import PlanError
 from autoshard.plans.json_records import Json, RecordReader, encode_record, shown
 from autoshard.plans.plan import FORMAT_VERSION, PlanData
@@ -95,6 +96,7 @@ def save_plan(data: PlanData, path: str | os.PathLike[str]) -> None:
     Raises:
         PlanError: The plan breaks a rule of `verify_plan`, or the file cannot be written.
     """
+    check_types(path=path)
     write_or_refuse(path, dump_plan(data).encode(), "the plan", PlanError)
 
 
@@ -104,6 +106,7 @@ def load_plan_data(path: str | os.PathLike[str]) -> PlanData:
     Raises:
         PlanError: The file cannot be read, or as `parse_plan`.
     """
+    check_types(path=path)
     where = os.fspath(path)
     fix = "give the path of a file that `autoshard plan --out` or `plan.save` wrote"
     content = read_or_refuse(path, "the plan file", fix, PlanError)

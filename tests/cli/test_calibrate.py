@@ -66,9 +66,9 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(
     result = run("--out", "none/mine.yaml")
     assert result.exit_code == 2
     assert result.stderr == (
-        "error: the file cannot be written: its folder is not there or may not be written to\n"
+        "error: the file cannot be written: No such file or directory\n"
         "  where: --out none/mine.yaml\n"
-        "  fix: name a file in a folder that exists\n"
+        "  fix: name a file in a folder that exists and that you may write to\n"
     )
     assert calls == []
 

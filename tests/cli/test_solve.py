@@ -122,7 +122,7 @@ def test_files_that_hold_no_problem_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"not json")
     assert_refused(run(path), f"{path}: is not JSON: ")
     path.write_bytes(gzip.compress(json.dumps(EXAMPLE).encode())[:-12])
-    assert_refused(run(path), f"{path}: cannot be decompressed: ")
+    assert_refused(run(path), f"{path}: it cannot be unpacked: ")
     assert_refused(run(tmp_path), "cannot be read: Is a directory")
 
 

@@ -220,7 +220,7 @@ def test_a_module_is_searched_a_mesh_for_too() -> None:
         (
             {"devices": 0},
             "the number of devices is 0, which is below 1\n  where: devices=0\n"
-            "  fix: give the number of devices to plan for, at least 1",
+            "  fix: give the number of devices to plan for, from 1 to 1,000,000",
         ),
         (
             {"mesh": "auto", "devices": 8.0},

@@ -126,7 +126,7 @@ def test_a_machine_without_a_network_cannot_have_two_nodes() -> None:
         (
             0,
             "the number of devices is 0, which is below 1\n  where: devices=0\n"
-            "  fix: give the number of devices to plan for, at least 1",
+            "  fix: give the number of devices to plan for, from 1 to 1,000,000",
         ),
         (
             "8",

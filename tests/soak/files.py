@@ -1,0 +1,359 @@
+"""Damaged files of every format that is read, through the command line and the functions.
+
+`python -m tests.soak.files --count 10000 --record files.jsonl` goes through the formats in turn.
+Each case is a format and a number; equal numbers make equal files. Cases run in processes of their
+own, so that a crash or a hang costs that case only, and is on record. What is on record is not run
+again: the command goes on where it was stopped.
+
+A case is good where every reader gives an answer or one readable error, within `MOST_SECONDS`,
+and no file is left that is not whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import chdir
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from click.testing import CliRunner
+
+import autoshard
+from autoshard.aot.compile_process import CompiledAhead
+from autoshard.aot.kept_compiles import read_kept, write_kept
+from autoshard.cli import main as command_line
+from autoshard.constraints.constraints_file import load_constraints
+from autoshard.errors import AutoshardError
+from autoshard.plans.plan_json import dump_plan, load_plan_data
+from cost_models import CostModelError, format_hardware, get_hardware, load_hardware
+from solvers import SolverError
+from solvers.formats import read_any, write_iopddl, write_problem
+from tests.plan.plans import gpt_plan, plan_in_rounds, plan_that_does_not_fit
+from tests.soak.damage import damaged_json, damaged_module, damaged_yaml
+from tests.solvers.instances import random_problem
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_SECONDS = 5.0
+HANGS_AFTER_SECONDS = 30.0
+MOST_LETTERS = 20_000  # of all that is told of an error
+
+MODULE = """module @step attributes {mhlo.num_partitions = 8 : i32} {
+  sdy.mesh @mesh = <["data"=2, "model"=4]>
+  func.func public @main(
+      %arg0: tensor<16x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {?}]>},
+      %arg1: tensor<64x32xf32>) -> tensor<16x32xf32> {
+    %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0]
+        : (tensor<16x64xf32>, tensor<64x32xf32>) -> tensor<16x32xf32>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{"data"}, {"model"}]> : tensor<16x32xf32>
+    %2 = stablehlo.tanh %1 : tensor<16x32xf32>
+    %3 = stablehlo.add %2, %1 : tensor<16x32xf32>
+    return %3 : tensor<16x32xf32>
+  }
+}
+"""
+CONSTRAINTS = """meshes:
+  ring: '<["r"=8]>'
+pins:
+  'x': '[{"data"}, {?}]'
+uses:
+  - select: 'w'
+    by: 'train.py:5'
+    sharding: '[{}, {"model"}]'
+groups:
+  alike: ['x', 'result']
+"""
+TRAIN = """import jax
+import jax.numpy as jnp
+
+def step(x, w):
+    return jnp.tanh(x @ w)
+
+def autoshard_args():
+    f32 = jnp.float32
+    return jax.ShapeDtypeStruct((16, 32), f32), jax.ShapeDtypeStruct((32, 32), f32)
+"""
+PLANNED = ("--mesh", "data=2,model=4", "--no-baselines", "--time-limit", "1", "--out", "out.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of file: whole examples, how they are damaged, and who reads them.
+
+    Args:
+        suffix: Of its name.
+        whole: Makes whole files.
+        damage: Of the content of one.
+        load: The function that reads it.
+        commands: Words of the commands that read it; `{}` is the file.
+    """
+
+    suffix: str
+    whole: Callable[[], list[bytes]]
+    damage: Callable[[bytes, Random], bytes]
+    load: Callable[[Path], object]
+    commands: tuple[tuple[str, ...], ...]
+
+
+def _plans() -> list[bytes]:
+    made = (gpt_plan(), plan_in_rounds(), plan_that_does_not_fit())
+    return [dump_plan(plan).encode() for plan in made]
+
+
+def _written(write: Callable[[Path], object], suffix: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"file{suffix}"
+        write(path)
+        return path.read_bytes()
+
+
+def _instances() -> list[bytes]:
+    problem = random_problem(0)
+    return [
+        _written(partial(write, problem), suffix)
+        for write in (write_iopddl, write_problem)
+        for suffix in (".json", ".json.gz")
+    ]
+
+
+def _compiles() -> list[bytes]:
+    compiled = CompiledAhead(
+        text="HloModule step\n\nENTRY main {\n  ROOT p = f32[8]{0} parameter(0)\n}\n",
+        memory={"argument": 32, "output": 32, "temp": 0, "alias": 0, "generated_code": 0},
+        reported_bytes=None,
+        device_kind="TPU v5 lite",
+        device_order="as numbered",
+        versions={"jax": "0.10.2"},
+        seconds=1.5,
+    )
+    return [_written(lambda path: write_kept(path, compiled), ".json.gz")]
+
+
+def _modules() -> list[bytes]:
+    from autoshard.mlir_modules import module_bytecode, module_context, parse_module
+
+    with module_context():
+        return [MODULE.encode(), MODULE.encode(), module_bytecode(parse_module(MODULE))]
+
+
+FORMATS = {
+    "plan": Format(
+        ".json",
+        _plans,
+        damaged_json,
+        load_plan_data,
+        (
+            ("report", "{}"),
+            ("report", "{}", "--json"),
+            ("report", "{}", "--html", "out.html"),
+            ("diff", "{}", "whole.json"),
+            ("why", "{}", "params['w1']", "--no-replan"),
+        ),
+    ),
+    "hardware": Format(
+        ".yaml",
+        lambda: [format_hardware(get_hardware(name)).encode() for name in ("tpu-v5e", "h100")],
+        damaged_yaml,
+        load_hardware,
+        (("plan", "whole.mlir", "--hardware", "{}", *PLANNED),),
+    ),
+    "constraints": Format(
+        ".yaml",
+        lambda: [CONSTRAINTS.encode()],
+        damaged_yaml,
+        load_constraints,
+        (("plan", "train:step", "--constraints", "{}", *PLANNED),),
+    ),
+    "instance": Format(
+        ".json", _instances, damaged_json, read_any, (("solve", "{}", "--timeout", "1"),)
+    ),
+    "compile": Format(".json.gz", _compiles, damaged_json, read_kept, ()),
+    "module": Format(
+        ".mlir",
+        _modules,
+        damaged_module,
+        lambda path: autoshard.optimize_module(
+            path, mesh="data=2,model=4", baselines=False, time_limit_seconds=1
+        ),
+        (("plan", "{}", *PLANNED),),
+    ),
+}
+_REFUSALS = (AutoshardError, CostModelError, SolverError, OSError)
+
+
+def write_case(name: str, number: int, folder: Path) -> Path:
+    """The damaged file of a case, written to a folder."""
+    kind = FORMATS[name]
+    rng = Random(f"{name} {number}")
+    whole = kind.whole()
+    path = folder / f"damaged{kind.suffix}"
+    path.write_bytes(kind.damage(rng.choice(whole), rng))
+    return path
+
+
+def problems_of(name: str, number: int, folder: Path) -> Iterator[str]:
+    """What readers of a damaged file do that they must not; nothing where all is well."""
+    kind = FORMATS[name]
+    (folder / "whole.json").write_bytes(_plans()[0])
+    (folder / "whole.mlir").write_text(MODULE)
+    (folder / "train.py").write_text(TRAIN)
+    path = write_case(name, number, folder)
+    before = set(folder.iterdir())
+    with chdir(folder):
+        began = time.monotonic()
+        try:
+            kind.load(path)
+        except _REFUSALS as error:
+            yield from _unreadable("load", str(error))
+        except Exception as error:
+            yield f"load: {type(error).__name__}: {error}"[:300]
+        yield from _slow("load", began)
+        for words in kind.commands:
+            began = time.monotonic()
+            yield from _problems_of_command([word.format(path.name) for word in words])
+            yield from _slow(words[0], began)
+    for left in sorted(set(folder.iterdir()) - before):
+        if left.name == "out.json":
+            load_plan_data(left)
+        elif left.name not in ("out.html", "__pycache__"):
+            yield f"left behind: {left.name}"
+        elif left.name == "out.html" and not left.read_text().endswith("</html>\n"):
+            yield "half a page was written"
+
+
+def _slow(reader: str, began: float) -> Iterator[str]:
+    seconds = time.monotonic() - began
+    if seconds > MOST_SECONDS:
+        yield f"{reader}: took {seconds:.1f} s"
+
+
+def _problems_of_command(words: list[str]) -> Iterator[str]:
+    for out in ("out.json", "out.html"):
+        Path(out).unlink(missing_ok=True)
+    sys.modules.pop("train", None)
+    done = CliRunner().invoke(command_line, words)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        yield f"{words[0]}: {type(done.exception).__name__}: {done.exception}"[:300]
+    elif done.exit_code not in (0, 1, 2):
+        yield f"{words[0]}: exit code {done.exit_code}"
+    elif "error: unexpected " in done.stderr:
+        yield f"{words[0]}: {done.stderr}"[:300]
+    elif done.exit_code == 2 and done.stdout:
+        yield f"{words[0]}: an error after output"
+    else:
+        yield from _unreadable(words[0], done.stderr)
+        yield from _unreadable(words[0], done.stdout, most=10**9)
+
+
+def _unreadable(reader: str, text: str, most: int = MOST_LETTERS) -> Iterator[str]:
+    if len(text) > most:
+        yield f"{reader}: tells {len(text)} letters"
+    if not all(line.isprintable() for line in text.split("\n")):
+        yield f"{reader}: tells control characters"
+
+
+def work(name: str, first: int, count: int) -> None:
+    """Runs cases and tells of each: its number before, its problems after."""
+    warnings.simplefilter("ignore")
+    for number in range(first, first + count):
+        print(json.dumps([number, None]), flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            found = list(problems_of(name, number, Path(folder)))
+        print(json.dumps([number, found]), flush=True)
+
+
+def run(name: str, first: int, count: int) -> Iterator[tuple[int, list[str]]]:
+    """Cases with their problems, run in processes that may crash or hang."""
+    stop = first + count
+    while first < stop:
+        last, is_done = first - 1, True
+        for number, problems in _in_a_process(name, first, stop - first):
+            last, is_done = number, problems is not None
+            if problems is not None:
+                yield number, problems
+        if not is_done:
+            yield last, ["the process crashed or hung"]
+        first = max(last, first) + 1
+
+
+def _in_a_process(name: str, first: int, count: int) -> Iterator[tuple[int, list[str] | None]]:
+    words = [sys.executable, "-m", "tests.soak.files", "--work", name, str(first), str(count)]
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    }
+    lines: queue.Queue[str | None] = queue.Queue()
+    with subprocess.Popen(
+        words,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        reader = threading.Thread(target=_pass_on, args=(process.stdout, lines), daemon=True)
+        reader.start()
+        try:
+            while (line := lines.get(timeout=4 * HANGS_AFTER_SECONDS)) is not None:
+                number, problems = json.loads(line)
+                yield number, problems
+        except queue.Empty:
+            pass
+        finally:
+            process.kill()
+            reader.join()
+
+
+def _pass_on(stream: Iterator[str], lines: queue.Queue[str | None]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.files", description=__doc__)
+    parser.add_argument("--count", type=int, default=1000, help="cases of each format")
+    parser.add_argument("--format", choices=FORMATS, action="append", help="these formats only")
+    parser.add_argument("--record", type=Path, default=Path("soak-files.jsonl"))
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        name, first, count = given.work
+        work(name, int(first), int(count))
+        return
+    done = Counter[str]()
+    bad = Counter[str]()
+    if given.record.exists():
+        for line in given.record.read_text().splitlines():
+            name, number, problems = json.loads(line)
+            done[name] = max(done[name], number + 1)
+            bad[name] += bool(problems)
+    with given.record.open("a") as record:
+        for name in given.format or FORMATS:
+            for number, problems in run(name, done[name], given.count - done[name]):
+                record.write(json.dumps([name, number, problems]) + "\n")
+                record.flush()
+                bad[name] += bool(problems)
+                for problem in problems:
+                    print(f"{name} {number}: {problem}", flush=True)
+            print(f"{name}: {given.count} files, {bad[name]} with problems", flush=True)
+    sys.exit(bool(bad.total()))
+
+
+if __name__ == "__main__":
+    main()
