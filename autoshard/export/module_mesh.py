@@ -67,7 +67,8 @@ class ModuleMesh:
         bare: Sharding | None = Sharding(
             sharding.dims, unreduced=sharding.unreduced, mesh_name=self.name
         )
-        if mesh is not None and mesh != self.mesh:
+        is_elsewhere = mesh is not None and mesh != self.mesh
+        if is_elsewhere and (mesh.axes or mesh.device_ids is not None):  # `<[]>`: whole everywhere
             assert bare is not None
             bare = translate_sharding(bare, mesh, self.mesh, mesh_name=self.name)
         if mesh is None or bare is None:
