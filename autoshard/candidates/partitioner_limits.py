@@ -33,7 +33,8 @@ class PartitionerLimit:
         name: What is cut, in words.
         op_name: The StableHLO op.
         effect: What comes out.
-        compiler: The version it was seen with.
+        compiler: The versions it was seen with.
+        backends: Whose compilers do so.
         holds: Whether a way to cut an op, with its rule, is one of them.
     """
 
@@ -41,14 +42,19 @@ class PartitionerLimit:
     op_name: str
     effect: Effect
     compiler: str
+    backends: frozenset[str]
     holds: Callable[[MeshParts, Rule, Candidate], bool]
 
 
 def compiled_as_asked(
-    parts: MeshParts, op: Op, candidates: tuple[Candidate, ...]
+    parts: MeshParts, op: Op, backend: str, candidates: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
     """The candidates of an op that no limit holds for; the first one, which cuts nothing, stays."""
-    limits = [limit for limit in PARTITIONER_LIMITS if limit.op_name == op.name]
+    limits = [
+        limit
+        for limit in PARTITIONER_LIMITS
+        if limit.op_name == op.name and backend in limit.backends
+    ]
     rule = op.rule
     if not limits or rule is None:
         return candidates
@@ -83,26 +89,36 @@ def _cuts_within_a_group(parts: MeshParts, rule: Rule, candidate: Candidate) -> 
 
 
 def _cuts_groups_of_many(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
-    """Groups of several input features each are cut."""
+    """A convolution whose groups have several input features each is cut, in whatever dimension."""
     group = _group(rule)
-    return group is not None and any(
-        bool(cut)
-        for factors, cut in zip(rule.operands[0], candidate.operands[0], strict=True)
-        if factors[0] == group and any(rule.factor_sizes[f] > 1 for f in factors[1:])
+    return candidate.cut > 1 and any(
+        factors[0] == group and any(rule.factor_sizes[f] > 1 for f in factors[1:])
+        for factors in rule.operands[0]
+        if factors and set(factors) <= _factors(rule.operands[1]) | {group}
     )
 
 
-def _sums_groups_over_some_devices(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
-    """The sum of a grouped convolution, not within its groups, is cut over part of the mesh."""
-    group = _group(rule)
+def _sums_over_some_devices(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
+    """A sum over rows, or between the groups of a convolution, is cut over part of the mesh."""
     summed = {*candidate.reduced, *candidate.scattered}
-    if group is None or not summed or parts.num_shards(summed) == parts.mesh.num_devices:
+    if not summed or parts.num_shards(summed) == parts.mesh.num_devices:
         return False
+    group, rows = _group(rule), _summed_rows(rule)
     return any(
         not summed.isdisjoint(cut)
         for factors, cut in zip(rule.operands[0], candidate.operands[0], strict=True)
-        if group not in factors
+        if (group is not None and group not in factors) or rows.intersection(factors)
     )
+
+
+def _summed_rows(rule: Rule) -> frozenset[int]:
+    """The factors over which the gradient of a kernel moves its window.
+
+    Shardy numbers them before the batch; the window itself is in no operand.
+    """
+    read = _factors(rule.operands[0]) | _factors(rule.operands[1])
+    num_windows = sum(read.isdisjoint(factors) for factors in rule.results[0])
+    return frozenset(sorted(rule.reduction)[:num_windows])
 
 
 def _sums_strided_rows(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
@@ -122,7 +138,9 @@ def _updates_rows_of_cut_length(parts: MeshParts, rule: Rule, candidate: Candida
     )
 
 
-_SEEN = "jaxlib 0.10.2, CPU"
+_SEEN = "jaxlib 0.10.2 on host devices"
+_ON_GPUS_TOO = f"{_SEEN}, CUDA plugin 0.10.2; not libtpu 0.0.52"
+_ALL = frozenset({"cpu", "gpu", "tpu"})  # wrong numbers are avoided where nobody could look, too
 
 PARTITIONER_LIMITS = (
     PartitionerLimit(
@@ -130,27 +148,31 @@ PARTITIONER_LIMITS = (
         "convolution",
         Effect.WRONG_NUMBERS,
         _SEEN,
+        _ALL,
         _cuts_within_a_group,
     ),
     PartitionerLimit(
-        "the sum of a grouped convolution, over part of the mesh: it is taken over all of it",
+        "rows or groups that a convolution sums over part of the mesh: summed over all of it",
         "convolution",
         Effect.WRONG_NUMBERS,
         _SEEN,
-        _sums_groups_over_some_devices,
+        _ALL,
+        _sums_over_some_devices,
     ),
     PartitionerLimit(
         "rows summed into the gradient of a strided kernel",
         "convolution",
         Effect.WRONG_NUMBERS,
         _SEEN,
+        _ALL,
         _sums_strided_rows,
     ),
     PartitionerLimit(
-        "groups of several input features",
+        "a convolution whose groups have several input features, in any dimension",
         "convolution",
         Effect.GATHERED,
-        _SEEN,
+        _ON_GPUS_TOO,
+        frozenset({"cpu", "gpu"}),
         _cuts_groups_of_many,
     ),
     PartitionerLimit(
@@ -158,6 +180,7 @@ PARTITIONER_LIMITS = (
         "dynamic_update_slice",
         Effect.GATHERED,
         _SEEN,
+        _ALL,
         _updates_rows_of_cut_length,
     ),
 )

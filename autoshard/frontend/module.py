@@ -33,6 +33,7 @@ from autoshard.frontend.import_control_flow import (
     import_while,
 )
 from autoshard.frontend.import_manual import import_manual
+from autoshard.frontend.dead_code import leave_out_dead_code
 from autoshard.frontend.importer import (
     LARGE_CONSTANT_BYTES,
     Handler,
@@ -176,6 +177,7 @@ def _import(importer: Importer, module: Any) -> Graph:
     import_results(importer, returned)
     importer.build.close_region(scope.region)
     count_loops(importer)
+    leave_out_dead_code(importer.build, importer.control_values)
     _report_constants(importer)
     return importer.build.finish(importer.names.donated, importer.num_captured)
 

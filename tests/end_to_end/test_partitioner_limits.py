@@ -100,6 +100,14 @@ MISCOMPILED = {
         None,
         None,
     ),
+    "the gradient of a kernel over part of the rows": (
+        kernel_gradient(),
+        (array(4, 8, 8, 4), array(3, 3, 4, 8)),
+        (2, 4),
+        (P(None, "model"), P()),
+        None,
+        None,
+    ),
     "rows summed into the gradient of a strided kernel": (
         kernel_gradient(stride=2),
         (array(4, 8, 8, 4), array(3, 3, 4, 8)),
