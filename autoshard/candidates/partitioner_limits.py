@@ -88,7 +88,7 @@ def _cuts_within_a_group(parts: MeshParts, rule: Rule, candidate: Candidate) -> 
     )
 
 
-def _cuts_groups_of_many(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
+def _cuts_groups_of_many(_: MeshParts, rule: Rule, candidate: Candidate) -> bool:
     """A convolution whose groups have several input features each is cut, in whatever dimension."""
     group = _group(rule)
     return candidate.cut > 1 and any(
@@ -121,7 +121,7 @@ def _summed_rows(rule: Rule) -> frozenset[int]:
     return frozenset(sorted(rule.reduction)[:num_windows])
 
 
-def _sums_strided_rows(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
+def _sums_strided_rows(_: MeshParts, rule: Rule, candidate: Candidate) -> bool:
     """The summed rows of the gradient of a strided kernel are cut."""
     return any(
         bool(cut) and factors[0] in rule.reduction and len(factors) > 1
@@ -129,7 +129,7 @@ def _sums_strided_rows(parts: MeshParts, rule: Rule, candidate: Candidate) -> bo
     )
 
 
-def _updates_rows_of_cut_length(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
+def _updates_rows_of_cut_length(_: MeshParts, rule: Rule, candidate: Candidate) -> bool:
     """An update of several rows goes into an array that is cut along their number."""
     array, update = rule.operands[:2]
     return any(

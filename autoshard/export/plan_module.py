@@ -97,7 +97,9 @@ def _of_other_name(op: MlirOp, name: str) -> MlirOp:
     Through text, as Python cannot hold constants of all element types (complex numbers).
     """
     text = op.get_asm(print_generic_op_form=True, enable_debug_info=True)
-    return ir.Operation.parse(text.replace(f'"{op.name}"', f'"{name}"', 1)).clone(ip=ir.InsertionPoint(op))
+    return ir.Operation.parse(text.replace(f'"{op.name}"', f'"{name}"', 1)).clone(
+        ip=ir.InsertionPoint(op)
+    )
 
 
 def _drop_marks(module: Module) -> None:

@@ -23,6 +23,7 @@ from jaxlib.mlir.passmanager import PassManager
 
 from autoshard.errors import ConstraintError, ExportError
 from autoshard.frontend.asked_inside import AskedInside, missing_paths
+from autoshard.frontend.dead_code import leave_out_dead_code
 from autoshard.frontend.import_border import import_arguments, import_results
 from autoshard.frontend.import_constraints import import_constraint, import_group
 from autoshard.frontend.import_control_flow import (
@@ -33,7 +34,6 @@ from autoshard.frontend.import_control_flow import (
     import_while,
 )
 from autoshard.frontend.import_manual import import_manual
-from autoshard.frontend.dead_code import leave_out_dead_code
 from autoshard.frontend.importer import (
     LARGE_CONSTANT_BYTES,
     Handler,

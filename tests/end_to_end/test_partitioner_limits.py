@@ -29,8 +29,8 @@ def mesh_of(*sizes: int) -> jax.sharding.Mesh:
     return jax.make_mesh(sizes, NAMES[: len(sizes)], axis_types=(AxisType.Auto,) * len(sizes))
 
 
-def convolution(**options: Any) -> Callable[..., jax.Array]:
-    def fn(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def convolution(**options: Any) -> Callable[..., Any]:
+    def fn(x: jax.Array, kernel: jax.Array) -> Any:
         return lax.conv_general_dilated(
             x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), **options
         )
@@ -38,9 +38,9 @@ def convolution(**options: Any) -> Callable[..., jax.Array]:
     return fn
 
 
-def kernel_gradient(stride: int = 1, **options: Any) -> Callable[..., jax.Array]:
-    def fn(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        def loss(k: jax.Array) -> jax.Array:
+def kernel_gradient(stride: int = 1, **options: Any) -> Callable[..., Any]:
+    def fn(x: jax.Array, kernel: jax.Array) -> Any:
+        def loss(k: jax.Array) -> Any:
             made = lax.conv_general_dilated(
                 x,
                 k,
@@ -56,15 +56,15 @@ def kernel_gradient(stride: int = 1, **options: Any) -> Callable[..., jax.Array]
     return fn
 
 
-def set_row(x: jax.Array, row: jax.Array) -> jax.Array:
+def set_row(x: jax.Array, row: jax.Array) -> Any:
     return x.at[5].set(row)
 
 
-def add_row(x: jax.Array, row: jax.Array, at: jax.Array) -> jax.Array:
+def add_row(x: jax.Array, row: jax.Array, at: jax.Array) -> Any:
     return x.at[at].add(row)
 
 
-def taken(x: jax.Array, at: jax.Array) -> jax.Array:
+def taken(x: jax.Array, at: jax.Array) -> Any:
     return lax.dynamic_slice(x, (at, jnp.int32(0)), (4, 8))
 
 
@@ -75,7 +75,7 @@ ROWS = (array(16, 8), array(8))
 WHOLE = (P(), P(), P())
 
 # The function, its arguments, the mesh, the shardings of arguments, the constraint on the first.
-MISCOMPILED = {
+MISCOMPILED: dict[str, tuple[Any, ...]] = {
     "features of a convolution cut within a group": (
         MULTIPLIED,
         (array(3, 9, 9, 4), array(3, 3, 1, 8)),
@@ -125,7 +125,14 @@ MISCOMPILED = {
         P("model"),
         None,
     ),
-    "a slice past the end, cut": (taken, (ROWS[0], jnp.int32(15)), (2, 4), WHOLE[:2], None, P("model")),
+    "a slice past the end, cut": (
+        taken,
+        (ROWS[0], jnp.int32(15)),
+        (2, 4),
+        WHOLE[:2],
+        None,
+        P("model"),
+    ),
 }
 
 
@@ -135,7 +142,7 @@ def test_xla_gets_it_wrong(name: str) -> None:
     fn, arguments, sizes, inputs, constraint, output = MISCOMPILED[name]
     mesh = mesh_of(*sizes)
 
-    def constrained(first: jax.Array, *rest: jax.Array) -> jax.Array:
+    def constrained(first: jax.Array, *rest: jax.Array) -> Any:
         if constraint is not None:
             first = lax.with_sharding_constraint(first, NamedSharding(mesh, constraint))
         return fn(first, *rest)
@@ -170,7 +177,7 @@ def test_a_depthwise_convolution_with_a_multiplier_computes_the_same(mesh: str) 
 
 
 @pytest.mark.parametrize("read", [jnp.sin, lambda x: jnp.argmax(x, 0), lambda x: x @ x.T])
-def test_a_row_set_before_other_ops_is_set_on_one_shard(read: Callable[..., jax.Array]) -> None:
+def test_a_row_set_before_other_ops_is_set_on_one_shard(read: Callable[..., Any]) -> None:
     def fn(x: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
         changed = x.at[0].set(row)
         return changed, read(changed)
@@ -192,7 +199,7 @@ def test_a_row_set_before_other_ops_is_set_on_one_shard(read: Callable[..., jax.
 def test_rows_written_along_a_cut_cache_move_as_many_bytes_as_planned(num_rows: int) -> None:
     """Planned as none, two rows and more took 16.8 MB: the whole cache was gathered."""
 
-    def fn(cache: jax.Array, rows: jax.Array, at: jax.Array) -> jax.Array:
+    def fn(cache: jax.Array, rows: jax.Array, at: jax.Array) -> Any:
         return lax.dynamic_update_slice(cache, rows, (0, at, 0, 0))
 
     cache = jax.ShapeDtypeStruct((8, 256, 8, 16), np.dtype(np.float32))

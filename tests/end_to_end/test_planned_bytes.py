@@ -36,7 +36,7 @@ def test_a_constraint_straight_on_a_pinned_argument_moves_what_is_planned(
 ) -> None:
     """Left to itself the partitioner gathers for a pair of shardings more than a step apart."""
 
-    def fn(x: jax.Array) -> jax.Array:
+    def fn(x: jax.Array) -> Any:
         return 2.0 * lax.with_sharding_constraint(x, wanted)
 
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
@@ -54,7 +54,7 @@ def test_a_pinned_result_of_a_pinned_argument_moves_what_is_planned() -> None:
 def test_what_a_loop_carries_for_itself_alone_is_not_paid_for() -> None:
     """Compilers drop such a carry, and the product that makes its next value."""
 
-    def fn(x: jax.Array, w: jax.Array, count: jax.Array) -> jax.Array:
+    def fn(x: jax.Array, w: jax.Array, count: jax.Array) -> Any:
         def body(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             return jnp.sin(carry[0]), carry[1] + carry[0] @ w
 

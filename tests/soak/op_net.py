@@ -22,7 +22,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection
@@ -73,18 +73,23 @@ class Layouts:
     results: tuple[Spec | None, ...]
     is_between: bool
 
+    def having(self, field: str, specs: tuple[Spec | None, ...]) -> Layouts:
+        """The same with other shardings in one place."""
+        changed: dict[str, Any] = {field: specs}
+        return replace(self, **changed)
+
     def simpler(self) -> Iterator[Layouts]:
         """The same with one sharding less."""
         if self.is_between:
             yield replace(self, is_between=False)
         for field in ("constraints", "operands", "results", "arguments"):
-            specs = getattr(self, field)
+            specs: tuple[Spec | None, ...] = getattr(self, field)
             for place, spec in enumerate(specs):
                 if spec is not None:
-                    yield replace(self, **{field: (*specs[:place], None, *specs[place + 1 :])})
+                    yield self.having(field, (*specs[:place], None, *specs[place + 1 :]))
                 if spec is not None and any(spec):
                     whole = ((),) * len(spec)
-                    yield replace(self, **{field: (*specs[:place], whole, *specs[place + 1 :])})
+                    yield self.having(field, (*specs[:place], whole, *specs[place + 1 :]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ def candidate_layouts(rng: np.random.Generator, case: OpCase) -> Layouts:
         for op in graph.ops
         if op.kind is OpKind.COMPUTE
         and has_choice(graph, op)
-        and not (of_argument.keys().isdisjoint(op.operands) and of_result.keys().isdisjoint(op.results))
+        and (of_argument.keys() & op.operands or of_result.keys() & op.results)
     ]
     operands: list[Spec | None] = [None] * len(graph.arguments)
     constraints: list[Spec | None] = [None] * len(graph.results)
@@ -211,7 +216,7 @@ def _passed_on(value: Any, zero: jax.Array) -> Any:
     return jnp.where(zero == 0, value, 0)
 
 
-def sharded(case: OpCase, layouts: Layouts) -> Callable[..., Any]:
+def sharded(case: OpCase, layouts: Layouts) -> Any:
     """The op as a compiled function of its operands and a zero, to a tuple."""
     mesh = devices_as(layouts.mesh)
 
@@ -337,9 +342,7 @@ def run_trial(trial: int, seed: int, case: OpCase, layouts: Layouts, kind: str) 
     return Outcome(trial, case.name, "wrong", compare(case, least, seed), asdict(least), text)
 
 
-def _work(
-    pipe: Connection, first: int, seed: int, names: Sequence[str], kind: str
-) -> None:
+def _work(pipe: Connection, first: int, seed: int, names: Sequence[str], kind: str) -> None:
     cases = [case for case in CASES if case.name in names]
     for trial in range(first, sys.maxsize):
         case = cases[trial % len(cases)]
@@ -350,7 +353,7 @@ def _work(
 
 def trials(
     first: int, seed: int, names: Sequence[str], deadline: float, kind: str
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Outcomes from a trial on, made in a process of its own, until the deadline.
 
     A compiler that ends its process, or does not end, costs that one trial.
