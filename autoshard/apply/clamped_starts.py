@@ -8,6 +8,8 @@ are right.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
@@ -39,12 +41,16 @@ def _clamped(jaxpr: Jaxpr) -> Jaxpr:
         ]
         inside = {key: _clamped(body) for key, body in bodies(eqn)}
         if starts or any(inside[key] is not body for key, body in bodies(eqn)):
-            params = rewrite_bodies(eqn, lambda key, _, found=inside: found[key])
+            params = rewrite_bodies(eqn, _taken_from(inside))
             eqns.append(eqn.replace(invars=operands, params=params or eqn.params))
             is_changed = True
         else:
             eqns.append(eqn)
     return jaxpr.replace(eqns=eqns) if is_changed else jaxpr
+
+
+def _taken_from(bodies_by_key: Mapping[str, Jaxpr]) -> Callable[[str, Jaxpr], Jaxpr]:
+    return lambda key, _: bodies_by_key[key]
 
 
 def _clamps(eqn: JaxprEqn) -> dict[int, JaxprEqn]:

@@ -113,7 +113,7 @@ class OpCandidates:
         key = ("as compiled", id(base), op.name, op.rule)
         known = self._admitted_by_pin.get(key)
         if known is None:
-            found = compiled_as_asked(self.parts, op, self.backend, base)
+            found = compiled_as_asked(self.parts, op, self.collectives, base)
             found = without_moved_look_ups(self.parts, op, found)
             known = self._admitted_by_pin[key] = (base, found)
         return known[1]

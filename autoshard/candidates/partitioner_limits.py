@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+from autoshard.backends import CollectivePolicy
 from autoshard.candidates.candidate import Candidate
 from autoshard.graph.program import Op, OpClass
 from autoshard.graph.rule import Rule
@@ -34,7 +35,7 @@ class PartitionerLimit:
         op_name: The StableHLO op.
         effect: What comes out.
         compiler: The versions it was seen with.
-        backends: Whose compilers do so.
+        shown_by: True for compilers that do so.
         holds: Whether a way to cut an op, with its rule, is one of them.
     """
 
@@ -42,18 +43,18 @@ class PartitionerLimit:
     op_name: str
     effect: Effect
     compiler: str
-    backends: frozenset[str]
+    shown_by: Callable[[CollectivePolicy], bool]
     holds: Callable[[MeshParts, Rule, Candidate], bool]
 
 
 def compiled_as_asked(
-    parts: MeshParts, op: Op, backend: str, candidates: tuple[Candidate, ...]
+    parts: MeshParts, op: Op, collectives: CollectivePolicy, candidates: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
     """The candidates of an op that no limit holds for; the first one, which cuts nothing, stays."""
     limits = [
         limit
         for limit in PARTITIONER_LIMITS
-        if limit.op_name == op.name and backend in limit.backends
+        if limit.op_name == op.name and limit.shown_by(collectives)
     ]
     rule = op.rule
     if not limits or rule is None:
@@ -139,8 +140,12 @@ def _updates_rows_of_cut_length(_: MeshParts, rule: Rule, candidate: Candidate) 
 
 
 _SEEN = "jaxlib 0.10.2 on host devices"
-_ON_GPUS_TOO = f"{_SEEN}, CUDA plugin 0.10.2; not libtpu 0.0.52"
-_ALL = frozenset({"cpu", "gpu", "tpu"})  # wrong numbers are avoided where nobody could look, too
+
+
+def _all(_: CollectivePolicy) -> bool:
+    """One partitioner serves all: also machines on which nobody ran this avoid it."""
+    return True
+
 
 PARTITIONER_LIMITS = (
     PartitionerLimit(
@@ -148,7 +153,7 @@ PARTITIONER_LIMITS = (
         "convolution",
         Effect.WRONG_NUMBERS,
         _SEEN,
-        _ALL,
+        _all,
         _cuts_within_a_group,
     ),
     PartitionerLimit(
@@ -156,7 +161,7 @@ PARTITIONER_LIMITS = (
         "convolution",
         Effect.WRONG_NUMBERS,
         _SEEN,
-        _ALL,
+        _all,
         _sums_over_some_devices,
     ),
     PartitionerLimit(
@@ -164,23 +169,23 @@ PARTITIONER_LIMITS = (
         "convolution",
         Effect.WRONG_NUMBERS,
         _SEEN,
-        _ALL,
+        _all,
         _sums_strided_rows,
     ),
     PartitionerLimit(
         "a convolution whose groups have several input features, in any dimension",
         "convolution",
         Effect.GATHERED,
-        _ON_GPUS_TOO,
-        frozenset({"cpu", "gpu"}),
+        f"{_SEEN}, CUDA plugin 0.10.2; not libtpu 0.0.52",
+        lambda collectives: collectives.gathers_grouped_convolutions,
         _cuts_groups_of_many,
     ),
     PartitionerLimit(
         "the length of an array that several rows are written into",
         "dynamic_update_slice",
         Effect.GATHERED,
-        _SEEN,
-        _ALL,
+        f"{_SEEN}, CUDA plugin 0.10.2, libtpu 0.0.52",
+        _all,
         _updates_rows_of_cut_length,
     ),
 )

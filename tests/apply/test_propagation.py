@@ -399,7 +399,7 @@ def _sharding_of(spec: Sequence[str | None]) -> Sharding:
 def test_what_a_loop_carries_unchanged_and_unread_may_be_constrained_on_the_way_in() -> None:
     """The flat program has no such carry: a plan with a stop there was refused as another's."""
 
-    def fn(x: jax.Array, y: jax.Array, n: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def fn(x: jax.Array, y: jax.Array, n: jax.Array) -> Any:
         return lax.fori_loop(0, n, lambda _, c: (c[0], c[1] + 1.0), (x, y))
 
     count = jax.ShapeDtypeStruct((), np.dtype(np.int32))

@@ -20,7 +20,7 @@ class ArraySpec:
     dtype: str = "float32"
     below: int = 100
 
-    def make(self, rng: np.random.Generator) -> jax.Array:
+    def make(self, rng: np.random.Generator) -> Any:
         """Random elements of this type."""
         dtype = jnp.dtype(self.dtype)
         if dtype == jnp.bool_:
@@ -92,7 +92,7 @@ def _window(reducer: Any, start: float, window: Any, strides: Any, **options: An
     return lambda x: lax.reduce_window(x, start, reducer, window, strides, padding, **options)
 
 
-def _pool_gradient(window: Any, strides: Any) -> Callable[..., Any]:
+def _pool_gradient(window: Any, strides: Any) -> Any:
     pool = _window(lax.max, -jnp.inf, window, strides, padding="VALID")
     return jax.grad(lambda x: jnp.sum(jnp.sin(pool(x))))
 

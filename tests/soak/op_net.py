@@ -35,6 +35,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import autoshard
+from autoshard.backends import get_backend
 from autoshard.candidates.op_candidates import OpCandidates, has_choice
 from autoshard.candidates.partitioner_limits import misread, misreads_slices
 from autoshard.graph.program import Graph, OpKind
@@ -149,7 +150,7 @@ def candidate_layouts(rng: np.random.Generator, case: OpCase) -> Layouts:
     mesh = MESHES[rng.integers(len(MESHES))]
     graph, wishes = _graph_of(case, mesh)
     parts = MeshParts.of(Mesh(tuple(MeshAxis(n, s) for n, s in zip(AXES, mesh, strict=False))))
-    offers = OpCandidates(graph, parts, wishes, "cpu", 400)
+    offers = OpCandidates(graph, parts, wishes, get_backend("cpu").collectives, 400)
     of_argument = {op.results[0]: place for place, op in enumerate(graph.arguments)}
     of_result = {op.operands[0]: place for place, op in enumerate(graph.results)}
     ops = [
