@@ -10,6 +10,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxlib.mlir import ir
 
+from autoshard.apply.clamped_starts import with_clamped_starts
 from autoshard.apply.constrain import constrain_jaxpr
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.errors import ExportError
@@ -81,7 +82,7 @@ class Lowerer:
         mesh = JaxMesh(abstract_mesh(self.data.mesh))
         closed = constrain_jaxpr(traced.jaxpr, constraints, mesh, self.data.schedules)
         jitted = jax.jit(
-            _evaluator(closed, self.data.function),
+            _evaluator(with_clamped_starts(closed), self.data.function),
             in_shardings=flat_named_shardings(
                 self.inputs, mesh, [f"argument `{name}`" for name in traced.in_names]
             ),

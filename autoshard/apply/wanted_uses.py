@@ -89,6 +89,7 @@ def wanted_uses(
             for number, layout in enumerate(stops):
                 found[f"{use}~{number}"] = parts.to_sharding(layout)
             found[use] = parts.to_sharding(wanted[position])
+    found |= _on_the_way_to_given(encoded, decoded)
     found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
     for use, value in asked_uses(graph):
         (read,) = graph.maker(value).operands
@@ -145,6 +146,23 @@ def _on_the_way(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> li
     if stops and pieces not in (placed_layout(encoded.graph, decoded, value), wanted):
         stops.insert(0, pieces)
     return stops[:-1]
+
+
+def _on_the_way_to_given(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
+    """Stops before constraints in the program and before its results, which say the end alone."""
+    graph = encoded.graph
+    found = {}
+    numbers = {op.index: number for number, op in enumerate(graph.results)}
+    for op in (*(op for op in graph.ops if op.kind is OpKind.CONSTRAINT), *graph.results):
+        if op.index not in decoded.candidates or _is_free(graph, op.operands[0]):
+            continue
+        (wanted,) = decoded.candidates[op.index].operands
+        if refines(wanted, placed_layout(graph, decoded, op.operands[0])):
+            continue
+        use = f"out<{numbers[op.index]}" if op.index in numbers else f"{op.equation}<0"
+        for number, layout in enumerate(_on_the_way(encoded, decoded, op, 0)):
+            found[f"{use}~{number}"] = encoded.parts.to_sharding(layout)
+    return found
 
 
 def _scattered(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:

@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.axis_types import to_auto_axes, to_context_axes, without_explicit_axes
+from autoshard.apply.clamped_starts import with_clamped_starts
 from autoshard.apply.constrain import constrain_jaxpr
 from autoshard.apply.named_shardings import (
     AnyJaxMesh,
@@ -72,7 +73,8 @@ class WrappedFunction:
             constrained = constrain_jaxpr(
                 program.jaxpr, self.constraints, self.mesh, self.schedules
             )
-            found = Prepared(program.results, _evaluator(constrained, call.name))
+            runnable = with_clamped_starts(constrained)
+            found = Prepared(program.results, _evaluator(runnable, call.name))
             # A program that closes over tracers is only good inside the trace they belong to.
             if key is not None and not any(
                 isinstance(const, jax.core.Tracer) for const in program.jaxpr.consts

@@ -9,6 +9,7 @@ from autoshard.backends import CollectivePolicy
 from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.candidates.cut_look_ups import without_moved_look_ups
 from autoshard.candidates.manual_borders import border_candidates
+from autoshard.candidates.partitioner_limits import compiled_as_asked
 from autoshard.candidates.rounds import ONLY_ROUND, Round, RoundFilter, extends
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
@@ -18,6 +19,8 @@ from autoshard.sharding import Sharding, format_sharding
 from autoshard.wishes.other_meshes import constraint_sharding
 from autoshard.wishes.pinned import Pin, read_pin
 from autoshard.wishes.wishes import Wishes
+
+_PARTITIONED_OTHERWISE = frozenset({OpClass.GATHER, OpClass.SCATTER, OpClass.CONVOLUTION})
 
 
 @dataclass(slots=True, eq=False)
@@ -105,12 +108,13 @@ class OpCandidates:
 
     def _as_compiled(self, op: Op, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Those that the partitioner follows; equal ops share them."""
-        if op.op_class not in (OpClass.GATHER, OpClass.SCATTER):
+        if op.op_class not in _PARTITIONED_OTHERWISE and op.name != "dynamic_update_slice":
             return base
-        key = ("as compiled", id(base))
+        key = ("as compiled", id(base), op.name, op.rule)
         known = self._admitted_by_pin.get(key)
         if known is None:
-            found = without_moved_look_ups(self.parts, op, base)
+            found = compiled_as_asked(self.parts, op, self.collectives, base)
+            found = without_moved_look_ups(self.parts, op, found)
             known = self._admitted_by_pin[key] = (base, found)
         return known[1]
 

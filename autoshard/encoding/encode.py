@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from autoshard.candidates.candidate import MAX_CANDIDATES, Candidate
 from autoshard.candidates.op_candidates import OpCandidates
+from autoshard.candidates.partitioner_limits import misreads_slices
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
@@ -176,12 +177,17 @@ class Encoder:
             self.buffers,
             self._candidates,
             self._read_bits,
-            updating_reads(self.graph, self.wishes.alike),
+            updating_reads(self.graph, self.wishes.alike) | self._scattered_into(),
             reversed_kernels(self.graph, self.costing.backend),
         )
         if self.is_scarce and self.costing.backend.memory.cse_reshards:
             return tuple(map(self._apart_for_one, found))
         return tuple(found)
+
+    def _scattered_into(self) -> frozenset[tuple[int, int]]:
+        """Operands that scatters change, which are no copies moved for other readers too."""
+        ops = (self.graph.ops[index] for index in self._candidates)
+        return frozenset((op.index, op.operands[0]) for op in ops if misreads_slices(op))
 
     def _cut_sums(
         self, reads: Sequence[SharedRead], sums: SumsAfterLoops, joined: JoinedSums

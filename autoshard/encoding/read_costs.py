@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.candidates.partitioner_limits import misread
 from autoshard.costing.costing import Costing
 from autoshard.costing.moved_sums import Summed, together
 from autoshard.encoding.cut_sums import CutSums
@@ -177,6 +178,18 @@ class ReadCosts:
         if moves.all(axis=0).any() or moves.all(axis=1).any():
             return costs
         return np.where(moves, FORBIDDEN, costs)
+
+    def where_read_right(
+        self, costs: IntArray, op: Op, table: ReshardTable, rows: IntArray
+    ) -> IntArray:
+        """What the operand costs that a scatter changes, where no slice on its way is misread."""
+        assert op.rule is not None
+        parts, rule, candidates = self.costing.parts, op.rule, self.candidates[op.index]
+        layouts = [table.layouts[row] for row in rows]
+        wrong = np.array(
+            [[misread(parts, rule, one, have) for one in candidates] for have in layouts]
+        )
+        return np.where(wrong, FORBIDDEN, costs) if wrong.any() else costs
 
     def with_whole_sums(
         self,

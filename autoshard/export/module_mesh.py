@@ -67,7 +67,9 @@ class ModuleMesh:
         bare: Sharding | None = Sharding(
             sharding.dims, unreduced=sharding.unreduced, mesh_name=self.name
         )
-        if mesh is not None and mesh != self.mesh:
+        # A mesh without axes, on which JAX says random keys, cuts nothing on any mesh.
+        is_sayable = mesh is None or mesh == self.mesh or mesh == Mesh(())
+        if mesh is not None and not is_sayable:
             assert bare is not None
             bare = translate_sharding(bare, mesh, self.mesh, mesh_name=self.name)
         if mesh is None or bare is None:

@@ -86,17 +86,20 @@ def _restore_constants(module: Module) -> None:
     for op in list(operations_of(module.operation)):
         if op.name != "sdy.constant":
             continue
-        made = ir.Operation.create(
-            "stablehlo.constant",
-            results=[op.results[0].type],
-            attributes={
-                name: op.attributes[name] for name in ("value", SHARDING) if name in op.attributes
-            },
-            loc=op.location,
-            ip=ir.InsertionPoint(op),
-        )
+        made = _of_other_name(op, "stablehlo.constant")
         op.results[0].replace_all_uses_with(made.results[0])
         op.erase()
+
+
+def _of_other_name(op: MlirOp, name: str) -> MlirOp:
+    """An op with the same attributes and another name, before this one.
+
+    Through text, as Python cannot hold constants of all element types (complex numbers).
+    """
+    text = op.get_asm(print_generic_op_form=True, enable_debug_info=True)
+    return ir.Operation.parse(text.replace(f'"{op.name}"', f'"{name}"', 1)).clone(
+        ip=ir.InsertionPoint(op)
+    )
 
 
 def _drop_marks(module: Module) -> None:

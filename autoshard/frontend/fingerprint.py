@@ -14,6 +14,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from autoshard.frontend.program_record import ProgramRecord, digest_lines
 from autoshard.frontend.signature import Call, FlatTree
 
+_OF_THE_TRACE = frozenset({"ctx_mesh"})
+"""Parameters that say under which mesh JAX first traced a function whose trace it kept."""
+
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|(?<=id=)\d+")
 
 
@@ -88,7 +91,7 @@ class _Writer:
 
     def params(self, eqn: JaxprEqn, prefix: str, lines: list[str]) -> str:
         words = []
-        for name in sorted(eqn.params):
+        for name in sorted(eqn.params.keys() - _OF_THE_TRACE):
             value = eqn.params[name]
             members = value if isinstance(value, (tuple, list)) else (value,)
             if any(isinstance(member, (Jaxpr, ClosedJaxpr)) for member in members):

@@ -48,12 +48,14 @@ def import_while(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
             join.operands = (*join.operands, value)
             join.rule = identity_rule(importer.build.shape(value), 2)
     importer.build.close_region(region)
+    importer.control_values.append(goes_on[0])
     importer.loops.append(Loop(region, tuple(joins), goes_on[0], *place))
     env.update(zip(op.results, carried, strict=True))
 
 
 def import_case(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
     place = importer.place(op, scope)
+    importer.control_values.append(env[op.operands[0]])
     shares = _shares(importer, op, env)
     returned = []
     for branch, share in zip(op.regions, shares, strict=True):

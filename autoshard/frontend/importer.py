@@ -91,6 +91,7 @@ class Importer:
     reads: AskedReads = field(init=False)
     build: GraphBuilder = field(default_factory=GraphBuilder)
     loops: list[Loop] = field(default_factory=list)
+    control_values: list[int] = field(default_factory=list)
     functions: dict[str, Any] = field(default_factory=dict)
     meshes: dict[str, Mesh] = field(default_factory=dict)
     mesh_axes: frozenset[str] = frozenset()

@@ -23,6 +23,7 @@ from jaxlib.mlir.passmanager import PassManager
 
 from autoshard.errors import ConstraintError, ExportError
 from autoshard.frontend.asked_inside import AskedInside, missing_paths
+from autoshard.frontend.dead_code import leave_out_dead_code
 from autoshard.frontend.import_border import import_arguments, import_results
 from autoshard.frontend.import_constraints import import_constraint, import_group
 from autoshard.frontend.import_control_flow import (
@@ -176,6 +177,7 @@ def _import(importer: Importer, module: Any) -> Graph:
     import_results(importer, returned)
     importer.build.close_region(scope.region)
     count_loops(importer)
+    leave_out_dead_code(importer.build, importer.control_values)
     _report_constants(importer)
     return importer.build.finish(importer.names.donated, importer.num_captured)
 

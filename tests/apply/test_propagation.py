@@ -394,3 +394,26 @@ def _cut(rank: int, dim: int, axis: str) -> Sequence[str | None]:
 def _sharding_of(spec: Sequence[str | None]) -> Sharding:
     dims = [f'{{"{axis}"}}' if axis else "{}" for axis in spec]
     return sharding(f"[{', '.join(dims)}]")
+
+
+def test_what_a_loop_carries_unchanged_and_unread_may_be_constrained_on_the_way_in() -> None:
+    """The flat program has no such carry: a plan with a stop there was refused as another's."""
+
+    def fn(x: jax.Array, y: jax.Array, n: jax.Array) -> Any:
+        return lax.fori_loop(0, n, lambda _, c: (c[0], c[1] + 1.0), (x, y))
+
+    count = jax.ShapeDtypeStruct((), np.dtype(np.int32))
+    traced, propagator = prepared(fn, array(8, 8), array(8, 8), count)
+    loop = path_of(traced, "while")
+    place = traced.operand_paths[loop].index("in.0")
+    asked = {f"{loop}<{place}~0": sharding('<@mesh, [{"x"}, {}]>')}
+    given = [sharding('<@mesh, [{"x"}, {"y"}]>'), None, None]
+    found = propagator.propagate(given, [None, None], asked)
+    assert cuts(found["in.0"]) == "x|y"
+
+
+def test_a_use_that_no_equation_has_is_refused() -> None:
+    traced, propagator = prepared(jnp.tanh, array(8, 8))
+    asked = {f"{path_of(traced, 'tanh')}<3": sharding('<@mesh, [{"x"}, {}]>')}
+    with pytest.raises(PlanError, match="does not have"):
+        propagator.propagate([None], [None], asked)

@@ -65,3 +65,18 @@ def test_loading_with_other_arguments_says_what_differs(tmp_path: Path) -> None:
     with pytest.raises(autoshard.PlanError) as caught:
         autoshard.load_plan(saved(tmp_path), step, STATE, 3, other)
     assert "float32[16,64]" in caught.value.what.replace(" ", "")
+
+
+def test_a_plan_knows_its_function_after_that_was_traced_under_a_mesh() -> None:
+    """JAX keeps the trace of `jnp.where` with the mesh it first saw, which is no other program."""
+
+    def fn(x: jax.Array) -> Any:
+        return jnp.where(x > 0, jax.nn.relu(x), jnp.var(x)) @ x.T
+
+    x = jnp.arange(64.0).reshape(8, 8)
+    mesh = jax.make_mesh((8,), ("p",), axis_types=(jax.sharding.AxisType.Auto,))
+    jax.clear_caches()
+    with jax.set_mesh(mesh):
+        jax.jit(fn)(x)
+    plan = autoshard.optimize(fn, x, mesh="p=8", baselines=False)
+    np.testing.assert_allclose(plan.jit()(x), fn(x), rtol=1e-6)

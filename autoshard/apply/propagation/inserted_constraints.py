@@ -89,6 +89,8 @@ class InsertedConstraints:
 
     def _constrain_use(self, use: str, sharding: Sharding) -> None:
         readers = self.uses.of(use)
+        if not readers:
+            return
         op, number = readers[0]
         attribute = self.attributes.of(sharding, tensor_shape(op.operands[number]), use)
         self._constrain(readers, self.uses.block_of(use), attribute)

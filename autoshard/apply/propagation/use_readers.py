@@ -39,14 +39,23 @@ class UseReaders:
     def of(self, use: str) -> tuple[Reader, ...]:
         """The operands that a use path (`7.jaxpr/38<1`, `out<2`) stands for.
 
+        None where a loop carries a value that it neither changes nor reads: the flat program reads
+        it past the loop.
+
         Raises:
             PlanError: The program has no such use.
         """
         if use not in self._known:
-            self._known[use] = tuple(self._find(use))
-        if not self._known[use]:
-            raise no_such_path(use)
+            found = tuple(self._find(use))
+            if not found and not self._is_known(use):
+                raise no_such_path(use)
+            self._known[use] = found
         return self._known[use]
+
+    def _is_known(self, use: str) -> bool:
+        equation, position = _parts(use)
+        operands = self._operand_paths.get(equation, ())
+        return position < len(operands) and operands[position] in self._flat.places
 
     def block_of(self, use: str) -> Any:
         """Where the equation of a use stands; a loop may read the operand only inside its body."""

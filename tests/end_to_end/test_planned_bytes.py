@@ -1,0 +1,67 @@
+"""Bytes through collectives: those of the plan are those of the compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import autoshard
+
+MESH = "a=2,b=4"
+X = jax.ShapeDtypeStruct((2048, 2048), np.dtype(np.float32))
+MOVES = [
+    (P(("a", "b")), P(None, "b")),
+    (P(None, ("b", "a")), P("b")),
+    (P("a", "b"), P("b", "a")),
+]
+
+
+def verified(fn: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[float, float]:
+    """Planned and compiled bytes."""
+    plan = autoshard.optimize(fn, *arguments, mesh=MESH, baselines=False, **options)
+    found = plan.verify("local")
+    return found.predicted_bytes, found.compiled_bytes
+
+
+@pytest.mark.parametrize(("have", "wanted"), MOVES, ids=str)
+def test_a_constraint_straight_on_a_pinned_argument_moves_what_is_planned(
+    have: P, wanted: P
+) -> None:
+    """Left to itself the partitioner gathers for a pair of shardings more than a step apart."""
+
+    def fn(x: jax.Array) -> Any:
+        return 2.0 * lax.with_sharding_constraint(x, wanted)
+
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        planned, compiled = verified(fn, X, in_shardings=have)
+    assert planned == pytest.approx(compiled, rel=0.05)
+
+
+def test_a_pinned_result_of_a_pinned_argument_moves_what_is_planned() -> None:
+    have, wanted = MOVES[0]
+    planned, compiled = verified(lambda x: x, X, in_shardings=have, out_shardings=wanted)
+    assert planned == pytest.approx(compiled, rel=0.05)
+
+
+def test_what_a_loop_carries_for_itself_alone_is_not_paid_for() -> None:
+    """Compilers drop such a carry, and the product that makes its next value."""
+
+    def fn(x: jax.Array, w: jax.Array, count: jax.Array) -> Any:
+        def body(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            return jnp.sin(carry[0]), carry[1] + carry[0] @ w
+
+        return lax.fori_loop(0, count, body, (x, x))[0]
+
+    count = jax.ShapeDtypeStruct((), np.dtype(np.int32))
+    planned, compiled = verified(
+        fn, X, X, count, in_shardings=(P("b"), P("b"), None), out_shardings=P("b")
+    )
+    assert planned == compiled == 0
