@@ -195,7 +195,7 @@ def test_a_program_that_asks_for_the_mesh_is_planned_as_it_is_on_the_mesh_found(
 
 def test_a_module_is_searched_a_mesh_for_too() -> None:
     text = jax.jit(loss).lower(PARAMS, BATCH).as_text()
-    plan = autoshard.optimize_module(text, devices=8, baselines=False)
+    plan = autoshard.optimize_module(text, devices=8, hardware="cpu-host", baselines=False)
     assert plan.data.mesh_search is not None
     assert plan.data.mesh.num_devices == 8
     assert "sdy.sharding" in plan.stablehlo()
