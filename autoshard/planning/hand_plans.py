@@ -14,12 +14,13 @@ from autoshard.candidates.op_candidates import read_pins
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
 from autoshard.errors import ShardingError
+from autoshard.graph.dimension_classes import dimension_classes
 from autoshard.graph.program import Graph
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.planning.pricing import nearest_choices, price_layouts
 from autoshard.planning.searches import LONG, SolveOptions
 from autoshard.planning.solution import Solution, as_answer
-from autoshard.planning.tensor_parallel import shared_arguments, tensor_parallel
+from autoshard.planning.tensor_parallel import examples_class, shared_arguments, tensor_parallel
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding
 from autoshard.wishes.ties import constrained_arguments
@@ -41,8 +42,9 @@ def hand_plans(
     """Argument layouts of replicated, data-parallel, fully sharded and Megatron plans.
 
     The arguments that a step gives back (its state) count as parameters, all others as a batch
-    whose first dimension is cut. Where none is given back, those are parameters that the examples
-    of the batch share.
+    that is cut along its examples, or its first dimension. What is given back and has a dimension
+    of examples (a cache of decoding) is part of the batch. Where nothing else is given back, those
+    are parameters that the examples share, if any are.
 
     Args:
         graph: The program.
@@ -52,12 +54,12 @@ def hand_plans(
     Returns:
         By name; without Megatron where the program has nothing to cut so.
     """
-    state = {argument for argument, _ in carried} or shared_arguments(graph)
+    state, examples = _parameters(graph, {argument for argument, _ in carried})
     shapes = [graph.values[op.results[0]].shape for op in graph.arguments]
     everything = tuple(range(len(parts.axes)))
     whole = [((),) * len(shape) for shape in shapes]
     batch = [
-        layout if i in state else _cut(parts, shape, everything, BATCH_DIM)
+        layout if i in state else _cut(parts, shape, everything, examples[i])
         for i, (layout, shape) in enumerate(zip(whole, shapes, strict=True))
     ]
     sharded = [
@@ -73,6 +75,17 @@ def hand_plans(
     if columns_then_rows is not None:
         plans["megatron"] = columns_then_rows
     return {name: tuple(layouts) for name, layouts in plans.items()}
+
+
+def _parameters(graph: Graph, given_back: set[int]) -> tuple[set[int], list[int]]:
+    """Positions of the parameters, and for each argument the dimension along which examples are."""
+    classes = dimension_classes(graph)
+    arguments = [classes[op.results[0]] for op in graph.arguments]
+    others = [position for position in range(len(arguments)) if position not in given_back]
+    examples = examples_class(graph, others)
+    dims = [own.index(examples) if examples in own else BATCH_DIM for own in arguments]
+    shared = {position for position in given_back if examples not in arguments[position]}
+    return shared or shared_arguments(graph) or given_back, dims
 
 
 def _megatron(graph: Graph, parts: MeshParts, state: set[int]) -> list[Layout] | None:

@@ -62,6 +62,17 @@ def test_fsdp_cuts_the_largest_dimension_that_the_mesh_divides() -> None:
     )
 
 
+def test_a_donated_cache_with_a_row_per_example_is_part_of_the_batch() -> None:
+    program = Program()
+    w, x = program.argument(64, 64, name="w"), program.argument(32, 64, name="x")
+    cache = program.argument(32, 64, name="cache")
+    graph = program.graph(program.elementwise(cache, program.matmul(x, w)), donated=(2,))
+    plans = hand_plans(graph, parts_of("x=2,y=4"), [(2, 0)])
+    whole, rows = ((), ()), ((0, 1), ())
+    assert plans["data parallel"] == (whole, rows, rows)
+    assert plans["fsdp"] == (rows, rows, rows)
+
+
 def test_a_batch_that_only_some_axes_divide_is_cut_by_those() -> None:
     program = Program()
     graph = program.graph(program.argument(4, 64))
