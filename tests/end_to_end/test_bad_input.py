@@ -22,7 +22,9 @@ def layer(x: Any, w: Any) -> Any:
 
 
 def plan(**options: Any) -> autoshard.Plan:
-    return autoshard.optimize(layer, X, W, **{"mesh": "data=2,model=4", **options})
+    return autoshard.optimize(
+        layer, X, W, **{"mesh": "data=2,model=4", "hardware": "cpu-host", **options}
+    )
 
 
 def test_an_unknown_axis_is_named_beside_the_known_ones() -> None:

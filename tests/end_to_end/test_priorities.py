@@ -63,7 +63,12 @@ def textbook() -> tuple[Any, Any, Any]:
 
 
 plan_step = partial(
-    autoshard.optimize, adam_step, in_shardings=textbook(), donate_argnums=0, relative_gap=0.0
+    autoshard.optimize,
+    adam_step,
+    hardware="cpu-host",
+    in_shardings=textbook(),
+    donate_argnums=0,
+    relative_gap=0.0,
 )
 
 

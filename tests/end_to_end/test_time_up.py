@@ -18,7 +18,7 @@ BATCH = np.random.default_rng(0).normal(size=(64, 256)).astype(np.float32)
 
 
 def train_step(params: dict[str, jax.Array], x: jax.Array) -> Any:
-    def loss(params: dict[str, jax.Array]) -> jax.Array:
+    def loss(params: dict[str, jax.Array]) -> Any:
         return jnp.mean((jax.nn.relu(x @ params["w1"]) @ params["w2"] - x) ** 2)
 
     value, gradient = jax.value_and_grad(loss)(params)
@@ -108,7 +108,7 @@ def test_a_search_that_is_cut_short_goes_on_from_the_best_hand_plan(
 def test_a_limit_of_no_time_still_has_an_answer() -> None:
     plan = planned(time_limit_seconds=0.0)
     assert plan.data.is_feasible
-    full = plan.data.overlapped_seconds or plan.data.total_seconds
+    full = plan.data.priced_seconds
     for row in plan.data.baselines:
         if row.fits:
             assert full <= (row.overlapped_seconds or row.seconds) * (1 + 1e-9)

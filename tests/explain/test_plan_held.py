@@ -19,7 +19,12 @@ from experiments.workloads import get_workload
 
 def planned(name: str, **options: object) -> Plan:
     workload = get_workload(name)
-    given: dict[str, Any] = {"mesh": "data=2,model=4", "donate_argnums": 0, "baselines": False}
+    given: dict[str, Any] = {
+        "mesh": "data=2,model=4",
+        "hardware": "cpu-host",
+        "donate_argnums": 0,
+        "baselines": False,
+    }
     return autoshard.optimize(workload.step, workload.state, workload.batch, **{**given, **options})
 
 

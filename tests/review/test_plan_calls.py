@@ -96,7 +96,9 @@ def test_a_python_scalar_in_place_of_an_array_is_refused_by_its_name() -> None:
 )
 def test_an_option_nobody_can_use_is_an_input_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        autoshard.optimize(lambda x: x * 2, X, **{"mesh": "data=8", **options})
+        autoshard.optimize(
+            lambda x: x * 2, X, **{"mesh": "data=8", "hardware": "cpu-host", **options}
+        )
 
 
 def test_donated_arguments_may_be_counted_from_the_end() -> None:
