@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.argument_types import check_types
@@ -28,19 +28,23 @@ from autoshard.mesh_search.request import (
 from autoshard.mesh_search.search import SearchOptions, search_meshes
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.plan import Plan
-from autoshard.planning.hand_plans import hand_baselines
+from autoshard.planning.hand_plans import (
+    HandPrices,
+    Propagate,
+    price_hand_plans,
+    with_floor,
+)
 from autoshard.planning.planner import plan_graph
 from autoshard.planning.pricing import seconds_with
 from autoshard.planning.solution import Solution
 from autoshard.planning.stages import Stages
 from autoshard.planning.traced_program import TracedProgram, read_traced
 from autoshard.plans.plan import (
-    Baseline,
     MeshSearch,
     PlanData,
 )
 from autoshard.setting import Setting, is_auto, read_solve_options
-from autoshard.sharding import Mesh
+from autoshard.sharding import Mesh, Sharding
 from cost_models import Hardware
 from solvers import Progress
 
@@ -51,7 +55,7 @@ def optimize(
     mesh: Any = None,
     devices: int | None = None,
     axis_names: Sequence[str] = DEFAULT_AXIS_NAMES,
-    hardware: str | Path | Hardware = "cpu-host",
+    hardware: str | Path | Hardware = "auto",
     memory_budget: str | float | None = "auto",
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -80,11 +84,13 @@ def optimize(
         fn: Any JAX function; a whole training step gives the best plans.
         *args: Its positional arguments: pytrees of arrays or `jax.ShapeDtypeStruct`.
         mesh: A `jax.sharding.Mesh` (Explicit axes included), an `AbstractMesh`, or text such as
-            `"data=8,model=8"`. `"auto"`, or nothing where `devices` is given: the best one is
-            searched, and `plan.data.mesh_search` tells what was tried.
+            `"data=8,model=8"`; that of `jax.set_mesh` if not given. `"auto"`, or nothing where
+            `devices` is given: the best one is searched, and `plan.data.mesh_search` tells what was
+            tried.
         devices: How many devices the mesh has that is searched; all of this machine's by default.
         axis_names: Of the axes of a mesh that is searched, outermost first; it has no more of them.
-        hardware: Name of a known machine (`"tpu-v5p"`, `"h100"`), a YAML file, or a `Hardware`.
+        hardware: Name of a known machine (`"tpu-v5p"`, `"h100:8"`), a YAML file, or a `Hardware`.
+            `"auto"` reads it off the devices of the mesh; a mesh without devices needs a name.
         memory_budget: Hard limit per device: `"auto"` for all the device offers, bytes, `"80GiB"`,
             a fraction such as 0.9, or None.
         in_shardings: Shardings the user insists on, as for `jax.jit`; None is free, and here
@@ -186,7 +192,7 @@ def optimize_module(
     mesh: Any = None,
     devices: int | None = None,
     axis_names: Sequence[str] = DEFAULT_AXIS_NAMES,
-    hardware: str | Path | Hardware = "cpu-host",
+    hardware: str | Path | Hardware = "auto",
     memory_budget: str | float | None = "auto",
     trip_counts: Mapping[str, float] | None = None,
     default_trip_count: float = DEFAULT_TRIP_COUNT,
@@ -280,29 +286,35 @@ def _solve(
             program.wishes,
             setting.budget,
             setting.options,
+            propagate=_propagate(program),
             streamable=program.streamable,
             stages=setting.stages,
             progress=progress,
         )
     by_hand = _plans_by_hand(program, solution, setting)
+    solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
     return Solved(setting, program, solution, by_hand, search)
 
 
-def _plans_by_hand(
-    program: TracedProgram, solution: Solution, setting: Setting
-) -> tuple[Baseline, ...]:
+def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting) -> HandPrices:
     """What plans written by hand cost, where somebody wants to know."""
     if not (setting.baselines and solution.is_feasible):
-        return ()
+        return HandPrices({})
     with setting.stages.time("baselines"):
-        propagator = propagator_for(program.traced, program.mesh)
-        first = program.graph.num_captured
-        return hand_baselines(
-            solution,
-            lambda inputs, outputs: propagator.propagate(inputs[first:], outputs),
-            setting.budget,
-            setting.options,
-        )
+        return price_hand_plans(solution, _propagate(program), setting.options)
+
+
+def _propagate(program: TracedProgram) -> Propagate:
+    """Shardings of all values from those of arguments, captured arrays first, and results."""
+    first = program.graph.num_captured
+
+    def propagate(
+        inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None]
+    ) -> Mapping[str, Sharding]:
+        found = propagator_for(program.traced, program.mesh).propagate(inputs[first:], outputs)
+        return cast("Mapping[str, Sharding]", found)
+
+    return propagate
 
 
 def _plan(data: PlanData, solved: Solved) -> Plan:

@@ -12,7 +12,7 @@ from autoshard.apply.placed_values import placed_layout
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.frontend.key_arrays import without_word_dims
-from autoshard.planning.hand_plans import hand_plan_notes
+from autoshard.planning.hand_plans import HandPrices, hand_baselines, hand_plan_notes
 from autoshard.planning.planner import spoken_priorities
 from autoshard.planning.product_records import planned_products
 from autoshard.planning.round_records import planned_rounds
@@ -20,7 +20,6 @@ from autoshard.planning.solution import Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.plans.plan import (
     AskedTerm,
-    Baseline,
     MeshSearch,
     PlanData,
     PlannedTensor,
@@ -40,7 +39,7 @@ class Solved:
     setting: Setting
     program: TracedProgram
     solution: Solution
-    by_hand: tuple[Baseline, ...]
+    by_hand: HandPrices
     search: MeshSearch | None
 
 
@@ -79,7 +78,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             communication_seconds=account.communication_seconds,
             memory=account.memory,
             solver=_solver_facts(solution, setting),
-            baselines=solved.by_hand,
+            baselines=hand_baselines(solved.by_hand, setting.budget),
             asked=tuple(
                 AskedTerm(text=term.text, paths=term.paths) for term in solved.program.asked.asked
             ),
@@ -170,6 +169,11 @@ _TOO_LARGE_AS_COMPILED = (
 def _advice(solution: Solution) -> str:
     """What to do next; where rounds came before, what they have to do with it."""
     status = solution.result.status
+    if solution.hand_plan:
+        return (
+            f"The plan written by hand called {solution.hand_plan}: the solver found nothing faster"
+            " in its time; raise time_limit_seconds."
+        )
     advice = _TOO_LARGE_AS_COMPILED if solution.is_too_large_with_gaps else _ADVICE[status]
     rounds = [decided.round for decided in solution.rounds]
     if not rounds:

@@ -106,6 +106,8 @@ class Plan:
     def in_shardings(self) -> Any:
         """`NamedSharding`s for the positional arguments, as `jax.jit(in_shardings=...)` takes them.
 
+        For a Flax NNX object they are in its state, as `nnx.split` makes it.
+
         Raises:
             PlanError: No plan was found, or it was read from a file and has no argument tree.
             InputError: This machine has too few devices for the mesh.
@@ -116,7 +118,11 @@ class Plan:
 
     @property
     def out_shardings(self) -> Any:
-        """`NamedSharding`s for the result, as `jax.jit(out_shardings=...)` takes them."""
+        """`NamedSharding`s for the result, as `jax.jit(out_shardings=...)` takes them.
+
+        Of a function of Flax NNX objects: of what it returns, and by flat argument of what replaces
+        their arrays.
+        """
         flat = self._named(self._results_as_written, "result")
         return jax.tree.unflatten(self._program().out_tree, flat)
 
@@ -203,28 +209,32 @@ class Plan:
             **jit_kwargs,
         )
 
-    def shard(self, tree: Any, argument: int = 0) -> Any:
+    def shard(self, tree: Any, argument: int | tuple[int, ...] = 0) -> Any:
         """Put arrays where the plan wants one argument: a state from a checkpoint, a batch.
 
         Args:
             tree: Like the argument.
-            argument: Which positional argument it is for.
+            argument: Which positional argument it is for; of a tuple of arguments, which ones.
         """
         return shard(tree, self._in_shardings_of(argument), self._devices())
 
-    def init(self, fn: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
+    def init(
+        self, fn: Callable[..., Any], argument: int | tuple[int, ...] = 0
+    ) -> Callable[..., Any]:
         """An initialiser whose arrays are born sharded as the plan wants one argument.
 
         Nothing is ever whole on one device: `state = plan.init(init_state)(key)`.
 
         Args:
             fn: Returns something like the argument.
-            argument: Which positional argument it is for.
+            argument: Which positional argument it is for; of a tuple of arguments, which ones.
         """
         return init(fn, self._in_shardings_of(argument), self._devices())
 
-    def _in_shardings_of(self, argument: int) -> Any:
-        """Shardings of one positional argument, counted with the static ones, as users do."""
+    def _in_shardings_of(self, argument: int | tuple[int, ...]) -> Any:
+        """Shardings of positional arguments, counted with the static ones, as users do."""
+        if isinstance(argument, tuple):
+            return tuple(self._in_shardings_of(one) for one in argument)
         shardings = self.in_shardings
         where = f"plan for {self.data.function}"
         return shardings[without_static(argument, len(shardings), self.static_argnums, where)]
@@ -319,11 +329,21 @@ class Plan:
         needed to write it.
 
         Raises:
-            PlanError: No plan was found, or it was read from a file without its program.
+            PlanError: No plan was found, or it was read from a file without its program, or the
+                function takes Flax NNX objects.
         """
         self.data.require_feasible()
+        program = self._program()
+        if program.takes_objects:
+            raise PlanError(
+                f"`{self.data.function}` takes Flax NNX objects, and jax.jit takes no shardings for"
+                " them",
+                where=f"plan for {self.data.function}",
+                fix="run it with plan.jit(), which updates them; or plan a function of their states"
+                " (nnx.split outside, nnx.merge inside), whose shardings can be written",
+            )
         return plan_code(
-            self._program(),
+            program,
             self._arguments_as_written,
             self._results_as_written,
             self.constraints,

@@ -9,11 +9,13 @@ from pathlib import Path
 from autoshard.argument_types import check_types
 from autoshard.backends import backend_for
 from autoshard.errors import InputError
-from autoshard.mesh_search.request import MeshChoice, MeshRequest, mesh_choice
+from autoshard.frontend.device_hardware import device_facts, machine_names
+from autoshard.mesh_search.request import AUTO, MeshChoice, MeshRequest, mesh_choice
 from autoshard.planning.memory_budget import parse_memory_budget
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.stages import Stages
 from autoshard.sharding import Mesh
+from cost_models import CATALOG as MACHINES
 from cost_models import AlphaBetaModel, CostModelError, Hardware, get_hardware, load_hardware
 from solvers import CATALOG
 
@@ -63,7 +65,7 @@ class Setting:
             InputError: No such machine or compiler model, or it has no such mesh; or the budget
                 cannot be read.
         """
-        machine = _hardware(hardware)
+        machine = _own_hardware(request) if _is_auto_hardware(hardware) else _hardware(hardware)
         choice = mesh_choice(request, machine, named)
         device_bytes = _device_bytes(machine, choice.meshes[0])
         budget = parse_memory_budget(memory_budget, device_bytes)
@@ -116,6 +118,46 @@ def is_auto(option: str, said: str, purpose: str) -> bool:
             fix='use "auto" or "none"',
         )
     return said == "auto"
+
+
+def _is_auto_hardware(given: str | Path | Hardware) -> bool:
+    return isinstance(given, str) and given.strip() == AUTO
+
+
+def _own_hardware(request: MeshRequest) -> Hardware:
+    """The machine that the devices of a mesh are, or those here that one is searched for.
+
+    Raises:
+        InputError: There are no devices, or nobody knows what they are.
+    """
+    devices = request.devices
+    if not devices:
+        raise InputError(
+            "the mesh has no devices to tell what machine it is on",
+            where=f"{request.text}, hardware='auto'",
+            fix=f'name the machine, as in hardware="tpu-v5p": {_known_machines()}; or give a'
+            " jax.sharding.Mesh of devices",
+        )
+    found = [device_facts(device) for device in devices]
+    for name in machine_names(found):
+        try:
+            machine = get_hardware(name)
+            if request.given is not None:
+                _device_bytes(machine, request.given[0])
+        except (CostModelError, InputError):  # no such slice, or none for this mesh
+            continue
+        return machine
+    kinds = ", ".join(dict.fromkeys(device.kind for device in found))
+    raise InputError(
+        f"the devices of the mesh are {kinds}, which is no known machine",
+        where=f"{request.text}, hardware='auto'",
+        fix=f"name the machine that comes closest: {_known_machines()}; or give a YAML file that"
+        " describes it (autoshard calibrate measures one)",
+    )
+
+
+def _known_machines() -> str:
+    return ", ".join(machine.name for machine in MACHINES)
 
 
 def _hardware(given: str | Path | Hardware) -> Hardware:

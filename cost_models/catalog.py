@@ -65,6 +65,16 @@ CATALOG: tuple[Hardware, ...] = (
 )
 """Every machine known by name, TPUs first, then GPUs, then the host."""
 
+_ALIASES = {
+    "tpu-v7": "tpu7x",
+    "tpu-v7x": "tpu7x",
+    "tpu-7x": "tpu7x",
+    "tpu-v5-lite": "tpu-v5e",
+    "tpu-v6-lite": "tpu-v6e",
+    **{machine.name.removeprefix("tpu-"): machine.name for machine in (V4, V5E, V5P, V6E)},
+}
+"""What some machines are called besides their names."""
+
 _WITH_SLICES = re.compile(
     r"(?:(?P<count>[0-9]+)\s*x\s*)?(?P<name>[^:]*[^:\s])(?:\s*:\s*(?P<shape>[0-9]+(?:x[0-9]+)*))?"
 )
@@ -81,7 +91,7 @@ def get_hardware(name: str) -> Hardware:
 
     `tpu-v5e` is the kind of machine, with as many slices as a mesh needs; `tpu-v5e:4x4` one slice
     of 4x4 chips, `2x tpu-v5e:4x4` two of them joined by the network; `h100:4` one node of 4 GPUs,
-    `4x h100` four nodes.
+    `4x h100` four nodes. Capitals count for nothing, and `v5e` or `tpu-v7` are known as well.
 
     Raises:
         CostModelError: No machine is named so (the message lists the names that come close), or
@@ -89,8 +99,9 @@ def get_hardware(name: str) -> Hardware:
     """
     by_name = {hardware.name: hardware for hardware in CATALOG}
     match = _WITH_SLICES.fullmatch(name.strip())
-    if match is not None and match["name"] in by_name:
-        hardware = by_name[match["name"]]
+    called = "" if match is None else match["name"].lower().replace("_", "-").replace(" ", "-")
+    hardware = by_name.get(_ALIASES.get(called, called))
+    if match is not None and hardware is not None:
         if match["count"] is None and match["shape"] is None:
             return hardware
         return with_slices(
@@ -98,7 +109,7 @@ def get_hardware(name: str) -> Hardware:
             None if match["shape"] is None else tuple(map(int, match["shape"].split("x"))),
             None if match["count"] is None else int(match["count"]),
         )
-    wanted = (name if match is None else match["name"]).lower().replace("_", "-")
+    wanted = called or name.lower()
     near = difflib.get_close_matches(wanted, by_name, n=3, cutoff=0.5)
     near += [known for known in by_name if wanted and wanted in known and known not in near]
     fix = f"write {' or '.join(near)}" if near else f"write one of {', '.join(by_name)}"

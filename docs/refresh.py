@@ -112,7 +112,7 @@ def demo_report() -> str:
     """The report of the demo's plan, up to its baselines, as a fenced block."""
     gpt = get_workload("gpt")
     plan = autoshard.optimize(
-        gpt.step, gpt.state, gpt.batch, mesh="data=2,model=4", donate_argnums=0
+        gpt.step, gpt.state, gpt.batch, mesh="data=2,model=4", hardware="cpu-host", donate_argnums=0
     )
     head, _, _ = plan.report().partition("\nArguments ")
     return f"```\n{head.rstrip()}\n...\n```\n"

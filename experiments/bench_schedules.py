@@ -121,6 +121,7 @@ def chosen(budget_mb: float, steps: str) -> dict[str, Any]:
         params,
         x,
         mesh="data=8",
+        hardware="cpu-host",
         memory_budget=int(budget_mb * 1e6),
         baselines=False,
         schedules=steps,

@@ -49,7 +49,7 @@ def shard(tree: Any, shardings: Any, mesh: AnyJaxMesh) -> Any:
     ]
     with mesh_context(mesh.abstract):
         leaves = jax.device_put(list(flat.leaves), placed)
-    return to_context_axes(flat.rebuild(leaves))
+    return flat.rebuild(to_context_axes(leaves))
 
 
 def init(fn: Callable[..., Any], shardings: Any, mesh: AnyJaxMesh) -> Callable[..., Any]:
@@ -73,16 +73,16 @@ def init(fn: Callable[..., Any], shardings: Any, mesh: AnyJaxMesh) -> Callable[.
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = to_auto_axes((args, kwargs), wrapped.mesh)
         call = flatten_call(fn, args, kwargs)
+        leaves_in = to_auto_axes(call.arguments.leaves, wrapped.mesh)
         prepared = wrapped.prepare(call)
         read = _read_shardings(shardings, prepared.results, wrapped.mesh)
         named = flat_named_shardings(
             read, wrapped.mesh, [f"`{name}`" for name in prepared.results.names]
         )
         with mesh_context(wrapped.mesh.abstract):
-            leaves = jax.jit(prepared.run, out_shardings=named)(*call.arguments.leaves)
-        return to_context_axes(prepared.results.rebuild(leaves))
+            leaves = jax.jit(prepared.run, out_shardings=named)(*leaves_in)
+        return call.finish(prepared.results.rebuild(to_context_axes(leaves)))
 
     return run
 

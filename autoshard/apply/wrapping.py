@@ -41,6 +41,7 @@ class Prepared:
     """A program with its constraints in place, ready to be evaluated on flat arrays."""
 
     results: FlatTree
+    updated: tuple[tuple[int, int], ...]
     run: Callable[..., Any]
 
 
@@ -62,7 +63,7 @@ class WrappedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = flatten_call(self.fn, args, kwargs, self.static_argnums)
         prepared = self.prepare(call)
-        return prepared.results.rebuild(prepared.run(*call.arguments.leaves))
+        return call.finish(prepared.results.rebuild(prepared.run(*call.arguments.leaves)))
 
     def prepare(self, call: Call) -> Prepared:
         key = _signature(call)
@@ -74,7 +75,7 @@ class WrappedFunction:
                 program.jaxpr, self.constraints, self.mesh, self.schedules
             )
             runnable = with_clamped_starts(constrained)
-            found = Prepared(program.results, _evaluator(runnable, call.name))
+            found = Prepared(program.results, program.updated, _evaluator(runnable, call.name))
             # A program that closes over tracers is only good inside the trace they belong to.
             if key is not None and not any(
                 isinstance(const, jax.core.Tracer) for const in program.jaxpr.consts
@@ -105,7 +106,9 @@ def _signature(call: Call) -> Hashable | None:
         (aval.shape, aval.dtype, aval.weak_type)
         for aval in map(abstract_leaf, call.arguments.leaves)
     )
-    key = (call.arguments.tree, avals, call.arguments.statics, call.static_arguments)
+    arguments = call.arguments
+    graph = None if arguments.objects is None else arguments.objects.graph
+    key = (arguments.tree, avals, arguments.statics, graph, call.static_arguments)
     try:
         hash(key)
     except TypeError:
@@ -167,9 +170,9 @@ class PlannedFunction:
     """What `jax.jit` gives, with the shardings of a plan: call it, or `lower` it.
 
     It is built on the first call, when the trees of arguments and results are known. Where every
-    leaf is an array, arguments go to one `jax.jit` function as they are. Keyword arguments, and
-    leaves that are no arrays (Equinox modules have them), are taken out first; that costs some
-    microseconds per leaf and call.
+    leaf is an array, arguments go to one `jax.jit` function as they are. Keyword arguments,
+    leaves that are no arrays (Equinox modules have them) and Flax NNX objects are taken apart
+    first; that costs some microseconds per leaf and call.
 
     Arrays on a mesh with Explicit axes are taken as lying on the same mesh with Auto axes, at no
     copy; under `jax.set_mesh` of such a mesh, results come back with its Explicit axes.
@@ -202,11 +205,11 @@ class PlannedFunction:
                 where=f"`{function_name(self._wrapped.fn)}`",
                 fix="pass a mesh of devices; planning, saving and lowering work without",
             )
-        args, kwargs = to_auto_axes((args, kwargs), mesh)
-        function, leaves_in, rebuild = self._function_for(args, kwargs)
+        function, leaves_in, finish = self._function_for(args, kwargs)
+        leaves_in = to_auto_axes(leaves_in, mesh)
         with mesh_context(mesh.abstract):
             results = function(*leaves_in)
-        return to_context_axes(rebuild(results))
+        return finish(to_context_axes(results))
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Lower for these arguments, arrays or `jax.ShapeDtypeStruct`s, as `jax.jit` does.
@@ -215,8 +218,8 @@ class PlannedFunction:
         the flat array leaves. An abstract mesh lowers for the platform of this machine.
         """
         mesh = self._wrapped.mesh
-        args, kwargs = jax.tree.map(without_explicit_axes, (args, kwargs))
         function, leaves_in, _ = self._function_for(args, kwargs)
+        leaves_in = jax.tree.map(without_explicit_axes, leaves_in)
         with mesh_context(mesh.abstract):
             if not isinstance(mesh.auto, AbstractMesh):
                 return cast("jax.stages.Lowered", function.lower(*leaves_in))
@@ -233,13 +236,17 @@ class PlannedFunction:
         wrapped = self._wrapped
         call = flatten_call(wrapped.fn, args, kwargs, wrapped.static_argnums)
         prepared = wrapped.prepare(call)
-        if not kwargs and not call.arguments.statics and not prepared.results.statics:
+        if not kwargs and call.arguments.is_all_arrays and prepared.results.is_all_arrays:
             self._jitted[is_outermost] = self._jit_trees(call, prepared)
             return self._jitted[is_outermost], args, _identity
         key = (prepared, is_outermost)
         if key not in self._jitted_flat:
             self._jitted_flat[key] = self._jit_leaves(call, prepared)
-        return self._jitted_flat[key], call.arguments.leaves, prepared.results.rebuild
+        return (
+            self._jitted_flat[key],
+            call.arguments.leaves,
+            lambda leaves: call.finish(prepared.results.rebuild(leaves)),
+        )
 
     def _options(self) -> dict[str, Any]:
         """For `jax.jit`, which takes compiler options only where nothing is traced around it."""
@@ -263,7 +270,7 @@ class PlannedFunction:
 
     def _jit_leaves(self, call: Call, prepared: Prepared) -> Any:
         in_shardings, out_shardings = self._named(call, prepared)
-        donated = donated_leaves(call, self._donate_argnums)
+        donated = donated_leaves(call, prepared.updated, self._donate_argnums)
         return jax.jit(
             prepared.run,
             in_shardings=in_shardings,

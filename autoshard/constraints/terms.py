@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from autoshard.constraints.selector import Selector, parse_selector
-from autoshard.errors import InputError
+from autoshard.errors import InputError, ShardingError
 from autoshard.sharding import Sharding, format_sharding, parse_sharding
 
 
@@ -159,7 +159,16 @@ def format_said(sharding: SaidSharding) -> str:
 
 
 def _read(given: object) -> object:
-    return parse_sharding(given) if isinstance(given, str) else given
+    if not isinstance(given, str):
+        return given
+    if not given.lstrip().startswith(("<", "[")):
+        raise ShardingError(
+            f"{given!r} is not the text of a sharding",
+            where="a pin or use",
+            fix='write one {} for each dimension, as in [{"data"}, {}]; or pass'
+            ' jax.sharding.PartitionSpec("data")',
+        )
+    return parse_sharding(given)
 
 
 def _text(given: object, what: str) -> str:

@@ -152,6 +152,16 @@ def num_present_devices() -> int:
     return len(jax.devices())
 
 
+def present_devices() -> tuple[jax.Device, ...]:
+    return tuple(jax.devices())
+
+
+def mesh_in_context() -> jax.sharding.Mesh | AbstractMesh | None:
+    """The mesh that `jax.set_mesh` has set; None where it has set none."""
+    concrete, abstract = jax.sharding.get_mesh(), jax.sharding.get_abstract_mesh()
+    return next((mesh for mesh in (concrete, abstract) if not mesh.empty), None)
+
+
 def ranks(ids: Sequence[int]) -> tuple[int, ...]:
     """Each device as its rank among the mesh's own devices, so that any subset counts from 0."""
     rank = {device_id: place for place, device_id in enumerate(sorted(ids))}

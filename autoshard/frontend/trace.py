@@ -29,6 +29,7 @@ from autoshard.frontend.refused_borders import reused_manual_axes
 from autoshard.frontend.signature import (
     Call,
     FlatTree,
+    Results,
     argument_positions,
     flat_function,
     flatten_call,
@@ -47,6 +48,7 @@ class Program:
         jaxpr: Without dead code; every argument is kept, used or not.
         call: The arguments it was traced with.
         results: What it returns, as abstract arrays.
+        updated: Pairs of a flat argument and the result that replaces it in an object.
         record: What a plan keeps to know the program again.
         stage: JAX's own form of it, for lowering.
     """
@@ -54,6 +56,7 @@ class Program:
     jaxpr: ClosedJaxpr
     call: Call
     results: FlatTree
+    updated: tuple[tuple[int, int], ...]
     record: ProgramRecord
     stage: jax.stages.Traced
 
@@ -71,6 +74,9 @@ class Traced:
         in_avals: Types of the flat arguments.
         out_avals: Types of the flat results.
         donated: Whether the caller gives up each flat argument.
+        takes_objects: Whether there are Flax NNX objects among the arguments; their states stand
+            in `in_tree`; `out_tree` is of the result and of what replaces some of their arrays.
+        updated: Pairs of a flat argument and the result that replaces it in an object.
         captured_names: Arrays the function closes over, `captured[0]` and so on. They come before
             the arguments in the module's main, as `jax.jit` passes them; their paths are `const.0`
             and so on.
@@ -94,6 +100,8 @@ class Traced:
     in_avals: tuple[Any, ...]
     out_avals: tuple[Any, ...]
     donated: tuple[bool, ...]
+    takes_objects: bool
+    updated: tuple[tuple[int, int], ...]
     captured_names: tuple[str, ...]
     captured_avals: tuple[Any, ...]
     module: bytes
@@ -170,7 +178,7 @@ def trace(
         "in_shardings",
     )
     user_out = read_shardings(
-        out_shardings,
+        (out_shardings, None) if call.arguments.objects else out_shardings,
         out_tree,
         order,
         out_names,
@@ -188,7 +196,9 @@ def trace(
         out_names=out_names,
         in_avals=in_avals,
         out_avals=out_avals,
-        donated=donated_leaves(call, donate_argnums),
+        donated=donated_leaves(call, program.updated, donate_argnums),
+        takes_objects=call.arguments.objects is not None,
+        updated=program.updated,
         captured_names=tuple(f"captured[{i}]" for i in range(len(program.jaxpr.consts))),
         captured_avals=tuple(var.aval for var in program.jaxpr.jaxpr.constvars),
         module=_bytecode(lowered),
@@ -218,18 +228,19 @@ def trace_call(call: Call, context: AbstractMesh, order: DeviceOrder) -> Program
 
     Raises:
         ExportError: The function does not trace.
-        InputError: A sharding in the function is on other devices.
+        InputError: A sharding in the function is on other devices, or the function writes to its
+            arguments otherwise than to the arrays of NNX objects.
     """
     avals = [abstract_leaf(leaf) for leaf in call.arguments.leaves]
     try:
         try:
-            stage, results = _stage(call, avals, context)
+            stage, found = _stage(call, avals, context)
         except ValueError as error:
             if "context mesh" not in str(error):
                 raise
             # `shard_map` refuses a mesh of its own under another one; without any it is accepted.
             try:
-                stage, results = _stage(call, avals, None)
+                stage, found = _stage(call, avals, None)
             except Exception:
                 raise error from None
     except InputError:
@@ -237,8 +248,12 @@ def trace_call(call: Call, context: AbstractMesh, order: DeviceOrder) -> Program
     except Exception as error:
         raise does_not_trace(call, error) from error
     _refuse_ordered_effects(call, stage)
+    assert found.flat is not None
+    results = replace(found.flat, leaves=tuple(map(abstract_leaf, stage.jaxpr.out_avals)))
+    first_update = len(results.leaves) - len(found.updated)
+    updated = tuple((position, first_update + i) for i, position in enumerate(found.updated))
     closed = order.rewrite(_with_captured_consts(stage, len(avals)))
-    return Program(closed, call, results, record_program(closed, call, results), stage)
+    return Program(closed, call, results, updated, record_program(closed, call, results), stage)
 
 
 def _refuse_ordered_effects(call: Call, stage: jax.stages.Traced) -> None:
@@ -274,12 +289,10 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
 
 def _stage(
     call: Call, avals: Sequence[Any], context: AbstractMesh | None
-) -> tuple[jax.stages.Traced, FlatTree]:
+) -> tuple[jax.stages.Traced, Results]:
     flat, results = flat_function(call)
     with mesh_context(context):
-        stage = jax.jit(flat, keep_unused=True).trace(*avals)
-    assert results.flat is not None
-    return stage, replace(results.flat, leaves=tuple(map(abstract_leaf, stage.jaxpr.out_avals)))
+        return jax.jit(flat, keep_unused=True).trace(*avals), results
 
 
 def abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -291,23 +304,27 @@ def abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
     )
 
 
-def donated_leaves(call: Call, donate_argnums: int | Sequence[int]) -> tuple[bool, ...]:
+def donated_leaves(
+    call: Call, updated: Sequence[tuple[int, int]], donate_argnums: int | Sequence[int]
+) -> tuple[bool, ...]:
     """Per flat argument, whether its positional argument is given up.
+
+    An array of an NNX object that the function does not replace is not: the object goes on with it.
 
     Raises:
         InputError: A number is out of range.
     """
     num_static = len(call.static_arguments)
-    num_keywords = len(call.arguments.rebuild(call.arguments.leaves)[1])
-    num_args = len(call.num_leaves_by_argument) - num_keywords + num_static
+    num_args = len(call.arguments.num_by_root) - call.num_keywords + num_static
     donated = set(argument_positions(donate_argnums, num_args, "donate_argnums", call.fn))
     static = {position for position, _ in call.static_arguments}
     traced = [position for position in range(num_args) if position not in static]
     flags: list[bool] = []
-    for place, num_leaves in enumerate(call.num_leaves_by_argument):
+    for place, num_leaves in enumerate(call.arguments.num_by_root):
         given = place < len(traced) and traced[place] in donated
         flags += [given] * num_leaves
-    return tuple(flags)
+    kept = {*call.arguments.object_leaves} - {argument for argument, _ in updated}
+    return tuple(given and leaf not in kept for leaf, given in enumerate(flags))
 
 
 def _lower(

@@ -98,7 +98,9 @@ def _read(term: Term, order: DeviceOrder) -> Term:
         raise InputError(
             f"expected a sharding, found {type(said).__name__}",
             where=str(term),
-            fix="give an autoshard.Sharding, its text, a PartitionSpec or a NamedSharding",
+            fix=f"write it as PartitionSpec{said!r}"
+            if isinstance(said, tuple)
+            else "give an autoshard.Sharding, its text, a PartitionSpec or a NamedSharding",
         )
     return term
 

@@ -8,7 +8,13 @@ from typing import Any
 
 from autoshard.errors import InputError
 from autoshard.frontend.device_orders import DeviceOrder
-from autoshard.frontend.meshes import device_mesh, num_present_devices, read_mesh
+from autoshard.frontend.meshes import (
+    device_mesh,
+    mesh_in_context,
+    num_present_devices,
+    present_devices,
+    read_mesh,
+)
 from autoshard.frontend.named_axes import named_axes
 from autoshard.frontend.user_constraints import read_constraints
 from autoshard.mesh_search.shapes import check_axis_names, check_devices, possible_meshes
@@ -36,6 +42,19 @@ class MeshRequest:
     num_devices: int = 0
     axis_names: tuple[str, ...] = ()
 
+    @property
+    def devices(self) -> tuple[Any, ...]:
+        """Those of the mesh; of one that is searched, this machine's where it has as many."""
+        if self.given is None:
+            return present_devices() if num_present_devices() == self.num_devices else ()
+        return () if self.given[2] is None else tuple(self.given[2].devices.flat)
+
+    @property
+    def text(self) -> str:
+        if self.given is None:
+            return f"a mesh of {self.num_devices} devices"
+        return str(self.given[0])
+
 
 @dataclass(frozen=True, slots=True)
 class MeshChoice:
@@ -59,8 +78,10 @@ def read_request(mesh: Any, devices: Any, axis_names: Any) -> MeshRequest:
     """
     count = None if devices is None else check_devices(devices)
     if mesh is None and count is None:
+        mesh = mesh_in_context()
+    if mesh is None and count is None:
         raise InputError(
-            "neither a mesh nor a number of devices is given",
+            "neither a mesh nor a number of devices is given, and jax.set_mesh has set none",
             where="mesh and devices",
             fix='give a mesh, as in mesh="data=2,model=4", or let one be searched: devices=8, or'
             ' mesh="auto" for the devices of this machine',

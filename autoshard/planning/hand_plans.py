@@ -6,20 +6,25 @@ propagation makes of it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from autoshard.candidates.op_candidates import read_pins
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Encoded
 from autoshard.errors import ShardingError
+from autoshard.graph.dimension_classes import dimension_classes
 from autoshard.graph.program import Graph
 from autoshard.layouts import Layout, MeshParts, Parts
-from autoshard.planning.pricing import price_layouts
-from autoshard.planning.searches import SolveOptions
-from autoshard.planning.solution import Solution
-from autoshard.planning.tensor_parallel import shared_arguments, tensor_parallel
+from autoshard.planning.pricing import nearest_choices, price_layouts
+from autoshard.planning.searches import LONG, SolveOptions
+from autoshard.planning.solution import Solution, as_answer
+from autoshard.planning.tensor_parallel import examples_class, shared_arguments, tensor_parallel
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding
 from autoshard.wishes.ties import constrained_arguments
+from solvers import evaluate
 
 Propagate = Callable[[Sequence[Sharding | None], Sequence[Sharding | None]], Mapping[str, Sharding]]
 
@@ -27,6 +32,8 @@ BATCH_DIM = 0
 HAND_PLANS = ("replicated", "data parallel", "fsdp", "megatron")
 MODEL_AXES = ("model", "tensor", "tp")
 """Names of the mesh axis that a Megatron plan cuts weights by; it is the last one where none is."""
+_LEAST_SECONDS = 5.0
+"""For all hand plans of a program, however short the limit: without them there may be no plan."""
 
 
 def hand_plans(
@@ -35,8 +42,9 @@ def hand_plans(
     """Argument layouts of replicated, data-parallel, fully sharded and Megatron plans.
 
     The arguments that a step gives back (its state) count as parameters, all others as a batch
-    whose first dimension is cut. Where none is given back, those are parameters that the examples
-    of the batch share.
+    that is cut along its examples, or its first dimension. What is given back and has a dimension
+    of examples (a cache of decoding) is part of the batch. Where nothing else is given back, those
+    are parameters that the examples share, if any are.
 
     Args:
         graph: The program.
@@ -46,12 +54,12 @@ def hand_plans(
     Returns:
         By name; without Megatron where the program has nothing to cut so.
     """
-    state = {argument for argument, _ in carried} or shared_arguments(graph)
+    state, examples = _parameters(graph, {argument for argument, _ in carried})
     shapes = [graph.values[op.results[0]].shape for op in graph.arguments]
     everything = tuple(range(len(parts.axes)))
     whole = [((),) * len(shape) for shape in shapes]
     batch = [
-        layout if i in state else _cut(parts, shape, everything, BATCH_DIM)
+        layout if i in state else _cut(parts, shape, everything, examples[i])
         for i, (layout, shape) in enumerate(zip(whole, shapes, strict=True))
     ]
     sharded = [
@@ -67,6 +75,17 @@ def hand_plans(
     if columns_then_rows is not None:
         plans["megatron"] = columns_then_rows
     return {name: tuple(layouts) for name, layouts in plans.items()}
+
+
+def _parameters(graph: Graph, given_back: set[int]) -> tuple[set[int], list[int]]:
+    """Positions of the parameters, and for each argument the dimension along which examples are."""
+    classes = dimension_classes(graph)
+    arguments = [classes[op.results[0]] for op in graph.arguments]
+    others = [position for position in range(len(arguments)) if position not in given_back]
+    examples = examples_class(graph, others)
+    dims = [own.index(examples) if examples in own else BATCH_DIM for own in arguments]
+    shared = {position for position in given_back if examples not in arguments[position]}
+    return shared or shared_arguments(graph) or given_back, dims
 
 
 def _megatron(graph: Graph, parts: MeshParts, state: set[int]) -> list[Layout] | None:
@@ -93,31 +112,106 @@ def _megatron(graph: Graph, parts: MeshParts, state: set[int]) -> list[Layout] |
     return layouts
 
 
-def hand_baselines(
-    solution: Solution,
-    propagate: Propagate,
-    budget: int | None,
-    options: SolveOptions,
-) -> tuple[Baseline, ...]:
-    """Price the hand plans of a program in its own planning problem.
+@dataclass(frozen=True, slots=True, eq=False)
+class HandPrices:
+    """Hand plans of a program, priced in its own planning problem.
+
+    Args:
+        solutions: By name, those that were priced.
+        refused: Names of those that no choice allows.
+        late: Names of those that time was up for.
+    """
+
+    solutions: Mapping[str, Solution]
+    refused: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+
+
+def price_hand_plans(solution: Solution, propagate: Propagate, options: SolveOptions) -> HandPrices:
+    """Price the hand plans of a program.
 
     Args:
         solution: Our plan. Arguments whose sharding the user fixed, or that must be sharded like
             what the user fixed, keep theirs.
         propagate: Shardings of all values from those of arguments and results.
-        budget: Bytes per device allowed, or None.
-        options: For the small solves.
-
-    Returns:
-        Without the plans that contradict what was asked.
+        options: For the small solves; together they keep to a part of its time limit.
     """
-    carried = solution.encoder.wishes.alike
-    found = []
-    for name, arguments in _plans_for(solution).items():
-        layouts = _spread(solution, _with_fixed(solution, arguments), carried, propagate)
-        priced = price_layouts(solution, layouts, replace(options, backend="auto"))
-        if priced is None:
+    encoder, encoded = solution.encoder, solution.encoded
+    clock = _Clock(options)
+    priced: dict[str, Solution] = {}
+    refused: list[str] = []
+    late: list[str] = []
+    for name, arguments in _plans_for(encoder, encoded).items():
+        if clock.is_over:
+            late.append(name)
             continue
+        own = _with_fixed(encoder, encoded, arguments, solution.decoded.layouts)
+        layouts = _spread(encoder, encoded, own, propagate)
+        found = price_layouts(solution, layouts, clock.options())
+        if found is not None:
+            priced[name] = found
+        else:
+            (late if clock.is_over else refused).append(name)
+    return HandPrices(priced, tuple(refused), tuple(late))
+
+
+def best_by_hand(
+    encoder: Encoder, encoded: Encoded, propagate: Propagate, options: SolveOptions
+) -> tuple[str, tuple[int, ...]] | None:
+    """Name and choices of the cheapest hand plan that a problem allows, its memory limit included.
+
+    Args:
+        encoder: The problem's.
+        encoded: The problem. Arguments whose sharding the user fixed are left free.
+        propagate: Shardings of all values from those of arguments and results.
+        options: For the small solves; together they keep to a part of its time limit.
+    """
+    clock = _Clock(options)
+    free = (None,) * len(encoder.graph.values)
+    best: tuple[int, str, tuple[int, ...]] | None = None
+    for name, arguments in _plans_for(encoder, encoded).items():
+        if clock.is_over:
+            break
+        own = _with_fixed(encoder, encoded, arguments, free)
+        layouts = _spread(encoder, encoded, own, propagate)
+        choices = nearest_choices(encoded, layouts, clock.options()).choices
+        if choices is None:
+            continue
+        found = evaluate(encoded.problem, choices)
+        if found.is_allowed and (best is None or found.cost < best[0]):
+            best = (found.cost, name, choices)
+    return None if best is None else best[1:]
+
+
+def with_floor(
+    solution: Solution, prices: HandPrices, budget: int | None, relative_gap: float
+) -> Solution:
+    """A plan, or the fastest hand plan that fits where that is faster: within the gap it may be."""
+    if not solution.is_feasible or solution.rounds:
+        return solution
+    problem, best = solution.encoded.problem, solution
+    for name, priced in prices.solutions.items():
+        if (
+            priced.step_seconds < best.step_seconds
+            and (budget is None or priced.peak_bytes <= budget)
+            and evaluate(problem, priced.choices).is_allowed
+        ):
+            best = replace(priced, encoded=solution.encoded, hand_plan=name)
+    if best is solution:
+        return solution
+    answer = as_answer(solution, solution.result, best.choices, relative_gap)
+    return replace(best, result=answer)
+
+
+def hand_baselines(prices: HandPrices, budget: int | None) -> tuple[Baseline, ...]:
+    """What the hand plans that were priced cost, for the report.
+
+    Args:
+        prices: The hand plans.
+        budget: Bytes per device allowed, or None.
+    """
+    found = []
+    for name, priced in prices.solutions.items():
         peak = priced.peak_bytes
         found.append(
             Baseline(
@@ -132,16 +226,19 @@ def hand_baselines(
     return tuple(found)
 
 
-def hand_plan_notes(solution: Solution, baselines: Sequence[Baseline]) -> tuple[str, ...]:
+def hand_plan_notes(solution: Solution, prices: HandPrices) -> tuple[str, ...]:
     """What to tell of the hand plans that were not priced; nothing where all were."""
-    priced = {baseline.name for baseline in baselines}
-    named = _plans_for(solution)
-    missing = [name for name in named if name not in priced]
     notes = []
-    if missing:
-        names = ", ".join(missing)
-        notes.append(f"not possible under what was asked, and so not compared with: {names}")
-    if "megatron" not in named:
+    if prices.refused:
+        names = ", ".join(prices.refused)
+        reason = "under what was asked" if _is_asked(solution) else "in this program"
+        notes.append(f"not possible {reason}, and so not compared with: {names}")
+    if prices.late:
+        notes.append(
+            f"not compared with {', '.join(prices.late)}: the time for plans written by hand was"
+            " up; raise time_limit_seconds"
+        )
+    if "megatron" not in {*prices.solutions, *prices.refused, *prices.late}:
         notes.append(
             "not compared with megatron: the program has no parameters that a product makes columns"
             " of and the next one sums up, in a size that the model axis divides"
@@ -149,21 +246,51 @@ def hand_plan_notes(solution: Solution, baselines: Sequence[Baseline]) -> tuple[
     return tuple(notes)
 
 
-def _plans_for(solution: Solution) -> dict[str, tuple[Layout, ...]]:
-    return hand_plans(solution.graph, solution.encoded.parts, solution.encoder.wishes.alike)
+def _is_asked(solution: Solution) -> bool:
+    """Whether the user fixed the sharding of anything, or asked for any to be alike."""
+    graph, wishes = solution.graph, solution.encoder.wishes
+    return bool(read_pins(graph, solution.encoded.parts, wishes) or wishes.groups or graph.groups)
 
 
-def _with_fixed(solution: Solution, arguments: Sequence[Layout]) -> list[Layout]:
-    fixed = _fixed_ops(solution)
+class _Clock:
+    """The time that plans written by hand may take together: a part of the limit of a search."""
+
+    def __init__(self, options: SolveOptions) -> None:
+        self._options = options
+        seconds = max(LONG * options.time_limit_seconds, _LEAST_SECONDS)
+        self._ends = time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._ends
+
+    def options(self) -> SolveOptions:
+        """For the next solve."""
+        left = max(self._ends - time.monotonic(), 0.0)
+        return replace(self._options, backend="auto", time_limit_seconds=left)
+
+
+def _plans_for(encoder: Encoder, encoded: Encoded) -> dict[str, tuple[Layout, ...]]:
+    return hand_plans(encoder.graph, encoded.parts, encoder.wishes.alike)
+
+
+def _with_fixed(
+    encoder: Encoder,
+    encoded: Encoded,
+    arguments: Sequence[Layout],
+    layouts: Sequence[Layout | None],
+) -> list[Layout | None]:
+    """Layouts of arguments; those that the user fixed as they are in `layouts`."""
+    fixed = _fixed_ops(encoder, encoded)
     return [
-        solution.decoded.layouts[op.results[0]] if op.index in fixed else layout
-        for layout, op in zip(arguments, solution.graph.arguments, strict=True)
+        layouts[op.results[0]] if op.index in fixed else layout
+        for layout, op in zip(arguments, encoder.graph.arguments, strict=True)
     ]
 
 
-def _fixed_ops(solution: Solution) -> set[int]:
+def _fixed_ops(encoder: Encoder, encoded: Encoded) -> set[int]:
     """Ops whose tensors the user fixed, and those that must end like one of them."""
-    graph, wishes = solution.graph, solution.encoder.wishes
+    graph, wishes = encoder.graph, encoder.wishes
     alike = [
         *({graph.arguments[a].index, graph.results[r].index} for a, r in wishes.alike),
         *({op for op, _ in wish.members} for wish in wishes.groups),
@@ -173,24 +300,25 @@ def _fixed_ops(solution: Solution) -> set[int]:
             for argument, asked in constrained_arguments(graph, wishes)
         ),
     ]
-    fixed = set(read_pins(graph, solution.encoded.parts, wishes))
+    fixed = set(read_pins(graph, encoded.parts, wishes))
     while any(not fixed.isdisjoint(ops) and not ops <= fixed for ops in alike):
         fixed.update(*(ops for ops in alike if not fixed.isdisjoint(ops)))
     return fixed
 
 
 def _spread(
-    solution: Solution,
-    arguments: Sequence[Layout],
-    carried: Sequence[tuple[int, int]],
+    encoder: Encoder,
+    encoded: Encoded,
+    arguments: Sequence[Layout | None],
     propagate: Propagate,
 ) -> list[Layout | None]:
     """Layouts of all values under argument layouts."""
-    graph, parts = solution.graph, solution.encoded.parts
+    graph, parts = encoder.graph, encoded.parts
+    given = [None if layout is None else parts.to_sharding(layout) for layout in arguments]
     outputs: list[Sharding | None] = [None] * len(graph.results)
-    for argument, result in carried:
-        outputs[result] = parts.to_sharding(arguments[argument])
-    shardings = propagate([parts.to_sharding(layout) for layout in arguments], outputs)
+    for argument, result in encoder.wishes.alike:
+        outputs[result] = given[argument]
+    shardings = propagate(given, outputs)
     layouts: list[Layout | None] = [None] * len(graph.values)
     for op, layout in zip(graph.arguments, arguments, strict=True):
         layouts[op.results[0]] = layout

@@ -19,6 +19,7 @@ _UNITS = {
     "TIB": 2**40,
 }
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 
 
 def parse_memory_budget(budget: str | float | None, device_bytes: int) -> int | None:
@@ -26,7 +27,7 @@ def parse_memory_budget(budget: str | float | None, device_bytes: int) -> int | 
 
     Args:
         budget: `"auto"` (all the device offers), None (no limit), a number of bytes, text with a
-            unit (`"80GiB"`, `"64GB"`, `"0.9"`), or a fraction of the device up to 1.
+            unit (`"80GiB"`, `"64GB"`), or a share of the device: `"90%"`, `"0.9"`, 0.9.
         device_bytes: What the device offers to a program.
 
     Raises:
@@ -35,7 +36,12 @@ def parse_memory_budget(budget: str | float | None, device_bytes: int) -> int | 
     if budget is None or budget == "auto":
         return device_bytes if budget == "auto" else None
     amount: float
-    if isinstance(budget, str):
+    if isinstance(budget, str) and (percent := _PERCENT.fullmatch(budget)) is not None:
+        amount = float(percent[1]) / 100
+        if amount > 1:
+            raise _not_a_budget(budget)
+        is_fraction = True
+    elif isinstance(budget, str):
         match = _AMOUNT.fullmatch(budget)
         if match is None or match[2].upper() not in _UNITS:
             raise _not_a_budget(budget)

@@ -19,6 +19,7 @@ from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph
 from autoshard.lowering.optimizer_outputs import hbm_spill_fraction
+from autoshard.planning.hand_plans import Propagate, best_by_hand
 from autoshard.planning.least_memory import seek_leanest, solved_from_leanest
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.room_on_chip import with_room_on_chip
@@ -50,6 +51,7 @@ def plan_graph(
     options: SolveOptions,
     *,
     streamable: frozenset[str] = frozenset(),
+    propagate: Propagate | None = None,
     stages: Stages | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Solution:
@@ -57,6 +59,8 @@ def plan_graph(
 
     The memory limit binds in the last round alone: until then a program need not fit. The
     `dot_general` equations at the paths `streamable` may run in steps, if there is one round only.
+    Where the search is cut short and there is one round only, it goes on from the best plan written
+    by hand that fits, as `propagate` spreads it, and no worse one is returned.
 
     Raises:
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
@@ -89,7 +93,7 @@ def plan_graph(
         spent = clock.seconds.get(SEARCH, 0.0)
         searches = Searches(share, clock, progress, is_interrupted=is_interrupted)
         with _naming_round(rounds[:number]):
-            solution = _solve_round(encoder, searches)
+            solution = _solve_round(encoder, searches, propagate if len(rounds) == 1 else None)
         is_interrupted = searches.is_interrupted
         seconds_left -= clock.seconds[SEARCH] - spent
         flat = tuple(pin for of_op in pins.values() for pin in of_op.values())
@@ -166,7 +170,7 @@ def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
     return scarce, scarce.encode()
 
 
-def _solve_round(encoder: Encoder, searches: Searches) -> Solution:
+def _solve_round(encoder: Encoder, searches: Searches, propagate: Propagate | None) -> Solution:
     with searches.stages.time(COSTS):
         encoder, encoded = _encoded(encoder)
     decided = encoder.round.decided
@@ -176,9 +180,18 @@ def _solve_round(encoder: Encoder, searches: Searches) -> Solution:
     result = searches.first(encoded.problem, hint)
     if result.status is Status.NO_SOLUTION:
         result = solved_from_leanest(encoded.problem, result, searches)
+    by_hand = None
+    if propagate is not None and result.status in (Status.FEASIBLE, Status.NO_SOLUTION):
+        with searches.stages.time("baselines"):
+            by_hand = best_by_hand(encoder, encoded, propagate, searches.options)
+    if by_hand is not None:
+        result = searches.from_floor(encoded.problem, result, by_hand[1])
     with searches.stages.time("account"):
         solution = solution_of(encoder, encoded, result)
-    return _at_end(_followed(solution, searches), searches)
+    solution = _at_end(_followed(solution, searches), searches)
+    if by_hand is not None and solution.choices == by_hand[1]:
+        return replace(solution, hand_plan=by_hand[0])
+    return solution
 
 
 def _followed(solution: Solution, searches: Searches) -> Solution:

@@ -39,6 +39,28 @@ def price_layouts(
         in_steps: Whether products may run in steps, which a sharding by hand does not ask for.
     """
     encoder, encoded = solution.every_way
+    result = nearest_choices(encoded, layouts, options, in_steps=in_steps)
+    if result.choices is None:
+        return None
+    held = replace(encoded, problem=replace_costs(encoded.problem, encoded.problem.node_costs))
+    return solution_of(encoder, held, result)
+
+
+def nearest_choices(
+    encoded: Encoded,
+    layouts: Sequence[Layout | None],
+    options: SolveOptions,
+    *,
+    in_steps: bool = False,
+) -> Result:
+    """The cheapest choices in which every value has its layout, whatever memory they take.
+
+    Args:
+        encoded: The planning problem.
+        layouts: As for `price_layouts`, like all that follow.
+        options: For the small solve that is left.
+        in_steps: Whether products may run in steps.
+    """
     costs = []
     known: dict[Hashable, list[bool]] = {}
     for node, op_index in enumerate(encoded.ops):
@@ -55,17 +77,13 @@ def price_layouts(
         costs.append(own)
     costs += encoded.problem.node_costs[len(encoded.ops) :]
     problem = replace_costs(encoded.problem, tuple(costs))
-    result = solve(
+    return solve(
         problem,
         backend=options.backend,
         time_limit_seconds=options.time_limit_seconds,
         seed=options.seed,
         relative_gap=0.0,
     )
-    if result.choices is None:
-        return None
-    held = replace(encoded, problem=replace_costs(encoded.problem, encoded.problem.node_costs))
-    return solution_of(encoder, held, result)
 
 
 def _admitted(

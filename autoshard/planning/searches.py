@@ -92,6 +92,34 @@ class Searches:
         self._seconds_left -= time.monotonic() - began
         return result
 
+    def from_floor(self, problem: Problem, found: Result, floor: tuple[int, ...]) -> Result:
+        """The best of a search that was cut short, known choices, and a search on from them.
+
+        Args:
+            problem: What to solve.
+            found: By the search.
+            floor: Choices that the problem allows.
+        """
+        known = _as_found(problem, floor)
+        assert known.cost is not None
+        if found.cost is not None and found.cost <= known.cost:
+            return found
+        bound = min(found.lower_bound, known.cost)
+        known = replace(
+            found,
+            status=proven_status(known.cost, bound, self.options.relative_gap),
+            choices=floor,
+            cost=known.cost,
+            peak=known.peak,
+            peak_time=known.peak_time,
+            lower_bound=bound,
+        )
+        if self.is_over:
+            return known
+        further = self.another(problem, floor)
+        is_better = further.cost is not None and further.cost <= evaluate(problem, floor).cost
+        return further if is_better else known
+
     def _solve(self, problem: Problem, seconds: float, hints: Sequence[Sequence[int]]) -> Result:
         gap = self.options.relative_gap
         with self.stages.time(SEARCH):

@@ -51,6 +51,7 @@ class Solution:
         local_program: Of one device.
         estimate: What that takes.
         rounds: All rounds, the last one included; none where there was only one.
+        hand_plan: Name of the plan written by hand that it is; "" for what a solver found.
     """
 
     graph: Graph
@@ -62,6 +63,7 @@ class Solution:
     local_program: LocalProgram
     estimate: Estimate
     rounds: tuple[DecidedRound, ...] = ()
+    hand_plan: str = ""
 
     @property
     def is_feasible(self) -> bool:

@@ -8,7 +8,7 @@ element (or by attention head) in between; and the vocabulary of embedding and h
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from autoshard.graph.dimension_classes import DimClasses, dimension_classes, major_factors
@@ -77,17 +77,33 @@ class TensorParallel:
 def shared_arguments(graph: Graph) -> set[int]:
     """Positions of the arguments that all examples share, as far as products tell.
 
-    The examples are along the first dimension of some argument: the one whose class is in the
-    results of most products. Without products nothing is taken for shared.
+    Without products nothing is taken for shared.
     """
     classes = dimension_classes(graph)
     arguments = [classes[op.results[0]] for op in graph.arguments]
+    examples = examples_class(graph, range(len(arguments)))
+    if examples is None:
+        return set()
+    return {position for position, own in enumerate(arguments) if examples not in own}
+
+
+def examples_class(graph: Graph, batch: Iterable[int]) -> int | None:
+    """The class of the dimension that examples are along, as far as products tell.
+
+    It is along the first dimension of some argument: the one whose class is in the results of most
+    products.
+
+    Args:
+        graph: The program.
+        batch: Positions of the arguments that may hold examples.
+    """
+    classes = dimension_classes(graph)
+    arguments = [classes[graph.arguments[position].results[0]] for position in batch]
     made = [frozenset(classes[op.results[0]]) for op in graph.ops if op.op_class in PRODUCTS]
     firsts = [own[0] for own in arguments if own]
     if not firsts or not made:
-        return set()
-    examples = max(firsts, key=lambda first: sum(first in dims for dims in made))
-    return {position for position, own in enumerate(arguments) if examples not in own}
+        return None
+    return max(firsts, key=lambda first: sum(first in dims for dims in made))
 
 
 def tensor_parallel(

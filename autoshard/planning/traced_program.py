@@ -96,6 +96,7 @@ def _wishes(traced: Traced, graph: Graph, asked: Resolved) -> Wishes:
         traced.donated,
         traced.out_names,
         types(traced.out_avals),
+        traced.updated,
     )
     return Wishes(
         arguments=(*captured, *map(with_word_dims, asked.arguments, traced.in_avals)),

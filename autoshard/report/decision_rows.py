@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autoshard.plans.plan import PlanData, PlannedRound
+from autoshard.plans.plan import Baseline, PlanData, PlannedRound
 from autoshard.report.spec_text import format_spec
 
 
@@ -99,7 +99,10 @@ class MissRow:
 
 
 def plan_rows(plan: PlanData, *, fits: bool) -> tuple[PlanRow, ...]:
-    """Ours, which fits the budget or not, then those written by hand."""
+    """Ours, which fits the budget or not, then those written by hand.
+
+    Ratios are of the time that plans were compared by: overlapped, where that was asked.
+    """
     ours = PlanRow(
         name="this plan",
         seconds=plan.seconds,
@@ -116,7 +119,9 @@ def plan_rows(plan: PlanData, *, fits: bool) -> tuple[PlanRow, ...]:
                 name=baseline.name,
                 seconds=baseline.seconds,
                 overlapped_seconds=baseline.overlapped_seconds,
-                ratio=baseline.seconds / plan.seconds if plan.seconds else float("inf"),
+                ratio=_priced(baseline, plan) / plan.priced_seconds
+                if plan.priced_seconds
+                else float("inf"),
                 collective_bytes=baseline.collective_bytes,
                 peak_bytes=baseline.peak_bytes,
                 fits=baseline.fits,
@@ -124,6 +129,11 @@ def plan_rows(plan: PlanData, *, fits: bool) -> tuple[PlanRow, ...]:
             for baseline in plan.baselines
         ),
     )
+
+
+def _priced(baseline: Baseline, plan: PlanData) -> float:
+    beside = baseline.overlapped_seconds
+    return baseline.seconds if beside is None or plan.solver.overlap == "none" else beside
 
 
 def asked_rows(plan: PlanData) -> tuple[AskedRow, ...]:

@@ -13,6 +13,7 @@ def carried_pairs(
     donated: Sequence[bool],
     result_names: Sequence[str],
     result_types: Sequence[Type],
+    updated: Sequence[tuple[int, int]] = (),
 ) -> tuple[tuple[int, int], ...]:
     """Pairs `(argument, result)` of donated arguments and the results that replace them.
 
@@ -26,9 +27,11 @@ def carried_pairs(
         donated: Whether the caller gives each up.
         result_names: By flat result.
         result_types: Shape and element type of each.
+        updated: Pairs that are known: a result replaces an argument in an object, donated or not.
     """
-    taken: set[int] = set()
-    pairs: list[tuple[int, int]] = []
+    taken = {result for _, result in updated}
+    pairs = list(updated)
+    paired = {argument for argument, _ in updated}
     left: list[int] = []
     by_suffix: dict[tuple[str, Type], list[int]] = {}
     for result, (name, kind) in enumerate(zip(result_names, result_types, strict=True)):
@@ -36,7 +39,7 @@ def carried_pairs(
             if letter in "[.":
                 by_suffix.setdefault((name[start:], kind), []).append(result)
     for argument, name in enumerate(argument_names):
-        if not donated[argument]:
+        if not donated[argument] or argument in paired:
             continue
         suffix = _suffix(name)
         kind = argument_types[argument]

@@ -34,6 +34,7 @@ def lowered(mesh: str = "data=2,model=4") -> AheadProgram:
         jax.ShapeDtypeStruct((64, 32), float32),
         jax.ShapeDtypeStruct((32, 64), float32),
         mesh=mesh,
+        hardware="cpu-host",
         baselines=False,
     )
     assert plan.traced is not None

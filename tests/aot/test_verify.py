@@ -52,6 +52,7 @@ def planned(mesh: str = "data=2,model=4", **options: Any) -> autoshard.Plan:
         params,
         jax.ShapeDtypeStruct((128, 64), FLOAT),
         mesh=mesh,
+        hardware="cpu-host",
         donate_argnums=0,
         baselines=False,
         **options,
@@ -99,7 +100,9 @@ def test_host_devices_are_as_many_as_the_mesh_has() -> None:
 
 
 def test_a_stablehlo_module_is_verified_too(plan: autoshard.Plan) -> None:
-    module = autoshard.optimize_module(plan.stablehlo(), mesh="data=2,model=4", baselines=False)
+    module = autoshard.optimize_module(
+        plan.stablehlo(), mesh="data=2,model=4", hardware="cpu-host", baselines=False
+    )
     found = module.verify()
     assert found.status == "compiled"
     assert found.memory is not None

@@ -27,6 +27,7 @@ def planned(memory_budget: int) -> autoshard.Plan:
         PARAMS,
         MATRIX,
         mesh="data=8",
+        hardware="cpu-host",
         in_shardings=([rows] * 6, rows),
         out_shardings=rows,
         memory_budget=memory_budget,

@@ -34,7 +34,8 @@ def array(*shape: int, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
 
 
 def solved(fn: Callable[..., Any], *args: Any, **asked: Any) -> Solution:
-    plan = autoshard.optimize(fn, *args, mesh=MESH, baselines=False, **asked)
+    given = {"mesh": MESH, "hardware": "cpu-host", "baselines": False, **asked}
+    plan = autoshard.optimize(fn, *args, **given)
     assert plan.solution is not None
     return plan.solution
 

@@ -174,10 +174,11 @@ def test_nodes_are_named_with_the_machine() -> None:
             "  fix: ask for 1",
         ),
         (
-            "2x v5e:4x4",
-            'no hardware is named "2x v5e:4x4"\n'
+            "2x tpu-e:4x4",
+            'no hardware is named "2x tpu-e:4x4"\n'
             "  where: the hardware catalog\n"
-            "  fix: write tpu-v5e, or give the path of a YAML file that describes the machine",
+            "  fix: write tpu-v6e or tpu-v5e or tpu-v4, or give the path of a YAML file that"
+            " describes the machine",
         ),
     ],
 )

@@ -22,7 +22,9 @@ def layer(x: Any, w: Any) -> Any:
 
 
 def plan(**options: Any) -> autoshard.Plan:
-    return autoshard.optimize(layer, X, W, **{"mesh": "data=2,model=4", **options})
+    return autoshard.optimize(
+        layer, X, W, **{"mesh": "data=2,model=4", "hardware": "cpu-host", **options}
+    )
 
 
 def test_an_unknown_axis_is_named_beside_the_known_ones() -> None:
@@ -53,6 +55,7 @@ def test_two_pins_on_one_donated_state_name_both_sides() -> None:
             state,
             X,
             mesh="data=2,model=4",
+            hardware="cpu-host",
             in_shardings=({"w": P("data")}, P()),
             out_shardings=({"w": P("model")}, P()),
             donate_argnums=0,
@@ -135,7 +138,7 @@ def test_a_function_that_does_not_trace_keeps_the_users_line() -> None:
         return x @ jnp.ones((5, 5))
 
     with pytest.raises(autoshard.ExportError) as caught:
-        autoshard.optimize(broken, X, mesh="data=8")
+        autoshard.optimize(broken, X, mesh="data=8", hardware="cpu-host")
     assert "broken" in str(caught.value)
     assert "test_bad_input.py" in str(caught.value)
 

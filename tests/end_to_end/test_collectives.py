@@ -20,7 +20,13 @@ from autoshard.hlo.compiled import compare_collectives, read_compiled
 def test_sums_over_cut_dimensions_compile_as_planned(fn: Any, spec: P) -> None:
     x = jax.ShapeDtypeStruct((16, 32, 64), jnp.float32)
     plan = autoshard.optimize(
-        fn, x, x, mesh="data=2,model=4", in_shardings=(spec, spec), out_shardings=P()
+        fn,
+        x,
+        x,
+        mesh="data=2,model=4",
+        hardware="cpu-host",
+        in_shardings=(spec, spec),
+        out_shardings=P(),
     )
     compiled = plan.jit().lower(x, x).compile()
     rows = compare_collectives(
@@ -38,7 +44,13 @@ def test_what_a_scatter_sums_is_summed_and_then_cut() -> None:
     updates = jax.ShapeDtypeStruct((4096, 32), jnp.float32)
     cut = P("x")
     plan = autoshard.optimize(
-        gradient, rows, updates, mesh="x=8", in_shardings=(cut, cut), out_shardings=cut
+        gradient,
+        rows,
+        updates,
+        mesh="x=8",
+        hardware="cpu-host",
+        in_shardings=(cut, cut),
+        out_shardings=cut,
     )
     compiled = plan.jit().lower(rows, updates).compile()
     found = read_compiled(compiled, plan.data.mesh).collectives
@@ -78,7 +90,12 @@ def test_what_few_rows_add_to_a_table_is_gathered_with_its_clamped_indices(mode:
 def test_sums_of_which_a_part_is_scattered_compile_as_planned(fn: Any, out: P) -> None:
     x = jax.ShapeDtypeStruct((64, 64, 32), jnp.float32)
     plan = autoshard.optimize(
-        fn, x, mesh="data=2,model=4", in_shardings=P(("data", "model")), out_shardings=out
+        fn,
+        x,
+        mesh="data=2,model=4",
+        hardware="cpu-host",
+        in_shardings=P(("data", "model")),
+        out_shardings=out,
     )
     compiled = plan.jit().lower(x).compile()
     found = read_compiled(compiled, plan.data.mesh).collectives
@@ -97,6 +114,7 @@ def test_what_products_sum_on_to_their_batch_is_summed_and_then_cut() -> None:
         weights,
         experts,
         mesh="data=2,model=4",
+        hardware="cpu-host",
         in_shardings=(P("data", None, "model"), P("data", "model")),
         out_shardings=P(("data", "model")),
     )
@@ -118,6 +136,7 @@ def test_a_value_that_a_product_reads_twice_is_gathered_for_both_reads() -> None
         interactions,
         features,
         mesh="x=8",
+        hardware="cpu-host",
         in_shardings=P(None, None, "x"),
         out_shardings=P(),
     )
@@ -144,7 +163,13 @@ def test_neighbours_exchange_edges_of_images_cut_for_the_gradient_of_a_kernel(
     above = jax.ShapeDtypeStruct((3, 64, 7, 24), jnp.float32)
     rows = P(None, "x")
     plan = autoshard.optimize(
-        gradient, images, above, mesh=axes, in_shardings=(rows, rows), out_shardings=P()
+        gradient,
+        images,
+        above,
+        mesh=axes,
+        hardware="cpu-host",
+        in_shardings=(rows, rows),
+        out_shardings=P(),
     )
     compiled = plan.jit().lower(images, above).compile()
     found = read_compiled(compiled, plan.data.mesh).collectives

@@ -52,7 +52,7 @@ def line_of(fn: Callable[..., Any], text: str) -> str:
 
 
 def plan_of(fn: Callable[..., Any], *args: Any, **options: Any) -> Plan:
-    return autoshard.optimize(fn, *args, mesh=MESH, baselines=False, **options)
+    return autoshard.optimize(fn, *args, mesh=MESH, hardware="cpu-host", baselines=False, **options)
 
 
 def ends(plan: Plan) -> dict[str, tuple[str, ...]]:

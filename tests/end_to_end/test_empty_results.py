@@ -21,7 +21,9 @@ def test_what_has_no_elements_comes_back_as_it_does_without_a_plan(
     fn: Callable[[jax.Array], jax.Array], spec: P
 ) -> None:
     x = jnp.ones((64, 128))
-    plan = autoshard.optimize(fn, x, mesh=MESH, in_shardings=(spec,), baselines=False)
+    plan = autoshard.optimize(
+        fn, x, mesh=MESH, hardware="cpu-host", in_shardings=(spec,), baselines=False
+    )
     assert np.asarray(plan.jit()(x)).shape == fn(x).shape
 
 
@@ -31,6 +33,7 @@ def test_a_given_up_argument_that_the_user_cuts_keeps_its_sharding() -> None:
         lambda x: x * 2.0,
         x,
         mesh=MESH,
+        hardware="cpu-host",
         in_shardings=(P(None, "data"),),
         donate_argnums=0,
         baselines=False,

@@ -34,7 +34,9 @@ def test_a_step_that_carries_its_key_runs_as_it_does_unsharded(
         return {"w": jnp.full((64, 32), 0.1), "key": jax.random.key(0, impl=implementation)}
 
     x = np.random.default_rng(0).normal(size=(16, 64)).astype(np.float32)
-    plan = autoshard.optimize(dropout_step, jax.eval_shape(init), x, mesh=mesh, donate_argnums=0)
+    plan = autoshard.optimize(
+        dropout_step, jax.eval_shape(init), x, mesh=mesh, hardware="cpu-host", donate_argnums=0
+    )
     assert {tensor.name: tensor.shape for tensor in plan.data.arguments} == {
         "state['key']": (),
         "state['w']": (64, 32),
@@ -54,7 +56,9 @@ def test_an_array_of_keys_is_cut_between_keys_and_never_within_one(tmp_path: Pat
         return jax.vmap(lambda key: jax.random.normal(key, (8,)))(keys), keys
 
     keys = jax.random.split(jax.random.key(1), 8)
-    plan = autoshard.optimize(draw, keys, mesh="data=2,model=4", in_shardings=P("data"))
+    plan = autoshard.optimize(
+        draw, keys, mesh="data=2,model=4", hardware="cpu-host", in_shardings=P("data")
+    )
     assert plan.in_shardings[0].spec == P("data")
     plan.save(tmp_path / "plan.json")
     loaded = autoshard.load_plan(tmp_path / "plan.json", draw)

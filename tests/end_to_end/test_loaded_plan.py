@@ -28,6 +28,7 @@ def saved(tmp_path: Path) -> Path:
         3,
         X,
         mesh="data=2,model=4",
+        hardware="cpu-host",
         donate_argnums=0,
         static_argnums=1,
         baselines=False,

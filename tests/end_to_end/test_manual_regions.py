@@ -38,7 +38,7 @@ def mapped(body: Any, in_specs: Any, out_specs: Any, *names: str, mesh: Any = ME
 
 
 def planned(fn: Any, *args: Any, **options: Any) -> Plan:
-    return autoshard.optimize(fn, *args, mesh=MESH, baselines=False, **options)
+    return autoshard.optimize(fn, *args, mesh=MESH, hardware="cpu-host", baselines=False, **options)
 
 
 def check(plan: Plan, fn: Any, *args: Any) -> list[tuple[str, tuple[str, ...], int, float]]:

@@ -67,6 +67,7 @@ def test_processes_that_load_one_plan_find_what_a_single_process_does(tmp_path: 
         shapes,
         batch(0),
         mesh="data=2,model=4",
+        hardware="cpu-host",
         donate_argnums=0,
         constraints={'state["params"]["w1"]': '[{"data"}, {"model"}]'},  # over both processes
         baselines=False,

@@ -53,7 +53,7 @@ def mlp_with(*shardings: NamedSharding) -> Callable[..., Any]:
 
 
 def planned(fn: Any, *args: Any, mesh: Any = PLAN, **options: Any) -> Plan:
-    return autoshard.optimize(fn, *args, mesh=mesh, baselines=False, **options)
+    return autoshard.optimize(fn, *args, mesh=mesh, hardware="cpu-host", baselines=False, **options)
 
 
 def compared(plan: Plan, *args: Any) -> CollectiveComparison:

@@ -63,7 +63,12 @@ def textbook() -> tuple[Any, Any, Any]:
 
 
 plan_step = partial(
-    autoshard.optimize, adam_step, in_shardings=textbook(), donate_argnums=0, relative_gap=0.0
+    autoshard.optimize,
+    adam_step,
+    hardware="cpu-host",
+    in_shardings=textbook(),
+    donate_argnums=0,
+    relative_gap=0.0,
 )
 
 
@@ -142,7 +147,7 @@ def test_priorities_change_the_choice_and_swapped_ones_change_it_again(
         parse_sharding(f'[{{"data"}}{rows}, {{}}]'),
         parse_sharding(f'[{{}}, {{"data"}}{columns}]'),
     )
-    plan = autoshard.optimize(layer, x, w, mesh="data=8", in_shardings=asked)
+    plan = autoshard.optimize(layer, x, w, mesh="data=8", hardware="cpu-host", in_shardings=asked)
     (result,) = plan.data.results
     assert format_spec(result.sharding) == spec
     made = plan.jit()(plan.shard(x), plan.shard(w, 1))
@@ -162,6 +167,7 @@ def test_a_constraint_on_a_value_waits_for_its_round() -> None:
         x,
         w,
         mesh="data=4,model=2",
+        hardware="cpu-host",
         constraints={"x": '[{"data"}, {}]', "name:hidden": '[{"data"}, {"model"}p1]'},
     )
     assert specs(plan, 0, "tanh") == {"P('data')"}

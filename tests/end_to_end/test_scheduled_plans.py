@@ -51,6 +51,7 @@ def planned(
         params,
         MATRIX,
         mesh=mesh,
+        hardware="cpu-host",
         memory_budget=int(budget * WHOLE),
         baselines=False,
         **options,

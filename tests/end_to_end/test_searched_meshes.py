@@ -38,7 +38,7 @@ def train_step(params: Any, batch: Any) -> Any:
 
 
 def planned(fn: Any = train_step, *args: Any, **options: Any) -> Plan:
-    options.setdefault("baselines", False)
+    options = {"baselines": False, "hardware": "cpu-host", **options}
     return autoshard.optimize(fn, *(args or (PARAMS, BATCH)), **options)
 
 
@@ -195,7 +195,7 @@ def test_a_program_that_asks_for_the_mesh_is_planned_as_it_is_on_the_mesh_found(
 
 def test_a_module_is_searched_a_mesh_for_too() -> None:
     text = jax.jit(loss).lower(PARAMS, BATCH).as_text()
-    plan = autoshard.optimize_module(text, devices=8, baselines=False)
+    plan = autoshard.optimize_module(text, devices=8, hardware="cpu-host", baselines=False)
     assert plan.data.mesh_search is not None
     assert plan.data.mesh.num_devices == 8
     assert "sdy.sharding" in plan.stablehlo()
@@ -206,7 +206,8 @@ def test_a_module_is_searched_a_mesh_for_too() -> None:
     [
         (
             {},
-            "neither a mesh nor a number of devices is given\n  where: mesh and devices\n"
+            "neither a mesh nor a number of devices is given, and jax.set_mesh has set none\n"
+            "  where: mesh and devices\n"
             '  fix: give a mesh, as in mesh="data=2,model=4", or let one be searched: devices=8, or'
             ' mesh="auto" for the devices of this machine',
         ),

@@ -34,7 +34,7 @@ _CONSTRAINT = re.compile(
 
 
 def planned(fn: Any, *args: Any, mesh: Any = "data=2,model=4", **options: Any) -> Plan:
-    return autoshard.optimize(fn, *args, mesh=mesh, baselines=False, **options)
+    return autoshard.optimize(fn, *args, mesh=mesh, hardware="cpu-host", baselines=False, **options)
 
 
 def assert_code_makes(plan: Plan, **variables: Any) -> str:

@@ -173,7 +173,13 @@ def linen_plan() -> autoshard.Plan:
         return jax.tree.map(lambda v, g: v - 0.1 * g, variables, jax.grad(loss)(variables))
 
     return autoshard.optimize(
-        step, variables, X, mesh="data=2,model=4", donate_argnums=0, baselines=False
+        step,
+        variables,
+        X,
+        mesh="data=2,model=4",
+        hardware="cpu-host",
+        donate_argnums=0,
+        baselines=False,
     )
 
 
@@ -225,7 +231,13 @@ def test_names_that_nnx_keeps_are_read_from_variables_and_their_moments() -> Non
 
     with nnx.use_eager_sharding(False):
         plan = autoshard.optimize(
-            step, state, X, mesh="data=2,model=4", donate_argnums=0, baselines=False
+            step,
+            state,
+            X,
+            mesh="data=2,model=4",
+            hardware="cpu-host",
+            donate_argnums=0,
+            baselines=False,
         )
     found = plan.logical_rules()
     assert_rules_say(plan, found, up=("embed", "mlp"))
@@ -252,7 +264,7 @@ def test_names_that_fit_no_argument_are_refused(
 
 
 def test_a_plan_whose_arguments_have_no_names_says_how_to_give_them() -> None:
-    plan = autoshard.optimize(jnp.sin, X, mesh="data=8", baselines=False)
+    plan = autoshard.optimize(jnp.sin, X, mesh="data=8", hardware="cpu-host", baselines=False)
     with pytest.raises(PlanError) as caught:
         plan.logical_rules()
     assert caught.value.what == "no argument has logical names"

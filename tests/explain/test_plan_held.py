@@ -19,7 +19,12 @@ from experiments.workloads import get_workload
 
 def planned(name: str, **options: object) -> Plan:
     workload = get_workload(name)
-    given: dict[str, Any] = {"mesh": "data=2,model=4", "donate_argnums": 0, "baselines": False}
+    given: dict[str, Any] = {
+        "mesh": "data=2,model=4",
+        "hardware": "cpu-host",
+        "donate_argnums": 0,
+        "baselines": False,
+    }
     return autoshard.optimize(workload.step, workload.state, workload.batch, **{**given, **options})
 
 
@@ -75,7 +80,7 @@ def test_keys_are_held_in_the_shape_that_jax_shows() -> None:
 
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 16))
     plan = autoshard.optimize(
-        draw, keys, mesh="data=8", baselines=False, in_shardings=jax.P("data")
+        draw, keys, mesh="data=8", hardware="cpu-host", baselines=False, in_shardings=jax.P("data")
     )
     assert plan.solution is not None
     held = held_to(plan.solution, plan.data)

@@ -220,6 +220,7 @@ def planned() -> Plan:
         PARAMS,
         X,
         mesh="data=2,model=4",
+        hardware="cpu-host",
         baselines=False,
         constraints={'params["w2"]': '[{"model"}, {?}]'},
     )
@@ -297,6 +298,7 @@ def test_with_priorities_alternatives_extend_what_earlier_rounds_decided() -> No
         PARAMS,
         X,
         mesh="data=2,model=4",
+        hardware="cpu-host",
         baselines=False,
         constraints={"x": '[{"data"}p0, {?}]', 'params["w1"]': '[{?}, {"model"}p1]'},
     )
@@ -321,7 +323,9 @@ def test_the_border_of_a_shard_map_is_named() -> None:
         made: jax.Array = jnp.tanh(total)
         return made
 
-    found = autoshard.optimize(summed, X, mesh=mesh, baselines=False).why("0.0")
+    found = autoshard.optimize(summed, X, mesh=mesh, hardware="cpu-host", baselines=False).why(
+        "0.0"
+    )
     assert {refusal.reason for refusal in found.refusals} == {
         "the specs of the shard_map say how it lies"
     }
@@ -335,7 +339,9 @@ def test_the_answer_prints_itself(planned: Plan) -> None:
 
 
 def test_a_module_is_asked_by_name_and_by_line(planned: Plan) -> None:
-    module = autoshard.optimize_module(planned.stablehlo(), mesh="data=2,model=4", baselines=False)
+    module = autoshard.optimize_module(
+        planned.stablehlo(), mesh="data=2,model=4", hardware="cpu-host", baselines=False
+    )
     argument = module.data.arguments[0].name
     assert module.why(argument, num_alternatives=1).chosen == module.data.arguments[0].sharding
     assert module.why("in.0", num_alternatives=1) == module.why(argument, num_alternatives=1)

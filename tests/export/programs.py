@@ -83,6 +83,11 @@ ASKED = {
 def planned(name: str) -> tuple[autoshard.Plan, tuple[Any, ...]]:
     function, args = PROGRAMS[name]
     plan = autoshard.optimize(
-        function, *args, mesh=MESH, in_shardings=ASKED.get(name), baselines=False
+        function,
+        *args,
+        mesh=MESH,
+        hardware="cpu-host",
+        in_shardings=ASKED.get(name),
+        baselines=False,
     )
     return plan, args

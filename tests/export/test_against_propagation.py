@@ -48,7 +48,9 @@ def test_a_plan_that_follows_propagation_has_no_differences() -> None:
     def double(x: Any) -> Any:
         return x * 2
 
-    one = autoshard.optimize(double, jax.ShapeDtypeStruct((64, 64), "float32"), mesh=MESH)
+    one = autoshard.optimize(
+        double, jax.ShapeDtypeStruct((64, 64), "float32"), mesh=MESH, hardware="cpu-host"
+    )
     found = one.against_propagation()
     assert (found.num_differences, found.saved_seconds) == (0, 0.0)
     assert format_comparison(found).splitlines()[0] == (

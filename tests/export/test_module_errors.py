@@ -99,7 +99,7 @@ def test_a_module_without_a_mesh_has_no_explicit_reshards() -> None:
 
 def test_a_module_without_main_cannot_be_planned() -> None:
     with pytest.raises(ExportError) as error:
-        optimize_module(GOOD.replace("@main", "@step"), mesh="x=8")
+        optimize_module(GOOD.replace("@main", "@step"), mesh="x=8", hardware="cpu-host")
     assert str(error.value) == (
         "the module has no function called main\n"
         "  where: module; its functions: @step\n"
@@ -109,7 +109,7 @@ def test_a_module_without_main_cannot_be_planned() -> None:
 
 def test_a_module_for_another_number_of_devices_cannot_be_planned() -> None:
     with pytest.raises(ExportError) as error:
-        optimize_module(GOOD, mesh="x=4")
+        optimize_module(GOOD, mesh="x=4", hardware="cpu-host")
     assert str(error.value) == (
         "the module names @mesh = mesh (x=8), which has 8 devices, and is to be planned on mesh"
         " (x=4), which has 4\n"
@@ -123,7 +123,7 @@ def test_a_module_with_collectives_was_planned_already() -> None:
         "stablehlo.tanh %a :", 'sdy.all_slice [{"x"}] %a out_sharding=<@mesh, [{"x"}]> :'
     )
     with pytest.raises(ExportError) as error:
-        optimize_module(text, mesh="x=8")
+        optimize_module(text, mesh="x=8", hardware="cpu-host")
     assert str(error.value) == (
         "the module has an sdy.all_slice in it: it was planned already\n"
         "  where: module, line 3, column 8\n"
@@ -212,12 +212,12 @@ def test_a_module_with_collectives_was_planned_already() -> None:
 )
 def test_a_module_that_cannot_be_planned_is_told_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ExportError) as error:
-        optimize_module(text, mesh="x=8")
+        optimize_module(text, mesh="x=8", hardware="cpu-host")
     assert str(error.value) == message
 
 
 def test_the_plan_of_a_module_has_no_function_to_run() -> None:
-    plan = optimize_module(GOOD, mesh="x=8", baselines=False)
+    plan = optimize_module(GOOD, mesh="x=8", hardware="cpu-host", baselines=False)
     for run in (plan.jit, plan.wrap):
         with pytest.raises(PlanError) as error:
             run(lambda a: a)

@@ -29,7 +29,7 @@ def module(a: str = "", b: str = "", result: str = "", *, ops: str = DOT, mesh: 
 
 
 def planned(text: str) -> autoshard.Plan:
-    return autoshard.optimize_module(text, mesh="x=2,y=4", baselines=False)
+    return autoshard.optimize_module(text, mesh="x=2,y=4", hardware="cpu-host", baselines=False)
 
 
 def boundary(plan: autoshard.Plan) -> list[str]:
@@ -120,7 +120,7 @@ def test_small_floats_are_types_of_jax() -> None:
     text = "func.func @main(%a: tensor<16xf8E4M3FN>) -> tensor<16xf8E4M3FN> {\n" + (
         "  return %a : tensor<16xf8E4M3FN>\n}"
     )
-    plan = autoshard.optimize_module(text, mesh="x=8", baselines=False)
+    plan = autoshard.optimize_module(text, mesh="x=8", hardware="cpu-host", baselines=False)
     assert plan.data.arguments[0].dtype == "f8E4M3FN"
 
 

@@ -45,7 +45,7 @@ func.func private @twice(%a: tensor<64x64xf32>) -> tensor<64x64xf32> {
 
 @pytest.fixture(scope="module")
 def annotated() -> autoshard.Plan:
-    return autoshard.optimize_module(ANNOTATED, mesh=MESH, baselines=False)
+    return autoshard.optimize_module(ANNOTATED, mesh=MESH, hardware="cpu-host", baselines=False)
 
 
 def test_annotations_are_kept(annotated: autoshard.Plan) -> None:
@@ -85,8 +85,10 @@ def _text() -> str:
 
 def test_a_lowered_jax_program_gets_the_plan_of_its_function() -> None:
     """Nothing but text goes in, and the predicted time is that of the function."""
-    by_text = autoshard.optimize_module(_text(), mesh=MESH, baselines=False)
-    by_function = autoshard.optimize(train_step, *train_arguments(), mesh=MESH, baselines=False)
+    by_text = autoshard.optimize_module(_text(), mesh=MESH, hardware="cpu-host", baselines=False)
+    by_function = autoshard.optimize(
+        train_step, *train_arguments(), mesh=MESH, hardware="cpu-host", baselines=False
+    )
     assert by_text.data.seconds == pytest.approx(by_function.data.seconds, rel=0.05)
 
 
@@ -98,7 +100,7 @@ def test_text_bytecode_and_the_portable_form_of_jax_export_give_one_plan() -> No
         *jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), train_arguments())
     ).mlir_module_serialized
     plans = [
-        autoshard.optimize_module(content, mesh=MESH, baselines=False).data
+        autoshard.optimize_module(content, mesh=MESH, hardware="cpu-host", baselines=False).data
         for content in (text, bytecode, portable)
     ]
     shardings = [[tensor.sharding for tensor in plan.arguments] for plan in plans]
@@ -110,7 +112,7 @@ def test_a_manual_computation_stays_one() -> None:
     with jax.sharding.use_abstract_mesh(AbstractMesh((2, 4), ("x", "y"))):
         staged = jax.jit(function).trace(*args)
     text = str(staged.lower(lowering_platforms=("cpu",)).as_text())
-    plan = autoshard.optimize_module(text, mesh=MESH, baselines=False)
+    plan = autoshard.optimize_module(text, mesh=MESH, hardware="cpu-host", baselines=False)
     assert 'manual_axes={"x"}' in plan.stablehlo()
     assert verify_module(plan.stablehlo("collectives")) == ()
 
@@ -130,11 +132,15 @@ def test_a_loop_of_unknown_length_is_named_by_its_line() -> None:
   }
   return %0#1 : tensor<64xf32>
 }"""
-    (note,) = autoshard.optimize_module(loop, mesh="x=8", baselines=False).data.notes
+    (note,) = autoshard.optimize_module(
+        loop, mesh="x=8", hardware="cpu-host", baselines=False
+    ).data.notes
     assert note == (
         "loop with unknown trip count: taken as 10 (module:4); pass trip_counts={'file.py:line': n}"
     )
-    told = autoshard.optimize_module(loop, mesh="x=8", baselines=False, trip_counts={"module:4": 7})
+    told = autoshard.optimize_module(
+        loop, mesh="x=8", hardware="cpu-host", baselines=False, trip_counts={"module:4": 7}
+    )
     assert told.data.notes == ()
 
 
@@ -148,7 +154,7 @@ def test_two_readings_of_one_module_are_one_program() -> None:
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(autoshard.InputError) as error:
-        autoshard.optimize_module(tmp_path / "gone.mlir", mesh=MESH)
+        autoshard.optimize_module(tmp_path / "gone.mlir", mesh=MESH, hardware="cpu-host")
     assert str(error.value) == (
         "the module cannot be read: No such file or directory\n"
         f"  where: {tmp_path / 'gone.mlir'}\n"

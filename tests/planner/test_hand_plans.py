@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pytest
+
 from autoshard.graph.program import Graph
-from autoshard.planning.hand_plans import hand_baselines, hand_plan_notes, hand_plans
+from autoshard.planning import hand_plans as hand_plans_module
+from autoshard.planning.hand_plans import (
+    HandPrices,
+    best_by_hand,
+    hand_baselines,
+    hand_plan_notes,
+    hand_plans,
+    price_hand_plans,
+    with_floor,
+)
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution
 from autoshard.plans.plan import Baseline
@@ -51,6 +62,17 @@ def test_fsdp_cuts_the_largest_dimension_that_the_mesh_divides() -> None:
     )
 
 
+def test_a_donated_cache_with_a_row_per_example_is_part_of_the_batch() -> None:
+    program = Program()
+    w, x = program.argument(64, 64, name="w"), program.argument(32, 64, name="x")
+    cache = program.argument(32, 64, name="cache")
+    graph = program.graph(program.elementwise(cache, program.matmul(x, w)), donated=(2,))
+    plans = hand_plans(graph, parts_of("x=2,y=4"), [(2, 0)])
+    whole, rows = ((), ()), ((0, 1), ())
+    assert plans["data parallel"] == (whole, rows, rows)
+    assert plans["fsdp"] == (rows, rows, rows)
+
+
 def test_a_batch_that_only_some_axes_divide_is_cut_by_those() -> None:
     program = Program()
     graph = program.graph(program.argument(4, 64))
@@ -72,8 +94,12 @@ def solved(graph: Graph, wishes: Wishes | None = None) -> Solution:
     return plan(graph, "x=2,y=4", wishes or free_wishes(graph, CARRIED))
 
 
+def priced(solution: Solution) -> HandPrices:
+    return price_hand_plans(solution, silent, OPTIONS)
+
+
 def baselines(budget: int | None, wishes: Wishes | None = None) -> dict[str, Baseline]:
-    found = hand_baselines(solved(step(), wishes), silent, budget, OPTIONS)
+    found = hand_baselines(priced(solved(step(), wishes)), budget)
     return {b.name: b for b in found}
 
 
@@ -120,9 +146,10 @@ def test_a_plan_that_what_was_asked_rules_out_is_named() -> None:
     w, x = ((op.index, op.results[0]) for op in graph.arguments)
     wishes = replace(free_wishes(graph, CARRIED), groups=(AlikeWish((w, x), "a group"),))
     solution = solved(graph, wishes)
-    found = hand_baselines(solution, silent, None, OPTIONS)
+    prices = priced(solution)
+    found = hand_baselines(prices, None)
     assert [b.name for b in found] == ["replicated", "fsdp"]
-    assert hand_plan_notes(solution, found) == (
+    assert hand_plan_notes(solution, prices) == (
         "not possible under what was asked, and so not compared with: data parallel",
         NO_MEGATRON,
     )
@@ -183,14 +210,65 @@ def test_a_size_that_the_model_axis_does_not_divide_is_not_cut() -> None:
 
 def test_a_program_without_such_products_says_so() -> None:
     solution = solved(step())
-    found = hand_baselines(solution, silent, None, OPTIONS)
+    prices = priced(solution)
+    found = hand_baselines(prices, None)
     assert [b.name for b in found] == ["replicated", "data parallel", "fsdp"]
-    assert hand_plan_notes(solution, found) == (NO_MEGATRON,)
+    assert hand_plan_notes(solution, prices) == (NO_MEGATRON,)
 
 
 def test_a_program_with_them_is_compared_and_says_nothing() -> None:
     graph, carried = mlp()
     solution = solved(graph, free_wishes(graph, carried))
-    found = hand_baselines(solution, silent, None, OPTIONS)
+    prices = priced(solution)
+    found = hand_baselines(prices, None)
     assert [b.name for b in found] == ["replicated", "data parallel", "fsdp", "megatron"]
-    assert hand_plan_notes(solution, found) == ()
+    assert hand_plan_notes(solution, prices) == ()
+
+
+# -- the floor -----------------------------------------------------------------------------------
+
+
+def test_the_cheapest_hand_plan_that_fits_is_the_floor() -> None:
+    solution = solved(step())
+    prices = priced(solution)
+    cheapest = min(prices.solutions, key=lambda name: prices.solutions[name].step_seconds)
+    found = best_by_hand(solution.encoder, solution.encoded, silent, OPTIONS)
+    assert found is not None
+    assert found[0] == cheapest
+
+    leanest = min(prices.solutions.values(), key=lambda priced: priced.peak_bytes)
+    tight = plan(step(), "x=2,y=4", free_wishes(step(), CARRIED), leanest.alive_bytes)
+    found = best_by_hand(tight.encoder, tight.encoded, silent, OPTIONS)
+    assert found is not None
+    assert prices.solutions[found[0]].alive_bytes <= leanest.alive_bytes
+
+
+def test_a_plan_slower_than_a_hand_plan_that_fits_gives_way_to_it() -> None:
+    solution = solved(step())
+    prices = priced(solution)
+    slowest = max(prices.solutions.values(), key=lambda priced: priced.step_seconds)
+    slow = replace(slowest, encoded=solution.encoded)
+    fastest = min(prices.solutions.values(), key=lambda priced: priced.step_seconds)
+    assert fastest.step_seconds < slowest.step_seconds
+    found = with_floor(slow, prices, None, relative_gap=0.01)
+    assert prices.solutions[found.hand_plan] is fastest
+    assert found.step_seconds == fastest.step_seconds
+    assert found.result.choices == found.choices == fastest.choices
+    nothing_fits = with_floor(slow, prices, 1, relative_gap=0.01)
+    assert nothing_fits is slow
+
+
+def test_a_faster_plan_stays() -> None:
+    solution = solved(step())
+    assert with_floor(solution, priced(solution), None, relative_gap=0.01) is solution
+
+
+def test_hand_plans_that_time_is_up_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hand_plans_module, "_LEAST_SECONDS", 0.0)
+    solution = solved(step())
+    prices = price_hand_plans(solution, silent, replace(OPTIONS, time_limit_seconds=0.0))
+    assert prices.late == ("replicated", "data parallel", "fsdp")
+    assert hand_plan_notes(solution, prices)[0] == (
+        "not compared with replicated, data parallel, fsdp: the time for plans written by hand was"
+        " up; raise time_limit_seconds"
+    )

@@ -42,7 +42,9 @@ def test_branches_that_end_in_different_shardings_compile_to_the_collectives_lis
 ) -> None:
     # XLA refuses a conditional whose branches end in different shardings.
     pinned = (P(), P(None, "data"), P("model", None))
-    plan = autoshard.optimize(fn, INDEX, SQUARE, SQUARE, mesh=MESH, in_shardings=pinned)
+    plan = autoshard.optimize(
+        fn, INDEX, SQUARE, SQUARE, mesh=MESH, hardware="cpu-host", in_shardings=pinned
+    )
     compiled = plan.jit().lower(INDEX, SQUARE, SQUARE).compile()
     found = compare_collectives(
         plan.data.collectives, read_compiled(compiled, plan.data.mesh).collectives
@@ -62,7 +64,7 @@ def last_of_scan(weights: Any, x: Any) -> Any:
 def test_the_gradient_of_a_scan_that_moves_what_it_only_reads_runs_as_unsharded() -> None:
     # Such operands are read inside the loop alone, by ops that have no equation of their own.
     step = jax.grad(last_of_scan)
-    plan = autoshard.optimize(step, STACK, SQUARE, mesh=MESH)
+    plan = autoshard.optimize(step, STACK, SQUARE, mesh=MESH, hardware="cpu-host")
     assert any("<" in path for path in plan.data.wanted_uses)
     assert set(plan.data.wanted_uses) <= set(plan.constraints)
     draw = np.random.default_rng(0)
@@ -102,7 +104,7 @@ def test_what_goes_round_a_loop_is_carried_as_planned(
     fn: Callable[..., Any], args: tuple[Any, ...], pinned: tuple[P, ...]
 ) -> None:
     # Left to itself XLA carries it as the body makes it, and gathers it once more after the loop.
-    plan = autoshard.optimize(fn, *args, mesh=MESH, in_shardings=pinned)
+    plan = autoshard.optimize(fn, *args, mesh=MESH, hardware="cpu-host", in_shardings=pinned)
     assert sum("/out<" in path for path in plan.constraints) == 1
     compiled = plan.jit().lower(*args).compile()
     found = compare_collectives(

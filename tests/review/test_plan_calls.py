@@ -31,6 +31,7 @@ def planned() -> autoshard.Plan:
         3,
         W,
         mesh="data=8",
+        hardware="cpu-host",
         static_argnums=1,
         in_shardings=(P("data", None), P(None, "data")),
     )
@@ -63,7 +64,7 @@ def test_a_plan_whose_misses_nobody_can_price_is_saved_and_read_back(tmp_path: P
     def through_host(x: Any) -> Any:
         return jax.pure_callback(np.sin, X, x) * 2  # XLA runs it on one device, whole
 
-    plan = autoshard.optimize(through_host, X, mesh="data=8")
+    plan = autoshard.optimize(through_host, X, mesh="data=8", hardware="cpu-host")
     plan.save(tmp_path / "plan.json")
     assert [miss.extra_seconds for miss in plan.data.misses] == [None]
     loaded = autoshard.load_plan(tmp_path / "plan.json")
@@ -73,7 +74,7 @@ def test_a_plan_whose_misses_nobody_can_price_is_saved_and_read_back(tmp_path: P
 
 def test_a_python_scalar_in_place_of_an_array_is_refused_by_its_name() -> None:
     rate = jax.ShapeDtypeStruct((), np.dtype(np.float32))
-    plan = autoshard.optimize(lambda x, rate: x * rate, X, rate, mesh="data=8")
+    plan = autoshard.optimize(lambda x, rate: x * rate, X, rate, mesh="data=8", hardware="cpu-host")
     with pytest.raises(
         PlanError,
         match=r"argument `rate` is float32\[\] of a Python scalar, the plan was made for float32",
@@ -95,7 +96,9 @@ def test_a_python_scalar_in_place_of_an_array_is_refused_by_its_name() -> None:
 )
 def test_an_option_nobody_can_use_is_an_input_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        autoshard.optimize(lambda x: x * 2, X, **{"mesh": "data=8", **options})
+        autoshard.optimize(
+            lambda x: x * 2, X, **{"mesh": "data=8", "hardware": "cpu-host", **options}
+        )
 
 
 def test_donated_arguments_may_be_counted_from_the_end() -> None:
@@ -103,7 +106,7 @@ def test_donated_arguments_may_be_counted_from_the_end() -> None:
         return x + 1, jnp.sum(w)
 
     sizes = [
-        autoshard.optimize(step, X, W, mesh="data=8", donate_argnums=number)
+        autoshard.optimize(step, X, W, mesh="data=8", hardware="cpu-host", donate_argnums=number)
         .jit()
         .lower(X, W)
         .compile()
