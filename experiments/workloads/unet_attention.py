@@ -167,5 +167,5 @@ def build(name: str, config: UnetAttentionConfig) -> Workload:
         loss_fn=lambda params, batch: loss_fn(params, batch, config),
         make_batch=lambda key: make_batch(key, config),
         megatron=rule_by_path_end({**MEGATRON, **ATTENTION}),
-        optimizer=optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
+        optimizer=optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4)),
     )
