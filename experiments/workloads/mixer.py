@@ -76,8 +76,7 @@ def scaled_matmul(spec: str, x: jax.Array, w: jax.Array, x_dtype: jnp.dtype) -> 
     return jnp.einsum(spec, x8, w8, preferred_element_type=jnp.float32) * (x_scale * w_scale)
 
 
-@jax.custom_vjp
-def float8_matmul(x: jax.Array, w: jax.Array) -> jax.Array:
+def _float8_matmul(x: jax.Array, w: jax.Array) -> jax.Array:
     """Multiply activations [batch, rows, d] by weights [d, f] in float8.
 
     Returns:
@@ -87,7 +86,7 @@ def float8_matmul(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return float8_matmul(x, w), (x, w)
+    return _float8_matmul(x, w), (x, w)
 
 
 def _backward(kept: tuple[jax.Array, jax.Array], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -97,6 +96,7 @@ def _backward(kept: tuple[jax.Array, jax.Array], grad: jax.Array) -> tuple[jax.A
     return of_x.astype(x.dtype), of_w.astype(w.dtype)
 
 
+float8_matmul = jax.custom_vjp(_float8_matmul)
 float8_matmul.defvjp(_forward, _backward)
 
 
@@ -129,7 +129,8 @@ def init_params(key: jax.Array, config: MixerConfig) -> PyTree:
 
 def mlp(x: jax.Array, params: PyTree) -> jax.Array:
     hidden = jax.nn.gelu(float8_matmul(x, params["up"]) + params["b"].astype(x.dtype))
-    return float8_matmul(hidden, params["down"])
+    made: jax.Array = float8_matmul(hidden, params["down"])
+    return made
 
 
 def loss_fn(params: PyTree, batch: PyTree, config: MixerConfig) -> jax.Array:

@@ -40,7 +40,7 @@ def test_prefilling_in_a_chunk_gives_the_cache_and_the_logits_of_token_by_token(
     state = quick(whole.init)(KEYS[0])
     tokens = whole.make_batch(KEYS[1])["tokens"]
     at_once, expected = quick(whole.step)(state, {"tokens": tokens})
-    step, logits = quick(single.step), None
+    step, logits = quick(single.step), expected
     for place in range(chunk):
         state, logits = step(state, {"tokens": tokens[:, place : place + 1]})
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
