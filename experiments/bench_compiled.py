@@ -1,15 +1,16 @@
 """What plans predict beside what the TPU and GPU compilers make of them.
 
-    python experiments/bench_compiled.py [--quick] [--workloads gpt,mlp] [--chips v5e,v5p,h100]
+    python experiments/bench_compiled.py [--list evaluation] [--workloads t5,gat] [--chips v5e,h100]
         [--meshes 8,2x4] [--plans optimized,fsdp] [--seconds 3600] [--jobs 2] [--keep-in FOLDER]
-        [--page-only]
+        [--quick] [--dirty] [--page-only]
 
-Plans each workload on each mesh, by the optimizer and by hand, and compiles it ahead of time
-(extras `autoshard[tpu]` and `autoshard[gpu-verify]`; no accelerator is needed). Every point runs in
-a process of its own and is kept in `experiments/results/compiled.jsonl`: the same command goes on
-where it was stopped. With little time (`--seconds`) the first points of a good order are measured:
-workloads, chips and meshes are covered as evenly as they can be. Writes
-`experiments/results/compiled.md` and `compiled.svg`.
+Plans each workload of a list (`experiments/lists.py`) on each mesh, by the optimizer and by hand,
+and compiles it ahead of time (extras `autoshard[tpu]` and `autoshard[gpu-verify]`; no accelerator
+is needed). Every point runs in a process of its own and is kept with its commit in the list's rows
+in `experiments/results`: the same command at the same commit goes on where it was stopped. With
+little time (`--seconds`) the first points of a good order are measured: workloads, chips and meshes
+are covered as evenly as they can be. Writes the page and the scatter plot of what was measured at
+this commit. A working tree with changes is refused, or by `--dirty` marked in every row.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -33,63 +34,12 @@ from cost_models import get_hardware
 from experiments.compiled_order import best_first
 from experiments.compiled_page import page_text, write_scatter
 from experiments.compiled_point import OPTIMIZED, TIGHT, CompiledPoint
+from experiments.lists import EVALUATION, LISTS, ProgramList
 from experiments.results_table import RESULTS, provenance, write_page
 from experiments.workloads import BASELINES, get_workload
 
 ROOT = Path(__file__).resolve().parent.parent
-FOUND = RESULTS / "compiled.jsonl"
 AT_START = provenance()
-
-SIZES: dict[str, dict[str, Any]] = {
-    "mlp": {"features": 1024, "hidden": 4096, "batch": 4096},
-    "gpt": {
-        "layers": 1,
-        "d_model": 1024,
-        "heads": 16,
-        "d_ff": 4096,
-        "vocab": 8192,
-        "seq": 512,
-        "batch": 64,
-        "compute_dtype": "bfloat16",
-    },
-    "gpt_scan": {
-        "layers": 4,
-        "d_model": 1024,
-        "heads": 16,
-        "d_ff": 4096,
-        "vocab": 8192,
-        "seq": 512,
-        "batch": 64,
-        "compute_dtype": "bfloat16",
-    },
-    "llama": {
-        "layers": 1,
-        "d_model": 1024,
-        "heads": 16,
-        "num_kv_heads": 8,
-        "d_ff": 3072,
-        "vocab": 8192,
-        "seq": 512,
-        "batch": 64,
-        "compute_dtype": "bfloat16",
-    },
-    "moe": {
-        "layers": 1,
-        "d_model": 512,
-        "heads": 8,
-        "experts": 8,
-        "d_ff": 1024,
-        "vocab": 4096,
-        "seq": 256,
-        "batch": 64,
-        "compute_dtype": "bfloat16",
-    },
-    "unet": {"image_size": 32, "channels": 128, "batch": 64},
-    "embedding": {"rows": (65536, 32768, 32768, 16384), "d_embed": 128, "batch": 4096},
-    "gnn": {"nodes": 4096, "edges": 32768, "hidden": 256, "node_features": 256},
-    "rnn": {"d_embed": 512, "hidden": 512, "vocab": 4096, "seq": 64, "batch": 64},
-}
-"""Shallow models, which compile soon, wide enough that 64 devices have something to do."""
 
 MESHES = {
     "8": "data=8",
@@ -106,36 +56,45 @@ TOPOLOGY = {
     ("v5p", 8): "v5p:2x2x2",
     ("v5p", 16): "v5p:2x2x4",
     ("v5p", 64): "v5p:4x4x4",
+    ("v6e", 8): "v6e:2x4",
     ("v5e", 32): "2x v5e:4x4",
     ("v5p", 32): "2x v5p:2x2x4",
     ("h100", 8): "8xH100",
     ("h100", 16): "2x8xH100",
 }
-HARDWARE = {"v5e": "tpu-v5e", "v5p": "tpu-v5p", "h100": "h100"}
+HARDWARE = {"v5e": "tpu-v5e", "v5p": "tpu-v5p", "v6e": "tpu-v6e", "h100": "h100"}
 NO_ANSWER = "no answer in time"
-QUICK = {"workloads": "mlp,gpt", "meshes": "2x4", "chips": "v5e", "plans": "optimized,fsdp"}
+QUICK = {"list": "fitting", "workloads": "mlp,gpt", "meshes": "2x4", "chips": "v5e"} | {
+    "plans": "optimized,fsdp"
+}
 
 
 def points(options: argparse.Namespace) -> Iterator[CompiledPoint]:
     """All that was asked for."""
-    for mesh in options.meshes.split(","):
-        for chip in options.chips.split(","):
-            num_devices = _num_devices(mesh)
-            if (chip, num_devices) not in TOPOLOGY:
-                continue
-            for workload in options.workloads.split(","):
-                for plan in options.plans.split(","):
-                    if "megatron" in plan and (mesh == "8" or not _has_megatron(workload)):
-                        continue
-                    yield CompiledPoint(
-                        workload=workload,
-                        sizes=SIZES[workload],
-                        mesh=MESHES[mesh],
-                        topology=TOPOLOGY[chip, num_devices],
-                        hardware=hardware_of(chip, num_devices),
-                        plan=plan,
-                        windowed_einsum=options.windowed,
-                    )
+    programs = LISTS[options.list]
+    for chip, mesh in programs.cells:
+        if chip not in _asked(options.chips, HARDWARE) or mesh not in _asked(
+            options.meshes, MESHES
+        ):
+            continue
+        num_devices = _num_devices(mesh)
+        for workload in _asked(options.workloads, programs.sizes):
+            for plan in options.plans.split(","):
+                if "megatron" in plan and (mesh == "8" or not _has_megatron(workload)):
+                    continue
+                yield CompiledPoint(
+                    workload=workload,
+                    sizes=programs.sizes[workload],
+                    mesh=MESHES[mesh],
+                    topology=TOPOLOGY[chip, num_devices],
+                    hardware=hardware_of(chip, num_devices),
+                    plan=plan,
+                    windowed_einsum=options.windowed,
+                )
+
+
+def _asked(names: str | None, known: Iterable[str]) -> tuple[str, ...]:
+    return tuple(known) if names is None else tuple(names.split(","))
 
 
 def hardware_of(chip: str, num_devices: int) -> str:
@@ -185,12 +144,17 @@ def measure_apart(
     return row | {"wall_seconds": time.perf_counter() - start}
 
 
-def known_rows() -> dict[str, dict[str, Any]]:
-    """What was found so far, by point."""
-    if not FOUND.exists():
+def rows_path(programs: ProgramList) -> Path:
+    """Where the rows of a list are kept."""
+    return RESULTS / f"{programs.results}.jsonl"
+
+
+def known_rows(path: Path, commit: str) -> dict[str, dict[str, Any]]:
+    """What was found so far at a commit, by point; of two rows the later."""
+    if not path.exists():
         return {}
-    rows = [json.loads(line) for line in FOUND.read_text().splitlines() if line.strip()]
-    return {row["point"]: row for row in rows}
+    rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return {row["point"]: row for row in rows if row["commit"] == commit}
 
 
 def row_of(point: CompiledPoint, found: dict[str, Any]) -> dict[str, Any]:
@@ -243,7 +207,7 @@ def measure_missing(options: argparse.Namespace, known: dict[str, dict[str, Any]
                 print(f"out of time, {len(missing) - number} left; the same command goes on here")
                 return
             known[row["point"]] = row
-            with FOUND.open("a") as file:
+            with rows_path(LISTS[options.list]).open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(_line(row), flush=True)
 
@@ -253,9 +217,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--workloads", default=",".join(SIZES))
-    parser.add_argument("--meshes", default=",".join(MESHES))
-    parser.add_argument("--chips", default=",".join(HARDWARE))
+    parser.add_argument("--list", default=EVALUATION.name, choices=LISTS)
+    parser.add_argument("--workloads", help="of the list; all by default")
+    parser.add_argument("--meshes", help=f"of {', '.join(MESHES)}; the list's by default")
+    parser.add_argument("--chips", help=f"of {', '.join(HARDWARE)}; the list's by default")
     parser.add_argument("--plans", default=",".join(PLANS))
     parser.add_argument("--windowed", action="store_true", help="leave windowed einsums on")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
@@ -264,18 +229,23 @@ def main() -> None:
     parser.add_argument("--point-seconds", type=float, default=900.0)
     parser.add_argument("--quick", action="store_true", help=f"a subset: {QUICK}")
     parser.add_argument("--again", action="store_true", help="measure failed points again")
+    parser.add_argument("--dirty", action="store_true", help="measure uncommitted code, marked")
     parser.add_argument("--page-only", action="store_true")
+    parser.add_argument("--commit", default=AT_START["commit"], help="of the rows on the page")
     options = parser.parse_args()
     if options.quick:
         for name, value in QUICK.items():
             setattr(options, name, value)
-    known = known_rows()
+    programs = LISTS[options.list]
     if not options.page_only:
-        measure_missing(options, known)
-    rows = list(known.values())
-    figure = write_scatter(rows, RESULTS / "compiled.svg") if _can_draw() else None
-    title = "Plans beside programs compiled for TPU and GPU"
-    print(f"wrote {write_page('compiled', title, page_text(rows, figure))}")
+        if AT_START["commit"].endswith("-dirty") and not options.dirty:
+            parser.error("the working tree has changes: commit them, or pass --dirty")
+        measure_missing(options, known_rows(rows_path(programs), AT_START["commit"]))
+    rows = list(known_rows(rows_path(programs), options.commit).values())
+    picture = RESULTS / f"{programs.results}.svg"
+    figure = write_scatter(rows, picture) if _can_draw() else None
+    page = write_page(programs.results, programs.title, page_text(rows, figure))
+    print(f"wrote {page}")
 
 
 def _can_draw() -> bool:

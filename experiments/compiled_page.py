@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from experiments.compiled_point import TIGHT
 from experiments.compiled_summary import (
     BYTES_BANDS,
     MEMORY_BANDS,
+    SECONDS_BANDS,
     Row,
     best_against_best,
     counted,
@@ -19,6 +21,7 @@ from experiments.compiled_summary import (
     optimized_over_hand,
     optimized_over_written,
     rank_correlations,
+    share_too_low,
     share_within,
 )
 from experiments.results_table import markdown_table
@@ -81,18 +84,30 @@ def _summary(rows: Sequence[Row], num_failed: int) -> str:
         " that.\n",
         "Measured at: " + ", ".join(dict.fromkeys(row["commit"] for row in rows)) + ".\n",
     ]
+    bands = (("bytes", BYTES_BANDS), ("memory", MEMORY_BANDS), ("seconds", SECONDS_BANDS))
     table = [
-        {
-            "": f"{what} within {100 * band:.0f} %",
-            **{chip: counted(share_within(_on(rows, chip), what, band)) for chip in _chips(rows)},
-            "all": counted(share_within(rows, what, band)),
-        }
-        for what, bands in (("bytes", BYTES_BANDS), ("memory", MEMORY_BANDS))
-        for band in bands
+        {"": f"{what} within {100 * band:.0f} %", **_by_chip(rows, share_within, what, band)}
+        for what, of in bands
+        for band in of
     ]
+    table.append({"": "memory more than 10 % too low", **_by_chip(rows, share_too_low, "memory")})
     lines.append(markdown_table(table))
+    ranks = rank_correlations(rows, "compiled_seconds", across_meshes=False).values()
+    if ranks:
+        lines.append(
+            "Rank correlation of predicted and compiled step times within a model, a chip and a"
+            f" mesh, nothing overlapped: median {median(ranks):.3f}, least {min(ranks):.3f}, over"
+            f" {len(ranks)}.\n"
+        )
     lines += ["Spearman's rank correlation of predicted and compiled step times:\n", _ranks(rows)]
     return "\n".join(lines)
+
+
+def _by_chip(
+    rows: Sequence[Row], share: Callable[..., tuple[int, int]], *of: Any
+) -> dict[str, str]:
+    shares = {chip: counted(share(_on(rows, chip), *of)) for chip in _chips(rows)}
+    return {**shares, "all": counted(share(rows, *of))}
 
 
 def _ranks(rows: Sequence[Row]) -> str:

@@ -16,6 +16,8 @@ Row = Mapping[str, Any]
 
 BYTES_BANDS = (0.05, 0.15)
 MEMORY_BANDS = (0.10, 0.20)
+SECONDS_BANDS = (0.10, 0.20)
+TOO_LOW = -0.10
 
 
 def difference(row: Row, what: str) -> float | None:
@@ -34,31 +36,45 @@ def share_within(rows: Iterable[Row], what: str, band: float) -> tuple[int, int]
     return sum(abs(d) <= band for d in found), len(found)
 
 
+def share_too_low(rows: Iterable[Row], what: str) -> tuple[int, int]:
+    """How many plans are predicted lower than compiled by more than `TOO_LOW`, and of how many."""
+    found = [d for d in (difference(row, what) for row in rows) if d is not None]
+    return sum(d < TOO_LOW for d in found), len(found)
+
+
 ALL_CHIPS = "all"
 
 
-def rank_correlations(rows: Iterable[Row], compiled: str) -> dict[tuple[str, str], float]:
-    """Spearman's rank correlation of step times within each model, by workload and chip.
+def rank_correlations(
+    rows: Iterable[Row], compiled: str, *, across_meshes: bool = True
+) -> dict[tuple[str, ...], float]:
+    """Spearman's rank correlation of step times within each model.
 
-    Plans on all meshes of a chip count together, and those on all chips under `ALL_CHIPS`, where
-    there are several; a group of fewer than three is left out.
+    A group of fewer than three plans is left out.
 
     Args:
         rows: Of the table.
         compiled: The column of the compiler's estimate.
+        across_meshes: Plans on all meshes of a chip count together, by workload and chip, and those
+            on all chips under `ALL_CHIPS`, where there are several; else only plans on one mesh of
+            a chip do, by workload, chip and mesh.
     """
-    groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         predicted = _predicted_for(row, compiled)
-        if predicted is not None and row.get(compiled) is not None:
-            pair = (predicted, row[compiled])
+        if predicted is None or row.get(compiled) is None:
+            continue
+        pair = (predicted, row[compiled])
+        if across_meshes:
             groups[row["workload"], row["chip"]].append(pair)
             groups[row["workload"], ALL_CHIPS].append(pair)
-    num_chips = Counter(workload for workload, _ in groups)
+        elif row["plan"] != TIGHT:
+            groups[row["workload"], row["chip"], row["mesh"]].append(pair)
+    num_chips = Counter(group[0] for group in groups)
     return {
-        (workload, chip): float(spearmanr(*zip(*pairs, strict=True)).statistic)
-        for (workload, chip), pairs in groups.items()
-        if len(pairs) > 2 and not (chip == ALL_CHIPS and num_chips[workload] == 2)
+        group: float(spearmanr(*zip(*pairs, strict=True)).statistic)
+        for group, pairs in groups.items()
+        if len(pairs) > 2 and not (group[1] == ALL_CHIPS and num_chips[group[0]] == 2)
     }
 
 

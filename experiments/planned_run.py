@@ -83,10 +83,10 @@ def _wrong_boundaries(plan: autoshard.Plan, compiled: jax.stages.Compiled) -> tu
         (plan.data.arguments, plan.in_shardings, compiled.input_shardings[0]),
         (plan.data.results, plan.out_shardings, compiled.output_shardings),
     ):
-        for tensor, want, have in zip(
-            tensors, jax.tree.leaves(planned), jax.tree.leaves(found), strict=True
-        ):
-            if not have.is_equivalent_to(want, len(tensor.shape)):
+        compiled_to = jax.tree.leaves(found, is_leaf=lambda leaf: leaf is None)
+        for tensor, want, have in zip(tensors, jax.tree.leaves(planned), compiled_to, strict=True):
+            # JAX says None of an argument that the step does not read.
+            if have is not None and not have.is_equivalent_to(want, len(tensor.shape)):
                 wrong.append(tensor.name)
     return tuple(wrong)
 

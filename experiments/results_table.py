@@ -16,14 +16,10 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 def provenance() -> dict[str, str]:
     """Commit, date, machine and versions of what was measured."""
-    root = Path(__file__).resolve().parent.parent
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
+    commit = _git("describe", "--always")
+    # Rows that a run appends while it goes on do not change what is measured.
+    if _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!experiments/results"):
+        commit += "-dirty"
     return {
         "commit": commit or "unknown",
         "date": datetime.date.today().isoformat(),
@@ -31,6 +27,14 @@ def provenance() -> dict[str, str]:
         "python": platform.python_version(),
         "versions": ", ".join(_versions()),
     }
+
+
+def _git(*arguments: str) -> str:
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
 
 
 def _versions() -> Iterator[str]:

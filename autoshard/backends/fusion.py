@@ -29,6 +29,9 @@ class FusionPolicy:
         scatters_into_addends: A scatter into zeros whose result is added to a tensor becomes a
             scatter into that tensor.
         materializes_scatter_sums: The sum of a scatter into zeros and another tensor is stored.
+        materializes_moved_elements: What is padded, concatenated, reversed or sliced with a stride
+            is stored before; padding between elements, and a stride along a dimension of a tile,
+            are kernels of their own.
         one_hot_scatters: A scatter of one element a row becomes a comparison of positions, which is
             element-wise.
         strength_reduces_dots: A matmul of one row, one column or one term becomes a multiplication
@@ -48,6 +51,7 @@ class FusionPolicy:
     fills_scatters_early: bool
     scatters_into_addends: bool
     materializes_scatter_sums: bool
+    materializes_moved_elements: bool
     one_hot_scatters: bool
     strength_reduces_dots: bool
     fuses_stack_updates: bool

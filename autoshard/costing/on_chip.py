@@ -103,6 +103,10 @@ class OnChip:
             return False
         return _is_brief(self.products, reader, times)
 
+    def stays(self, op: Op, later: int) -> bool:
+        """Whether what an op reads stays on the chip until it is read again."""
+        return _is_brief(self.products, op, (op.index, later))
+
     def read_in_loop(self, graph: Graph, op: Op) -> tuple[float, ...]:
         """Per operand of a product in a loop, bytes of room in which it waits for all runs."""
         if op.op_class not in PRODUCTS or op.repeat <= 1:

@@ -19,11 +19,15 @@ def brought_before(graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
     return tuple(_argument(graph, buffers, value) is not None for value in op.operands)
 
 
-def brought_arguments(graph: Graph, buffers: Buffers) -> frozenset[int]:
-    """The arguments that products read, as they are or as they are computed with them."""
-    products = (op for op in graph.ops if op.op_class in PRODUCTS)
-    found = (_argument(graph, buffers, value) for op in products for value in op.operands)
-    return frozenset(value for value in found if value is not None)
+def brought_arguments(graph: Graph, buffers: Buffers) -> dict[int, list[int]]:
+    """The products that read each argument, as it is or as it is computed with them, in order."""
+    found: dict[int, list[int]] = {}
+    for op in graph.ops:
+        for value in op.operands if op.op_class in PRODUCTS else ():
+            argument = _argument(graph, buffers, value)
+            if argument is not None:
+                found.setdefault(argument, []).append(op.index)
+    return found
 
 
 def _argument(graph: Graph, buffers: Buffers, value: int) -> int | None:

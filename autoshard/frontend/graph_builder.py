@@ -37,6 +37,7 @@ class OpDraft:
     declared: CustomCost | None = None
     is_exact: bool = False
     is_sum: bool = False
+    spread: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -195,6 +196,7 @@ class GraphBuilder:
                 draft.declared,
                 draft.is_exact,
                 draft.is_sum,
+                draft.spread,
             )
             for index, draft in enumerate(self.ops)
         )

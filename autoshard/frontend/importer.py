@@ -272,6 +272,7 @@ class Importer:
         made.declared = declared_cost(op) if name == "custom_call" else None
         made.is_exact = _is_exact(op)
         made.is_sum = name == "reduce" and _adds(op)
+        made.spread = _spread(op, name)
         types = [self.build.values[v].type for v in operands]
         made.flops = op_flops(op, target, made.op_class, types, results)
         if is_kept_whole and scope.free_axes:
@@ -337,6 +338,16 @@ def _adds(op: Any) -> bool:
     """Whether a reduction of one tensor adds its elements up."""
     inside = [one.operation.name for one in op.regions[0].blocks[0]]
     return inside == ["stablehlo.add", "stablehlo.return"]
+
+
+def _spread(op: Any, name: str) -> tuple[int, ...]:
+    """Dimensions of which a slice skips elements, or between elements of which there is padding."""
+    if name == "slice":
+        return tuple(dim for dim, step in enumerate(op.attributes["strides"]) if step > 1)
+    if name == "pad":
+        between = op.attributes["interior_padding"]
+        return tuple(dim for dim, padding in enumerate(between) if padding > 0)
+    return ()
 
 
 def _is_dangling(op: Any) -> bool:

@@ -103,6 +103,8 @@ class Op:
         declared: Of a custom call, what it costs, where the program or the user says so.
         is_exact: Of a product, whether it asks for more than the default precision.
         is_sum: Of a reduction, whether it adds; others take a maximum, say.
+        spread: Of a slice, dimensions that it skips elements of; of a pad, those that it pads
+            between elements.
     """
 
     index: int
@@ -124,6 +126,7 @@ class Op:
     declared: CustomCost | None = None
     is_exact: bool = False
     is_sum: bool = False
+    spread: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from autoshard.graph.op_traits import FUSIBLE, READS_FUSED
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.scatters import is_one_hot, scattered_sums
 
+TILE_DIMS = 2
+"""Dimensions of a tile of a TPU's memory: the last ones of most tensors."""
+
 
 def stored_values(
     graph: Graph, fusion: FusionPolicy, written: Mapping[int, int], addends: Mapping[int, int]
@@ -82,6 +85,8 @@ def _is_stored(
         return written[value] == value and not (readers and is_reduced_only)
     if not _is_fusible(graph, op, fusion):
         return True
+    if fusion.materializes_moved_elements and _is_kernel(graph, op):
+        return True
     if not all(_reads_fused(graph, value, reader, fusion) for reader in readers):
         return True
     is_narrow = graph.values[value].bits <= fusion.materialized_max_bits
@@ -134,8 +139,21 @@ def _is_fusible(graph: Graph, op: Op, fusion: FusionPolicy) -> bool:
     return op.op_class in FUSIBLE and op.name != "dynamic_update_slice"
 
 
+def _is_kernel(graph: Graph, op: Op) -> bool:
+    """Whether it pads between elements, or skips elements along one dimension of a tile."""
+    num_dims = len(graph.values[op.results[0]].shape) if op.results else 0
+    return bool(op.spread) and (op.name == "pad" or max(op.spread) >= num_dims - TILE_DIMS)
+
+
+def _moves_elements(op: Op) -> bool:
+    """Whether an op brings elements to other places of its result, computing nothing."""
+    return op.name in ("pad", "concatenate", "reverse") or bool(op.spread)
+
+
 def _reads_fused(graph: Graph, value: int, reader: Op, fusion: FusionPolicy) -> bool:
     if reader.kind is not OpKind.COMPUTE:
+        return False
+    if fusion.materializes_moved_elements and _moves_elements(reader):
         return False
     if reader.op_class in PRODUCTS:
         return fusion.fuses_into_matmuls

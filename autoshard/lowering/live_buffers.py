@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from autoshard.backends import LayoutPolicy
 from autoshard.encoding.encode import Encoder
@@ -10,7 +11,7 @@ from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.program import OpKind
 from autoshard.lowering.late_gradients import made_when_read
-from autoshard.lowering.live_ranges import LiveRange, largest_first, live_ranges
+from autoshard.lowering.live_ranges import LiveRange, live_ranges
 from autoshard.lowering.local_program import Buffer, Space
 from autoshard.lowering.vmem_assignment import VmemAssignment
 
@@ -28,14 +29,24 @@ def live_buffers(
     """
     room = encoder.room
     found = live_ranges(encoded, decoded, choices, room.indices)
-    assignment = VmemAssignment.for_plan(room, encoded, decoded, choices)
-    there = set() if assignment is None else assignment.resident(found)
+    assignment = VmemAssignment.for_plan(room, encoded, decoded, choices, found)
+    there: set[LiveRange] = set()
+    spilled: list[Buffer] = []
+    soon: set[Buffer] = set()
+    if assignment is not None:
+        there, soon = assignment.resident(found)
+        spilled = [
+            replace(one, space=Space.HBM) for one in assignment.short_lived if one not in soon
+        ]
     outside = [one for one in found if one not in there] if there else found
     outside = made_when_read(encoded, decoded, room.buffers, outside)
-    return (
-        *_buffers(encoded, decoded, sorted(outside, key=largest_first)),
-        *_buffers(encoded, decoded, sorted(there, key=largest_first), Space.VMEM),
-    )
+    in_hbm = [*_buffers(encoded, decoded, outside), *spilled]
+    in_vmem = [*_buffers(encoded, decoded, there, Space.VMEM), *soon]
+    return (*sorted(in_hbm, key=_largest_first), *sorted(in_vmem, key=_largest_first))
+
+
+def _largest_first(one: Buffer) -> tuple[int, int, int, int, int]:
+    return -one.num_bytes, one.start, one.stop, one.value, one.op
 
 
 def tiled_arguments(encoded: Encoded, decoded: Decoded, tiling: LayoutPolicy) -> tuple[int, ...]:
@@ -48,7 +59,7 @@ def tiled_arguments(encoded: Encoded, decoded: Decoded, tiling: LayoutPolicy) ->
 
 
 def _buffers(
-    encoded: Encoded, decoded: Decoded, ranges: list[LiveRange], space: Space = Space.HBM
+    encoded: Encoded, decoded: Decoded, ranges: Iterable[LiveRange], space: Space = Space.HBM
 ) -> Iterator[Buffer]:
     problem = encoded.problem
     num_nodes = len(problem.node_memory)

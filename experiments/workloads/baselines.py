@@ -32,7 +32,8 @@ def baseline_specs(
     * `megatron_fsdp`: as `megatron`, and each parameter over the other axes too, on the largest
       dimension it has left that they divide.
 
-    Adam's moments are cut as their parameters, a cache as the batch and as the rule says. A
+    What an optimizer keeps in the shape of a parameter is cut as that parameter, a cache as the
+    batch and as the rule says. A
     dimension of a parameter that its axes do not divide stays whole; a batch that they do not
     divide takes as many of the leading axes as do.
 
@@ -150,16 +151,25 @@ def _joined(first: PartitionSpec, second: PartitionSpec) -> PartitionSpec:
 def _state_specs(workload: Workload, param_specs: PyTree) -> PyTree:
     """Give every copy of the parameters in the state, such as a moment, the parameters' specs."""
     params, trained = workload.state["params"], workload.trained
-    specs_by_structure = [(jax.tree.structure(params), param_specs)]
+    cut_as = [(params, param_specs)]
     if trained is not None:
-        specs_by_structure.append((jax.tree.structure(params[trained]), param_specs[trained]))
+        cut_as.append((params[trained], param_specs[trained]))
 
-    def specs_of(tree: PyTree) -> PyTree:
+    def params_of(tree: PyTree) -> tuple[PyTree, PyTree] | None:
         structure = jax.tree.structure(tree)
-        return next((specs for like, specs in specs_by_structure if like == structure), None)
+        return next((pair for pair in cut_as if jax.tree.structure(pair[0]) == structure), None)
 
     def spec(tree: PyTree) -> PyTree:
-        specs = specs_of(tree)
-        return PartitionSpec() if specs is None else specs
+        of_params = params_of(tree)
+        if of_params is None:
+            return PartitionSpec()
+        return jax.tree.map(_of_equal_shape, tree, *of_params)
 
-    return jax.tree.map(spec, workload.state, is_leaf=lambda tree: specs_of(tree) is not None)
+    return jax.tree.map(spec, workload.state, is_leaf=lambda tree: params_of(tree) is not None)
+
+
+def _of_equal_shape(
+    leaf: jax.ShapeDtypeStruct, param: jax.ShapeDtypeStruct, spec: PartitionSpec
+) -> PartitionSpec:
+    """The parameter's spec; factors of a moment have other shapes, and stay whole."""
+    return spec if leaf.shape == param.shape else PartitionSpec()

@@ -1,4 +1,4 @@
-"""A full training step, with Adam, around a model's loss."""
+"""A full training step around a model's loss, with Adam or another optimizer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def training_workload(
     loss_fn: Callable[[PyTree, PyTree], jax.Array],
     make_batch: Callable[[jax.Array], PyTree],
     megatron: MegatronRule | None = None,
-    learning_rate: float = 1e-3,
+    optimizer: optax.GradientTransformation | None = None,
     batch_dim: int = 0,
 ) -> Workload:
-    """Wrap a loss into the workload that trains it with Adam; nothing is allocated.
+    """Wrap a loss into the workload that trains it; nothing is allocated.
 
     Args:
         name: The workload's name.
@@ -28,22 +28,22 @@ def training_workload(
         loss_fn: `loss_fn(params, batch) -> loss`, a scalar.
         make_batch: `make_batch(key) -> batch`.
         megatron: The model's tensor-parallel rule.
-        learning_rate: Adam's constant step size.
+        optimizer: What turns gradients into updates; Adam with steps of 1e-3 if None.
         batch_dim: The dimension of every leaf of the batch that data parallelism cuts.
 
     Returns:
         The workload, with shapes found by abstract evaluation.
     """
-    optimizer = optax.adam(learning_rate)
+    moved_by = optimizer or optax.adam(1e-3)
 
     def init(key: jax.Array) -> PyTree:
         params = init_params(key)
-        return {"params": params, "opt": optimizer.init(params)}
+        return {"params": params, "opt": moved_by.init(params)}
 
     def train_step(state: PyTree, batch: PyTree) -> tuple[PyTree, jax.Array]:
         params = state["params"]
         loss, grads = jax.value_and_grad(loss_fn)(params, batch)
-        updates, opt = optimizer.update(grads, state["opt"], params)
+        updates, opt = moved_by.update(grads, state["opt"], params)
         return {"params": optax.apply_updates(params, updates), "opt": opt}, loss
 
     key = jax.eval_shape(lambda: jax.random.key(0))

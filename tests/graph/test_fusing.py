@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from autoshard.backends import backend_for
@@ -12,6 +16,7 @@ from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
 from cost_models import get_hardware
 from tests.planner.graphs import Program
+from tests.planner.traced import exported
 
 MACHINES = {"cpu": "cpu-host", "gpu": "h100", "tpu": "tpu-v5e", "v5p": "tpu-v5p"}
 
@@ -361,3 +366,34 @@ def test_a_narrowed_quotient_that_a_product_reads_is_written_on_a_v5p(
     program.values[narrow] = replace(program.values[narrow], dtype="bf16", bits=16)
     graph = program.graph(program.matmul(narrow, w), program.sum(scores))
     assert ("convert 2" in stored(graph, machine)) == is_written
+
+
+def _moved(fn: Any, *shapes: tuple[int, ...]) -> Graph:
+    """A program that makes tensors element by element, moves them, and computes with the result."""
+    given = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    return exported(fn, *given, mesh="x=2")[0]
+
+
+MOVES: dict[str, tuple[Callable[[jax.Array], jax.Array], set[str]]] = {
+    # What libtpu 0.0.52 wrote for a v5e and a v5p, beside the last sum.
+    "pad": (lambda x: jnp.pad(x, ((0, 0), (0, 8), (0, 0))), {"add 1"}),
+    "spread": (
+        lambda x: jax.lax.pad(x, 0.0, ((0, 0, 0), (0, 1, 1), (0, 0, 0))),
+        {"add 1", "pad 1"},
+    ),
+    "concatenate": (lambda x: jnp.concatenate([x, x], axis=1), {"add 1"}),
+    "reverse": (lambda x: jnp.flip(x, 0), {"add 1"}),
+    "slice": (lambda x: x[:, 4:], set()),
+    "stride of rows": (lambda x: x[:, ::2], {"add 1", "slice 1"}),
+    "stride of tiles": (lambda x: x[::2], {"add 1"}),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_tpu_writes_what_is_padded_joined_reversed_or_strided(name: str) -> None:
+    move, expected = MOVES[name]
+    size = jax.eval_shape(move, jax.ShapeDtypeStruct((16, 8, 128), jnp.float32)).shape
+    graph = _moved(lambda x, y: move(x * 3.0 + 1.0) * y, (16, 8, 128), size)
+    last = {"multiply 2"}
+    assert stored(graph, "tpu") - last == stored(graph, "v5p") - last == expected
+    assert stored(graph, "cpu") - last == set()

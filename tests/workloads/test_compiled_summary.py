@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.bench_compiled import HARDWARE, MESHES, PLANS, SIZES, TOPOLOGY, row_of
+from experiments.bench_compiled import HARDWARE, MESHES, PLANS, TOPOLOGY, row_of
 from experiments.compiled_order import best_first
 from experiments.compiled_page import page_text
 from experiments.compiled_point import CompiledPoint
@@ -23,6 +23,7 @@ from experiments.compiled_summary import (
     rank_correlations,
     share_within,
 )
+from experiments.lists import EVALUATION, FITTING, LISTS
 from experiments.workloads import get_workload
 
 
@@ -145,10 +146,18 @@ def test_what_is_written_by_hand_fits_or_not_as_the_plan_itself() -> None:
 
 
 def test_every_size_is_one_of_its_model_and_every_mesh_has_its_topologies() -> None:
-    for name, sizes in SIZES.items():
-        assert get_workload(name, **sizes).name == name
-    assert {count for _, count in TOPOLOGY} == {8, 16, 32, 64}
-    assert set(MESHES) == {"8", "2x4", "4x4", "8x8", "2x4x4"}
+    for programs in LISTS.values():
+        for name, sizes in programs.sizes.items():
+            assert get_workload(name, **sizes).name == name
+        for chip, mesh in programs.cells:
+            sizes_of_mesh = [int(axis.partition("=")[2]) for axis in MESHES[mesh].split(",")]
+            assert (chip, math.prod(sizes_of_mesh)) in TOPOLOGY
+            assert chip in HARDWARE
+
+
+def test_no_program_is_on_both_lists() -> None:
+    assert not set(FITTING.sizes) & set(EVALUATION.sizes)
+    assert len(EVALUATION.sizes) >= 12
 
 
 def every_point() -> list[CompiledPoint]:
@@ -163,7 +172,7 @@ def every_point() -> list[CompiledPoint]:
         )
         for mesh in MESHES.values()
         for hardware in HARDWARE.values()
-        for workload in SIZES
+        for workload in FITTING.sizes
         for plan in PLANS
     ]
 
@@ -178,7 +187,7 @@ def test_the_order_of_points_leaves_none_out() -> None:
 @pytest.mark.parametrize("count", [8, 16, 24, 48])
 def test_a_run_that_is_cut_short_has_covered_all_evenly(count: int) -> None:
     measured = best_first(every_point())[:count]
-    for what, all_of in (("workload", SIZES), ("mesh", MESHES), ("hardware", HARDWARE)):
+    for what, all_of in (("workload", FITTING.sizes), ("mesh", MESHES), ("hardware", HARDWARE)):
         seen = [getattr(point, what) for point in measured]
         counts = [seen.count(one) for one in (MESHES.values() if what == "mesh" else set(seen))]
         assert max(counts) - min(counts) <= 8
