@@ -26,7 +26,11 @@ _CYCLES = re.compile(r'"estimated_cycles":\s*"?(\d+)')
 _TIMEOUT_SECONDS = 240.0
 
 
-class NotCompiled(Exception):
+Pin = Callable[..., Any]
+"""`pin(value, *axes)` constrains a value to mesh axes by dimension."""
+
+
+class NotCompiledError(Exception):
     """The compiler gave no program; says why."""
 
 
@@ -91,8 +95,8 @@ def cycles(instruction: Instruction) -> int | None:
 
 
 def in_vmem(instruction: Instruction) -> bool:
-    """The result lies in vector memory: memory space 1 of a TPU."""
-    return "S(1)" in instruction.type_text
+    """The result lies on the chip: in VMEM, memory space 1 of a TPU, or in the CMEM of a v4."""
+    return "S(1)" in instruction.type_text or "S(3)" in instruction.type_text
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,7 +140,7 @@ class Bench:
             options: Flags of the compiler.
 
         Raises:
-            NotCompiled: The compiler crashed, refused or took too long.
+            NotCompiledError: The compiler crashed, refused or took too long.
         """
         sizes = parse_mesh_sizes(mesh)
         names = tuple(axis.name for axis in sizes.axes)
@@ -157,9 +161,7 @@ class Bench:
         )
         leaves = [jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for a in arguments]
         lowered = jitted.trace(*leaves).lower(lowering_platforms=(self.target.platform,))
-        program = ahead_program(
-            module_bytecode(lowered.compiler_ir("stablehlo")), self.num_devices
-        )
+        program = ahead_program(module_bytecode(lowered.compiler_ir("stablehlo")), self.num_devices)
         request = CompileRequest(
             target=self.target,
             platform="cpu",
@@ -171,6 +173,6 @@ class Bench:
         outcome = kept_or_compiled(program, request, self.folder)
         self.num_compiles += 1
         if isinstance(outcome, CompileFailure):
-            raise NotCompiled(f"{outcome.kind}: {outcome.what.partition(chr(10))[0]}")
+            raise NotCompiledError(f"{outcome.kind}: {outcome.what.partition(chr(10))[0]}")
         self.versions = outcome.versions
         return Compiled(outcome, sizes)

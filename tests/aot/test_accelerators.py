@@ -48,8 +48,7 @@ def planned(num_devices: int, hardware: str) -> autoshard.Plan:
     )
 
 
-# Not tpu7x: what libtpu 0.0.52 makes of this program for it, jaxlib 0.10.2 cannot read.
-TPUS = ["v4:2x2x2", "v5e:2x4", "v5p:2x2x2", "v6e:2x4", "2x v5e:2x4"]
+TPUS = ["v4:2x2x2", "v5e:2x4", "v5p:2x2x2", "v6e:2x4", "tpu7x:2x2x1", "2x v5e:2x4"]
 GPUS = ["8xA100", "8xH100", "2x8xH100", "8xH200", "8xB200"]
 
 
