@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from autoshard.hlo.text import Instruction
 from experiments.probes.bench import Array, Bench, Compiled, Pin
-from experiments.probes.probe import BOTH, TPU, InconclusiveError, Probe
+from experiments.probes.probe import BOTH, CUDA, TPU, InconclusiveError, Probe
 
 _MATMULS = frozenset({"convolution", "dot"})
 _UPDATES = frozenset({"dynamic-update-slice"})
@@ -194,7 +194,8 @@ def _fusion(measure: Any, platforms: frozenset[str] = BOTH) -> Probe:
 PROBES = (
     _fusion(fuses_into_matmuls),
     _fusion(matmuls_read_wider, TPU),
-    _fusion(matmuls_read_single_source),
+    # With `fuses_into_matmuls` it says nothing more.
+    _fusion(matmuls_read_single_source, CUDA),
     _fusion(fuses_into_gathers),
     _fusion(fuses_into_scatters),
     _fusion(scatters_into_addends),
