@@ -277,7 +277,9 @@ def windowed_two_way_devices(bench: Bench) -> int:
 
 
 def windowed_min_devices(bench: Bench) -> int:
-    """The same over 2, 4 and 8 devices in a line."""
+    """The same over 2, 4 and 8 devices, those of 4 in a line."""
+    if max(bench.target.shape) < 4:
+        raise InconclusiveError(f"{bench.target.text} has no line of 4 devices")
     found = {group: bool(_windowed(bench, group)) for group in (8, 4)}
     if not found[8] and not found[4]:
         raise InconclusiveError("no matmul over 4 or 8 devices becomes a windowed einsum")
