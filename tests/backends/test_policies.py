@@ -15,7 +15,7 @@ MIB = 2**20
     ("name", "num_bytes", "has_matmul_results"),
     [
         ("tpu-v5e", 112 * MIB, True),
-        ("tpu-v5p", 48 * MIB, False),
+        ("tpu-v5p", 47 * MIB, False),
         ("tpu-v6e", 95 * MIB, True),
         ("tpu7x", 31 * MIB, True),
         ("h100", 0, False),
