@@ -7,11 +7,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from autoshard.hlo.compiled import (
+from autoshard.hlo.collective_instructions import (
     ASYNC_DONE,
+    Place,
     carried_collectives,
     collective_kind,
-    collectives_inside,
+    collectives_called,
     is_async_start,
 )
 from autoshard.hlo.text import Instruction
@@ -110,7 +111,7 @@ def _starts_and_ends(compiled: Compiled, made: Instruction, kind: str) -> tuple[
     if made.opcode in ASYNC_DONE:
         return False, made.opcode != "async-update"
     if made.opcode == "async-start":
-        inside = collectives_inside(compiled.module, compiled.mesh, made)
+        inside = collectives_called(compiled.module, compiled.mesh, made, Place())
         return any(c.kind == kind for c in inside), False
     if made.opcode == "fusion":
         carried = carried_collectives(compiled.module, compiled.mesh, made)
