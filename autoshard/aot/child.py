@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import threading
@@ -35,8 +34,7 @@ REQUEST, PROGRAM, COMPILED, ANSWER = (
     "answer.json",
 )
 MEMORY_FIELDS = ("argument", "output", "temp", "alias", "generated_code")
-_DUMP, _MEMORY_REPORT = "dump", "*memory-usage-report.txt"
-_DEVICE_MEMORY = re.compile(r"^Memory Space: default.*\nTotal bytes: (\d+)", re.MULTILINE)
+_DUMP, _MEMORY_REPORT, _DUMPED_TEXT = "dump", "*memory-usage-report.txt", "*after_codegen.txt"
 _TUPLED_ABOVE = 2000  # arguments of a program for TPU; beyond it JAX passes them as one tuple
 
 
@@ -73,11 +71,11 @@ def compile_program(module: bytes, request: dict[str, Any], folder: Path) -> dic
         made = compiler.backend_compile_and_load(
             client, parsed, xla_client.DeviceList(tuple(devices.flat)), options, []
         )
-    (folder / COMPILED).write_text(_text_of(made))
+    (folder / COMPILED).write_text(_text_of(made, folder / _DUMP))
     memory = made.get_compiled_memory_stats()
     return {
         "memory": {name: int(getattr(memory, f"{name}_size_in_bytes")) for name in MEMORY_FIELDS},
-        "reported_bytes": _reported_bytes(folder / _DUMP),
+        "memory_report": "\n".join(_dumped(folder / _DUMP, _MEMORY_REPORT)),
         "device_kind": devices.flat[0].device_kind,
         "device_order": order,
         "versions": {
@@ -88,29 +86,26 @@ def compile_program(module: bytes, request: dict[str, Any], folder: Path) -> dic
     }
 
 
-def _reported_bytes(dump: Path) -> int | None:
-    """All device memory a program takes by libtpu's own report, if it wrote one."""
-    found = [
-        int(total.group(1))
-        for report in dump.glob(_MEMORY_REPORT)
-        if (total := _DEVICE_MEMORY.search(report.read_text())) is not None
-    ]
-    return max(found, default=None)
-
-
-def _text_of(made: Any) -> str:
-    """The optimized program.
+def _text_of(made: Any, dump: Path) -> str:
+    """The optimized program, as it was dumped where jaxlib is too old to read it.
 
     Raises:
-        ValueError: The compiler is newer than what reads its programs here.
+        ValueError: jaxlib cannot read it, and nothing was dumped.
     """
     try:
         return "\n\n".join(module.to_string() for module in made.hlo_modules())
     except Exception as error:
+        # jaxlib 0.10.2 cannot read asynchronous collectives of libtpu 0.0.52 for a v6e.
+        if found := _dumped(dump, _DUMPED_TEXT):
+            return "\n\n".join(found)
         raise ValueError(
             f"it compiled, but jaxlib {jaxlib.__version__} cannot read the program: {error};"
             " install the compiler of the same release as JAX"
         ) from error
+
+
+def _dumped(dump: Path, pattern: str) -> list[str]:
+    return [path.read_text() for path in sorted(dump.glob(pattern))]
 
 
 def _devices(request: dict[str, Any]) -> list[Any]:

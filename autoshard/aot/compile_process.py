@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from autoshard.aot.program import AheadProgram
 from autoshard.aot.targets import TPU_KINDS, Target
 
 _MAX_LINES = 8
+_MEMORY_SPACE = re.compile(r"^Memory Space: (\w+).*\nTotal bytes: (\d+)", re.MULTILINE)
 _NOISE = ("WARNING: All log messages before absl", "E0000", "I0000", "W0000")
 
 
@@ -30,8 +32,7 @@ class CompiledAhead:
     Args:
         text: Optimized HLO.
         memory: Bytes by the names of `child.MEMORY_FIELDS`.
-        reported_bytes: Arguments, results and temporaries as they lie in device memory, where the
-            compiler reports it; else None.
+        memory_report: Buffers by memory space, as libtpu reports them; "" by another compiler.
         device_kind: As the compiler calls the device.
         device_order: How devices were laid out.
         versions: Of what compiled.
@@ -40,11 +41,26 @@ class CompiledAhead:
 
     text: str
     memory: Mapping[str, int]
-    reported_bytes: int | None
+    memory_report: str
     device_kind: str
     device_order: str
     versions: Mapping[str, str]
     seconds: float
+
+    @property
+    def reported_bytes(self) -> int | None:
+        """Bytes of HBM for arguments, results and temporaries; None without a report."""
+        return self.bytes_by_space().get("default")
+
+    def bytes_by_space(self) -> dict[str, int]:
+        """Reported bytes of each memory space: `default` is HBM, `vmem` the vector memory.
+
+        Of several programs the largest counts, as they run one after another.
+        """
+        found: dict[str, int] = {}
+        for name, total in _MEMORY_SPACE.findall(self.memory_report):
+            found[name] = max(found.get(name, 0), int(total))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +143,7 @@ def run_compiler(program: AheadProgram, request: CompileRequest) -> CompiledAhea
         return CompiledAhead(
             text=(folder / child.COMPILED).read_text(),
             memory=answer["memory"],
-            reported_bytes=answer["reported_bytes"],
+            memory_report=answer["memory_report"],
             device_kind=answer["device_kind"],
             device_order=answer["device_order"],
             versions=answer["versions"],

@@ -75,7 +75,7 @@ class Lowerer:
             module = runnable_module(annotated_module(self.traced, self.data, constraints))
         else:
             module = self._lowered(constraints)
-        return _described(module, self.data.mesh.num_devices)
+        return ahead_program(module, self.data.mesh.num_devices)
 
     def _lowered(self, constraints: Mapping[str, Sharding]) -> bytes:
         traced = self.traced
@@ -113,7 +113,8 @@ def _evaluator(closed: ClosedJaxpr, name: str) -> Callable[..., Any]:
     return evaluate
 
 
-def _described(module: bytes, num_devices: int) -> AheadProgram:
+def ahead_program(module: bytes, num_devices: int) -> AheadProgram:
+    """A StableHLO module ready for a compiler, its free boundaries read off its attributes."""
     with module_context():
         parsed = parse_module(module)  # by this name: its ops do not keep it alive
         main = main_of(parsed)

@@ -113,3 +113,21 @@ def test_a_compiler_that_nobody_waits_for_ends(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert not (tmp_path / child.ANSWER).exists()
+
+
+class Unreadable:
+    """A compiled program that jaxlib is too old to read."""
+
+    def hlo_modules(self) -> list[Any]:
+        raise ValueError("async-update instruction should have 1 operands")
+
+
+def test_a_program_that_jaxlib_cannot_read_is_read_from_the_compilers_dump(tmp_path: Path) -> None:
+    (tmp_path / "module_0000.jit_f.after_codegen.txt").write_text("HloModule jit_f")
+    (tmp_path / "module_0000.jit_f.after_optimizations.txt").write_text("HloModule not_this")
+    assert child._text_of(Unreadable(), tmp_path) == "HloModule jit_f"
+
+
+def test_without_a_dump_the_compilers_release_is_told_to_be_too_new(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot read the program: async-update instruction"):
+        child._text_of(Unreadable(), tmp_path)

@@ -41,7 +41,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[AheadProgram]:
         return CompiledAhead(
             text=f"HloModule number_{len(seen)}",
             memory={"temp": len(seen)},
-            reported_bytes=None,
+            memory_report="",
             device_kind="cpu",
             device_order="as numbered",
             versions={"jax": "0"},

@@ -13,16 +13,16 @@ from cost_models.calibrate import calibrate_hardware
 from tests.cost_models.synthetic import measurements_of
 
 LABELS = {
-    "tpu-v4": "generic TPU, not probed for v4",
+    "tpu-v4": "libtpu 0.0.42, 0.0.52 for v4",
     "tpu-v5e": "libtpu 0.0.42, 0.0.52 for v5e",
     "tpu-v5p": "libtpu 0.0.42, 0.0.52 for v5p",
-    "tpu-v6e": "generic TPU, not probed for v6e",
-    "tpu7x": "generic TPU, not probed for tpu7x",
-    "a100-40gb": "generic GPU (probed on H100), not probed for A100",
-    "a100-80gb": "generic GPU (probed on H100), not probed for A100",
+    "tpu-v6e": "libtpu 0.0.42, 0.0.52 for v6e",
+    "tpu7x": "libtpu 0.0.42, 0.0.52 for tpu7x",
+    "a100-40gb": "CUDA plugin 0.10.2 for A100",
+    "a100-80gb": "CUDA plugin 0.10.2 for A100",
     "h100": "CUDA plugin 0.10.2 for H100",
     "h200": "generic GPU (probed on H100), not probed for H200",
-    "b200": "generic GPU (probed on H100), not probed for B200",
+    "b200": "CUDA plugin 0.10.2 for B200",
     "gb200": "generic GPU (probed on H100), not probed for GB200",
     "cpu-host": "jaxlib 0.10.2 for host CPUs",
 }

@@ -15,8 +15,9 @@ MIB = 2**20
     ("name", "num_bytes", "has_matmul_results"),
     [
         ("tpu-v5e", 112 * MIB, True),
-        ("tpu-v5p", 48 * MIB, False),
-        ("tpu-v6e", 0, False),
+        ("tpu-v5p", 47 * MIB, False),
+        ("tpu-v6e", 95 * MIB, True),
+        ("tpu7x", 31 * MIB, True),
         ("h100", 0, False),
         ("cpu", 0, False),
     ],
@@ -76,7 +77,8 @@ def test_only_tpus_multiply_float32_as_bfloat16_and_only_cpus_widen_bfloat16() -
         ("tpu-v5e", 64, 128, 0.0),  # and so does a group of 64 in a larger one
         ("tpu-v5e", 128, 128, 2.0**24),
         ("tpu-v5p", 64, 64, math.inf),
-        ("tpu-v6e", 64, 64, 0.0),
+        ("tpu-v6e", 64, 64, 2.0**24),
+        ("tpu7x", 64, 64, math.inf),
         ("h100", 64, 64, 0.0),
     ],
 )
@@ -93,10 +95,11 @@ def test_all_gathers_over_a_whole_large_slice_run_as_sums(
         ("tpu-v5e", (8,), 512.0, 16, False),
         ("tpu-v5p", (8,), 1024.0, 32, False),
         ("tpu-v5p", (8,), 8192.0, 32, True),
-        ("tpu-v5e", (4,), 1280.0, 16, True),
-        ("tpu-v5e", (4,), 1024.0, 16, False),
+        ("tpu-v5e", (4,), 4096.0, 16, False),  # by libtpu 0.0.52
         ("tpu-v5e", (2,), 1e6, 16, False),
-        ("tpu-v5e", (2, 2), 1e6, 16, True),
+        ("tpu-v5e", (2, 2), 4096.0, 16, False),
+        ("tpu-v5p", (4,), 2048.0, 16, True),
+        ("tpu-v5p", (4,), 1024.0, 16, False),
         ("tpu-v5p", (2, 2), 1e6, 16, False),
         ("tpu-v5p", (2, 2, 2), 1e6, 16, True),
         ("h100", (8,), 1e6, 16, False),

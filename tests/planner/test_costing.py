@@ -72,13 +72,12 @@ def test_an_all_to_all_takes_a_copy_of_all_it_moves_on_accelerators() -> None:
 
 @pytest.mark.parametrize(
     ("hardware", "mesh", "axis", "summed", "bits", "expected"),
-    [  # as compiled by libtpu 0.0.42
+    [  # as compiled by libtpu 0.0.42; groups of 4 on a v5e by 0.0.52, of 4,096 elements neither
         ("tpu-v5e", "x=8", "x", 512, 16, False),
         ("tpu-v5e", "x=8", "x", 640, 16, True),
         ("tpu-v5e", "x=8", "x", 1024, 32, False),
         ("tpu-v5e", "x=8", "x", 8192, 32, True),
-        ("tpu-v5e", "x=2,y=4", "y", 1024, 16, False),
-        ("tpu-v5e", "x=2,y=4", "y", 1280, 16, True),
+        ("tpu-v5e", "x=2,y=4", "y", 4096, 16, False),
         ("tpu-v5e", "x=2,y=4", "x", 32768, 16, False),
         ("tpu-v5e", "x=16", "x", 4096, 16, True),
         ("tpu-v5p", "x=8", "x", 1024, 16, True),

@@ -36,8 +36,12 @@ def cut_rows(candidates: tuple[Candidate, ...]) -> list[Candidate]:
     return [candidate for candidate in candidates if candidate.operands[0][0]]
 
 
-@pytest.mark.parametrize(("machine", "is_offered"), [("tpu-v5p", False), ("h100", True)])
-def test_a_tpu_is_not_offered_one_row_for_each_device(machine: str, *, is_offered: bool) -> None:
+@pytest.mark.parametrize(
+    ("machine", "is_offered"), [("tpu-v5p", False), ("h100", False), ("tpu7x", True)]
+)
+def test_one_row_for_each_device_is_not_offered_where_it_is_no_matmul(
+    machine: str, *, is_offered: bool
+) -> None:
     found = ways(machine)
     assert bool(cut_rows(found)) == is_offered
     assert len(found) > 1

@@ -132,7 +132,7 @@ def _compiles() -> list[bytes]:
     compiled = CompiledAhead(
         text="HloModule step\n\nENTRY main {\n  ROOT p = f32[8]{0} parameter(0)\n}\n",
         memory={"argument": 32, "output": 32, "temp": 0, "alias": 0, "generated_code": 0},
-        reported_bytes=None,
+        memory_report="",
         device_kind="TPU v5 lite",
         device_order="as numbered",
         versions={"jax": "0.10.2"},

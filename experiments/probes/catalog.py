@@ -1,0 +1,14 @@
+"""All probes."""
+
+from __future__ import annotations
+
+from experiments.probes import collectives, fusion, layout, schedule, vmem
+from experiments.probes.probe import Probe
+
+PROBES: tuple[Probe, ...] = (
+    *vmem.PROBES,
+    *collectives.PROBES,
+    *schedule.PROBES,
+    *fusion.PROBES,
+    *layout.PROBES,
+)

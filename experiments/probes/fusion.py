@@ -1,0 +1,205 @@
+"""Which ops one kernel computes, and which results are therefore never stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from autoshard.hlo.text import Instruction
+from experiments.probes.bench import Array, Bench, Compiled, Pin
+from experiments.probes.probe import BOTH, CUDA, TPU, InconclusiveError, Probe
+
+_MATMULS = frozenset({"convolution", "dot"})
+_UPDATES = frozenset({"dynamic-update-slice"})
+
+
+def fuses_into_matmuls(bench: Bench) -> bool:
+    """A matmul of a product of two tensors, whose result goes through a bias and a tanh."""
+
+    def program(_: Pin, a: Any, b: Any, weight: Any, bias: Any) -> Any:
+        return jnp.tanh((a * b) @ weight + bias)
+
+    wide = Array((1024, 1024), "bfloat16")
+    compiled = _whole(bench, program, wide, wide, wide, Array((1024,), "bfloat16"))
+    fused = _fused_with_matmul(compiled)
+    before, after = "multiply" in fused, "tanh" in fused
+    if before != after:
+        raise InconclusiveError(
+            f"a matmul computes only {'its operands' if before else 'what follows'}"
+        )
+    return before
+
+
+def matmuls_read_wider(bench: Bench) -> bool:
+    """Attention in bfloat16 with its softmax in float32, whose weights a matmul reads."""
+
+    def program(_: Pin, query: Any, key: Any, value: Any) -> Any:
+        scores = jnp.einsum("bqd,bkd->bqk", query, key).astype(jnp.float32)
+        weights = jax.nn.softmax(scores).astype(jnp.bfloat16)
+        return jnp.einsum("bqk,bkd->bqd", weights, value)
+
+    heads = Array((16, 512, 128), "bfloat16")
+    compiled = _whole(bench, program, heads, heads, heads)
+    written = [
+        made
+        for made in compiled.entry
+        if "bf16[16,512,512]" in made.type_text and made.opcode not in {"bitcast", "parameter"}
+    ]
+    # Scores may be stored in bfloat16 too: weights are the result of a division.
+    return not any("divide" in _opcodes(compiled, made) for made in written)
+
+
+def matmuls_read_single_source(bench: Bench) -> bool:
+    """A matmul of cheap element-wise ops of one bfloat16 tensor."""
+
+    def program(_: Pin, a: Any, weight: Any) -> Any:
+        return jnp.maximum(a, 0) * 2 @ weight
+
+    wide = Array((1024, 1024), "bfloat16")
+    return "maximum" in _fused_with_matmul(_whole(bench, program, wide, wide))
+
+
+def fuses_into_gathers(bench: Bench) -> bool:
+    """Rows looked up in an element-wise result that has more of them."""
+
+    def program(_: Pin, table: Any, rows: Any) -> Any:
+        return jnp.abs(table * 3)[rows]
+
+    table = Array((16384, 256))
+    compiled = _whole(bench, program, table, Array((128,), "int32"))
+    return not any("f32[16384,256]" in i.type_text and _computes(i) for i in compiled.entry)
+
+
+def fuses_into_scatters(bench: Bench) -> bool:
+    """A scatter of the absolute values of a product of two tensors."""
+    compiled = _scatter(bench)
+    return any({"scatter", "abs"} <= _opcodes(compiled, made) for _, made in compiled.everywhere())
+
+
+def scatters_into_addends(bench: Bench) -> bool:
+    """A scatter into zeros, whose result is added to a tensor."""
+    compiled = _scatter(bench)
+    scatters = [made for _, made in compiled.everywhere() if made.opcode == "scatter"]
+    if not scatters:
+        raise InconclusiveError("no scatter in the program")
+    added = [made for made in compiled.entry if "f32[4096,256]" in made.type_text]
+    return not any(
+        "add" in _opcodes(compiled, made) and "scatter" not in _opcodes(compiled, made)
+        for made in added
+    )
+
+
+def _scatter(bench: Bench) -> Compiled:
+    def program(_: Pin, base: Any, rows: Any, a: Any, b: Any) -> Any:
+        zeros = jnp.zeros((4096, 256), jnp.float32)
+        return base + zeros.at[rows].add(jnp.abs(a * b))
+
+    updates = Array((512, 256))
+    return _whole(bench, program, Array((4096, 256)), Array((512,), "int32"), updates, updates)
+
+
+def one_hot_scatters(bench: Bench) -> bool:
+    """The gradient of one logit taken from each row."""
+
+    def program(_: Pin, logits: Any, labels: Any) -> Any:
+        def loss(values: Any) -> Any:
+            return jnp.take_along_axis(values, labels[:, None], axis=1).sum()
+
+        return jax.grad(loss)(jnp.sin(logits)) * logits
+
+    compiled = _whole(bench, program, Array((1024, 4096)), Array((1024,), "int32"))
+    return not any(made.opcode == "scatter" for _, made in compiled.everywhere())
+
+
+def strength_reduces_dots(bench: Bench) -> bool:
+    """A matmul of one row of bfloat16."""
+
+    def program(_: Pin, row: Any, weight: Any) -> Any:
+        return row @ weight
+
+    row, weight = Array((1, 1024), "bfloat16"), Array((1024, 1024), "bfloat16")
+    compiled = _whole(bench, program, row, weight)
+    return not any(made.opcode in _MATMULS or _is_cublas(made) for _, made in compiled.everywhere())
+
+
+def fuses_stack_updates(bench: Bench) -> bool:
+    """A scan that stacks three element-wise results of one carried value."""
+
+    def program(_: Pin, value: Any, weight: Any) -> Any:
+        def body(carried: Any, _: Any) -> Any:
+            made = jnp.sin(carried * weight)
+            return made, (jnp.abs(made) + 1, made * carried, made - weight)
+
+        return jax.lax.scan(body, value, None, length=16)[1]
+
+    held = Array((256, 512))
+    mesh, out = f"d={bench.num_devices}", [()] * 3
+    compiled = bench.compile(program, held, held, mesh=mesh, out=out)
+    kernels = [
+        made
+        for name, made in compiled.everywhere()
+        if made.opcode in {"fusion", *_UPDATES} and name in _bodies(compiled)
+    ]
+    writers = [made for made in kernels if _opcodes(compiled, made) & _UPDATES]
+    if not writers:
+        raise InconclusiveError("no kernel of the loop updates a stack")
+    return len(writers) < 3
+
+
+def _bodies(compiled: Compiled) -> set[str]:
+    """Computations that are bodies of loops."""
+    return {
+        name
+        for _, made in compiled.everywhere()
+        if made.opcode == "while"
+        for kind, name in made.called()
+        if kind == "body"
+    }
+
+
+def _whole(bench: Bench, program: Any, *arguments: Array) -> Compiled:
+    """A program that every device runs whole."""
+    return bench.compile(program, *arguments, mesh=f"d={bench.num_devices}")
+
+
+def _opcodes(compiled: Compiled, made: Instruction) -> set[str]:
+    return {made.opcode, *(inner.opcode for inner in compiled.inside(made))}
+
+
+def _fused_with_matmul(compiled: Compiled) -> set[str]:
+    """Opcodes of the kernels that have a matmul."""
+    kernels = (_opcodes(compiled, made) for made in compiled.entry)
+    return {opcode for opcodes in kernels if opcodes & _MATMULS for opcode in opcodes}
+
+
+def _computes(made: Instruction) -> bool:
+    """An instruction that writes what it computes: no argument, copy or view."""
+    return made.opcode not in {"parameter", "bitcast", "get-tuple-element", "tuple"} and not (
+        made.opcode.startswith(("copy", "slice", "custom-call"))
+    )
+
+
+def _is_cublas(made: Instruction) -> bool:
+    return "cublas" in made.string("custom_call_target")
+
+
+def _fusion(measure: Any, platforms: frozenset[str] = BOTH) -> Probe:
+    return Probe(
+        record=f"fusion.{measure.__name__}", unit="boolean", measure=measure, platforms=platforms
+    )
+
+
+PROBES = (
+    _fusion(fuses_into_matmuls),
+    _fusion(matmuls_read_wider, TPU),
+    # With `fuses_into_matmuls` it says nothing more.
+    _fusion(matmuls_read_single_source, CUDA),
+    _fusion(fuses_into_gathers),
+    _fusion(fuses_into_scatters),
+    _fusion(scatters_into_addends),
+    _fusion(one_hot_scatters),
+    _fusion(strength_reduces_dots),
+    _fusion(fuses_stack_updates),
+)

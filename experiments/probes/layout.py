@@ -1,0 +1,293 @@
+"""Tiles, widths of elements, and what matmuls, convolutions and conversions take by size."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from autoshard.hlo.text import Instruction
+from experiments.probes.bench import Array, Bench, Compiled, Pin, cycles
+from experiments.probes.probe import BOTH, TPU, InconclusiveError, Probe
+
+_TILE = re.compile(r"T\(([\d,]+)\)(?:\((\d+),1\))?")
+_OUTPUT_DIMS = re.compile(r"dim_labels=\w+->(\w+)")
+_SHAPE = re.compile(r"\[([\d,]*)\]")
+
+_SHAPES = {
+    "matrix": Array((512, 1024)),
+    "narrow": Array((512, 1024), "bfloat16"),
+    "vector": Array((100_000,)),
+    "two rows": Array((64, 2, 256)),
+    "four rows": Array((64, 4, 256)),
+    "eight rows": Array((64, 8, 256)),
+}
+
+
+def num_lanes(bench: Bench) -> int:
+    """Tile of an argument float32[512, 1024]: its row."""
+    return _tiles(bench)["matrix"][-1]
+
+
+def num_sublanes(bench: Bench) -> int:
+    """Tile of an argument float32[512, 1024]: its number of rows."""
+    return _tiles(bench)["matrix"][-2]
+
+
+def word_bits(bench: Bench) -> int:
+    """Second tile of an argument bfloat16[512, 1024]: rows that share a word."""
+    found = _TILE.search(_argument(_arguments(bench), "narrow"))
+    if found is None:
+        raise InconclusiveError("arguments have no tiles")
+    return 16 * int(found[2] or 1)
+
+
+def max_vector_tile(bench: Bench) -> int:
+    """Tile of an argument float32[100000]."""
+    return _tiles(bench)["vector"][-1]
+
+
+def max_low_tile_rows(bench: Bench) -> int:
+    """Tiles of arguments float32[64, r, 256] for 2, 4 and 8 rows."""
+    tiles = _tiles(bench)
+    rows = {"two rows": 2, "four rows": 4, "eight rows": 8}
+    whole = tiles["matrix"][-2]
+    low = [count for name, count in rows.items() if tiles[name][-2] == count < whole]
+    return max(low, default=0)
+
+
+def _arguments(bench: Bench) -> Compiled:
+    def program(_: Pin, *values: Any) -> Any:
+        return tuple(jnp.sin(value) for value in values)
+
+    mesh, out = f"d={bench.num_devices}", [()] * len(_SHAPES)
+    return bench.compile(program, *_SHAPES.values(), mesh=mesh, out=out)
+
+
+def _argument(compiled: Compiled, name: str) -> str:
+    wanted = f"({list(_SHAPES).index(name)},)"
+    return next(
+        made.type_text
+        for made in compiled.entry
+        if made.opcode == "parameter" and f"({made.operands[0]},)" == wanted
+    )
+
+
+def _tiles(bench: Bench) -> dict[str, tuple[int, ...]]:
+    compiled = _arguments(bench)
+    found = {name: _TILE.search(_argument(compiled, name)) for name in _SHAPES}
+    if None in found.values():
+        raise InconclusiveError("arguments have no tiles")
+    return {
+        name: tuple(int(size) for size in tile[1].split(","))
+        for name, tile in found.items()
+        if tile is not None
+    }
+
+
+def widened_bits(bench: Bench) -> tuple[tuple[str, int], ...]:
+    """An all-gather of an element-wise bfloat16 result."""
+
+    def program(pin: Pin, value: Any) -> Any:
+        return jnp.cos(pin(jnp.sin(value)))
+
+    held = Array((2048, 1024), "bfloat16", ("d",))
+    moved = _moved(bench.compile(program, held, mesh=f"d={bench.num_devices}"))
+    return (("bf16", 32),) if moved == 4 * 2048 * 1024 else ()
+
+
+def multiplied_bits(bench: Bench) -> tuple[tuple[str, int], ...]:
+    """An all-gather of a float32 operand of a float32 matmul at default precision."""
+
+    def program(pin: Pin, value: Any, weight: Any) -> Any:
+        return value @ pin(weight)
+
+    compiled = bench.compile(
+        program,
+        Array((2048, 1024), "float32", ("d",)),
+        Array((1024, 1024), "float32", ("d",)),
+        mesh=f"d={bench.num_devices}",
+        out=("d",),
+    )
+    return (("f32", 16),) if _moved(compiled) == 2 * 1024 * 1024 else ()
+
+
+def _moved(compiled: Compiled) -> int:
+    """Bytes of the only collective."""
+    if len(compiled.collectives) != 1:
+        raise InconclusiveError(f"there are {len(compiled.collectives)} collectives")
+    return compiled.collectives[0].bytes_per_device
+
+
+_ROWS = (8, 16, 32, 64, 128, 256, 512)
+
+
+def mxu_min_rows(bench: Bench) -> int:
+    """Cycles of bfloat16[r, 1024] @ [1024, 1024] in a loop, r from 8 to 512, where they bend."""
+    return _matmul_bend(_matmul_cycles(bench))[0]
+
+
+def mxu_fill_cycles(bench: Bench) -> int:
+    """Cycles of bfloat16[8, 1024] @ [1024, 1024] in a loop, beside its arithmetic and a kernel."""
+    taken = _matmul_cycles(bench)
+    rows, by_row, with_matmul = _matmul_bend(taken)
+    beside = round(taken[8] - rows * (with_matmul - by_row) - 8 * by_row)
+    start = kernel_cycles(bench)
+    return beside - start if beside >= start else beside  # some matmuls have no start of a kernel
+
+
+def _matmul_bend(taken: dict[int, int]) -> tuple[int, float, float]:
+    """Rows from which the matrix units take longer by the row, and cycles a row before and after.
+
+    Raises:
+        InconclusiveError: Cycles grow alike from the fewest rows on.
+    """
+    pairs = [
+        (rows, (taken[after] - taken[rows]) / (after - rows))
+        for rows, after in itertools.pairwise(_ROWS)
+    ]
+    few, many = pairs[0][1], max(slope for _, slope in pairs)
+    if many < 1.25 * few or many <= 0:
+        raise InconclusiveError(f"cycles grow alike from 8 rows on: {taken}")
+    bend = next(rows for rows, slope in pairs if slope > (few + many) / 2)
+    return bend, few, many
+
+
+def _matmul_cycles(bench: Bench) -> dict[int, int]:
+    """Cycles of the matmul in a loop that keeps its operands, by rows."""
+
+    def program(_: Pin, weight: Any, *inputs: Any) -> Any:
+        def body(carried: Any, _: Any) -> Any:
+            return tuple((value @ weight) for value in carried), None
+
+        return jax.lax.scan(body, tuple(inputs), None, length=32)[0]
+
+    inputs = [Array((rows, 1024), "bfloat16") for rows in _ROWS]
+    compiled = bench.compile(
+        program,
+        Array((1024, 1024), "bfloat16"),
+        *inputs,
+        mesh=f"d={bench.num_devices}",
+        out=[()] * len(_ROWS),
+    )
+    found: dict[int, int] = {}
+    for _, made in compiled.everywhere():
+        spent = cycles(made)
+        is_matmul = made.opcode == "convolution" or any(
+            inner.opcode == "convolution" for inner in compiled.inside(made)
+        )
+        if spent is not None and is_matmul:
+            found.setdefault(_dims(made)[0], spent)
+    missing = [rows for rows in _ROWS if rows not in found]
+    if missing:
+        raise InconclusiveError(f"no cycles are told of matmuls of {missing} rows")
+    return found
+
+
+def min_conv_batch(bench: Bench) -> int:
+    """Convolutions of 3 x 3 over 1 to 16 images of 32 x 32 x 128."""
+    batches = (1, 2, 4, 7, 8, 9, 16)
+
+    def program(_: Pin, kernel: Any, *images: Any) -> Any:
+        def convolved(image: Any) -> Any:
+            return jax.lax.conv_general_dilated(
+                image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+
+        return tuple(convolved(jnp.tanh(convolved(image))) for image in images)
+
+    compiled = bench.compile(
+        program,
+        Array((3, 3, 128, 128), "bfloat16"),
+        *[Array((batch, 32, 32, 128), "bfloat16") for batch in batches],
+        mesh=f"d={bench.num_devices}",
+        out=[()] * len(batches),
+    )
+    made = {_images(i) for _, i in compiled.everywhere() if i.opcode == "convolution"}
+    whole = [batch for batch in batches if batch in made]
+    cut = [batch for batch in batches if batch not in made]
+    if not cut:
+        return 1
+    if not whole or max(cut) > min(whole):
+        raise InconclusiveError(f"images stay whole in batches of {whole}, and do not of {cut}")
+    return min(whole)
+
+
+def _images(convolution: Instruction) -> int:
+    """Batch of the result, by its dimension labels."""
+    labels = _OUTPUT_DIMS.search(convolution.attributes)
+    sizes = _dims(convolution)
+    return sizes[labels[1].index("b")] if labels and "b" in labels[1] else 0
+
+
+_WRITTEN_KIB = (256, 512, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 6144, 16384)
+
+
+def fast_convert_bytes(bench: Bench) -> int:
+    """Cycles of conversions from float32 to bfloat16 that write 0.25 to 16 MiB."""
+    taken = _convert_cycles(bench)
+    start = kernel_cycles(bench)
+    per_kib = {kib: (spent - start) / kib for kib, spent in taken.items()}
+    slow = per_kib[_WRITTEN_KIB[-1]]
+    fast = [kib for kib in _WRITTEN_KIB if per_kib[kib] < 0.8 * slow]
+    if fast != list(_WRITTEN_KIB[: len(fast)]):
+        told = ", ".join(f"{kib}: {spent:.2f}" for kib, spent in per_kib.items())
+        raise InconclusiveError(f"cycles for a KiB written, by KiB: {told}")
+    return 3 * 1024 * max(fast, default=0)
+
+
+def kernel_cycles(bench: Bench) -> int:
+    """Cycles that a conversion takes beside those that grow with its size."""
+    taken = _convert_cycles(bench)
+    return 2 * taken[256] - taken[512]
+
+
+def _convert_cycles(bench: Bench) -> dict[int, int]:
+    """Cycles by KiB written."""
+
+    def program(_: Pin, *values: Any) -> Any:
+        return tuple(value.astype(jnp.bfloat16) for value in values)
+
+    compiled = bench.compile(
+        program,
+        *[Array((kib, 512), "float32") for kib in _WRITTEN_KIB],
+        mesh=f"d={bench.num_devices}",
+        out=[()] * len(_WRITTEN_KIB),
+    )
+    taken: dict[int, int] = {}
+    for made in compiled.entry:
+        kib, spent = made.num_bytes // 1024, cycles(made)
+        if spent is not None and kib in _WRITTEN_KIB and made.type_text.startswith("bf16"):
+            taken[kib] = spent
+    if taken.keys() != set(_WRITTEN_KIB):
+        raise InconclusiveError(f"cycles are told of conversions of {sorted(taken)} KiB only")
+    return taken
+
+
+def _dims(made: Instruction) -> list[int]:
+    found = _SHAPE.search(made.type_text)
+    return [int(size) for size in found[1].split(",") if size] if found else []
+
+
+def _layout(measure: Any, unit: str, platforms: frozenset[str] = TPU) -> Probe:
+    return Probe(
+        record=f"layout.{measure.__name__}", unit=unit, measure=measure, platforms=platforms
+    )
+
+
+PROBES = (
+    _layout(num_lanes, "elements"),
+    _layout(num_sublanes, "rows"),
+    _layout(word_bits, "bits"),
+    _layout(max_vector_tile, "elements"),
+    _layout(max_low_tile_rows, "rows"),
+    _layout(widened_bits, "(element type, bits)", BOTH),
+    _layout(multiplied_bits, "(element type, bits)", BOTH),
+    _layout(mxu_min_rows, "rows"),
+    _layout(mxu_fill_cycles, "cycles"),
+    _layout(min_conv_batch, "images"),
+    _layout(fast_convert_bytes, "bytes"),
+)

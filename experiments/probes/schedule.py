@@ -1,0 +1,133 @@
+"""What a compiler runs beside computing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from autoshard.hlo.collective_instructions import (
+    ASYNC_DONE,
+    Place,
+    carried_collectives,
+    collective_kind,
+    collectives_called,
+    is_async_start,
+)
+from autoshard.hlo.text import Instruction
+from experiments.probes.bench import Array, Bench, Compiled, Pin
+from experiments.probes.probe import InconclusiveError, Probe
+
+KINDS: dict[str, tuple[Any, ...]] = {
+    "all-gather": (),
+    "all-reduce": (),
+    "reduce-scatter": ("d",),
+    "all-to-all": (None, "d"),
+    "collective-permute": ("d",),
+}
+"""Mesh axes of what each gives."""
+
+
+def async_collectives(bench: Bench) -> frozenset[str]:
+    """A collective of each kind beside four matmuls that do not need it."""
+    found, missing = set(), []
+    for kind in KINDS:
+        compiled = _beside(bench, kind, _matmuls)
+        if not any(c.kind == kind for c in compiled.collectives):
+            missing.append(kind)
+        elif work_beside(compiled, kind, "matmul"):
+            found.add(kind)
+    unknown = [kind for kind in missing if kind != "reduce-scatter"]
+    if unknown:
+        raise InconclusiveError(f"the programs have no {', '.join(unknown)}")
+    return frozenset(found)
+
+
+def overlaps_matmuls_only(bench: Bench) -> bool:
+    """An asynchronous collective beside element-wise ops and reductions that do not need it."""
+    kinds = async_collectives(bench)
+    if not kinds:
+        raise InconclusiveError("no collective runs beside matmuls")
+    # Permutations are sent by a unit of their own everywhere: they tell nothing of the others.
+    asked = min(kinds - {"collective-permute"} or kinds)
+    return not work_beside(_beside(bench, asked, _reductions), asked, "other")
+
+
+def _matmuls(value: Any, weight: Any) -> Any:
+    for _ in range(4):
+        value = jnp.tanh(value @ weight)
+    return value
+
+
+def _reductions(value: Any, weight: Any) -> Any:
+    """Means and deviations of rows, each of which waits for the one before."""
+    for _ in range(4):
+        value = jnp.sin(value - value.mean(1, keepdims=True)) * weight[0]
+    return value
+
+
+def _beside(bench: Bench, kind: str, work: Callable[[Any, Any], Any]) -> Compiled:
+    def program(pin: Pin, value: Any, weight: Any, other: Any) -> Any:
+        parts = other.reshape(bench.num_devices, -1, other.shape[1])
+        moved = {
+            "all-gather": lambda: pin(other),
+            "all-reduce": lambda: pin(parts.sum(0)),
+            "reduce-scatter": lambda: pin(parts.sum(0), "d"),
+            "all-to-all": lambda: pin(other, None, "d"),
+            "collective-permute": lambda: jnp.roll(other, other.shape[0] // bench.num_devices, 0),
+        }[kind]()
+        return work(value, weight), jnp.sin(moved)
+
+    count = bench.num_devices
+    return bench.compile(
+        program,
+        Array((1024 * count, 2048), "bfloat16", ("d",)),
+        Array((2048, 2048), "bfloat16"),
+        Array((1024 * count, 1024), "float32", ("d",)),
+        mesh=f"d={count}",
+        out=[("d",), KINDS[kind]],
+    )
+
+
+def work_beside(compiled: Compiled, kind: str, work: str) -> bool:
+    """True where a kernel of a sort runs between the start and the end of a collective.
+
+    Args:
+        compiled: Scheduled.
+        kind: Of the collective.
+        work: `matmul` or `other`.
+    """
+    underway = False
+    for made in compiled.entry:
+        starts, ends = _starts_and_ends(compiled, made, kind)
+        if (underway or (starts and not ends)) and _work(compiled, made) == work:
+            return True
+        underway = (underway or starts) and not ends
+    return False
+
+
+def _starts_and_ends(compiled: Compiled, made: Instruction, kind: str) -> tuple[bool, bool]:
+    if made.opcode in ASYNC_DONE:
+        return False, made.opcode != "async-update"
+    if made.opcode == "async-start":
+        inside = collectives_called(compiled.module, compiled.mesh, made, Place())
+        return any(c.kind == kind for c in inside), False
+    if made.opcode == "fusion":
+        carried = carried_collectives(compiled.module, compiled.mesh, made)
+        ours = [c for c in carried if c.collective.kind == kind]
+        return any(c.starts for c in ours), any(c.ends for c in ours)
+    return collective_kind(made) == kind and is_async_start(made), False
+
+
+def _work(compiled: Compiled, made: Instruction) -> str | None:
+    opcodes = {made.opcode, *(inner.opcode for inner in compiled.inside(made))}
+    if opcodes & {"convolution", "dot"} or "cublas" in made.string("custom_call_target"):
+        return "matmul"
+    return "other" if opcodes & {"sine", "reduce"} else None
+
+
+PROBES = (
+    Probe(record="schedule.async_collectives", unit="kinds", measure=async_collectives),
+    Probe(record="schedule.overlaps_matmuls_only", unit="boolean", measure=overlaps_matmuls_only),
+)
