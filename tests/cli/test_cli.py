@@ -184,7 +184,8 @@ def test_an_interrupted_solve_leaves_no_file(monkeypatch: pytest.MonkeyPatch, fo
 
     answer(monkeypatch, optimize)
     result = run(*PLAN, "--out", "plan.json")
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "\nAborted!\n")
+    said = "error: stopped by SIGINT before it was done\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", said)
     assert [path.name for path in folder.iterdir()] == ["train.py"]
 
 
@@ -211,13 +212,13 @@ def test_an_interrupted_solve_leaves_no_file(monkeypatch: pytest.MonkeyPatch, fo
         ),
         (
             [*PLAN, "--out", "missing/plan.json"],
-            "error: no file can be made in {folder}/missing\n"
+            "error: the file cannot be written: No such file or directory\n"
             "  where: --out missing/plan.json\n"
             "  fix: name a file in a folder that exists and that you may write to\n",
         ),
         (
             [*PLAN, "--out", "."],
-            "error: this is a folder\n"
+            "error: the file cannot be written: it is a folder, not a regular file\n"
             "  where: --out .\n"
             "  fix: name a file in a folder that exists and that you may write to\n",
         ),

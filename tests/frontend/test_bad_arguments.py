@@ -14,7 +14,7 @@ import autoshard
 from autoshard import AutoshardError
 
 X = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-ON: dict[str, Any] = {"mesh": "data=8", "baselines": False}
+ON: dict[str, Any] = {"mesh": "data=8", "hardware": "cpu-host", "baselines": False}
 NOTHING = (
     "the program has no arrays among its arguments and results: there is nothing to shard\n"
     "  fix: pass arrays or jax.ShapeDtypeStruct as arguments; text and functions are settings"

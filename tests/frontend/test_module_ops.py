@@ -445,25 +445,6 @@ def test_a_callback_is_kept_whole_and_reported_once_with_its_line() -> None:
         )
 
 
-def test_ordered_effects_do_not_disturb_arguments_and_results() -> None:
-    def fn(x: Any) -> Any:
-        return io_callback(np.sin, X, x, ordered=True) + x
-
-    graph = export(fn, X)
-    assert [op.name for op in graph.results] == ["result"]
-    assert [graph.values[op.results[0]].name for op in graph.arguments] == ["x"]
-    assert len(graph.notes) == 1
-
-
-def test_calls_in_order_are_planned() -> None:
-    def fn(x: Any) -> Any:
-        first = io_callback(np.sin, X, x, ordered=True)
-        return io_callback(np.cos, X, first, ordered=True) + x
-
-    planned = autoshard.optimize(fn, X, mesh="x=2", hardware="cpu-host", baselines=False)
-    assert planned.data.is_feasible
-
-
 def test_printing_a_scalar_is_no_false_alarm() -> None:
     def fn(x: Any) -> Any:
         jax.debug.print("{}", x.sum())

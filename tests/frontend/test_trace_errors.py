@@ -121,8 +121,8 @@ def test_the_reason_the_line_and_the_way_out_are_told(
     assert caught.value.__cause__ is not None
 
 
-def test_a_result_that_is_no_array_stays_out_of_the_way() -> None:
-    program = trace(lambda x: (x * 2, "done", None), (X,), mesh=MESH)
+def test_a_result_of_none_stays_out_of_the_way() -> None:
+    program = trace(lambda x: (x * 2, None), (X,), mesh=MESH)
     assert program.out_names == ("result[0]",)
 
 
