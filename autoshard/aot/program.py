@@ -18,6 +18,7 @@ from autoshard.export.plan_module import annotated_module
 from autoshard.export.platform_module import AS_WRITTEN
 from autoshard.export.runnable import runnable_module
 from autoshard.frontend.meshes import abstract_mesh, mesh_context
+from autoshard.frontend.tagging import with_equation_names
 from autoshard.frontend.trace import Traced
 from autoshard.mlir_modules import (
     SHARDING,
@@ -57,6 +58,7 @@ class Lowerer:
         inputs: Shardings of the flat arguments, as given to `jax.jit`.
         outputs: Likewise of the flat results.
         platform: `cpu`, `tpu` or `cuda`.
+        names_equations: Write the path of its equation into the name of every op.
     """
 
     traced: Traced
@@ -64,6 +66,7 @@ class Lowerer:
     inputs: Sequence[Sharding | None]
     outputs: Sequence[Sharding | None]
     platform: str
+    names_equations: bool = False
 
     def lower(self, constraints: Mapping[str, Sharding]) -> AheadProgram:
         """The program with these constraints in it.
@@ -80,7 +83,8 @@ class Lowerer:
     def _lowered(self, constraints: Mapping[str, Sharding]) -> bytes:
         traced = self.traced
         mesh = JaxMesh(abstract_mesh(self.data.mesh))
-        closed = constrain_jaxpr(traced.jaxpr, constraints, mesh, self.data.schedules)
+        program = with_equation_names(traced.jaxpr) if self.names_equations else traced.jaxpr
+        closed = constrain_jaxpr(program, constraints, mesh, self.data.schedules)
         jitted = jax.jit(
             _evaluator(with_clamped_starts(closed), self.data.function),
             in_shardings=flat_named_shardings(
