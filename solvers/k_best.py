@@ -65,7 +65,8 @@ def solve_k_best(
             fix="use a share above 0 and at most 1, and an excess of at least 0",
         )
     apart = [tuple(one) for one in known]
-    costs = [found.cost for found in map(lambda c: evaluate(problem, c), apart) if found.is_allowed]
+    told = [evaluate(problem, choices) for choices in apart]
+    costs = [one.cost for one in told if one.is_allowed]
     found: list[Result] = []
     while len(found) < num_answers:
         result = solve(without_alike(problem, apart, weights, least_share), **options)
@@ -73,8 +74,8 @@ def solve_k_best(
             break
         if costs and result.cost > (1 + most_excess) * min(costs):
             break
-        told = evaluate(problem, result.choices)
-        found.append(replace(result, peak=told.peak, peak_time=told.peak_time))
+        own = evaluate(problem, result.choices)
+        found.append(replace(result, peak=own.peak, peak_time=own.peak_time))
         apart.append(result.choices)
         costs.append(result.cost)
         if result.is_interrupted:

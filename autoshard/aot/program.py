@@ -40,12 +40,14 @@ class AheadProgram:
         num_devices: Devices it runs on.
         free_inputs: By argument of main, whether the compiler chooses its sharding.
         free_outputs: Likewise by result.
+        names_equations: The name of every op holds the path of its equation.
     """
 
     module: bytes
     num_devices: int
     free_inputs: tuple[bool, ...]
     free_outputs: tuple[bool, ...]
+    names_equations: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +80,8 @@ class Lowerer:
             module = runnable_module(annotated_module(self.traced, self.data, constraints))
         else:
             module = self._lowered(constraints)
-        return ahead_program(module, self.data.mesh.num_devices)
+        num_devices = self.data.mesh.num_devices
+        return ahead_program(module, num_devices, names_equations=self.names_equations)
 
     def _lowered(self, constraints: Mapping[str, Sharding]) -> bytes:
         traced = self.traced
@@ -117,7 +120,9 @@ def _evaluator(closed: ClosedJaxpr, name: str) -> Callable[..., Any]:
     return evaluate
 
 
-def ahead_program(module: bytes, num_devices: int) -> AheadProgram:
+def ahead_program(
+    module: bytes, num_devices: int, *, names_equations: bool = False
+) -> AheadProgram:
     """A StableHLO module ready for a compiler, its free boundaries read off its attributes."""
     with module_context():
         parsed = parse_module(module)  # by this name: its ops do not keep it alive
@@ -128,6 +133,7 @@ def ahead_program(module: bytes, num_devices: int) -> AheadProgram:
             num_devices=num_devices,
             free_inputs=_without_sharding(main, "arg_attrs", len(kind.inputs)),
             free_outputs=_without_sharding(main, "res_attrs", len(kind.results)),
+            names_equations=names_equations,
         )
 
 

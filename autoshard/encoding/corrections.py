@@ -7,7 +7,7 @@ equation, the name of the op, and its number among the ops of that name there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +24,12 @@ from autoshard.sharding import Sharding
 from solvers import FORBIDDEN, Edge, NodeMemory
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+MOST_RATIO = 4.0
+"""Of what an op or a class of ops takes over its price, and one over that, as far as it is expected
+of candidates that were never compiled. A choice: one op that the model misses does not price out
+all of its candidates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +95,8 @@ class Corrections:
         choices: Of ops in the ways they were compiled in.
         reshards: Of reshards that were compiled.
         memory: Of values at compiled peaks.
-        ratio_by_class: Seconds of all compiled ops of a class over their price: what a candidate
-            that was never compiled is expected to take. A class without one is priced as before.
+        ratio_by_class: Seconds of all compiled ops of a class over their price: what candidates of
+            ops that were never compiled are expected to take.
     """
 
     choices: tuple[ChoiceCorrection, ...] = ()
@@ -146,41 +152,57 @@ class _Corrected:
         self.encoded, self.corrections, self.prices = encoded, corrections, prices
         self.op_by_key = {key: op for op, key in enumerate(op_keys(encoded.graph))}
         self.ratios = corrections.ratio_by_class or {}
-        self._ratio_costs: dict[object, tuple[object, IntArray]] = {}
+        self._computing_costs: dict[object, tuple[object, IntArray]] = {}
 
     def node_costs(self, plain: tuple[IntArray, ...]) -> tuple[IntArray, ...]:
-        """Prices by the ratio of their class; of what was compiled, as compiled."""
+        """Costs of what was compiled as compiled; of the rest by the ratio of its op or class."""
         costs = list(plain)
-        observed: dict[int, list[tuple[npt.NDArray[np.bool_], float]]] = {}
+        observed: dict[int, list[tuple[BoolArray, int]]] = {}
         for one in self.corrections.choices:
             node = self._node(one.op)
             if node is not None:
                 chosen = _matching(self.encoded.parts, self.encoded.candidates[node], one)
-                observed.setdefault(node, []).append((chosen, one.seconds))
+                if chosen.any():
+                    more = round(one.seconds * PICOSECONDS)
+                    observed.setdefault(node, []).append((chosen, more))
         for node, op_index in enumerate(self.encoded.ops):
-            op = self.encoded.graph.ops[op_index]
-            expected = self._by_ratio(op, plain[node])
-            for chosen, seconds in observed.get(node, ()):
-                more = round(seconds * PICOSECONDS)
-                as_compiled = np.maximum(plain[node] + more, 0)
-                expected = np.where(chosen, as_compiled, expected)
+            op, seen = self.encoded.graph.ops[op_index], observed.get(node, ())
+            expected = self._expected(op, plain[node], seen)
+            for chosen, more in seen:
+                expected = np.where(chosen, np.maximum(plain[node] + more, 0), expected)
             costs[node] = np.where(plain[node] >= FORBIDDEN, plain[node], expected)
         return tuple(costs)
 
-    def _by_ratio(self, op: Op, plain: IntArray) -> IntArray:
-        """Costs in which the computing, not the collectives, is scaled by the ratio of its class."""
-        ratio = self.ratios.get(op.op_class.value, 1.0)
-        if ratio == 1.0 or op.kind is not OpKind.COMPUTE:
+    def _expected(self, op: Op, plain: IntArray, seen: Sequence[tuple[BoolArray, int]]) -> IntArray:
+        """Costs of candidates that were never compiled: the computing, not the collectives, scaled.
+
+        By what the candidates of the same op that were compiled took over their price; where none
+        was, by what the class of the op took.
+        """
+        if op.kind is not OpKind.COMPUTE:
             return plain
+        ratio = self.ratios.get(op.op_class.value, 1.0)
+        if not seen and ratio == 1.0:
+            return plain
+        computing = self._computing(op, plain)
+        priced = sum(int(computing[chosen].min()) for chosen, _ in seen)
+        more = sum(more for _, more in seen)
+        if priced:
+            ratio = min(max(1 + more / priced, 1 / MOST_RATIO), MOST_RATIO)
+        scaled = np.rint((ratio - 1.0) * computing).astype(np.int64)
+        expected: IntArray = np.maximum(plain + scaled, 0)
+        return expected
+
+    def _computing(self, op: Op, plain: IntArray) -> IntArray:
+        """int64[num_candidates]: the costs of an op without its collectives."""
         key = (self.prices.like(op), id(plain))
-        known = self._ratio_costs.get(key)
+        known = self._computing_costs.get(key)
         if known is None:
             costing, graph = self.prices.costing, self.encoded.graph
             candidates = self.encoded.candidates[self.encoded.node_by_op[op.index]]
             sent = picoseconds(costing.reduction_seconds(graph, op, candidates) * op.repeat)
-            computing = np.maximum(plain - sent, 0)
-            more = np.rint((ratio - 1.0) * computing).astype(np.int64)
-            known = self._ratio_costs[key] = (plain, np.maximum(plain + more, 0))
+            found = np.where(plain >= FORBIDDEN, 0, np.maximum(plain - sent, 0))
+            known = self._computing_costs[key] = (plain, found)
         return known[1]
 
     def edges(self) -> Iterator[Edge]:
@@ -228,7 +250,7 @@ class _Corrected:
 
 def _matching(
     parts: MeshParts, candidates: tuple[Candidate, ...], one: ChoiceCorrection
-) -> npt.NDArray[np.bool_]:
+) -> BoolArray:
     """bool[num_candidates]: the candidates that a correction is of."""
     operands = [_layout(parts, sharding) for sharding in one.operands]
     results = [_layout(parts, sharding) for sharding in one.results]

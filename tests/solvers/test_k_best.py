@@ -29,9 +29,9 @@ def test_each_answer_costs_what_brute_force_finds_best_among_those_apart_from_th
 ) -> None:
     problem = random_problem(seed, most_nodes=5)
     weights = data.draw(
-        st.lists(
-            st.integers(0, 5), min_size=problem.num_nodes, max_size=problem.num_nodes
-        ).filter(any)
+        st.lists(st.integers(0, 5), min_size=problem.num_nodes, max_size=problem.num_nodes).filter(
+            any
+        )
     )
     found = solve_k_best(problem, 4, weights=weights, least_share=share, most_excess=math.inf)
     allowed = [
@@ -89,7 +89,13 @@ def test_a_memory_limit_below_the_weights_stays_what_it_was() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "share", "excess"),
-    [((0, 0), 0.5, 0.1), ((1,), 0.5, 0.1), ((1, -1), 0.5, 0.1), ((1, 1), 0.0, 0.1), ((1, 1), 1, -1)],
+    [
+        ((0, 0), 0.5, 0.1),
+        ((1,), 0.5, 0.1),
+        ((1, -1), 0.5, 0.1),
+        ((1, 1), 0.0, 0.1),
+        ((1, 1), 1, -1),
+    ],
 )
 def test_weights_and_shares_that_mean_nothing_are_refused(
     weights: tuple[int, ...], share: float, excess: float
