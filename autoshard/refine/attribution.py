@@ -2,10 +2,10 @@
 
 Names of compiled ops hold the path of their equation (`E[7.jaxpr/38]`) or of the constraint they
 stand for (`autoshard[38<1]`). Seconds of a kernel go to the ops whose equations it fuses, in the
-ratio of their prices; of one without a name to all ops. Collectives are compared over each set of mesh axes: what is compiled beyond
-what is planned there goes to the equations that communicate more than planned, to the reshard of an
-operand where the plan has one, else to the candidate. Bytes at the compiled peak go to the values
-of the equations that hold more than planned.
+ratio of their prices; of one without a name to all ops. Collectives are compared over each set of
+mesh axes: what is compiled beyond what is planned there goes to the equations that communicate more
+than planned, to the reshard of an operand where the plan has one, else to the candidate. Bytes at
+the compiled peak go to the values of the equations that hold more than planned.
 """
 
 from __future__ import annotations

@@ -141,17 +141,17 @@ class Contenders:
     def _check_record(self, data: PlanData, name: str) -> None:
         data.require_feasible()
         record, mesh = self.base.program, self.base.mesh
-        if data.program.fingerprint != record.fingerprint:
-            raise InputError(
-                "this plan was made for another program",
-                where=f'candidates["{name}"]: a plan for {data.function}',
-                fix=f"pass plans of the program that is refined, {self.function}",
-            )
         if data.mesh != mesh:
             raise InputError(
                 f"this plan is for the mesh {format_mesh(data.mesh)}, not {format_mesh(mesh)}",
                 where=f'candidates["{name}"]',
                 fix="pass plans for the mesh of the plan that is refined",
+            )
+        if data.program.fingerprint != record.fingerprint:
+            raise InputError(
+                "this plan was made for another program",
+                where=f'candidates["{name}"]: a plan for {data.function}',
+                fix=f"pass plans of the program that is refined, {self.function}",
             )
 
     def _of_shardings(self, given: Any, name: str) -> Contender:

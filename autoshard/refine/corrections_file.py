@@ -1,18 +1,21 @@
 """Corrections of a program as YAML, beside its plan: versioned, checked strictly when read.
 
-format: autoshard corrections
-version: 1
-program: 6f1c...            # fingerprint
-hardware: tpu-v5e
-compiler: libtpu 0.0.52
-classes: {matmul: 1.07}     # compiled seconds of a class of ops over their price
-choices:                    # an op in one way: seconds of a step beside its price
-  - {op: '7.jaxpr/38:dot_general', operands: ['[{"data"}, {}]', '[{}, {}]'],
-     results: ['[{"data"}, {}]'], in_chunks: false, seconds: 1.2e-05}
-reshards:
-  - {reader: '40:add', operand: 0, before: '[{"data"}, {}]', after: '[{}, {}]', seconds: 2.0e-05}
-memory:                     # a value: bytes on a device beside those predicted
-  - {op: '40:add', result: 0, sharding: '[{"data"}, {}]', bytes: 4194304}
+The layout:
+
+    format: autoshard corrections
+    version: 1
+    program: 6f1c...            # fingerprint
+    hardware: tpu-v5e
+    compiler: libtpu 0.0.52, jaxlib 0.10.2
+    classes: {matmul: 1.07}     # compiled seconds of a class of ops over their price
+    choices:                    # an op in one way: seconds of a step beside its price
+      - {op: '7.jaxpr/38:dot_general', operands: ['<@mesh, [{"data"}, {}]>', '<@mesh, [{}, {}]>'],
+         results: ['<@mesh, [{"data"}, {}]>'], in_chunks: false, seconds: 1.2e-05}
+    reshards:                   # a value on its way to a reader: seconds of a step, likewise
+      - {reader: '40:add', operand: 0, before: '<@mesh, [{"data"}, {}]>',
+         after: '<@mesh, [{}, {}]>', seconds: 2.0e-05}
+    memory:                     # a value: bytes on a device beside those predicted
+      - {op: '40:add', result: 0, sharding: '<@mesh, [{"data"}, {}]>', bytes: 4194304}
 """
 
 from __future__ import annotations

@@ -76,3 +76,8 @@ def refined(
         says(judge, compiled),
         RefineOptions(target="v5e:2x4", **asked),
     )
+
+
+def autoshard_args_step() -> dict[str, Any]:
+    """What the command line plans `step` with."""
+    return {"args": (PARAMS, BATCH), "donate_argnums": 0}
