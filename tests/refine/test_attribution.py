@@ -10,7 +10,7 @@ from autoshard.encoding.corrections import op_keys
 from autoshard.graph.program import Op
 from autoshard.hlo.text import parse_hlo
 from autoshard.planning.solution import Solution
-from autoshard.refine.attribution import equation_of, observe
+from autoshard.refine.attribution import Observation, equation_of, observe
 from autoshard.refine.compiled_plan import CompiledPlan
 from autoshard.refine.live_at_peak import live_at_peak
 from autoshard.sharding import Mesh
@@ -154,9 +154,9 @@ def test_a_collective_that_nobody_planned_is_laid_to_the_op_that_it_serves(
     loud = observe(solution, compiled(program(big, gather("g", f"E[{op.equation}]", 32768))))
     key = op_keys(solution.graph)[op.index]
 
-    def total(seen: object) -> float:
-        choices = {one.op: one.seconds for one in seen.choices}  # type: ignore[attr-defined]
-        moves = sum(one.seconds for one in seen.reshards if one.reader == key)  # type: ignore[attr-defined]
+    def total(seen: Observation) -> float:
+        choices = {one.op: one.seconds for one in seen.choices}
+        moves = sum(one.seconds for one in seen.reshards if one.reader == key)
         return choices.get(key, 0.0) + moves
 
     assert total(loud) > total(quiet) + 1e-3

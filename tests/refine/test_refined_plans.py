@@ -126,7 +126,7 @@ def test_a_plan_refined_by_the_tpu_compiler_is_not_slower_than_any_that_compiled
 @pytest.mark.slow
 def test_a_budget_holds_as_compiled_for_a_tpu_or_the_missing_bytes_are_said() -> None:
     pytest.importorskip("libtpu")
-    options = {"mesh": "data=2,model=4", "hardware": "tpu-v5e", "donate_argnums": 0}
+    options: dict[str, Any] = {"mesh": "data=2,model=4", "hardware": "tpu-v5e", "donate_argnums": 0}
     least = autoshard.optimize(step, PARAMS, BATCH, memory_budget=1, **options)
     for share in (1.0, 1.1):
         budget = int(share * least.data.memory.peak_bytes)

@@ -8,10 +8,10 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from autoshard.encoding.corrections import ChoiceCorrection, op_keys
+from autoshard.planning.planner import plan_corrected
 from autoshard.planning.solution import Solution
 from autoshard.plans.plan import PlanData
 from autoshard.plans.refinement import Refinement
-from autoshard.refine import rounds
 from autoshard.refine.attribution import Observation
 from autoshard.refine.compiled_plan import CompiledPlan
 from tests.refine.programs import planned, refined
@@ -107,7 +107,7 @@ def test_a_plan_that_passes_the_budget_as_compiled_leaves_less_for_the_next_one(
     assert plan.solution is not None
     limits: list[int | None] = []
 
-    original = rounds.plan_corrected
+    original = plan_corrected
 
     def noted(
         start: Solution, corrections: Any, limit: int | None, *args: Any, **kwargs: Any
@@ -116,7 +116,7 @@ def test_a_plan_that_passes_the_budget_as_compiled_leaves_less_for_the_next_one(
         return original(start, corrections, limit, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "plan_corrected", noted)
+        patch.setattr("autoshard.refine.rounds.plan_corrected", noted)
         refined(lambda _: (1e-6, 11_000_000_000), plan)
     # As much less as a plan held beyond what it was predicted to.
     assert limits[0] is not None
