@@ -69,7 +69,8 @@ class Contenders:
     function: str
     solved: Solved
     base: PlanData
-    _propagate: Propagate | None = field(default=None)
+    _propagate: Propagate | None = field(default=None, init=False)
+    _by_hand: list[tuple[str, Solution]] | None = field(default=None, init=False)
 
     def of_solution(
         self, solution: Solution, name: str, why: str, plan_seconds: float = 0.0
@@ -95,18 +96,27 @@ class Contenders:
         return Contender(name, data, solution, solved, why, _predicted(solution))
 
     def by_hand(self) -> Iterator[Contender]:
-        """The hand plans of the report, as written."""
-        solution, options = self.solved.solution, self.solved.setting.options
-        for name, priced in hand_solutions(solution, self._propagation(), options):
+        """The hand plans of the report, as written, the fastest by the model first."""
+        for name, priced in self._hand_solutions():
             yield self.as_written(priced, f"{name} as written", "a plan by hand")
 
     def by_hand_pinned(self) -> Iterator[Contender]:
-        """The hand plans of the report with their activations pinned, the fastest first."""
-        solution, options = self.solved.solution, self.solved.setting.options
-        found = list(hand_solutions(solution, self._propagation(), options))
-        for name, priced in sorted(found, key=lambda one: one[1].step_seconds):
+        """The same with their activations pinned."""
+        for name, priced in self._hand_solutions():
             why = "a plan by hand, its activations pinned"
             yield self.of_solution(priced, f"{name} pinned", why)
+
+    @property
+    def names_by_hand(self) -> tuple[str, ...]:
+        """Names of the hand plans as written."""
+        return tuple(f"{name} as written" for name, _ in self._hand_solutions())
+
+    def _hand_solutions(self) -> list[tuple[str, Solution]]:
+        if self._by_hand is None:
+            solution, options = self.solved.solution, self.solved.setting.options
+            found = hand_solutions(solution, self._propagation(), options)
+            self._by_hand = sorted(found, key=lambda one: one[1].step_seconds)
+        return self._by_hand
 
     def of_user(self, candidates: Mapping[str, Any]) -> Iterator[Contender]:
         """What the user passes: records of plans, or trees of shardings for the arguments.

@@ -127,11 +127,12 @@ def test_a_plan_refined_by_the_tpu_compiler_is_not_slower_than_any_that_compiled
 def test_a_budget_holds_as_compiled_for_a_tpu_or_the_missing_bytes_are_said() -> None:
     pytest.importorskip("libtpu")
     options: dict[str, Any] = {"mesh": "data=2,model=4", "hardware": "tpu-v5e", "donate_argnums": 0}
+    options["time_limit_seconds"] = 10
     least = autoshard.optimize(step, PARAMS, BATCH, memory_budget=1, **options)
     for share in (1.0, 1.1):
         budget = int(share * least.data.memory.peak_bytes)
         plan = autoshard.optimize(step, PARAMS, BATCH, memory_budget=budget, **options)
-        found = plan.refine("v5e:2x4", rounds=3, minutes=10)
+        found = plan.refine("v5e:2x4", rounds=2, minutes=2)
         record = found.data.refinement
         assert record is not None
         if record.chosen is None:
