@@ -179,7 +179,7 @@ def plan_corrected(
     found = _at_end(_followed(solution_of(encoder, encoded, result), searches), searches)
     if not solution.rounds:
         return found
-    last = replace(solution.rounds[-1], decoded=found.decoded, account=found.account)
+    last = replace(solution.rounds[-1], decoded=found.decoded, estimate=found.estimate)
     return replace(found, rounds=(*solution.rounds[:-1], last))
 
 

@@ -15,19 +15,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from autoshard.aot.time_estimate import DeviceSpeed, kernel_seconds
 from autoshard.candidates.candidate import Candidate
-from autoshard.encoding.accounting import collectives_by_op
 from autoshard.encoding.corrections import (
     ChoiceCorrection,
     MemoryCorrection,
     ReshardCorrection,
     op_keys,
 )
-from autoshard.graph.collective import PredictedCollective
 from autoshard.graph.program import Op, OpKind
 from autoshard.hlo.compiled import read_module_collectives
+from autoshard.hlo.local_program import DeviceSpeed, compiled_program
 from autoshard.hlo.text import HloModule, Instruction
+from autoshard.lowering.local_program import Space
 from autoshard.planning.solution import Solution
 from autoshard.refine.compiled_plan import CompiledPlan
 from autoshard.refine.live_at_peak import live_at_peak
@@ -95,6 +94,9 @@ class _Attribution:
         self.graph, self.parts = encoded.graph, encoded.parts
         self.mesh = Mesh(self.parts.mesh.axes)
         self.keys = op_keys(self.graph)
+        self.instructions = {
+            name: one for body in module.computations.values() for name, one in body.items()
+        }
         self.smallest = _SMALLEST * (compiled.seconds or 0.0)
         self.ops_of: dict[str, list[Op]] = defaultdict(list)
         for index in encoded.ops:
@@ -135,7 +137,13 @@ class _Attribution:
             moved_seconds=prices.moved_seconds,
         )
         spent: dict[int, float] = dict.fromkeys(self.priced, 0.0)  # what has no kernel is free
-        for instruction, seconds in kernel_seconds(self.module, self.mesh, speed):
+        program = compiled_program(self.module, self.mesh, prices.link_seconds, speed)
+        runs = program.runs()
+        for kernel in program.kernels:
+            instruction, seconds = (
+                self.instructions[kernel.name],
+                kernel.seconds * runs[kernel.body],
+            )
             ops = self._ops_in(instruction)
             if not ops:  # nobody's: all ops share it
                 ops = [self.graph.ops[index] for index in self.priced]
@@ -182,18 +190,17 @@ class _Attribution:
 
     def _compare_collectives(self) -> None:
         """Enter the seconds of collectives that nobody planned."""
-        solution = self.solution
-        planned = collectives_by_op(solution.encoder, solution.encoded, solution.decoded)
-        compiled = read_module_collectives(self.module, self.mesh)
+        program = self.solution.local_program
+        runs = program.runs()
         exposed = self._exposed_share()
         by_axes: dict[tuple[str, ...] | None, list[CompiledCollective]] = defaultdict(list)
-        for one in compiled:
+        for one in read_module_collectives(self.module, self.mesh):
             by_axes[one.axes].append(one)
         for axes, found in by_axes.items():
-            predicted = {
-                index: sum(self._predicted_seconds(one) for one in ones if one.axes == axes)
-                for index, ones in planned.items()
-            }
+            predicted: dict[int, float] = defaultdict(float)
+            for planned in program.collectives:
+                if planned.axes == axes:
+                    predicted[planned.op] += planned.seconds * planned.count * runs[planned.body]
             self._charge(found, predicted, exposed)
 
     def _charge(
@@ -282,22 +289,6 @@ class _Attribution:
         largest = max(ops, key=lambda op: self.priced.get(op.index, 0.0))
         return largest, operand
 
-    def _predicted_seconds(self, one: PredictedCollective) -> float:
-        return one.count * self._link_seconds(
-            CompiledCollective(
-                kind=one.kind,
-                axes=one.axes,
-                group_size=one.group_size,
-                num_groups=1,
-                bytes_per_device=one.bytes_per_device,
-                trip_count=1,
-                is_trip_count_known=True,
-                count=1.0,
-                op_name="",
-                source="",
-            )
-        )
-
     def _link_seconds(self, one: CompiledCollective) -> float:
         assert self.compiled.prices is not None
         return self.compiled.prices.link_seconds(one)
@@ -346,11 +337,11 @@ class _Attribution:
 
     def _planned_at_peak(self) -> dict[str, int]:
         """Bytes that the plan has live at its peak, by the equation of what makes them."""
-        solution, held = self.solution, defaultdict[str, int](int)
-        memory = solution.account.memory
-        by_source = {(op.name, op.source): op.equation for op in self.graph.ops}
-        for live in memory.live_at_peak:
-            held[by_source.get((live.name, live.source), "")] += live.local_bytes
+        held: dict[str, int] = defaultdict(int)
+        peak = self.solution.estimate.memory.peak_time
+        for buffer in self.solution.local_program.buffers:
+            if buffer.space is Space.HBM and buffer.start <= peak < buffer.stop:
+                held[self.graph.ops[buffer.op].equation] += buffer.num_bytes
         return held
 
     def _largest_value(self, equation: str) -> tuple[Op, int] | None:

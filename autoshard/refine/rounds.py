@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoshard.build_plan import Solved
-from autoshard.encoding.accounting import account_for
 from autoshard.encoding.corrections import NO_CORRECTIONS, Corrections, corrected
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import AutoshardError
+from autoshard.lowering.estimate import peak_memory
+from autoshard.lowering.lower import lower
 from autoshard.planning.planner import plan_corrected
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.plans.plan import PlanData
@@ -359,8 +360,8 @@ def _corrected_peak(solution: Solution, corrections: Corrections) -> int:
     """Peak of a plan by the model, with the memory terms of corrections."""
     encoder = solution.encoder
     encoded = corrected(solution.encoded, corrections, encoder.node_costs)
-    account = account_for(encoder, encoded, solution.decoded, solution.choices)
-    return account.memory.peak_bytes
+    program = lower(encoder, encoded, solution.decoded, solution.choices)
+    return peak_memory(program).peak_bytes
 
 
 def _unfit(data: PlanData, missing: int) -> PlanData:
