@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from autoshard import api
+from autoshard.aot.targets import parse_target
+from autoshard.aot.verify import check_installed
 from autoshard.commands.command import (
     Command,
     Fraction,
@@ -18,8 +20,6 @@ from autoshard.commands.command import (
     wide_stdout,
     width_option,
 )
-from autoshard.aot.targets import parse_target
-from autoshard.aot.verify import check_installed
 from autoshard.commands.export import (
     explain_options,
     export_options,

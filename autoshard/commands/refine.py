@@ -25,6 +25,7 @@ from autoshard.refine.request import check_request
 from autoshard.report import print_report
 
 EXIT_NO_PLAN = 1
+_USAGE = "refine PLAN TARGET --target TOPOLOGY"
 
 ROUNDS_OPTION = click.option(
     "--rounds",
@@ -51,8 +52,8 @@ KEEP_OPTION = click.option(
     "refine",
     cls=Command,
     epilog=example(
-        "refine plan.json --target v5e:2x4 --out refined.json",
-        "refine plan.json --target 8xH100 --candidate by_hand.json --minutes 30",
+        "refine plan.json train:train_step --target v5e:2x4 --out refined.json",
+        "refine plan.json train:train_step --target 8xH100 --candidate by_hand.json",
     ),
 )
 @click.argument("plan", type=click.Path(path_type=Path))
@@ -104,9 +105,9 @@ def refine_command(
 ) -> None:
     """Refine a saved plan: compile it and the plans by hand, learn what differs, plan again.
 
-    The program is traced and planned again: from MODULE:FUNCTION or the module file that the plan
-    was made from, which the plan file names, or from the one given. What was learnt is written
-    beside --out, as OUT.corrections.yaml. Ctrl-C ends with the best plan so far.
+    The program is traced and planned again, from MODULE:FUNCTION, or from the module file that the
+    plan was made from. What was learnt is written beside --out, as OUT.corrections.yaml. Ctrl-C
+    ends with the best plan so far.
 
     Exit code 0: the best compiled plan fits; 1: none does; 2: an error.
     """
@@ -114,8 +115,8 @@ def refine_command(
     data = load_plan_data(plan)
     check_request(topology, rounds, minutes, data.mesh, len(jax.devices()))
     others = {str(path): load_plan_data(path) for path in candidates}
-    name = target_of(data, plan, target)
-    with_program(data, plan, target)  # refuses another program before it is planned
+    name = target_of(data, plan, target, _USAGE)
+    with_program(data, plan, name, _USAGE)  # refuses another program before it is planned
     machine = machine_of(data, plan, hardware)
     options = {}
     if corrections is not None:

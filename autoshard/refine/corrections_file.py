@@ -22,10 +22,8 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -37,10 +35,11 @@ from autoshard.encoding.corrections import (
     ReshardCorrection,
 )
 from autoshard.errors import AutoshardError, InputError
-from autoshard.plans.whole_file import write_or_refuse
 from autoshard.sharding import Sharding, format_sharding, parse_sharding
+from autoshard.user_files import read_or_refuse, write_or_refuse
 
 FORMAT, VERSION = "autoshard corrections", 1
+_FIX = "give a file that `autoshard refine` wrote"
 _MOST_BYTES = 16 * 2**20
 _MOST_ENTRIES = 100_000
 _MOST_SECONDS = 3600.0
@@ -157,15 +156,11 @@ def load_corrections(path: str | os.PathLike[str]) -> SavedCorrections:
         InputError: It cannot be read, is larger than 16 MiB, or as `parse_corrections`.
     """
     where = os.fspath(path)
+    content = read_or_refuse(path, "the corrections file", _FIX, most_bytes=_MOST_BYTES)
     try:
-        status = Path(path).stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise _refusal("this is no regular file", where)
-        if status.st_size > _MOST_BYTES:
-            raise _refusal(f"the file has {status.st_size:,} bytes, over {_MOST_BYTES:,}", where)
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise _refusal(f"the corrections file cannot be read: {error}", where) from error
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise _refusal("the corrections file is no text in UTF-8", where) from error
     return parse_corrections(text, where)
 
 
@@ -316,4 +311,4 @@ def _memory(node: _Node) -> MemoryCorrection:
 
 
 def _refusal(what: str, where: str) -> InputError:
-    return InputError(what, where=where, fix="give a file that `autoshard refine` wrote")
+    return InputError(what, where=where, fix=_FIX)

@@ -100,12 +100,12 @@ def test_text_that_is_no_corrections_is_refused(text: str) -> None:
 def test_a_file_that_is_no_regular_one_or_too_large_is_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.yaml"
     os.mkfifo(pipe)
-    with pytest.raises(InputError, match="no regular file"):
+    with pytest.raises(InputError, match="cannot be read: "):
         load_corrections(pipe)
     large = tmp_path / "large.yaml"
     with large.open("wb") as file:
         file.truncate(16 * 2**20 + 1)
-    with pytest.raises(InputError, match="16,777,217 bytes"):
+    with pytest.raises(InputError, match="cannot be read: "):
         load_corrections(large)
     with pytest.raises(InputError, match="cannot be read"):
         load_corrections(tmp_path / "none.yaml")
