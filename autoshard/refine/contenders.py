@@ -13,7 +13,7 @@ from autoshard.errors import InputError, ShardingError
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.user_shardings import read_shardings
 from autoshard.layouts import Layout
-from autoshard.planning.hand_plans import Propagate, hand_solutions, solution_with
+from autoshard.planning.hand_plans import Propagate, price_hand_plans, solution_with
 from autoshard.planning.pricing import seconds_with
 from autoshard.planning.solution import Solution
 from autoshard.plans.plan import PlanData
@@ -113,9 +113,11 @@ class Contenders:
 
     def _hand_solutions(self) -> list[tuple[str, Solution]]:
         if self._by_hand is None:
-            solution, options = self.solved.solution, self.solved.setting.options
-            found = hand_solutions(solution, self._propagation(), options)
-            self._by_hand = sorted(found, key=lambda one: one[1].step_seconds)
+            found = self.solved.by_hand.solutions
+            if not found:  # planned without them
+                solution, options = self.solved.solution, self.solved.setting.options
+                found = price_hand_plans(solution, self._propagation(), options).solutions
+            self._by_hand = sorted(found.items(), key=lambda one: one[1].step_seconds)
         return self._by_hand
 
     def of_user(self, candidates: Mapping[str, Any]) -> Iterator[Contender]:
