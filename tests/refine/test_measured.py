@@ -23,7 +23,13 @@ def update(w: jax.Array, x: jax.Array) -> Any:
 
 def plan() -> autoshard.Plan:
     return autoshard.optimize(
-        update, W, X, mesh="data=2,model=4", donate_argnums=0, memory_budget=None
+        update,
+        W,
+        X,
+        mesh="data=2,model=4",
+        hardware="cpu-host",
+        donate_argnums=0,
+        memory_budget=None,
     )
 
 
@@ -95,6 +101,8 @@ def test_each_plan_runs_in_turns_with_the_fastest_before_it() -> None:
 
 
 def test_a_mesh_of_more_devices_than_are_at_hand_is_refused() -> None:
-    large = autoshard.optimize(update, W, X, mesh="data=16", memory_budget=None)
+    large = autoshard.optimize(
+        update, W, X, mesh="data=16", hardware="cpu-host", memory_budget=None
+    )
     with pytest.raises(autoshard.InputError, match="the mesh has 16 devices, and 8 are at hand"):
         large.refine("measure")

@@ -48,7 +48,10 @@ def test_bad_input_is_refused(target: Any, options: dict[str, Any], what: str) -
 
 def test_a_candidate_for_another_program_is_refused() -> None:
     other = autoshard.optimize(
-        lambda x: x * 2, jax.ShapeDtypeStruct((8, 8), "float32"), mesh="data=2,model=4"
+        lambda x: x * 2,
+        jax.ShapeDtypeStruct((8, 8), "float32"),
+        mesh="data=2,model=4",
+        hardware="cpu-host",
     )
     with pytest.raises(InputError, match="made for another program"):
         planned().refine("v5e:2x4", candidates={"theirs": other})
@@ -71,7 +74,7 @@ def test_optimize_refuses_an_unknown_target_before_it_plans() -> None:
         raise AssertionError("it was traced")
 
     with pytest.raises(InputError):
-        autoshard.optimize(untraced, BATCH, mesh="data=8", refine="v9z:2x4")
+        autoshard.optimize(untraced, BATCH, mesh="data=8", hardware="cpu-host", refine="v9z:2x4")
 
 
 def test_corrections_of_another_program_are_refused_by_optimize(tmp_path: Path) -> None:
