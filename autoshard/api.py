@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from autoshard.aot.targets import parse_target
+from autoshard.aot.verify import check_installed
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.argument_types import check_types
 from autoshard.build_plan import Solved, plan_data
@@ -43,6 +45,9 @@ from autoshard.plans.plan import (
     MeshSearch,
     PlanData,
 )
+from autoshard.refine.corrections_file import load_corrections
+from autoshard.refine.learnt import in_words
+from autoshard.refine.request import is_measured
 from autoshard.setting import Setting, is_auto, read_solve_options
 from autoshard.sharding import Mesh, Sharding
 from cost_models import Hardware
@@ -73,6 +78,8 @@ def optimize(
     schedules: str = "auto",
     overlap: str = "auto",
     custom_costs: Mapping[str, CustomCost] | None = None,
+    corrections: str | Path | None = None,
+    refine: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a JAX function.
@@ -118,6 +125,10 @@ def optimize(
         custom_costs: What custom calls cost, by target or by the line that calls (`"file.py:42"`).
             Without it the estimate that a Pallas kernel carries counts; without that, every element
             once.
+        corrections: A file of what refining learnt of the same program on the same machine
+            (`plan.save_corrections`): prices and memory terms start from it.
+        refine: What to compile for, `"v5e:2x4"`; the plan is then the best that compiled, as of
+            `plan.refine(...)` with its defaults.
         progress: Told of a long solve.
 
     Returns:
@@ -141,6 +152,11 @@ def optimize(
     request = read_request(mesh, devices, axis_names)
     options = read_solve_options(solver, time_limit_seconds, relative_gap, seed, overlap)
     may_stream = is_auto("schedules", schedules, "choose them")
+    if refine is not None and not is_measured(refine):
+        check_installed(parse_target(refine))
+    saved = None if corrections is None else load_corrections(corrections)
+    if saved is not None:
+        options = replace(options, corrections=saved.corrections)
     shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}
     named = named_in_search(request, shardings, constraints)
     setting = Setting.of(request, named, hardware, memory_budget, options, stages, baselines)
@@ -160,6 +176,9 @@ def optimize(
                 static_argnums=static_argnums,
                 **shardings,
             )
+        if saved is not None:
+            machine = setting.machine.name
+            saved.check(traced.record.fingerprint, machine, str(corrections))
         steps = rewritable_products(traced.jaxpr.jaxpr) if may_stream else ()
         with stages.time("graph"):
             return read_traced(
@@ -178,12 +197,17 @@ def optimize(
         donate_argnums=argument_positions(donate_argnums, len(args), "donate_argnums", fn),
         static_argnums=argument_positions(static_argnums, len(args), "static_argnums", fn),
     )
-    return replace(
+    if saved is not None:
+        used = in_words(saved.corrections)
+        note = f"costs corrected from {corrections}: {used}, as compiled by {saved.compiler}"
+        data = replace(data, notes=(*data.notes, note))
+    plan = replace(
         _plan(data, solved),
         fn=fn,
         donate_argnums=data.donate_argnums,
         static_argnums=data.static_argnums,
     )
+    return plan if refine is None else plan.refine(refine)
 
 
 def optimize_module(
@@ -327,5 +351,5 @@ def _plan(data: PlanData, solved: Solved) -> Plan:
         setting.choice.readings[program.mesh][2],
         price=lambda changes: seconds_with(solution, changes, setting.options),
         prices=HardwarePrices.of(setting.machine, program.mesh),
-        solution=solution,
+        solved=solved,
     )

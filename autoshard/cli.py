@@ -16,6 +16,7 @@ MODULE_BY_COMMAND = {
     "export": "autoshard.commands.plan",
     "hardware": "autoshard.commands.report",
     "plan": "autoshard.commands.plan",
+    "refine": "autoshard.commands.refine",
     "report": "autoshard.commands.report",
     "solve": "autoshard.commands.solve",
     "verify": "autoshard.commands.verify",

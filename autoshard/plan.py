@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from autoshard.apply.plan_code import plan_code
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
 from autoshard.backends import compiler_options
+from autoshard.build_plan import Solved
 from autoshard.collectives import HardwarePrices, ModulePrices
 from autoshard.constraints.named import named_tensor
-from autoshard.errors import PlanError
+from autoshard.errors import InputError, PlanError
 from autoshard.explain.explanation import Explanation
 from autoshard.explain.known import known_explanation
 from autoshard.explain.why import explain_tensor
@@ -38,9 +39,16 @@ from autoshard.export.platform_module import AS_WRITTEN, lowered_for
 from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
 from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced
+from autoshard.planning.pricing import seconds_with
 from autoshard.planning.solution import Solution
 from autoshard.plans.plan import PlanData
 from autoshard.plans.plan_json import save_plan
+from autoshard.refine.compiled_plan import Compile, compiler_for
+from autoshard.refine.contenders import Contenders, named_candidates
+from autoshard.refine.corrections_file import SavedCorrections, save_corrections
+from autoshard.refine.measured import Measurement
+from autoshard.refine.request import check_request, is_measured
+from autoshard.refine.rounds import RefineOptions, refine_plan
 from autoshard.report import format_program, format_report, format_summary
 from autoshard.sharding import Mesh, Sharding
 from autoshard.verification.compiled_prices import CompiledPrices
@@ -63,8 +71,9 @@ class Plan:
             None where nobody can tell.
         prices: Of single collectives and ops, for the export steps that choose; None counts the
             bytes that a device receives.
-        solution: The problem that was solved and its answer, in the planner's terms; None for a
-            plan read from a file.
+        solved: The problem that was solved, its answer, and all that went into it; None for a plan
+            read from a file.
+        corrections: What refining learnt; None for a plan that was not refined.
     """
 
     data: PlanData
@@ -75,8 +84,14 @@ class Plan:
     static_argnums: tuple[int, ...] = ()
     price: Callable[[Mapping[str, Sharding]], float | None] | None = None
     prices: ModulePrices | None = None
-    solution: Solution | None = None
+    solved: Solved | None = None
+    corrections: SavedCorrections | None = None
     _jax_mesh: JaxMesh | None = field(default=None, init=False)
+
+    @property
+    def solution(self) -> Solution | None:
+        """The problem that was solved and its answer, in the planner's terms."""
+        return None if self.solved is None else self.solved.solution
 
     # -- what was decided -----------------------------------------------------------------------
 
@@ -438,10 +453,127 @@ class Plan:
                 max_tries=max_tries,
                 keep_in=None if keep_in is None else Path(keep_in),
             ),
-            CompiledPrices(self.prices.model, Mesh(self.data.mesh.axes))
-            if isinstance(self.prices, HardwarePrices)
-            else None,
+            self._compiled_prices(),
         )
+
+    def refine(
+        self,
+        target: str,
+        *,
+        rounds: int = 4,
+        minutes: float = 15.0,
+        candidates: Mapping[str, Any] | Sequence[Any] = (),
+        arguments: Sequence[Any] | None = None,
+        keep_in: str | os.PathLike[str] | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> Plan:
+        """The best plan as compiled: compile, learn what the model missed, plan again.
+
+        The first round compiles this plan, `candidates`, and the plans by hand of the report as
+        people write them; every further one the best plan at corrected costs. The plan returned is
+        the fastest that compiled within the memory budget; of equal ones the one with the fewest
+        constraints. Its report lists all of them. Interrupted (Ctrl-C), it is the best so far.
+
+        Args:
+            target: What to compile for, as for `verify`: `"v5e:2x4"`, `"8xH100"`; or `"measure"`:
+                run the step on the devices at hand.
+            rounds: Of compiling, at most.
+            minutes: After which no further compile begins.
+            candidates: Further plans to compile, by name or in order: other plans of the same
+                program, or shardings of its arguments as `jax.jit` takes them.
+            arguments: What `measure` runs on; zeros of the right shapes if not given.
+            keep_in: A folder for compiled programs, as for `verify`.
+            progress: Told what is compiled and since when, line by line.
+
+        Raises:
+            InputError: An unknown target, one with another number of devices, a candidate of
+                another program, no rounds, no time: before anything is compiled.
+            PlanError: The plan was read from a file and cannot be planned again.
+        """
+        check_request(target, rounds, minutes, self.data.mesh, len(jax.devices()))
+        if self.solved is None or self.traced is None:
+            raise PlanError(
+                "the plan was read from a file, without the problem to plan again",
+                where=f"plan for {self.data.function}",
+                fix="refine it where it is planned, optimize(..., refine=...), or run"
+                " `autoshard refine`, which plans again",
+            )
+        named = {
+            name: one.data if isinstance(one, Plan) else one
+            for name, one in named_candidates(candidates).items()
+        }
+        contenders = Contenders(self.data.function, self.solved, self.data)
+        contenders.check(named)
+        start = self.solved.setting.options.corrections
+        options = RefineOptions(
+            target=target,
+            rounds=rounds,
+            minutes=minutes,
+            start=start,
+            tell=progress or (lambda _: None),
+        )
+        compiles = self._compiler(target, arguments, keep_in)
+        refined = refine_plan(contenders, named, compiles, options)
+        record = refined.data.refinement
+        assert record is not None
+        return replace(
+            self,
+            data=refined.data,
+            solved=refined.solved,
+            price=_price_of(refined.solved),
+            corrections=SavedCorrections(
+                program=self.data.program.fingerprint,
+                hardware=self.data.hardware,
+                compiler=record.compiler,
+                corrections=refined.corrections,
+            ),
+        )
+
+    def _compiler(
+        self,
+        target: str,
+        arguments: Sequence[Any] | None,
+        keep_in: str | os.PathLike[str] | None,
+    ) -> Compile:
+        """What compiles plans of this program, or runs them on the devices at hand."""
+        traced = self._program()
+        if not is_measured(target):
+            folder = None if keep_in is None else Path(keep_in)
+            return compiler_for(
+                traced, VerifyOptions(topology=target, keep_in=folder), self._compiled_prices()
+            )
+        if self.static_argnums and arguments is None:
+            raise InputError(
+                "static arguments cannot be made by shape",
+                where=f"`{self.data.function}`, static_argnums={self.static_argnums}",
+                fix="pass what to run on: refine(..., arguments=(...))",
+            )
+        return Measurement(
+            lambda data: replace(self, data=data).jit(),
+            None if arguments is None else tuple(arguments),
+            traced.in_avals,
+            traced.in_tree,
+        )
+
+    def _compiled_prices(self) -> CompiledPrices | None:
+        if isinstance(self.prices, HardwarePrices):
+            return CompiledPrices(self.prices.model, Mesh(self.data.mesh.axes))
+        return None
+
+    def save_corrections(self, path: str | Path) -> None:
+        """Write what refining learnt, for later plans: `optimize(..., corrections=path)`.
+
+        Raises:
+            PlanError: The plan was not refined.
+            InputError: The file cannot be written.
+        """
+        if self.corrections is None:
+            raise PlanError(
+                "the plan was not refined, so nothing was learnt",
+                where=f"plan for {self.data.function}",
+                fix="plan.refine(target) first",
+            )
+        save_corrections(self.corrections, path)
 
     # -- as a program ---------------------------------------------------------------------------
 
@@ -522,3 +654,10 @@ class Plan:
     def _repr_html_(self) -> str:
         """What notebooks show."""
         return format_summary(self.data)
+
+
+def _price_of(solved: Solved | None) -> Callable[[Mapping[str, Sharding]], float | None] | None:
+    if solved is None:
+        return None
+    solution, options = solved.solution, solved.setting.options
+    return lambda changes: seconds_with(solution, changes, options)

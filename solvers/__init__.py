@@ -3,6 +3,7 @@
 from solvers.catalog import CATALOG, Pick, pick_solver
 from solvers.errors import BackendError, FormatError, ProblemError, SolverError
 from solvers.evaluate import Evaluation, evaluate
+from solvers.k_best import solve_k_best
 from solvers.memory_rows import least_use
 from solvers.problem import (
     FORBIDDEN,
@@ -38,5 +39,6 @@ __all__ = [
     "pick_solver",
     "proven_status",
     "solve",
+    "solve_k_best",
     "verify_problem",
 ]

@@ -32,7 +32,8 @@ def kept_or_compiled(
     """What the compiler once made of the same program for the same machine, or makes now.
 
     Programs are the same if their text without locations is; so the names of ops in what is kept
-    may be those of an earlier text. Only what compiled is kept.
+    may be those of an earlier text, but for the paths of equations in them. Only what compiled is
+    kept.
 
     Args:
         program: To compile.
@@ -65,6 +66,8 @@ def _key(program: AheadProgram, request: CompileRequest) -> str:
         "flags": [os.environ.get(name) for name in _FLAGS],
         "versions": [_version(name) for name in _COMPILERS],
     }
+    if program.names_equations:  # what is kept without them has other names
+        asked["names"] = "equations"
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 
 

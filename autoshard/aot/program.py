@@ -18,6 +18,7 @@ from autoshard.export.plan_module import annotated_module
 from autoshard.export.platform_module import AS_WRITTEN
 from autoshard.export.runnable import runnable_module
 from autoshard.frontend.meshes import abstract_mesh, mesh_context
+from autoshard.frontend.tagging import with_equation_names
 from autoshard.frontend.trace import Traced
 from autoshard.mlir_modules import (
     SHARDING,
@@ -39,12 +40,14 @@ class AheadProgram:
         num_devices: Devices it runs on.
         free_inputs: By argument of main, whether the compiler chooses its sharding.
         free_outputs: Likewise by result.
+        names_equations: The name of every op holds the path of its equation.
     """
 
     module: bytes
     num_devices: int
     free_inputs: tuple[bool, ...]
     free_outputs: tuple[bool, ...]
+    names_equations: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +60,7 @@ class Lowerer:
         inputs: Shardings of the flat arguments, as given to `jax.jit`.
         outputs: Likewise of the flat results.
         platform: `cpu`, `tpu` or `cuda`.
+        names_equations: Write the path of its equation into the name of every op.
     """
 
     traced: Traced
@@ -64,6 +68,7 @@ class Lowerer:
     inputs: Sequence[Sharding | None]
     outputs: Sequence[Sharding | None]
     platform: str
+    names_equations: bool = False
 
     def lower(self, constraints: Mapping[str, Sharding]) -> AheadProgram:
         """The program with these constraints in it.
@@ -75,12 +80,14 @@ class Lowerer:
             module = runnable_module(annotated_module(self.traced, self.data, constraints))
         else:
             module = self._lowered(constraints)
-        return ahead_program(module, self.data.mesh.num_devices)
+        num_devices = self.data.mesh.num_devices
+        return ahead_program(module, num_devices, names_equations=self.names_equations)
 
     def _lowered(self, constraints: Mapping[str, Sharding]) -> bytes:
         traced = self.traced
         mesh = JaxMesh(abstract_mesh(self.data.mesh))
-        closed = constrain_jaxpr(traced.jaxpr, constraints, mesh, self.data.schedules)
+        program = with_equation_names(traced.jaxpr) if self.names_equations else traced.jaxpr
+        closed = constrain_jaxpr(program, constraints, mesh, self.data.schedules)
         jitted = jax.jit(
             _evaluator(with_clamped_starts(closed), self.data.function),
             in_shardings=flat_named_shardings(
@@ -113,7 +120,9 @@ def _evaluator(closed: ClosedJaxpr, name: str) -> Callable[..., Any]:
     return evaluate
 
 
-def ahead_program(module: bytes, num_devices: int) -> AheadProgram:
+def ahead_program(
+    module: bytes, num_devices: int, *, names_equations: bool = False
+) -> AheadProgram:
     """A StableHLO module ready for a compiler, its free boundaries read off its attributes."""
     with module_context():
         parsed = parse_module(module)  # by this name: its ops do not keep it alive
@@ -124,6 +133,7 @@ def ahead_program(module: bytes, num_devices: int) -> AheadProgram:
             num_devices=num_devices,
             free_inputs=_without_sharding(main, "arg_attrs", len(kind.inputs)),
             free_outputs=_without_sharding(main, "res_attrs", len(kind.results)),
+            names_equations=names_equations,
         )
 
 

@@ -115,6 +115,117 @@ class _Compiles:
         return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCompile:
+    """What came of compiling a plan.
+
+    Args:
+        target: Compiled for.
+        status: As of `Verification`.
+        compiled: None where nothing compiled.
+        compiler_options: Flags that were set in the end.
+        failures: Compiles that came to nothing, in order.
+        culprits: As of `Verification`.
+        untried: As of `Verification`.
+        notes: Of remedies that were taken.
+    """
+
+    target: Target
+    status: str
+    compiled: CompiledAhead | None
+    compiler_options: Mapping[str, Any]
+    failures: tuple[FailedCompile, ...] = ()
+    culprits: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def check_topology(topology: str, mesh: Mesh) -> Target:
+    """What is compiled for, where a plan of this mesh can be.
+
+    Raises:
+        InputError: The topology is unknown or impossible, has another number of devices than the
+            mesh, or its compiler is not installed.
+    """
+    target = parse_target(topology)
+    check_num_devices(target, mesh.num_devices, format_mesh(mesh))
+    check_installed(target)
+    return target
+
+
+def compile_plan(
+    data: PlanData,
+    traced: Traced,
+    constraints: Mapping[str, Sharding],
+    inputs: Sequence[Sharding | None],
+    outputs: Sequence[Sharding | None],
+    options: VerifyOptions,
+    *,
+    names_equations: bool = False,
+) -> PlanCompile:
+    """Compile the program of a plan; where the compiler crashes, under fewer constraints.
+
+    Args:
+        data: The plan.
+        traced: The program it was made for.
+        constraints: Of the plan.
+        inputs: Shardings of the flat arguments, as given to `jax.jit`.
+        outputs: Likewise of the flat results.
+        options: How to compile.
+        names_equations: Write the path of its equation into the name of every op.
+
+    Raises:
+        InputError: As `check_topology`; or compiled programs cannot be kept.
+        ExportError: The program does not lower for the platform.
+    """
+    target = check_topology(options.topology, data.mesh)
+    platform = target.platform or _local_platform()
+    flags = {
+        **compiler_options(
+            platform, in_order=data.is_tight, windowed_einsum=options.windowed_einsum
+        ),
+        **{name: _flag(value) for name, value in options.compiler_options.items()},
+    }
+    compiles = _Compiles(
+        Lowerer(traced, data, inputs, outputs, platform, names_equations),
+        constraints,
+        CompileRequest(
+            target=target,
+            platform=jax.default_backend(),
+            mesh_shape=tuple(data.mesh.sizes.values()),
+            device_order=data.mesh.device_ids,
+            compiler_options=flags,
+            timeout_seconds=options.timeout_seconds,
+        ),
+        options.keep_in,
+    )
+    paths = tuple(constraints)
+    status = COMPILED
+    culprits: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
+    if not compiles(paths):
+        first = compiles.failures[-1]
+        status = first.status
+        _refuse_impossible_topology(first, target)
+        found = (
+            find_compiling_set(paths, compiles, options.max_tries)
+            if first.status == CRASHED and paths and options.max_tries
+            else None
+        )
+        if found is not None:
+            status, culprits, untried = PARTLY, found.culprits, found.untried
+    return PlanCompile(
+        target=target,
+        status=status,
+        compiled=compiles.last,
+        compiler_options=compiles.request.compiler_options,
+        failures=tuple(compiles.failures),
+        culprits=culprits,
+        untried=untried,
+        notes=tuple(compiles.notes),
+    )
+
+
 def verify_plan(
     data: PlanData,
     traced: Traced,
@@ -140,68 +251,46 @@ def verify_plan(
             mesh, or its compiler is not installed; or compiled programs cannot be kept.
         ExportError: The program does not lower for the platform.
     """
-    target = parse_target(options.topology)
-    check_num_devices(target, data.mesh.num_devices, format_mesh(data.mesh))
-    check_installed(target)
-    platform = target.platform or _local_platform()
-    flags = {
-        **compiler_options(
-            platform, in_order=data.is_tight, windowed_einsum=options.windowed_einsum
-        ),
-        **{name: _flag(value) for name, value in options.compiler_options.items()},
-    }
-    lowerer = Lowerer(traced, data, inputs, outputs, platform)
-    compiles = _Compiles(
-        lowerer,
-        constraints,
-        CompileRequest(
-            target=target,
-            platform=jax.default_backend(),
-            mesh_shape=tuple(data.mesh.sizes.values()),
-            device_order=data.mesh.device_ids,
-            compiler_options=flags,
-            timeout_seconds=options.timeout_seconds,
-        ),
-        options.keep_in,
-    )
-    paths = tuple(constraints)
-    status = COMPILED
-    culprits: tuple[str, ...] = ()
-    untried: tuple[str, ...] = ()
-    if not compiles(paths):
-        first = compiles.failures[-1]
-        status = first.status
-        _refuse_impossible_topology(first, target)
-        found = (
-            find_compiling_set(paths, compiles, options.max_tries)
-            if first.status == CRASHED and paths
-            else None
-        )
-        if found is not None:
-            status, culprits, untried = PARTLY, found.culprits, found.untried
-    machine = prices_for(data.hardware, Mesh(data.mesh.axes), target, prices)
-    made = _Made.of(compiles.last, data, machine, options.windowed_einsum)
+    found = compile_plan(data, traced, constraints, inputs, outputs, options)
+    return compare_plan(data, found, options, prices)
+
+
+def compare_plan(
+    data: PlanData,
+    found: PlanCompile,
+    options: VerifyOptions,
+    prices: CompiledPrices | None = None,
+) -> Verification:
+    """A plan beside what was compiled of it.
+
+    Args:
+        data: The plan.
+        found: What came of compiling it.
+        options: How it was compiled.
+        prices: Of the machine that the plan was made for, where it has no known name.
+    """
+    compiled = found.compiled
+    machine = prices_for(data.hardware, Mesh(data.mesh.axes), found.target, prices)
+    made = _Made.of(compiled, data, machine, options.windowed_einsum)
     return Verification(
         function=data.function,
         mesh=format_mesh(data.mesh),
-        topology=target.text,
-        device_kind="" if compiles.last is None else compiles.last.device_kind,
-        versions={} if compiles.last is None else compiles.last.versions,
-        status=status,
+        topology=found.target.text,
+        device_kind="" if compiled is None else compiled.device_kind,
+        versions={} if compiled is None else compiled.versions,
+        status=found.status,
         windowed_einsum=options.windowed_einsum,
-        compiler_options={
-            name: str(value) for name, value in compiles.request.compiler_options.items()
-        },
+        compiler_options={name: str(value) for name, value in found.compiler_options.items()},
         collectives=made.comparison.rows,
         predicted_bytes=made.comparison.predicted_bytes,
         compiled_bytes=made.comparison.compiled_bytes,
         memory=made.memory,
         time=made.time,
-        failures=tuple(compiles.failures),
-        culprits=culprits,
-        untried=untried,
-        notes=(*_notes(data, target, compiles.last), *compiles.notes, *made.notes),
-        compile_seconds=0.0 if compiles.last is None else compiles.last.seconds,
+        failures=found.failures,
+        culprits=found.culprits,
+        untried=found.untried,
+        notes=(*_notes(data, found.target, compiled), *found.notes, *made.notes),
+        compile_seconds=0.0 if compiled is None else compiled.seconds,
     )
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from autoshard import api
+from autoshard.aot.targets import parse_target
+from autoshard.aot.verify import check_installed
 from autoshard.commands.command import (
     Command,
     Fraction,
@@ -27,12 +29,19 @@ from autoshard.commands.export import (
     save_planned,
 )
 from autoshard.commands.progress import ProgressLine
+from autoshard.commands.refine import (
+    KEEP_OPTION,
+    MINUTES_OPTION,
+    ROUNDS_OPTION,
+    refine_and_save,
+)
 from autoshard.commands.targets import load_target
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import InputError
 from autoshard.export.module_file import is_module_file
 from autoshard.mesh_search.request import AUTO
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
+from autoshard.refine.request import is_measured
 from autoshard.report import print_report
 from autoshard.sharding import parse_mesh_sizes
 from autoshard.user_files import refuse_unwritable
@@ -128,6 +137,20 @@ EXIT_NO_PLAN = 1
 @click.option(
     "--no-baselines", is_flag=True, help="Leave out the comparison with plans written by hand."
 )
+@click.option(
+    "--corrections",
+    type=click.Path(path_type=Path),
+    help="What `autoshard refine` learnt of the same program: prices start from it.",
+)
+@click.option(
+    "--refine",
+    "topology",
+    metavar="TARGET",
+    help="Compile for v5e:2x4, 8xH100, ... (or measure), and give the best plan as compiled.",
+)
+@ROUNDS_OPTION
+@MINUTES_OPTION
+@KEEP_OPTION
 @width_option
 def plan_command(
     target: str,
@@ -146,6 +169,11 @@ def plan_command(
     seed: int,
     trip_counts: tuple[str, ...],
     no_baselines: bool,
+    corrections: Path | None,
+    topology: str | None,
+    rounds: int,
+    minutes: float,
+    keep_in: Path | None,
     width: int | None,
 ) -> None:
     """Plan MODULE:FUNCTION, or a StableHLO module in a file, and print a report.
@@ -163,6 +191,8 @@ def plan_command(
     counts = dict(map(read_trip_count, trip_counts))
     if out is not None:
         refuse_unwritable(out, "--out")
+    if topology is not None and not is_measured(topology):
+        check_installed(parse_target(topology))
     if is_module_file(target):
         make = partial(plan_module_file, target)
     else:
@@ -171,6 +201,8 @@ def plan_command(
         if constraints is not None:
             options["constraints"] = [options.get("constraints", ()), constraints]
         make = partial(api.optimize, call.function, *call.args, **options, schedules=schedules)
+        if corrections is not None:
+            make = partial(make, corrections=corrections)
     with ProgressLine(seconds_per_cost=1 / PICOSECONDS) as progress:
         plan = make(
             mesh=mesh,
@@ -187,6 +219,19 @@ def plan_command(
             baselines=not no_baselines,
             progress=progress,
         )
+    if topology is not None:
+        refine_and_save(
+            plan,
+            topology,
+            rounds=rounds,
+            minutes=minutes,
+            candidates={},
+            keep_in=keep_in,
+            out=out,
+            target=target,
+            width=width,
+        )
+        return
     if plan.data.is_feasible:
         _ = plan.constraints  # worked out on first use; the report and the file show them
         if out is not None:

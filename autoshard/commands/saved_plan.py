@@ -127,16 +127,18 @@ def planned_again(
         time_limit: Seconds for the solver.
         options: Of `api.optimize`, what else to say; `constraints` are added to those of the hook.
     """
-    options |= {
+    options = {
         "mesh": data.mesh,
         "hardware": machine,
         "memory_budget": data.memory_budget,
         "time_limit_seconds": time_limit,
         "baselines": False,
         "overlap": data.solver.overlap,
+        **options,
     }
     if is_module_file(name):
-        options.pop("constraints", None)
+        for of_functions in ("constraints", "corrections"):
+            options.pop(of_functions, None)
         return api.optimize_module(Path(name), **options)
     call = load_target(name)
     options.setdefault("schedules", "auto" if data.products else "none")

@@ -119,14 +119,14 @@ def _planned(
         options["relative_gap"] = _ANY_PLAN
     again = planned_again(data, machine, name, time_limit, **options)
     _check_same(data, again.data, plan, name)
-    assert again.solution is not None
-    held = held_to(again.solution, data, time_limit_seconds=time_limit)
+    assert again.solved is not None
+    held = held_to(again.solved.solution, data, time_limit_seconds=time_limit)
     if held is None:
         return again, [
             f"the plan in {plan} could not be found again in {name}: this is about the plan made"
             " now"
         ]
-    again.solution, again.data = held, data
+    again.solved, again.data = replace(again.solved, solution=held), data
     notes = [f"{name} was planned again to price this"]
     now = held.account.compute_seconds + held.account.communication_seconds
     if abs(now - data.seconds) > _ALIKE * data.seconds:

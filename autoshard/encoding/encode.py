@@ -9,6 +9,7 @@ Memory terms hold bytes per device over op indices. Costs are picoseconds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +24,7 @@ from autoshard.costing.costing import Costing
 from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory
+from autoshard.encoding.corrections import NO_CORRECTIONS, Corrections, corrected
 from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Encoded
@@ -70,6 +72,7 @@ class Encoder:
         streamable: Paths of the `dot_general` equations that may run in steps.
         is_scarce: Whether memory is: then equal moves of a value are counted as the one copy that
             they become.
+        corrections: What was learnt from compiled plans of the program.
 
     Attributes:
         room: How tensors lie in the memory of a device.
@@ -87,6 +90,7 @@ class Encoder:
     round: Round = ONLY_ROUND
     streamable: frozenset[str] = frozenset()
     is_scarce: bool = False
+    corrections: Corrections = NO_CORRECTIONS
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     _read_bits: ReadBits = field(init=False)
     tables: Tables = field(init=False)
@@ -111,6 +115,12 @@ class Encoder:
         self.node_costs = NodeCosts(graph, buffers, costing, self._candidates)
         self.read_costs = ReadCosts(costing, buffers, self.tables, facts, self._candidates)
         self._copies = CopyMemory(self.room, facts)
+
+    def within(self, memory_limit: int | None, corrections: Corrections) -> Encoder:
+        """The same for another limit and other corrections; what it has enumerated is shared."""
+        other = copy(self)
+        other.memory_limit, other.corrections = memory_limit, corrections
+        return other
 
     def encode(self) -> Encoded:
         """Enumerate, price and assemble."""
@@ -142,7 +152,7 @@ class Encoder:
             edge_memory=tuple(copies),
             memory_limit=self._limit_beside_tables(),
         )
-        return Encoded(
+        encoded = Encoded(
             problem,
             graph,
             self.costing.parts,
@@ -156,6 +166,7 @@ class Encoder:
             joined,
             cut,
         )
+        return corrected(encoded, self.corrections, self.node_costs)
 
     def _enumerate(
         self, nodes: Sequence[Op], offers: OpCandidates, sums: SumsAfterLoops, joined: JoinedSums

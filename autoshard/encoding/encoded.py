@@ -38,6 +38,7 @@ class Encoded:
     sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
     joined: JoinedSums = field(default_factory=JoinedSums)
     cut: CutSums = field(default_factory=CutSums)
+    uncorrected: Problem | None = None  # where `problem` is corrected by what was compiled
 
     def table(self, value: int, bits: int) -> ReshardTable:
         """Reshards of a value, with so many bits of an element sent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh, NamedSharding
@@ -49,6 +50,30 @@ def tag_jaxpr(closed: ClosedJaxpr, mesh: AbstractMesh) -> Tagged:
     return Tagged(
         ClosedJaxpr(jaxpr, closed.consts), tagger.operand_paths, tagger.source_by_equation
     )
+
+
+def with_equation_names(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """A copy of a program in which every equation's name stack ends in its path, as in `E[7]`.
+
+    Compilers keep name stacks in the metadata of what they make of an op.
+    """
+
+    def named(jaxpr: Jaxpr, prefix: str) -> Jaxpr:
+        def of(eqn: JaxprEqn, path: str) -> JaxprEqn:
+            return eqn.replace(
+                params=rewrite_bodies(eqn, lambda key, body: named(body, f"{path}.{key}/"))
+                or eqn.params,
+                source_info=_named_source(eqn, path),
+            )
+
+        return jaxpr.replace(eqns=[of(eqn, f"{prefix}{i}") for i, eqn in enumerate(jaxpr.eqns)])
+
+    return ClosedJaxpr(named(closed.jaxpr, ""), closed.consts)
+
+
+def _named_source(eqn: JaxprEqn, path: str) -> Any:
+    source_info = eqn.source_info
+    return source_info.replace(name_stack=source_info.name_stack.extend(f"E[{path}]"))
 
 
 class _Tagger:
@@ -128,11 +153,10 @@ class _Tagger:
         self.mesh = body_mesh(eqn) or around
         params = rewrite_bodies(eqn, lambda key, body: self.tag(body, f"{path}.{key}/", eqn))
         self.mesh = around
-        source_info = eqn.source_info
         return eqn.replace(
             invars=[
                 atom if isinstance(atom, Literal) else tag_of.get(atom, atom) for atom in eqn.invars
             ],
             params=params,
-            source_info=source_info.replace(name_stack=source_info.name_stack.extend(f"E[{path}]")),
+            source_info=_named_source(eqn, path),
         )

@@ -155,6 +155,21 @@ def price_hand_plans(solution: Solution, propagate: Propagate, options: SolveOpt
     return HandPrices(priced, tuple(refused), tuple(late))
 
 
+def solution_with(
+    solution: Solution, arguments: Sequence[Layout], propagate: Propagate, options: SolveOptions
+) -> Solution | None:
+    """What propagation makes of argument layouts; None where that contradicts what was asked.
+
+    Args:
+        solution: A plan of the same problem.
+        arguments: By argument of the program, captured arrays included.
+        propagate: Shardings of all values from those of arguments and results.
+        options: For the small solve.
+    """
+    layouts = _spread(solution.encoder, solution.encoded, arguments, propagate)
+    return price_layouts(solution, layouts, options)
+
+
 def best_by_hand(
     encoder: Encoder, encoded: Encoded, propagate: Propagate, options: SolveOptions
 ) -> tuple[str, tuple[int, ...]] | None:

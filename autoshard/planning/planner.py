@@ -12,6 +12,7 @@ from autoshard.candidates.manual_borders import with_borders_on
 from autoshard.candidates.op_candidates import read_pins
 from autoshard.candidates.rounds import Round, rounds_of
 from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.encoding.corrections import Corrections, corrected
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.shared_reads import SharedRead
@@ -85,7 +86,14 @@ def plan_graph(
         limit = memory_limit if number == len(rounds) else None
         with clock.time(COSTS):
             encoder = Encoder(
-                graph, buffers, costing, wishes, limit, round=now, streamable=streamable
+                graph,
+                buffers,
+                costing,
+                wishes,
+                limit,
+                round=now,
+                streamable=streamable,
+                corrections=options.corrections,
             )
             costing.states_off = _least_off(encoder)
         fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
@@ -137,6 +145,44 @@ def plan_further(
     return replace(found, rounds=(*solution.rounds[:-1], last))
 
 
+def plan_corrected(
+    solution: Solution,
+    corrections: Corrections,
+    memory_limit: int | None,
+    options: SolveOptions,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """Plan again at corrected costs, from the choices of an earlier plan; of rounds, the last one.
+
+    Args:
+        solution: The earlier plan.
+        corrections: What was learnt from compiled plans; those it was made with are replaced.
+        memory_limit: Bytes that a device may hold by the corrected model.
+        options: For the search.
+        progress: Told of a long solve.
+
+    Raises:
+        NoPlanInTimeError: Time was up before any choices were found.
+    """
+    searches = Searches(options, Stages(), progress)
+    limit, beside = solution.encoder.memory_limit, solution.encoded.problem.memory_limit
+    encoder = solution.encoder.within(memory_limit, corrections)
+    encoded = corrected(solution.encoded, corrections, encoder.node_costs)
+    if memory_limit is not None:
+        tables = 0 if limit is None or beside is None else limit - beside
+        left = max(memory_limit - tables, 0)
+        encoded = replace(encoded, problem=replace(encoded.problem, memory_limit=left))
+    result = searches.first(encoded.problem, solution.choices)
+    if result.status is Status.NO_SOLUTION:
+        result = solved_from_leanest(encoded.problem, result, searches)
+    found = _at_end(_followed(solution_of(encoder, encoded, result), searches), searches)
+    if not solution.rounds:
+        return found
+    last = replace(solution.rounds[-1], decoded=found.decoded, estimate=found.estimate)
+    return replace(found, rounds=(*solution.rounds[:-1], last))
+
+
 def _cheaper(found: Solution, before: Solution, relative_gap: float) -> Solution:
     """The cheaper of two plans of one problem; what was proven for either holds."""
     if not before.is_feasible or (found.is_feasible and found.cost <= before.cost):
@@ -166,6 +212,7 @@ def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
         encoder.round,
         encoder.streamable,
         is_scarce=True,
+        corrections=encoder.corrections,
     )
     return scarce, scarce.encode()
 

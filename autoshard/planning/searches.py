@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from autoshard.encoding.corrections import NO_CORRECTIONS, Corrections
 from autoshard.planning.stages import SEARCH, Stages
 from solvers import Problem, Progress, Result, Status, evaluate, proven_status, solve
 
@@ -31,6 +32,7 @@ class SolveOptions:
         seed: One seed, one plan.
         overlap: Whether collectives that the backend runs beside its computing cost less than those
             it waits for.
+        corrections: What was learnt from compiled plans of the program.
     """
 
     backend: str = "auto"
@@ -38,6 +40,7 @@ class SolveOptions:
     relative_gap: float = 0.01
     seed: int = 0
     overlap: bool = True
+    corrections: Corrections = NO_CORRECTIONS
 
 
 @dataclass(slots=True, eq=False)

@@ -122,6 +122,15 @@ class Solution:
         return abs(self.step_seconds / objective - 1.0) if objective > 0 else 0.0
 
     @cached_property
+    def correction_seconds(self) -> float:
+        """What corrections by compiled plans add to the price of this one."""
+        plain = self.encoded.uncorrected
+        if plain is None:
+            return 0.0
+        now, before = (evaluate(p, self.choices).cost for p in (self.encoded.problem, plain))
+        return (now - before) / PICOSECONDS
+
+    @cached_property
     def every_way(self) -> tuple[Encoder, Encoded]:
         """The problem with all candidates, not only those that extend what rounds decided."""
         if self.encoder.round is ONLY_ROUND:
@@ -133,6 +142,7 @@ class Solution:
             self.encoder.wishes,
             self.encoder.memory_limit,
             is_scarce=self.encoder.is_scarce,
+            corrections=self.encoder.corrections,
         )
         return encoder, encoder.encode()
 

@@ -13,6 +13,7 @@ from autoshard.errors import PlanError
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
 from autoshard.loops.dot_schedule import DotSchedule
+from autoshard.plans.refinement import Refinement
 from autoshard.sharding import Mesh, Sharding
 
 FORMAT_VERSION = 2
@@ -382,6 +383,7 @@ class PlanData:
             computing; None where the backend does not do that.
         compiler_model: What it was priced with: `libtpu 0.0.42 for v5e`; "" where that was not
             recorded.
+        refinement: How it was refined by compiling; None where it was not.
     """
 
     function: str
@@ -416,6 +418,7 @@ class PlanData:
     overlapped_seconds: float | None = None
     places: Mapping[str, str] = field(default_factory=dict)
     compiler_model: str = ""
+    refinement: Refinement | None = None
 
     @property
     def is_tight(self) -> bool:

@@ -35,6 +35,7 @@ _ADDED_LATER = frozenset(
         "PlanData.mesh_search",
         "PlanData.overlapped_seconds",
         "PlanData.places",
+        "PlanData.refinement",
         "PredictedCollective.is_windowed",
         "SolverFacts.model_gap",
         "SolverFacts.overlap",

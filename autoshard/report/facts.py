@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoshard.plans.plan import PlanData
+from autoshard.plans.refinement import Refinement
 from autoshard.plans.source_names import with_short_sources
 from autoshard.report.collective_rows import CollectiveRow, MoverRow, collective_rows, mover_rows
 from autoshard.report.decision_rows import (
@@ -44,6 +45,7 @@ class ReportFacts:
         plans: Ours first.
         rounds: None where the plan was made in a single round.
         meshes: None where the mesh was given.
+        refinement: What was compiled; None where the plan was not refined.
     """
 
     function: str
@@ -76,6 +78,7 @@ class ReportFacts:
     asked: tuple[AskedRow, ...]
     rounds: tuple[RoundRow, ...]
     meshes: tuple[MeshRow, ...]
+    refinement: Refinement | None
     arguments: tuple[TensorRow, ...]
     num_arguments: int
     num_other_arguments: int
@@ -142,6 +145,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         asked=asked_rows(plan),
         rounds=tuple(map(round_row, plan.rounds)),
         meshes=tuple(mesh_rows(plan)),
+        refinement=plan.refinement,
         arguments=arguments,
         num_arguments=len(plan.arguments),
         num_other_arguments=other_arguments,

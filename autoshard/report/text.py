@@ -21,6 +21,7 @@ from autoshard.report.quantities import (
     format_ratio,
     format_seconds,
 )
+from autoshard.report.refinement_text import refinement_section
 from autoshard.report.tensor_rows import LiveRow, TensorRow
 
 _MAX_CONSTRAINTS = 30
@@ -56,6 +57,7 @@ def _report(facts: ReportFacts) -> RenderableType:
             meshes_section(facts.meshes),
             _asked(facts),
             _rounds(facts),
+            refinement_section(facts.refinement),
             _live(facts),
             *_ending(facts),
         )
@@ -63,6 +65,7 @@ def _report(facts: ReportFacts) -> RenderableType:
         _title(facts),
         _totals(facts),
         _plans(facts),
+        refinement_section(facts.refinement),
         meshes_section(facts.meshes),
         _asked(facts),
         _rounds(facts),

@@ -1,0 +1,272 @@
+"""What compilers made of earlier plans, as costs and memory terms of the choices that caused it.
+
+Ops and values are known by keys that the same program gives again: the path of their jaxpr
+equation, the name of the op, and its number among the ops of that name there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.candidates.candidate import Candidate
+from autoshard.encoding.encoded import Encoded
+from autoshard.encoding.node_costs import NodeCosts
+from autoshard.encoding.picoseconds import PICOSECONDS, picoseconds
+from autoshard.errors import ShardingError
+from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.layouts import Layout, MeshParts
+from autoshard.sharding import Sharding
+from solvers import FORBIDDEN, Edge, NodeMemory
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+MOST_RATIO = 4.0
+"""Of what an op or a class of ops takes over its price, and one over that, as far as it is expected
+of candidates that were never compiled. A choice: one op that the model misses does not price out
+all of its candidates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceCorrection:
+    """Seconds that an op takes beside its price where it is cut in one way.
+
+    Args:
+        op: Its key.
+        operands: Shardings it reads in.
+        results: Shardings it makes.
+        in_chunks: It is a collective matmul.
+        seconds: Of one step, all runs; below zero where the price is too high.
+    """
+
+    op: str
+    operands: tuple[Sharding, ...]
+    results: tuple[Sharding, ...]
+    in_chunks: bool = False
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardCorrection:
+    """Seconds that one reshard takes beside its price.
+
+    Args:
+        reader: Key of the op that reads the value.
+        operand: Which of its operands the value is.
+        before: Sharding that the value is made in.
+        after: Sharding that it is read in.
+        seconds: Of one step, all runs.
+    """
+
+    reader: str
+    operand: int
+    before: Sharding
+    after: Sharding
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCorrection:
+    """Bytes that a value takes beside those predicted, while it is live.
+
+    Args:
+        op: Key of the op that makes it.
+        result: Which of its results it is.
+        sharding: In which it is made.
+        num_bytes: On one device.
+    """
+
+    op: str
+    result: int
+    sharding: Sharding
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrections:
+    """What was learnt of one program from compiled plans.
+
+    Args:
+        choices: Of ops in the ways they were compiled in.
+        reshards: Of reshards that were compiled.
+        memory: Of values at compiled peaks.
+        ratio_by_class: Seconds of all compiled ops of a class over their price: what candidates of
+            ops that were never compiled are expected to take.
+    """
+
+    choices: tuple[ChoiceCorrection, ...] = ()
+    reshards: tuple[ReshardCorrection, ...] = ()
+    memory: tuple[MemoryCorrection, ...] = ()
+    ratio_by_class: Mapping[str, float] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.choices or self.reshards or self.memory or self.ratio_by_class)
+
+
+NO_CORRECTIONS = Corrections()
+
+
+def op_keys(graph: Graph) -> tuple[str, ...]:
+    """The key of every op, `7.jaxpr/38:dot_general`, with `#1` for the second of its name there."""
+    seen: Counter[str] = Counter()
+    found = []
+    for op in graph.ops:
+        name = f"{op.equation}:{op.name}"
+        number = seen[name]
+        seen[name] += 1
+        found.append(f"{name}#{number}" if number else name)
+    return tuple(found)
+
+
+def corrected(encoded: Encoded, corrections: Corrections, node_costs: NodeCosts) -> Encoded:
+    """The same problem with corrections in its costs and memory terms.
+
+    Corrections of ops, shardings and candidates that it has not are left out.
+
+    Args:
+        encoded: The problem, corrected before or not.
+        corrections: All that hold; those it had before are replaced.
+        node_costs: What priced its ops.
+    """
+    plain = encoded.uncorrected or encoded.problem
+    if corrections.is_empty:
+        return replace(encoded, problem=plain, uncorrected=None)
+    work = _Corrected(encoded, corrections, node_costs)
+    problem = replace(
+        plain,
+        node_costs=work.node_costs(plain.node_costs),
+        edges=(*plain.edges, *work.edges()),
+        node_memory=(*plain.node_memory, *work.memory()),
+    )
+    return replace(encoded, problem=problem, uncorrected=plain)
+
+
+class _Corrected:
+    def __init__(self, encoded: Encoded, corrections: Corrections, prices: NodeCosts) -> None:
+        self.encoded, self.corrections, self.prices = encoded, corrections, prices
+        self.op_by_key = {key: op for op, key in enumerate(op_keys(encoded.graph))}
+        self.ratios = corrections.ratio_by_class or {}
+        self._computing_costs: dict[object, tuple[object, IntArray]] = {}
+
+    def node_costs(self, plain: tuple[IntArray, ...]) -> tuple[IntArray, ...]:
+        """Costs of what was compiled as compiled; of the rest by the ratio of its op or class."""
+        costs = list(plain)
+        observed: dict[int, list[tuple[BoolArray, int]]] = {}
+        for one in self.corrections.choices:
+            node = self._node(one.op)
+            if node is not None:
+                chosen = _matching(self.encoded.parts, self.encoded.candidates[node], one)
+                if chosen.any():
+                    more = round(one.seconds * PICOSECONDS)
+                    observed.setdefault(node, []).append((chosen, more))
+        for node, op_index in enumerate(self.encoded.ops):
+            op, seen = self.encoded.graph.ops[op_index], observed.get(node, ())
+            expected = self._expected(op, plain[node], seen)
+            for chosen, more in seen:
+                expected = np.where(chosen, np.maximum(plain[node] + more, 0), expected)
+            costs[node] = np.where(plain[node] >= FORBIDDEN, plain[node], expected)
+        return tuple(costs)
+
+    def _expected(self, op: Op, plain: IntArray, seen: Sequence[tuple[BoolArray, int]]) -> IntArray:
+        """Costs of candidates that were never compiled: the computing, not the collectives, scaled.
+
+        By what the candidates of the same op that were compiled took over their price; where none
+        was, by what the class of the op took.
+        """
+        if op.kind is not OpKind.COMPUTE:
+            return plain
+        ratio = self.ratios.get(op.op_class.value, 1.0)
+        if not seen and ratio == 1.0:
+            return plain
+        computing = self._computing(op, plain)
+        priced = sum(int(computing[chosen].min()) for chosen, _ in seen)
+        more = sum(more for _, more in seen)
+        if priced:
+            ratio = min(max(1 + more / priced, 1 / MOST_RATIO), MOST_RATIO)
+        scaled = np.rint((ratio - 1.0) * computing).astype(np.int64)
+        expected: IntArray = np.maximum(plain + scaled, 0)
+        return expected
+
+    def _computing(self, op: Op, plain: IntArray) -> IntArray:
+        """int64[num_candidates]: the costs of an op without its collectives."""
+        key = (self.prices.like(op), id(plain))
+        known = self._computing_costs.get(key)
+        if known is None:
+            costing, graph = self.prices.costing, self.encoded.graph
+            candidates = self.encoded.candidates[self.encoded.node_by_op[op.index]]
+            sent = picoseconds(costing.reduction_seconds(graph, op, candidates) * op.repeat)
+            found = np.where(plain >= FORBIDDEN, 0, np.maximum(plain - sent, 0))
+            known = self._computing_costs[key] = (plain, found)
+        return known[1]
+
+    def edges(self) -> Iterator[Edge]:
+        """A cost of each corrected reshard, between the op that makes the value and its reader."""
+        graph, parts = self.encoded.graph, self.encoded.parts
+        for one in self.corrections.reshards:
+            reader = self._node(one.reader)
+            if reader is None:
+                continue
+            operands = graph.ops[self.encoded.ops[reader]].operands
+            if one.operand >= len(operands):
+                continue
+            value = operands[one.operand]
+            maker = graph.maker(value)
+            made = self.encoded.node_by_op.get(maker.index)
+            before, after = _layout(parts, one.before), _layout(parts, one.after)
+            if made is None or made == reader or before is None or after is None:
+                continue
+            place = maker.results.index(value)
+            rows = [c.results[place] == before for c in self.encoded.candidates[made]]
+            columns = [c.operands[one.operand] == after for c in self.encoded.candidates[reader]]
+            more = max(round(one.seconds * PICOSECONDS), 0)
+            yield Edge(made, reader, np.outer(rows, columns).astype(np.int64) * more)
+
+    def memory(self) -> Iterator[NodeMemory]:
+        """Bytes of each corrected value while it is live."""
+        graph, parts = self.encoded.graph, self.encoded.parts
+        for one in self.corrections.memory:
+            node = self._node(one.op)
+            layout = _layout(parts, one.sharding)
+            if node is None or layout is None:
+                continue
+            results = graph.ops[self.encoded.ops[node]].results
+            if one.result >= len(results):
+                continue
+            start, stop = self.prices.buffers.intervals[results[one.result]]
+            held = [c.results[one.result] == layout for c in self.encoded.candidates[node]]
+            usage = np.array(held, dtype=np.int64) * one.num_bytes
+            yield NodeMemory(node, start, max(stop, start + 1), usage)
+
+    def _node(self, key: str) -> int | None:
+        op = self.op_by_key.get(key)
+        return None if op is None else self.encoded.node_by_op.get(op)
+
+
+def _matching(
+    parts: MeshParts, candidates: tuple[Candidate, ...], one: ChoiceCorrection
+) -> BoolArray:
+    """bool[num_candidates]: the candidates that a correction is of."""
+    operands = [_layout(parts, sharding) for sharding in one.operands]
+    results = [_layout(parts, sharding) for sharding in one.results]
+    return np.array(
+        [
+            list(c.operands) == operands
+            and list(c.results) == results
+            and (c.streamed is not None) == one.in_chunks
+            for c in candidates
+        ]
+    )
+
+
+def _layout(parts: MeshParts, sharding: Sharding) -> Layout | None:
+    """None where the sharding cannot be said in the mesh parts of the problem."""
+    try:
+        return parts.to_layout(sharding)
+    except ShardingError:
+        return None

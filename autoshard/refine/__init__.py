@@ -1,0 +1,1 @@
+"""The compiler in the loop: plans are compiled, what differs is learnt, and planned again."""

@@ -1,0 +1,374 @@
+"""Rounds of compiling, learning and planning again, until nothing is left to win."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autoshard.build_plan import Solved
+from autoshard.encoding.corrections import NO_CORRECTIONS, Corrections, corrected
+from autoshard.encoding.picoseconds import PICOSECONDS
+from autoshard.errors import AutoshardError
+from autoshard.lowering.estimate import peak_memory
+from autoshard.lowering.lower import lower
+from autoshard.planning.planner import plan_corrected
+from autoshard.planning.solution import NoPlanInTimeError, Solution
+from autoshard.plans.plan import PlanData
+from autoshard.plans.refinement import Refinement, TriedPlan
+from autoshard.refine.alternatives import alternative
+from autoshard.refine.attribution import Observation, observe
+from autoshard.refine.choosing import best_of, least_missing
+from autoshard.refine.compiled_plan import CYCLES, Compile, CompiledPlan
+from autoshard.refine.contenders import Contender, Contenders
+from autoshard.refine.learnt import Learnt, in_words
+from autoshard.report.quantities import format_bytes, format_percent, format_seconds
+from autoshard.verification.verification import REFUSED
+from solvers import evaluate
+
+KNOWN_ERROR = 0.2
+"""Of a predicted peak: plans that miss the budget by less are compiled all the same. The peaks of
+93 % of 165 plans were within it (experiments/results/compiled.md, 2026-11-23)."""
+FAR_SLOWER = 2.0
+"""Times the fastest compiled step: plans by hand that are predicted to take more compile last. Step
+times were predicted 17 to 39 % too low on programs that nobody fitted."""
+WORTH_A_ROUND = 0.01
+"""Of the step time: once no plan can win more by the corrected model, refining ends."""
+_MOST_FAULTS = 2
+_NO_SOLUTION = "no solution"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefineOptions:
+    """How long to refine, and for what.
+
+    Args:
+        target: As asked: `v5e:2x4`.
+        rounds: Of planning and compiling; the first compiles the plan at hand and those by hand.
+        minutes: After which no further compile begins; one that runs is ended then.
+        start: Corrections from a file.
+        tell: Told what is compiled, and since when, line by line.
+        observe: Reads what a compiled plan shows.
+    """
+
+    target: str
+    rounds: int = 4
+    minutes: float = 15.0
+    start: Corrections = NO_CORRECTIONS
+    tell: Callable[[str], None] = lambda _: None
+    observe: Callable[[Solution, CompiledPlan], Observation] = observe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refined:
+    """The best compiled plan.
+
+    Args:
+        data: Its record, with that of the refinement.
+        solved: Of the same plan; None for a record that the user passed.
+        corrections: Everything that was learnt.
+    """
+
+    data: PlanData
+    solved: Solved | None
+    corrections: Corrections
+
+
+def refine_plan(
+    contenders: Contenders, candidates: Mapping[str, Any], compiles: Compile, options: RefineOptions
+) -> Refined:
+    """Refine a plan.
+
+    Args:
+        contenders: Of the plan.
+        candidates: Further plans to compile, by name.
+        compiles: The compiler.
+        options: How long.
+    """
+    rounds = _Rounds(contenders, candidates, compiles, options)
+    rounds.run()
+    return rounds.refined()
+
+
+@dataclass(slots=True, eq=False)
+class _Rounds:
+    contenders: Contenders
+    candidates: Mapping[str, Any]
+    compiles: Compile
+    options: RefineOptions
+    tried: list[TriedPlan] = field(default_factory=list)
+    made: list[tuple[Contender, CompiledPlan]] = field(default_factory=list)
+    deferred: list[Contender] = field(default_factory=list)
+    faults: tuple[str, ...] = ()
+    ended: str = ""
+    left: float | None = None
+    learnt: Learnt = field(init=False)
+    deadline: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.learnt = Learnt(self.options.start)
+        self.deadline = time.monotonic() + 60 * self.options.minutes
+
+    @property
+    def budget(self) -> int | None:
+        return self.contenders.base.memory_budget
+
+    def run(self) -> None:
+        """All rounds; somebody who interrupts gets the best so far."""
+        try:
+            for contender in self._first():
+                if not self._compile(contender, 1):
+                    return
+            for number in range(2, self.options.rounds + 1):
+                contender_or_none = self._next()
+                if contender_or_none is None or not self._compile(contender_or_none, number):
+                    break
+            else:
+                self.ended = f"all {self.options.rounds} rounds were used"
+            for contender in self.deferred:
+                self._compile(contender, 1)
+        except KeyboardInterrupt:
+            self.ended = "interrupted: this is the best so far"
+
+    # -- what is compiled -----------------------------------------------------------------------
+
+    def _first(self) -> Iterator[Contender]:
+        """The plan at hand, what the user passes, and the plans by hand as written.
+
+        Plans by hand that the model thinks far slower than what compiled are left for the end.
+        """
+        solution = self.contenders.solved.solution
+        if solution.is_feasible or self._is_nearly_within(solution):
+            why = "the plan at hand" if solution.is_feasible else "missed the budget by the model"
+            yield self.contenders.of_solution(solution, "optimized", why)
+        yield from self.contenders.of_user(self.candidates)
+        for contender in self.contenders.by_hand():
+            best = best_of(self.tried)
+            fastest = None if best is None else self.tried[best].compiled_seconds
+            if fastest is not None and contender.predicted_seconds > FAR_SLOWER * fastest:
+                self.deferred.append(contender)
+            else:
+                yield contender
+        pinned = next(self.contenders.by_hand_pinned(), None)
+        if pinned is not None:
+            yield pinned
+
+    def _is_nearly_within(self, solution: Solution) -> bool:
+        """Whether a plan misses the budget by no more than the model is known to err."""
+        return self.budget is None or solution.peak_bytes <= self.budget * (1 + KNOWN_ERROR)
+
+    def _next(self) -> Contender | None:
+        """The best plan at corrected costs that was not compiled yet; None where refining ends."""
+        began = time.monotonic()
+        if self._seconds_left() <= 0:
+            self._end_in_time()
+            return None
+        corrections = self.learnt.corrections()
+        self.options.tell(f"planning again with {in_words(corrections) or 'nothing new'} corrected")
+        start = self._start()
+        limit = self._limit(corrections)
+        setting = self.contenders.solved.setting
+        seconds = min(setting.options.time_limit_seconds, self._seconds_left())
+        options = replace(setting.options, time_limit_seconds=seconds, corrections=corrections)
+        try:
+            solution = plan_corrected(start, corrections, limit, options)
+        except NoPlanInTimeError:
+            self.ended = "no other plan was found in time"
+            return None
+        self._bound(solution)
+        if self.left is not None and self.left < WORTH_A_ROUND and best_of(self.tried) is not None:
+            self.ended = f"at most {format_percent(self.left)} is left to win"
+            return None
+        if not solution.is_feasible and not self._is_nearly_within(solution):
+            self.ended = "no other plan fits the memory budget by the corrected model"
+            return None
+        found = self._contender(solution, self._why(limit), time.monotonic() - began)
+        if self._is_new(found):
+            return found
+        return self._other(solution, options, began)
+
+    def _other(self, solution: Solution, options: Any, began: float) -> Contender | None:
+        """Where the plan repeats: another one that costs hardly more and differs in big tensors."""
+        known = [c.solution.choices for c, _ in self.made if c.solution is not None]
+        other = alternative(solution, known, options)
+        if other is None:
+            self.ended = "the plan repeats"
+            return None
+        why = "the plan repeats; this one costs hardly more and differs in big tensors"
+        found = self._contender(other, why, time.monotonic() - began)
+        if not self._is_new(found):
+            self.ended = "the plan repeats"
+            return None
+        return found
+
+    def _contender(self, solution: Solution, why: str, seconds: float) -> Contender:
+        return self.contenders.of_solution(solution, "optimized", why, seconds)
+
+    def _is_new(self, contender: Contender) -> bool:
+        return all(contender.shardings != known.shardings for known, _ in self.made)
+
+    def _why(self, limit: int | None) -> str:
+        told = list(self.faults[:_MOST_FAULTS])
+        if limit is not None and self.budget is not None and limit < self.budget:
+            told.append(f"{format_bytes(self.budget - limit)} more kept free for the compiler")
+        return "; ".join(told) or "prices of compiled ops and collectives"
+
+    def _start(self) -> Solution:
+        """The plan to start from: the fastest that is known in the planner's terms."""
+        rows = [
+            (one.compiled_seconds, place)
+            for place, one in enumerate(self.tried)
+            if one.fits and one.compiled_seconds is not None
+        ]
+        base = self.contenders.solved.solution
+        for _, place in sorted(rows):
+            solution = self.made[place][0].solution
+            if solution is not None and len(solution.choices) == len(base.choices):
+                return solution
+        return base
+
+    def _limit(self, corrections: Corrections) -> int | None:
+        """The budget without what compiled plans held beyond their corrected predictions.
+
+        Where a plan that the model thought too large was compiled, as much more as it held less.
+        """
+        if self.budget is None:
+            return None
+        beyond = []
+        for contender, compiled in self.made:
+            solution = contender.solution
+            if solution is None or compiled.peak_bytes is None:
+                continue
+            if compiled.peak_bytes > self.budget or not solution.is_feasible:
+                beyond.append(compiled.peak_bytes - _corrected_peak(solution, corrections))
+        return max(self.budget - max(beyond, default=0), 0)
+
+    def _bound(self, solution: Solution) -> None:
+        """What any plan can win over the best one by the corrected model."""
+        best = best_of(self.tried)
+        if best is None or not solution.is_feasible:
+            return
+        bound = solution.result.lower_bound
+        known = self.made[best][0].solution
+        if known is not None and len(known.choices) == len(solution.choices):
+            cost = float(evaluate(solution.encoded.problem, known.choices).cost)
+        else:
+            cost = (self.tried[best].compiled_seconds or 0.0) * PICOSECONDS
+        self.left = max(1 - bound / cost, 0.0) if cost else None
+
+    # -- compiling ------------------------------------------------------------------------------
+
+    def _compile(self, contender: Contender, number: int) -> bool:
+        """Compile a contender and learn from it; whether there is time to go on."""
+        if not self._is_new(contender):
+            return True
+        if self._seconds_left() <= 0:
+            self._end_in_time()
+            return False
+        last = f"; the last took {self.tried[-1].compile_seconds:.0f} s" if self.tried else ""
+        since = f"for {self.options.target} since {time.strftime('%H:%M:%S')}"
+        self.options.tell(f"round {number}: {contender.name} compiles {since}{last}")
+        began = time.monotonic()
+        try:
+            compiled = self.compiles(contender.data, self._seconds_left())
+        except AutoshardError as error:
+            constraints = contender.data.constraints or {}
+            compiled = CompiledPlan(status=REFUSED, constraints=constraints, reason=error.what)
+        row = self._row(contender, compiled, number, time.monotonic() - began)
+        self.tried.append(row)
+        self.made.append((contender, compiled))
+        told = compiled.reason or compiled.status
+        if row.compiled_seconds is not None:
+            told = format_seconds(row.compiled_seconds)
+        self.options.tell(f"round {number}: {contender.name}: {told}")
+        if contender.solution is not None and compiled.seconds is not None:
+            seen = self.options.observe(contender.solution, compiled)
+            self.learnt.add(seen, compiled.seconds)
+            self.faults = seen.faults
+        return True
+
+    def _row(
+        self, contender: Contender, compiled: CompiledPlan, number: int, seconds: float
+    ) -> TriedPlan:
+        budget, best = self.budget, best_of(self.tried)
+        peak = compiled.peak_bytes
+        before = None if best is None else self.tried[best].compiled_seconds
+        return TriedPlan(
+            round=number,
+            name=contender.name,
+            status=compiled.status,
+            why="; ".join(filter(None, (contender.why, compiled.reason))),
+            predicted_seconds=contender.predicted_seconds,
+            compiled_seconds=compiled.seconds,
+            spread_seconds=compiled.spread_seconds,
+            predicted_bytes=contender.data.memory.peak_bytes,
+            compiled_bytes=peak,
+            fits=peak is not None and (budget is None or peak <= budget),
+            num_constraints=len(compiled.constraints),
+            best_before=before,
+            compile_seconds=seconds,
+            plan_seconds=contender.plan_seconds,
+        )
+
+    def _seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def _end_in_time(self) -> None:
+        self.ended = f"the {self.options.minutes:g} minutes were over"
+
+    def _how_it_ended(self) -> str:
+        """Why no further round followed, with the plans by hand that were not compiled."""
+        known = {one.name for one in self.tried}
+        missed = [name for name in self.contenders.names_by_hand if name not in known]
+        not_compiled = f"; not compiled: {', '.join(missed)}" if missed else ""
+        return f"{self.ended}{not_compiled}"
+
+    # -- the answer -----------------------------------------------------------------------------
+
+    def refined(self) -> Refined:
+        """The best compiled plan that fits; where none does, the one that misses by the least."""
+        corrections = self.learnt.corrections()
+        best, missing = best_of(self.tried), 0
+        place = best
+        if best is None and self.budget is not None:
+            place, missing = least_missing(self.tried, self.budget)
+        record = Refinement(
+            target=self.options.target,
+            compiler=next((c.compiler for _, c in self.made if c.compiler), ""),
+            measure=next((c.measure for _, c in self.made if c.is_compiled), CYCLES),
+            memory_budget=self.budget,
+            tried=tuple(self.tried),
+            chosen=best,
+            ended=self._how_it_ended(),
+            left=self.left,
+            missing_bytes=missing,
+            corrected=in_words(corrections),
+        )
+        if place is None:
+            data = replace(self.contenders.base, refinement=record)
+            return Refined(data=data, solved=self.contenders.solved, corrections=corrections)
+        contender, compiled = self.made[place]
+        data = replace(contender.data, constraints=compiled.constraints, refinement=record)
+        data = replace(data, baselines=self.contenders.base.baselines)
+        if best is None:
+            data = _unfit(data, missing)
+        return Refined(data=data, solved=contender.solved, corrections=corrections)
+
+
+def _corrected_peak(solution: Solution, corrections: Corrections) -> int:
+    """Peak of a plan by the model, with the memory terms of corrections."""
+    encoder = solution.encoder
+    encoded = corrected(solution.encoded, corrections, encoder.node_costs)
+    program = lower(encoder, encoded, solution.decoded, solution.choices)
+    return peak_memory(program).peak_bytes
+
+
+def _unfit(data: PlanData, missing: int) -> PlanData:
+    """The plan that misses the budget by the least, as no plan to apply."""
+    advice = (
+        f"No plan was found that compiles within the memory budget; the best misses it by"
+        f" {missing:,} bytes as compiled: raise memory_budget by that, use more devices, make the"
+        " batch smaller, or wrap layers in jax.checkpoint."
+    )
+    return replace(data, solver=replace(data.solver, status=_NO_SOLUTION, advice=advice))

@@ -1,0 +1,195 @@
+"""What a compiled program shows, laid to the ops, reshards and values that caused it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoshard.encoding.corrections import op_keys
+from autoshard.graph.program import Op
+from autoshard.hlo.text import parse_hlo
+from autoshard.planning.solution import Solution
+from autoshard.refine.attribution import Observation, equation_of, observe
+from autoshard.refine.compiled_plan import CompiledPlan
+from autoshard.refine.live_at_peak import live_at_peak
+from autoshard.sharding import Mesh
+from autoshard.verification.compiled_prices import CompiledPrices
+from autoshard.verification.verification import TimeCheck
+from tests.refine.programs import planned
+
+CLOCK = 1.5e9  # of a v5e, by its data sheet
+
+
+@pytest.fixture(scope="module")
+def solution() -> Solution:
+    found = planned().solution
+    assert found is not None
+    return found
+
+
+def matmuls(solution: Solution) -> list[Op]:
+    return [op for op in solution.graph.ops if op.name == "dot_general"]
+
+
+def program(*lines: str, num_devices: int = 8) -> str:
+    body = "\n".join(f"  {line}" for line in lines)
+    return (
+        f"HloModule jit_step, is_scheduled=true, num_partitions={num_devices}\n\n"
+        "ENTRY %main (p: f32[8,8]) -> f32[8,8] {\n"
+        "  %p = f32[8,8]{1,0} parameter(0)\n"
+        f"{body}\n"
+        "  ROOT %r = f32[8,8]{1,0} copy(%p)\n"
+        "}\n"
+    )
+
+
+def kernel(name: str, equation: str, seconds: float, shape: str = "f32[8,8]{1,0}") -> str:
+    cycles = round(seconds * CLOCK)
+    return (
+        f'%{name} = {shape} custom-call(%p), custom_call_target="t",'
+        f' metadata={{op_name="jit(step)/E[{equation}]/dot_general"}},'
+        f' backend_config={{"estimated_cycles":"{cycles}"}}'
+    )
+
+
+def gather(name: str, scope: str, rows: int) -> str:
+    return (
+        f"%{name} = f32[{rows},8192]{{1,0}} all-gather(%big), channel_id=1,"
+        " replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}, use_global_device_ids=true,"
+        f' metadata={{op_name="jit(step)/{scope}/x"}}'
+    )
+
+
+def compiled(text: str, seconds: float = 1e-3, peak: int = 0) -> CompiledPlan:
+    prices = CompiledPrices.of_machine("tpu-v5e", Mesh(planned().data.mesh.axes))
+    return CompiledPlan(
+        status="compiled",
+        constraints={},
+        seconds=seconds,
+        peak_bytes=peak,
+        module=parse_hlo(text),
+        prices=prices,
+        time=TimeCheck(
+            predicted_compute_seconds=0.0,
+            predicted_link_seconds=0.0,
+            predicted_overlapped_seconds=0.0,
+            compute_seconds=seconds,
+            at_memory_speed_seconds=seconds,
+            link_seconds=0.0,
+            overlapped_seconds=seconds,
+            cycles=seconds * CLOCK,
+            clock_hz=CLOCK,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "equation"),
+    [
+        ("jit(step)/jvp(E[17])/jit(take)/E[17.jaxpr/4]/gather", "17.jaxpr/4"),
+        ("jit(step)/E[7.branches[1]/38]/dot_general", "7.branches[1]/38"),
+        ("jit(step)/transpose(jvp(E[62]))/while/body/dynamic_slice", "62"),
+        ("jit(step)/autoshard[7.jaxpr/38<1]/sharding_constraint", "7.jaxpr/38"),
+        ("jit(step)/autoshard[7.0]/sharding_constraint", "7"),
+        ("jit(step)/DE[7]/add", ""),
+        ("copy.12", ""),
+    ],
+)
+def test_names_of_compiled_ops_tell_their_equation(name: str, equation: str) -> None:
+    assert equation_of(name) == equation
+
+
+def test_seconds_of_a_kernel_beyond_its_price_go_to_the_op_of_its_equation(
+    solution: Solution,
+) -> None:
+    op = matmuls(solution)[0]
+    priced = {one.index: one.compute_seconds for one in solution.account.ops}[op.index]
+    seen = observe(solution, compiled(program(kernel("k", op.equation, 1e-3))))
+    found = {one.op: one.seconds for one in seen.choices}
+    key = op_keys(solution.graph)[op.index]
+    assert found[key] == pytest.approx(1e-3 - priced, rel=1e-3)
+    assert "dot_general" in seen.faults[0]
+
+
+def test_the_correction_is_of_the_choice_that_was_made(solution: Solution) -> None:
+    op = matmuls(solution)[0]
+    seen = observe(solution, compiled(program(kernel("k", op.equation, 1e-3))))
+    (one,) = [c for c in seen.choices if c.op == op_keys(solution.graph)[op.index]]
+    candidate = solution.decoded.candidates[op.index]
+    parts = solution.encoded.parts
+    assert one.results == tuple(map(parts.to_sharding, candidate.results))
+
+
+def test_a_fusion_is_shared_by_its_ops_in_the_ratio_of_their_prices(solution: Solution) -> None:
+    first, second = matmuls(solution)[:2]
+    prices = {one.index: one.compute_seconds for one in solution.account.ops}
+    text = (
+        "HloModule jit_step, is_scheduled=true, num_partitions=8\n\n"
+        "%fused (q: f32[8,8]) -> f32[8,8] {\n"
+        "  %q = f32[8,8]{1,0} parameter(0)\n"
+        f'  %a = f32[8,8]{{1,0}} negate(%q), metadata={{op_name="E[{first.equation}]/a"}}\n'
+        f'  ROOT %b = f32[8,8]{{1,0}} negate(%a), metadata={{op_name="E[{second.equation}]/b"}}\n'
+        "}\n\n"
+        "ENTRY %main (p: f32[8,8]) -> f32[8,8] {\n"
+        "  %p = f32[8,8]{1,0} parameter(0)\n"
+        "  ROOT %f = f32[8,8]{1,0} fusion(%p), kind=kLoop, calls=%fused,"
+        ' backend_config={"estimated_cycles":"3000000"}\n'
+        "}\n"
+    )
+    seen = observe(solution, compiled(text, 2e-3))
+    keys = op_keys(solution.graph)
+    more = {one.op: one.seconds for one in seen.choices}
+    took = [more[keys[op.index]] + prices[op.index] for op in (first, second)]
+    assert sum(took) == pytest.approx(2e-3)
+    assert took[0] / took[1] == pytest.approx(prices[first.index] / prices[second.index])
+
+
+def test_a_collective_that_nobody_planned_is_laid_to_the_op_that_it_serves(
+    solution: Solution,
+) -> None:
+    op = matmuls(solution)[0]
+    big = '%big = f32[8192,8192]{1,0} custom-call(%p), custom_call_target="t"'
+    quiet = observe(solution, compiled(program(big)))
+    loud = observe(solution, compiled(program(big, gather("g", f"E[{op.equation}]", 32768))))
+    key = op_keys(solution.graph)[op.index]
+
+    def total(seen: Observation) -> float:
+        choices = {one.op: one.seconds for one in seen.choices}
+        moves = sum(one.seconds for one in seen.reshards if one.reader == key)
+        return choices.get(key, 0.0) + moves
+
+    assert total(loud) > total(quiet) + 1e-3
+    assert any("all-gather over model that nobody planned" in fault for fault in loud.faults)
+
+
+def test_a_program_without_estimates_or_text_shows_nothing(solution: Solution) -> None:
+    found = compiled(program())
+    assert observe(solution, replace(found, module=None)).choices == ()
+    assert observe(solution, replace(found, prices=None)).choices == ()
+
+
+def test_bytes_at_the_compiled_peak_go_to_the_value_of_their_equation(solution: Solution) -> None:
+    op = matmuls(solution)[0]
+    held = kernel("k", op.equation, 1e-6, "f32[16384,16384]{1,0}")
+    use = "%u = f32[8,8]{1,0} slice(%k), slice={[0:8], [0:8]}"
+    peak = solution.peak_bytes + 2**30
+    seen = observe(solution, compiled(program(held, use), peak=peak))
+    (one,) = seen.memory
+    assert one.op.partition(":")[0] == op.equation
+    assert 0 < one.num_bytes <= 2**30
+    # A peak as predicted shows nothing.
+    same = observe(solution, compiled(program(held, use), peak=solution.peak_bytes))
+    assert same.memory == ()
+
+
+def test_live_at_peak_counts_buffers_from_their_instruction_to_their_last_read() -> None:
+    text = program(
+        '%a = f32[1024]{0} negate(%p), metadata={op_name="a"}',
+        '%b = f32[1024]{0} negate(%a), metadata={op_name="b"}',
+        '%v = f32[4096]{0:T(8)S(1)} negate(%b), metadata={op_name="on the chip"}',
+        "%t = (f32[1024]{0}) tuple(%b)",
+        "%g = f32[1024]{0} get-tuple-element(%t), index=0",
+        '%c = f32[1024]{0} negate(%g), metadata={op_name="c"}',
+    )
+    assert sorted(live_at_peak(parse_hlo(text))) == [("a", 4096), ("b", 4096)]

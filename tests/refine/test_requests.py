@@ -1,0 +1,113 @@
+"""What cannot be refined is refused before anything is compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from click.testing import CliRunner
+from jax.sharding import PartitionSpec as P
+
+import autoshard
+from autoshard.aot import verify
+from autoshard.cli import main
+from autoshard.errors import InputError, PlanError
+from tests.refine.programs import BATCH, PARAMS, planned, step
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a compile began")
+
+    monkeypatch.setattr(verify, "kept_or_compiled", refuse)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "what"),
+    [
+        ("v9z:2x4", {}, "v9z"),
+        ("v5e:4x4", {}, "16"),
+        ("16xH100", {}, "16"),
+        ("v5e:2x4", {"rounds": 0}, "0 rounds compile nothing"),
+        ("v5e:2x4", {"rounds": True}, "True rounds compile nothing"),
+        ("v5e:2x4", {"minutes": 0}, "0 is no time to compile in"),
+        ("v5e:2x4", {"minutes": float("nan")}, "nan is no time to compile in"),
+        ("v5e:2x4", {"minutes": float("inf")}, "refining has to end"),
+        (7, {}, "expected a target, found int"),
+        ("v5e:2x4", {"candidates": [P("no_such_axis")]}, "no_such_axis"),
+        ("v5e:2x4", {"candidates": [({}, {}, {})]}, "does not match what it is for"),
+    ],
+)
+def test_bad_input_is_refused(target: Any, options: dict[str, Any], what: str) -> None:
+    with pytest.raises(autoshard.AutoshardError, match=what):
+        planned().refine(target, **options)
+
+
+def test_a_candidate_for_another_program_is_refused() -> None:
+    other = autoshard.optimize(
+        lambda x: x * 2,
+        jax.ShapeDtypeStruct((8, 8), "float32"),
+        mesh="data=2,model=4",
+        hardware="cpu-host",
+    )
+    with pytest.raises(InputError, match="made for another program"):
+        planned().refine("v5e:2x4", candidates={"theirs": other})
+
+
+def test_a_candidate_for_another_mesh_is_refused() -> None:
+    with pytest.raises(InputError, match="is for the mesh"):
+        planned().refine("v5e:2x4", candidates=[planned(mesh="data=8")])
+
+
+def test_a_plan_from_a_file_says_how_it_is_refined(tmp_path: Path) -> None:
+    planned().save(tmp_path / "plan.json")
+    loaded = autoshard.load_plan(tmp_path / "plan.json", step, PARAMS, BATCH)
+    with pytest.raises(PlanError, match="read from a file"):
+        loaded.refine("v5e:2x4")
+
+
+def test_optimize_refuses_an_unknown_target_before_it_plans() -> None:
+    def untraced(_: Any) -> Any:
+        raise AssertionError("it was traced")
+
+    with pytest.raises(InputError):
+        autoshard.optimize(untraced, BATCH, mesh="data=8", hardware="cpu-host", refine="v9z:2x4")
+
+
+def test_corrections_of_another_program_are_refused_by_optimize(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "format: autoshard corrections\nversion: 1\nprogram: '00'\nhardware: tpu-v5e\n"
+        "compiler: c\nclasses: {}\nchoices: []\nreshards: []\nmemory: []\n"
+    )
+    with pytest.raises(InputError, match="of another program"):
+        planned.__wrapped__(corrections=path, baselines=False)
+
+
+def test_a_plan_that_was_not_refined_has_no_corrections_to_write(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="was not refined"):
+        planned().save_corrections(tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--target", "v9z:2x4"], "v9z"),
+        (["--target", "v5e:4x4"], "16"),
+        (["--target", "v5e:2x4", "--rounds", "0"], "0 rounds compile nothing"),
+        (["--target", "v5e:2x4", "--out", "/no/such/folder/p.json"], "there is no folder"),
+        (["--target", "v5e:2x4", "--candidate", "none.json"], "none.json"),
+    ],
+)
+def test_the_command_refuses_the_same(tmp_path: Path, arguments: list[str], what: str) -> None:
+    path = tmp_path / "plan.json"
+    planned().save(path)
+    found = CliRunner().invoke(
+        main, ["refine", str(path), "tests.refine.programs:step", *arguments]
+    )
+    assert found.exit_code == 2, found.output
+    assert what in found.output
+    assert "a compile began" not in found.output

@@ -1,0 +1,237 @@
+"""Rounds of refining, with a compiler that says what each test wants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jax.sharding import PartitionSpec
+
+from autoshard.encoding.corrections import ChoiceCorrection, op_keys
+from autoshard.planning.planner import plan_corrected
+from autoshard.planning.solution import Solution
+from autoshard.plans.plan import PlanData
+from autoshard.plans.refinement import Refinement
+from autoshard.refine.attribution import Observation
+from autoshard.refine.compiled_plan import CompiledPlan
+from tests.refine.programs import planned, refined
+
+
+def record(data: PlanData) -> Refinement:
+    assert data.refinement is not None
+    return data.refinement
+
+
+def is_whole(data: PlanData) -> bool:
+    """Whether nothing is cut: the plan by hand called replicated."""
+    return not any(list(tensor.sharding.axis_refs()) for tensor in data.arguments)
+
+
+def test_a_plan_by_hand_that_compiles_faster_is_the_plan_returned() -> None:
+    found = refined(lambda data: (1e-6, 100) if is_whole(data) else (2e-6, 100))
+    told = record(found.data)
+    assert told.chosen is not None
+    assert told.tried[told.chosen].name == "replicated as written"
+    assert is_whole(found.data)
+    assert found.data.constraints == {}
+
+
+def test_the_plan_at_hand_stays_where_nothing_compiles_faster() -> None:
+    plan = planned()
+    found = refined(
+        lambda data: (1e-6, 100) if data.arguments == plan.data.arguments else (2e-6, 100)
+    )
+    told = record(found.data)
+    assert told.chosen == 0
+    assert found.data.arguments == plan.data.arguments
+    assert found.data.constraints == plan.constraints
+
+
+def test_of_plans_that_compile_to_one_time_the_one_with_fewer_constraints_is_returned() -> None:
+    told = record(refined(lambda _: (1e-6, 100)).data)
+    assert told.chosen is not None
+    fewest = min(one.num_constraints for one in told.tried)
+    assert told.tried[told.chosen].num_constraints == fewest
+
+
+def test_a_crash_a_hang_and_a_lack_of_memory_cost_that_plan_alone() -> None:
+    ways = iter(["crashed", "timed out", "out of memory"])
+    found = refined(lambda data: (1e-6, 100) if is_whole(data) else next(ways, "crashed"))
+    told = record(found.data)
+    failed = [one.status for one in told.tried if one.compiled_seconds is None]
+    assert failed[:3] == ["crashed", "timed out", "out of memory"]
+    assert told.chosen is not None
+    assert told.tried[told.chosen].name == "replicated as written"
+    assert told.tried[0].why == "the plan at hand; as told"
+
+
+def test_where_nothing_compiles_the_plan_is_the_one_from_before() -> None:
+    found = refined(lambda _: "crashed")
+    assert record(found.data).chosen is None
+    assert found.data.is_feasible
+    assert found.data.arguments == planned().data.arguments
+
+
+def test_the_fastest_plan_that_passes_the_budget_as_compiled_is_not_returned() -> None:
+    plan = planned(memory_budget=10_000_000_000)
+    found = refined(
+        lambda data: (2e-6, 9_000_000_000) if is_whole(data) else (1e-6, 10_000_000_001), plan
+    )
+    told = record(found.data)
+    assert told.chosen is not None
+    assert told.tried[told.chosen].compiled_bytes == 9_000_000_000
+    assert told.tried[0].fits is False
+
+
+def test_a_peak_of_exactly_the_budget_fits() -> None:
+    plan = planned(memory_budget=10_000_000_000)
+    assert record(refined(lambda _: (1e-6, 10_000_000_000), plan).data).chosen is not None
+
+
+def test_without_a_plan_within_the_budget_the_bytes_that_the_best_misses_are_said() -> None:
+    plan = planned(memory_budget=10_000_000_000)
+    found = refined(
+        lambda data: (1e-6, 10_000_000_007) if is_whole(data) else (1e-6, 10_000_000_009), plan
+    )
+    told = record(found.data)
+    assert (told.chosen, told.missing_bytes) == (None, 7)
+    assert not found.data.is_feasible
+    assert "the best misses it by 7 bytes as compiled" in found.data.solver.advice
+
+
+def test_a_plan_that_passes_the_budget_as_compiled_leaves_less_for_the_next_one() -> None:
+    plan = planned(memory_budget=10_000_000_000)
+    assert plan.solution is not None
+    limits: list[int | None] = []
+
+    original = plan_corrected
+
+    def noted(
+        start: Solution, corrections: Any, limit: int | None, *args: Any, **kwargs: Any
+    ) -> Solution:
+        limits.append(limit)
+        return original(start, corrections, limit, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autoshard.refine.rounds.plan_corrected", noted)
+        refined(lambda _: (1e-6, 11_000_000_000), plan)
+    # As much less as a plan held beyond what it was predicted to.
+    assert limits[0] is not None
+    assert limits[0] < 10_000_000_000
+
+
+def test_a_plan_that_the_model_thinks_a_little_too_large_is_compiled() -> None:
+    # Ask for less than any plan takes by the model, by less than the model is known to err.
+    least = planned(memory_budget=1).data.memory.peak_bytes
+    budget = int(least / 1.1)
+    plan = planned(memory_budget=budget)
+    assert not plan.data.is_feasible
+    found = refined(lambda _: (1e-6, budget - 1), plan)
+    assert found.data.is_feasible
+    assert record(found.data).tried[0].name == "optimized"
+
+
+def test_a_plan_that_the_model_thinks_far_too_large_is_not_compiled() -> None:
+    least = planned(memory_budget=1).data.memory.peak_bytes
+    plan = planned(memory_budget=least // 2)
+    told = record(refined(lambda _: (1e-6, least), plan).data)
+    assert all(one.name != "optimized" for one in told.tried)
+
+
+def test_what_a_compiled_choice_takes_more_makes_the_next_plan_avoid_it() -> None:
+    """The plan at hand takes a millisecond more where its first matmul is cut as it is."""
+    plan = planned()
+    shown: list[Observation] = []
+
+    def observe(solution: Solution, _: CompiledPlan) -> Observation:
+        encoded = solution.encoded
+        op = next(op for op in solution.graph.ops if op.name == "dot_general")
+        node = encoded.node_by_op[op.index]
+        chosen = encoded.candidates[node][solution.choices[node]]
+        if shown and shown[0].choices[0].results != tuple(
+            map(encoded.parts.to_sharding, chosen.results)
+        ):
+            return Observation()
+        said = ChoiceCorrection(
+            op=op_keys(solution.graph)[op.index],
+            operands=tuple(map(encoded.parts.to_sharding, chosen.operands)),
+            results=tuple(map(encoded.parts.to_sharding, chosen.results)),
+            seconds=1e-3,
+        )
+        shown.append(Observation(choices=(said,), faults=("dot_general takes 1 ms",)))
+        return shown[-1]
+
+    compiled: list[PlanData] = []
+
+    def judge(data: PlanData) -> tuple[float, int]:
+        return (1e-3 if data.values == plan.data.values else 2e-3), 100
+
+    found = refined(judge, plan, {}, compiled, observe=observe)
+    told = record(found.data)
+    again = [one for one in told.tried if one.round == 2]
+    assert [one.name for one in again] == ["optimized"]
+    assert compiled[-1].values != compiled[0].values
+    assert found.corrections.choices
+
+
+def test_a_record_of_another_plan_is_compiled_as_it_is() -> None:
+    other = planned(in_shardings=(None, PartitionSpec(None, "model")), memory_budget=None)
+    _ = other.constraints
+    whole = other.data
+    seen: list[PlanData] = []
+    told = record(refined(lambda _: (1e-6, 1), None, {"mine": whole}, seen).data)
+    assert told.tried[1].name == "mine"
+    assert (seen[1].arguments, seen[1].constraints) == (whole.arguments, whole.constraints)
+
+
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    seen: list[PlanData] = []
+
+    def judge(_: PlanData) -> tuple[float, int] | str:
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return 1e-6 / len(seen), 100
+
+    found = refined(judge, compiled=seen)
+    told = record(found.data)
+    assert told.ended.startswith("interrupted: this is the best so far; not compiled: ")
+    assert "replicated as written" in told.ended
+    assert [one.name for one in told.tried] == ["optimized"]
+    assert told.chosen == 0
+
+
+def test_no_compile_begins_once_the_minutes_are_over() -> None:
+    told = record(refined(lambda _: (1e-6, 100), minutes=1e-9).data)
+    assert told.tried == ()
+    assert told.ended.startswith("the 1e-09 minutes were over; not compiled: ")
+
+
+def test_nothing_is_compiled_twice() -> None:
+    seen: list[PlanData] = []
+    told = record(refined(lambda _: (1e-6, 100), compiled=seen, rounds=6).data)
+    programs = {
+        (
+            tuple(t.sharding for t in data.arguments),
+            tuple(t.sharding for t in data.results),
+            tuple(sorted((data.constraints or {}).items(), key=lambda item: item[0])),
+        )
+        for data in seen
+    }
+    assert len(programs) == len(seen) == len(told.tried)
+
+
+def test_one_line_says_what_compiles_and_one_what_came_of_it() -> None:
+    lines: list[str] = []
+    refined(lambda _: (1e-6, 100), tell=lines.append, rounds=1)
+    assert lines[0].startswith("round 1: optimized compiles for v5e:2x4 since ")
+    assert lines[1] == "round 1: optimized: 1.00 us"
+
+
+def test_plans_by_hand_that_the_model_thinks_far_slower_compile_after_the_rounds() -> None:
+    plan = planned()
+    fastest = plan.data.priced_seconds / 100  # everything by hand is predicted to take far more
+    told = record(refined(lambda _: (fastest, 100), plan).data)
+    by_hand = [place for place, one in enumerate(told.tried) if "as written" in one.name]
+    assert by_hand
+    assert by_hand == list(range(len(told.tried)))[-len(by_hand) :]
+    assert told.tried[by_hand[0] - 1].name.endswith("pinned")
