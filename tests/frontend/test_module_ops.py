@@ -9,10 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.experimental import io_callback
 from jax.experimental import pallas as pl
 
-import autoshard
 from autoshard.graph.program import OpClass, OpKind
 from tests.frontend.exporting import (
     array,
