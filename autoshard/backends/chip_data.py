@@ -17,7 +17,7 @@ import datetime
 import math
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from autoshard.backends.memory import MemoryPolicy
 from autoshard.backends.probed import Probed
 from autoshard.backends.schedule import SchedulePolicy
 from autoshard.errors import InputError
+from autoshard.files import read_file
+from autoshard.yaml_document import MOST_BYTES, DocumentLoader
 
 POLICIES: Mapping[str, type] = types.MappingProxyType(
     {
@@ -67,23 +69,6 @@ class ChipData:
     records: Mapping[str, Probed]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's safe loader that refuses a key given twice."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    keys = [loader.construct_object(key) for key, _ in node.value]
-    twice = sorted({str(key) for key in keys if keys.count(key) > 1})
-    if twice:
-        raise yaml.constructor.ConstructorError(
-            None, None, f"keys given twice: {', '.join(twice)}", node.start_mark
-        )
-    return loader.construct_mapping(node, deep=True)
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-
-
 def chip_data(name: str) -> ChipData:
     """The data of a chip that comes with autoshard."""
     return load_chip(_DATA / f"{name}.yaml")
@@ -97,7 +82,8 @@ def load_chip(path: Path) -> ChipData:
             values of another type; every one is named.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = read_file(path, most_bytes=MOST_BYTES).decode("utf-8")
+        data = yaml.load(text, Loader=DocumentLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(
             f"the file cannot be read: {error}", where=f"chip data {path}", fix="give a YAML file"
@@ -187,12 +173,20 @@ def _record(data: object, hint: object, path: str, problems: list[str]) -> Probe
     value = typed(data["value"], hint, f"{path}.value", problems)
     texts = {key: typed(data[key], str, f"{path}.{key}", problems) for key in ("unit", "probe")}
     compiler = typed(data["compiler"], str | None, f"{path}.compiler", problems)
-    date = data["date"]
-    if not isinstance(date, datetime.date):
-        problems.append(f"`{path}.date` is {date!r}; expected a date such as 2026-11-22")
-    if len(problems) > before:
+    date = _date(data["date"])
+    if date is None:
+        problems.append(f"`{path}.date` is {data['date']!r}; expected a date such as 2026-11-22")
+    if date is None or len(problems) > before:
         return None
     return Probed(value=value, **typing.cast("Any", texts), compiler=compiler, date=date)
+
+
+def _date(value: object) -> datetime.date | None:
+    """The day that a text names; None where it names none."""
+    try:
+        return datetime.date.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
 
 
 def typed(value: object, hint: Any, path: str, problems: list[str]) -> Any:

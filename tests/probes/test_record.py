@@ -108,7 +108,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(
     def full(_: Path, __: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(record, "write_whole", full)
+    monkeypatch.setattr(record, "write_file", full)
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
         write_records(path, found(), is_complete=True)
     assert path.read_text() == CHIP
