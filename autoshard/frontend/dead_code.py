@@ -42,5 +42,6 @@ def leave_out_dead_code(build: GraphBuilder, read: Iterable[int]) -> None:
             op.operands, op.operand_repeats = op.operands[:1], op.operand_repeats[:1]
             op.rule = identity_rule(values[op.results[0]].shape, 1)
         else:
-            op.kind, op.operands, op.operand_repeats = OpKind.FREE, (), ()
+            op.name, op.kind = "dead_code", OpKind.FREE
+            op.operands, op.operand_repeats = (), ()
             op.rule, op.op_class, op.flops = None, OpClass.NOTHING, 0.0

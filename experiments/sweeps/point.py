@@ -31,7 +31,7 @@ class PlanOptions:
         hardware: A known machine, with `_` or `-` in its name, or a YAML file.
         memory: Budget of one device: `auto`, a fraction such as 0.9, an amount such as `80GiB`, or
             null for none.
-        solver: A backend, or `auto`.
+        solver: An engine, or `auto`.
         time_limit_seconds: For the solver.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.

@@ -26,7 +26,8 @@ class RecommenderConfig:
     """Sizes of the model.
 
     Attributes:
-        tables: Rows and width of each table.
+        rows: Of each table.
+        widths: Of the rows of each table.
         d_model: Width that every feature is projected to.
         dense_features: Numbers per example beside the ids.
         rank: Width that a cross layer goes through.
@@ -35,15 +36,8 @@ class RecommenderConfig:
         batch: Examples in one step.
     """
 
-    tables: tuple[tuple[int, int], ...] = (
-        (4096, 8),
-        (2048, 8),
-        (1024, 16),
-        (512, 16),
-        (64, 32),
-        (24, 32),
-        (8, 32),
-    )
+    rows: tuple[int, ...] = (4096, 2048, 1024, 512, 64, 24, 8)
+    widths: tuple[int, ...] = (8, 8, 16, 16, 32, 32, 32)
     d_model: int = 32
     dense_features: int = 13
     rank: int = 16
@@ -54,20 +48,18 @@ class RecommenderConfig:
 
 def init_params(key: jax.Array, config: RecommenderConfig) -> PyTree:
     tables_key, wide_key, dense_key, cross_key, mlp_key = jax.random.split(key, 5)
-    num_tables, d_model = len(config.tables), config.d_model
+    num_tables, d_model = len(config.rows), config.d_model
     width = (num_tables + 1) * d_model
     return {
         "tables": [
             scaled_normal(k, (rows, narrow), narrow)
-            for k, (rows, narrow) in zip(
-                jax.random.split(tables_key, num_tables), config.tables, strict=True
+            for k, rows, narrow in zip(
+                jax.random.split(tables_key, num_tables), config.rows, config.widths, strict=True
             )
         ],
         "widen": [
             scaled_normal(k, (narrow, d_model), narrow)
-            for k, (_, narrow) in zip(
-                jax.random.split(wide_key, num_tables), config.tables, strict=True
-            )
+            for k, narrow in zip(jax.random.split(wide_key, num_tables), config.widths, strict=True)
         ],
         "dense": init_mlp(dense_key, (config.dense_features, d_model)),
         "cross": [
@@ -98,8 +90,8 @@ def loss_fn(params: PyTree, batch: PyTree) -> jax.Array:
 
 def make_batch(key: jax.Array, config: RecommenderConfig) -> PyTree:
     dense_key, ids_key, clicked_key = jax.random.split(key, 3)
-    bounds = jnp.asarray([rows for rows, _ in config.tables], dtype=jnp.int32)
-    shape = (config.batch, len(config.tables))
+    bounds = jnp.asarray(config.rows, dtype=jnp.int32)
+    shape = (config.batch, len(config.rows))
     return {
         "dense": jax.random.normal(dense_key, (config.batch, config.dense_features)),
         "ids": jax.random.randint(ids_key, shape, 0, bounds, dtype=jnp.int32),

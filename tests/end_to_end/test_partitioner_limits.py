@@ -172,7 +172,9 @@ def test_a_plan_computes_the_same(name: str) -> None:
 @pytest.mark.parametrize("mesh", ["data=2,model=4", "data=4,model=2", "data=8"])
 def test_a_depthwise_convolution_with_a_multiplier_computes_the_same(mesh: str) -> None:
     arguments = (array(3, 9, 9, 4), array(3, 3, 1, 8))
-    plan = autoshard.optimize(MULTIPLIED, *arguments, mesh=mesh, baselines=False)
+    plan = autoshard.optimize(
+        MULTIPLIED, *arguments, mesh=mesh, hardware="cpu-host", baselines=False
+    )
     np.testing.assert_array_equal(plan.jit()(*arguments), MULTIPLIED(*arguments))
 
 
@@ -186,6 +188,7 @@ def test_a_row_set_before_other_ops_is_set_on_one_shard(read: Callable[..., Any]
         fn,
         *ROWS,
         mesh="data=2,model=4",
+        hardware="cpu-host",
         in_shardings=(P(), P()),
         out_shardings=(P("model"), None),
         baselines=False,
@@ -210,6 +213,7 @@ def test_rows_written_along_a_cut_cache_move_as_many_bytes_as_planned(num_rows: 
         rows,
         jax.ShapeDtypeStruct((), np.dtype(np.int32)),
         mesh="data=8",
+        hardware="cpu-host",
         in_shardings=(P(None, "data"), None, None),
         out_shardings=P(None, "data"),
         donate_argnums=0,

@@ -25,7 +25,9 @@ MOVES = [
 
 def verified(fn: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[float, float]:
     """Planned and compiled bytes."""
-    plan = autoshard.optimize(fn, *arguments, mesh=MESH, baselines=False, **options)
+    plan = autoshard.optimize(
+        fn, *arguments, mesh=MESH, hardware="cpu-host", baselines=False, **options
+    )
     found = plan.verify("local")
     return found.predicted_bytes, found.compiled_bytes
 

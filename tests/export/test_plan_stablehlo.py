@@ -199,7 +199,9 @@ def test_complex_constants_and_typed_keys_are_written(stage: str) -> None:
         return x * 1j + jax.random.normal(key, x.shape)
 
     x = jax.ShapeDtypeStruct((8, 8), np.dtype(np.float32))
-    plan = autoshard.optimize(fn, jax.random.key(0), x, mesh="a=2,b=4", baselines=False)
+    plan = autoshard.optimize(
+        fn, jax.random.key(0), x, mesh="a=2,b=4", hardware="cpu-host", baselines=False
+    )
     text = plan.stablehlo(stage)
     assert "(0.000000e+00,1.000000e+00)" in text
     assert "sdy.constant" not in text
@@ -210,6 +212,6 @@ def test_complex_constants_compute_the_same_when_exported() -> None:
         return x * 1j
 
     x = np.arange(64, dtype=np.float32).reshape(8, 8)
-    plan = autoshard.optimize(fn, x, mesh="a=2,b=4", baselines=False)
+    plan = autoshard.optimize(fn, x, mesh="a=2,b=4", hardware="cpu-host", baselines=False)
     found = jax.jit(plan.export().call)(plan.shard(x))
     np.testing.assert_array_equal(found, x * 1j)

@@ -97,7 +97,7 @@ def test_what_is_no_instance_is_refused(tmp_path: Path, content: bytes) -> None:
 def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cut.json.gz"
     path.write_bytes(gzip.compress(json.dumps(EXAMPLE).encode())[:-20])
-    with pytest.raises(FormatError, match="cannot be decompressed"):
+    with pytest.raises(FormatError, match="cannot be unpacked"):
         read_iopddl(path)
 
 

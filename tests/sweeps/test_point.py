@@ -39,7 +39,7 @@ def test_options_are_those_of_optimize_with_its_defaults() -> None:
     known = inspect.signature(autoshard.optimize).parameters
     for name, value in PlanOptions().arguments().items():
         assert name in known, name
-        if name != "mesh":
+        if name not in ("mesh", "hardware"):  # a sweep has no devices to read a machine off
             assert known[name].default == value, name
 
 
