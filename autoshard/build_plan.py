@@ -193,7 +193,7 @@ def _solver_facts(solution: Solution, setting: Setting) -> SolverFacts:
     return SolverFacts(
         status=result.status.value,
         advice=_advice(solution),
-        backend=result.backend,
+        backend=result.engine,
         seconds=(result.cost or 0) / PICOSECONDS,
         bound_seconds=bound,
         gap=result.gap if result.cost is not None else 1.0,

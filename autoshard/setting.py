@@ -80,7 +80,7 @@ def read_solve_options(
     Raises:
         InputError: An option that cannot be used.
     """
-    known = ("auto", *(backend.name for backend in CATALOG))
+    known = ("auto", *(engine.name for engine in CATALOG))
     if solver not in known:
         raise InputError(
             f"there is no solver called {solver!r}",
@@ -97,7 +97,7 @@ def read_solve_options(
                 fix="give 0 or more",
             )
     return SolveOptions(
-        backend=solver,
+        engine=solver,
         time_limit_seconds=time_limit_seconds,
         relative_gap=relative_gap,
         seed=seed,

@@ -1,7 +1,7 @@
 """Picks one choice per node at the least cost within a memory limit, and proves how good it is."""
 
 from solvers.catalog import CATALOG, Pick, pick_solver
-from solvers.errors import BackendError, FormatError, ProblemError, SolverError
+from solvers.errors import EngineError, FormatError, ProblemError, SolverError
 from solvers.evaluate import Evaluation, evaluate
 from solvers.k_best import solve_k_best
 from solvers.memory_rows import least_use
@@ -20,9 +20,9 @@ from solvers.solve import solve
 __all__ = [
     "CATALOG",
     "FORBIDDEN",
-    "BackendError",
     "Edge",
     "EdgeMemory",
+    "EngineError",
     "Evaluation",
     "FormatError",
     "MemoryLimit",

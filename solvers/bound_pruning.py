@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.backends.protocol import Backend, Request
 from solvers.dual_ascent import DualAscent
 from solvers.elimination import eliminate, order_elimination
+from solvers.engines.protocol import Engine, Request
 from solvers.evaluate import evaluate
-from solvers.exchange import Exchange
+from solvers.incumbent import Incumbent
 from solvers.presolve import STRUCTURAL_RULES, Reduced, reduce_fully
 from solvers.problem import IntArray, Problem
 from solvers.pruning import forbid_pairs, prune_choices, prune_choices_and_pairs
@@ -44,7 +44,7 @@ STILL_SHRINKING = 0.9
 """The reduced problem is bounded anew while it has at most this share of the pairs."""
 
 LARGEST_FINISH = 2_000_000
-"""Columns of the largest problem that is handed to the finishing backend."""
+"""Columns of the largest problem that is handed to the finishing engine."""
 
 STEPS_UP = (1 / 64, 1 / 16, 1 / 4)
 """Once bounds have stalled: how far up from the bound to the best answer to look for one first."""
@@ -89,8 +89,8 @@ def solve_by_bounds(
     deadline: float | None = None,
     seed: int = 0,
     hints: Sequence[Sequence[int]] = (),
-    finisher: Backend | None = None,
-    exchange: Exchange | None = None,
+    finisher: Engine | None = None,
+    incumbent: Incumbent | None = None,
 ) -> BoundedAnswer:
     """Solves a problem without its memory limit, to a proof where bounds and elimination give one.
 
@@ -106,13 +106,13 @@ def solve_by_bounds(
         seed: The answer depends on it, and, deadline aside, on nothing else that varies.
         hints: Choices to start from; they need not be allowed.
         finisher: Solves what is left when bounds stall; None returns the gap that is left.
-        exchange: Told of what is found on the way, where the problem has no memory limit.
+        incumbent: Told of what is found on the way, where the problem has no memory limit.
     """
     costs_only = replace(problem, node_memory=(), edge_memory=(), memory_limit=None)
     starts = [tuple(int(choice) for choice in hint) for hint in hints]
     search = _Search(costs_only, relative_gap, constant, deadline, seed, starts, finisher)
     if problem.memory_limit is None:
-        search.exchange = exchange
+        search.incumbent = incumbent
     for start in starts:
         search.offer(start)
     search.run()
@@ -180,7 +180,7 @@ class _Search:
         deadline: float | None,
         seed: int,
         hints: Sequence[tuple[int, ...]],
-        finisher: Backend | None,
+        finisher: Engine | None,
         *,
         looks_up: bool = True,
     ) -> None:
@@ -194,7 +194,7 @@ class _Search:
         self.finisher = finisher
         self.looks_up = looks_up
         self.is_stopped: Callable[[], bool] = lambda: False
-        self.exchange: Exchange | None = None
+        self.incumbent: Incumbent | None = None
         self.choices: tuple[int, ...] | None = None
         self.cost: int | None = None
         self.lower_bound = 0
@@ -217,16 +217,16 @@ class _Search:
         found = evaluate(self.problem, choices)
         if found.is_allowed and (self.cost is None or found.cost < self.cost):
             self.cost, self.choices = found.cost, choices
-            if self.exchange is not None:
-                self.exchange.offer(choices, found.cost, source="bounds")
+            if self.incumbent is not None:
+                self.incumbent.offer(choices, found.cost, source="bounds")
 
     def learn(self) -> None:
         """Takes over what other lanes found."""
-        if self.exchange is not None:
-            cost, known = self.exchange.best()
+        if self.incumbent is not None:
+            cost, known = self.incumbent.best()
             if known is not None and (self.cost is None or (cost or 0) < self.cost):
                 self.offer(known)
-            self.lower_bound = max(self.lower_bound, self.exchange.bound())
+            self.lower_bound = max(self.lower_bound, self.incumbent.bound())
 
     def is_done(self) -> bool:
         return self.gap() <= self.relative_gap
@@ -239,13 +239,13 @@ class _Search:
         return self.is_done() or self.is_infeasible or self.is_over()
 
     def is_over(self) -> bool:
-        if self.is_stopped() or (self.exchange is not None and self.exchange.is_stopped()):
+        if self.is_stopped() or (self.incumbent is not None and self.incumbent.is_stopped()):
             return True
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def note(self, line: str) -> None:
-        if self.exchange is not None:
-            self.exchange.offer_bound(self.lower_bound, source="bounds")
+        if self.incumbent is not None:
+            self.incumbent.offer_bound(self.lower_bound, source="bounds")
         self.log.append(f"{time.monotonic() - self.began:.2f} s, gap {self.gap():.2e}: {line}")
 
     def run(self) -> None:
@@ -450,7 +450,7 @@ class _Search:
         return inner
 
     def finish(self, level: _Level, ascent: DualAscent) -> None:
-        """Hands a level that bounds do not shrink to the backend."""
+        """Hands a level that bounds do not shrink to the engine."""
         most = self.most(level, ascent)
         left = forbid_pairs(level.problem, ascent, most)
         columns = sum(int((edge.costs < FORBIDDEN_FROM).sum()) for edge in left.edges)

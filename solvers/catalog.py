@@ -1,24 +1,24 @@
-"""The backends by name, and which one suits a problem."""
+"""The engines by name, and which one suits a problem."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solvers.backends.bounds import Bounds
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.cp_sat import CpSat
-from solvers.backends.elimination import Elimination
-from solvers.backends.mathopt_highs import MathOptHighs
-from solvers.backends.mathopt_scip import MathOptScip
-from solvers.backends.protocol import Backend
-from solvers.backends.pulp_cbc import PulpCbc
-from solvers.backends.pulp_highs import PulpHighs
-from solvers.backends.toulbar2 import Toulbar2
 from solvers.elimination import order_elimination
-from solvers.errors import BackendError
+from solvers.engines.bounds import Bounds
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.cp_sat import CpSat
+from solvers.engines.elimination import Elimination
+from solvers.engines.mathopt_highs import MathOptHighs
+from solvers.engines.mathopt_scip import MathOptScip
+from solvers.engines.protocol import Engine
+from solvers.engines.pulp_cbc import PulpCbc
+from solvers.engines.pulp_highs import PulpHighs
+from solvers.engines.toulbar2 import Toulbar2
+from solvers.errors import EngineError
 from solvers.problem import Problem
 
-CATALOG: tuple[Backend, ...] = (
+CATALOG: tuple[Engine, ...] = (
     MathOptHighs(),
     MathOptScip(),
     CpSat(),
@@ -30,7 +30,7 @@ CATALOG: tuple[Backend, ...] = (
     Elimination(),
     BruteForce(),
 )
-"""Every backend; listed means tested."""
+"""Every engine; listed means tested."""
 
 AUTO = "auto"
 
@@ -40,27 +40,27 @@ QUICK_WORK = 3e8
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A backend and why it was picked."""
+    """An engine and why it was picked."""
 
-    backend: Backend
+    engine: Engine
     why: str
 
 
-def backend_by_name(name: str) -> Backend:
-    """Returns a backend of the catalog.
+def engine_by_name(name: str) -> Engine:
+    """Returns an engine of the catalog.
 
     Raises:
-        BackendError: There is none of that name.
+        EngineError: There is none of that name.
     """
-    for backend in CATALOG:
-        if backend.name == name:
-            return backend
-    names = ", ".join([AUTO, *(backend.name for backend in CATALOG)])
-    raise BackendError(f'no backend is called "{name}"', where="backend", fix=f"one of {names}")
+    for engine in CATALOG:
+        if engine.name == name:
+            return engine
+    names = ", ".join([AUTO, *(engine.name for engine in CATALOG)])
+    raise EngineError(f'no engine is called "{name}"', where="engine", fix=f"one of {names}")
 
 
 def pick_solver(problem: Problem) -> Pick:
-    """Says which backend suits a (reduced) problem, and why."""
+    """Says which engine suits a (reduced) problem, and why."""
     order = order_elimination(
         [len(costs) for costs in problem.node_costs],
         [(edge.u, edge.v) for edge in problem.edges],

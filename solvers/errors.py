@@ -30,5 +30,5 @@ class FormatError(SolverError):
     """A file does not hold a problem in the format its reader expects."""
 
 
-class BackendError(SolverError):
-    """A backend cannot run: unknown name, library missing, or a failure inside it."""
+class EngineError(SolverError):
+    """An engine cannot run: unknown name, library missing, or a failure inside it."""

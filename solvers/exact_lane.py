@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from solvers.backends.bounds import Bounds
-from solvers.backends.contained import CONTAINED_FROM
-from solvers.backends.mathopt_highs import MathOptHighs
-from solvers.backends.protocol import Answer, Backend, Request
-from solvers.backends.toulbar2 import Toulbar2
+from solvers.engines.bounds import Bounds
+from solvers.engines.contained import CONTAINED_FROM
+from solvers.engines.mathopt_highs import MathOptHighs
+from solvers.engines.protocol import Answer, Engine, Request
+from solvers.engines.toulbar2 import Toulbar2
 from solvers.evaluate import evaluate
-from solvers.exchange import Exchange
+from solvers.incumbent import Incumbent
 from solvers.memory_rows import num_rows_of
 from solvers.own_process import OwnProcess
 from solvers.presolve import reduce_fully, tie_repeats
@@ -50,7 +50,7 @@ class ExactLane:
     hints: Hints = ()
     process: OwnProcess | None = None
 
-    def backend(self, problem: Problem) -> Backend:
+    def engine(self, problem: Problem) -> Engine:
         """Returns what the lane runs."""
         if problem.num_columns <= WHOLE_COLUMNS:
             return MathOptHighs()
@@ -63,19 +63,19 @@ class ExactLane:
             return f"{columns} columns go to HiGHS as they are"
         return f"{columns} columns are bounded and pruned for HiGHS"
 
-    def __call__(self, problem: Problem, exchange: Exchange) -> None:
-        """Runs until the exchange is over or nothing is left to do."""
-        offer_tied(problem, exchange)
-        backend = self.backend(problem)
+    def __call__(self, problem: Problem, incumbent: Incumbent) -> None:
+        """Runs until the incumbent is over or nothing is left to do."""
+        offer_tied(problem, incumbent)
+        engine = self.engine(problem)
         is_apart = problem.num_columns >= CONTAINED_FROM
-        left = exchange.seconds_left()
+        left = incumbent.seconds_left()
         later = is_apart and problem.num_nodes <= NETWORK_NODES and has_toulbar2()
         seconds = FIRST_SHARE * left if later and left is not None else None
-        first = run_backend(backend, self.hints, self.process, is_apart=is_apart, seconds=seconds)
-        first(problem, exchange)
-        if later and not exchange.is_over():
-            exchange.note(f"{problem.num_nodes} nodes joined widely: toulbar2 goes on")
-            run_backend(Toulbar2(), self.hints, is_apart=True)(problem, exchange)
+        first = run_engine(engine, self.hints, self.process, is_apart=is_apart, seconds=seconds)
+        first(problem, incumbent)
+        if later and not incumbent.is_over():
+            incumbent.note(f"{problem.num_nodes} nodes joined widely: toulbar2 goes on")
+            run_engine(Toulbar2(), self.hints, is_apart=True)(problem, incumbent)
 
 
 def has_toulbar2() -> bool:
@@ -83,7 +83,7 @@ def has_toulbar2() -> bool:
     return importlib.util.find_spec("pytoulbar2") is not None
 
 
-def offer_tied(problem: Problem, exchange: Exchange) -> None:
+def offer_tied(problem: Problem, incumbent: Incumbent) -> None:
     """Solves a problem with its repeated parts tied, where that is much smaller: a hint."""
     if problem.num_columns < CONTAINED_FROM:
         return
@@ -91,92 +91,92 @@ def offer_tied(problem: Problem, exchange: Exchange) -> None:
     columns = tied.problem.num_columns
     if columns > WORTH_TYING * problem.num_columns:
         return
-    reduced = reduce_fully(tied.problem, is_over=exchange.is_over)
-    if reduced.is_infeasible or exchange.is_over():
+    reduced = reduce_fully(tied.problem, is_over=incumbent.is_over)
+    if reduced.is_infeasible or incumbent.is_over():
         return
-    seconds = exchange.seconds_left()
+    seconds = incumbent.seconds_left()
     until = None if seconds is None else time.monotonic() + TYING_SHARE * seconds
     request = Request(
         deadline=until,
-        seed=exchange.seed,
-        relative_gap=max(exchange.relative_gap, GOOD_HINT),
+        seed=incumbent.seed,
+        relative_gap=max(incumbent.relative_gap, GOOD_HINT),
         constant=reduced.constant,
-        stop=exchange.is_over,
+        stop=incumbent.is_over,
     )
     answer = Bounds(has_finish=False, is_limit_tight=True).solve(reduced.problem, request)
     if answer.choices is None:
         return
     choices = tied.untie(reduced.restore(answer.choices))
     found = evaluate(problem, choices)
-    exchange.note(
+    incumbent.note(
         f"repeated parts tied: {problem.num_columns} columns became {columns}, cost {found.cost}"
     )
     if found.is_allowed:
-        exchange.offer(choices, found.cost, source="repeats tied")
+        incumbent.offer(choices, found.cost, source="repeats tied")
 
 
-def run_backend(
-    backend: Backend,
+def run_engine(
+    engine: Engine,
     hints: Hints,
     process: OwnProcess | None = None,
     *,
     is_apart: bool | None = None,
     seconds: float | None = None,
-) -> Callable[[Problem, Exchange], None]:
-    """Makes a lane of a backend.
+) -> Callable[[Problem, Incumbent], None]:
+    """Makes a lane of an engine.
 
     Args:
-        backend: What runs.
+        engine: What runs.
         hints: Choices to start from; they need not be allowed.
         process: Already started; None to start one if it is needed.
         is_apart: Whether to run in a process of its own; None for libraries and large problems.
-        seconds: How long it may run there, if less than the exchange has left.
+        seconds: How long it may run there, if less than the incumbent has left.
     """
 
-    def lane(problem: Problem, exchange: Exchange) -> None:
+    def lane(problem: Problem, incumbent: Incumbent) -> None:
         answer: Answer | None
-        is_large = not backend.is_polling and problem.num_columns >= CONTAINED_FROM
+        is_large = not engine.is_polling and problem.num_columns >= CONTAINED_FROM
         if not (is_large if is_apart is None else is_apart):
-            answer = backend.solve(problem, Request.of(exchange, hints))
+            answer = engine.solve(problem, Request.of(incumbent, hints))
         elif process is not None:
-            answer = process.solve(backend, problem, exchange, hints, seconds)
+            answer = process.solve(engine, problem, incumbent, hints, seconds)
         else:
             with OwnProcess() as own:
-                answer = own.solve(backend, problem, exchange, hints, seconds)
+                answer = own.solve(engine, problem, incumbent, hints, seconds)
         if answer is not None:
-            settle(problem, exchange, answer)
+            settle(problem, incumbent, answer)
 
     return lane
 
 
-def settle(problem: Problem, exchange: Exchange, answer: Answer) -> None:
-    """Offers an answer to the exchange, its cost recomputed."""
+def settle(problem: Problem, incumbent: Incumbent, answer: Answer) -> None:
+    """Offers an answer to the incumbent, its cost recomputed."""
     for line in answer.log:
-        exchange.note(line)
+        incumbent.note(line)
     if answer.choices is not None:
         found = evaluate(problem, answer.choices)
         if found.is_allowed:
-            exchange.offer(answer.choices, found.cost, source="exact lane")
+            incumbent.offer(answer.choices, found.cost, source="exact lane")
     if answer.least_peak_choices is not None:
         peak = evaluate(problem, answer.least_peak_choices).peak
-        exchange.offer_least_peak(answer.least_peak_choices, peak)
-    exchange.offer_peak_bound(answer.least_peak_bound)
+        incumbent.offer_least_peak(answer.least_peak_choices, peak)
+    incumbent.offer_peak_bound(answer.least_peak_bound)
     if answer.is_infeasible:
-        exchange.prove_infeasible(answer.clashing_rows)
+        incumbent.prove_infeasible(answer.clashing_rows)
         return
-    exchange.offer_bound(answer.lower_bound, source="exact lane")
-    if gap_between(exchange.best()[0], exchange.bound()) <= NEGLIGIBLE_GAP:
-        exchange.stop()  # what is left is below what a floating-point engine tells apart
+    incumbent.offer_bound(answer.lower_bound, source="exact lane")
+    if gap_between(incumbent.best()[0], incumbent.bound()) <= NEGLIGIBLE_GAP:
+        incumbent.stop()  # what is left is below what a floating-point engine tells apart
 
 
-def find_least_peak(problem: Problem, exchange: Exchange) -> None:
+def find_least_peak(problem: Problem, incumbent: Incumbent) -> None:
     """Looks for the smallest peak, which is what a user without an answer wants to know."""
-    request = Request(deadline=exchange.deadline, seed=exchange.seed)
+    request = Request(deadline=incumbent.deadline, seed=incumbent.seed)
     search = WithinMemory(problem, num_rows_of(problem), request, None)
     search.find_least_peak()
     found = search.answer.least_peak_choices
     if found is not None:
         told = evaluate(problem, found)
         if told.cost < FORBIDDEN:
-            exchange.offer_least_peak(found, told.peak)
-    exchange.offer_peak_bound(search.answer.least_peak_bound)
+            incumbent.offer_least_peak(found, told.peak)
+    incumbent.offer_peak_bound(search.answer.least_peak_bound)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from solvers.backends.bounds import finisher
-from solvers.backends.protocol import Request
+from solvers.engines.bounds import finisher
+from solvers.engines.protocol import Request
 from solvers.evaluate import evaluate
-from solvers.exchange import Exchange
+from solvers.incumbent import Incumbent
 from solvers.local_search import LocalSearch
 from solvers.memory_rows import RowUse, at_times, compress_memory, num_rows_of, rows_to_add
 from solvers.presolve import Reduced, reduce_fully
@@ -30,21 +30,21 @@ fit at the other rows, and each of up to `MOST_ROUNDS` rounds takes such a share
 Choices = tuple[int, ...]
 
 
-def solve_at_few_rows(problem: Problem, exchange: Exchange, hints: Sequence[Choices]) -> None:
+def solve_at_few_rows(problem: Problem, incumbent: Incumbent, hints: Sequence[Choices]) -> None:
     """Offers answers and bounds until the gap is met, no row is left to add, or time is up.
 
     Args:
         problem: With a memory limit.
-        exchange: Of this problem.
+        incumbent: Of this problem.
         hints: Answers that need not fit, the cheapest without the limit among them.
     """
-    _FewRows(problem, exchange, hints).run()
+    _FewRows(problem, incumbent, hints).run()
 
 
 class _FewRows:
-    def __init__(self, problem: Problem, exchange: Exchange, hints: Sequence[Choices]) -> None:
+    def __init__(self, problem: Problem, incumbent: Incumbent, hints: Sequence[Choices]) -> None:
         self.problem = problem
-        self.exchange = exchange
+        self.incumbent = incumbent
         self.hints = list(hints)
         self.compressed, self.times = compress_memory(problem)
         self.use = RowUse(self.compressed, len(self.times))
@@ -58,9 +58,9 @@ class _FewRows:
             answers = self.solve()
             for found in answers:
                 self.look(found)
-            if answers and self.exchange.best()[0] is None:
+            if answers and self.incumbent.best()[0] is None:
                 self.repair(answers[-1])
-            if self.rows == before or self.exchange.is_over():
+            if self.rows == before or self.incumbent.is_over():
                 return
 
     def look_at_hints(self) -> None:
@@ -83,9 +83,9 @@ class _FewRows:
         if held.max(initial=0) <= limit:
             found = evaluate(self.problem, choices)
             if found.is_allowed:
-                self.exchange.offer(choices, found.cost, source="few rows")
+                self.incumbent.offer(choices, found.cost, source="few rows")
             return
-        self.exchange.offer_least_peak(choices, int(held.max()))
+        self.incumbent.offer_least_peak(choices, int(held.max()))
         self.rows = sorted({*self.rows, *rows_to_add(held, limit, self.rows, most=ROWS_A_LOOK)})
 
     def repair(self, choices: Choices) -> None:
@@ -94,16 +94,16 @@ class _FewRows:
         Only where none fits yet: rows to come bring cheaper ones.
         """
         local = LocalSearch(self.compressed, len(self.times))
-        repaired = local.repaired(choices, deadline=self.exchange.deadline)
+        repaired = local.repaired(choices, deadline=self.incumbent.deadline)
         self.look(tuple(repaired.tolist()))
 
     def solve(self) -> list[Choices]:
         """Solves with the limit at the rows there are; returns answers, the best one last."""
         few = at_times(self.compressed, self.rows)
-        reduced = reduce_fully(few, is_over=self.exchange.is_over)
-        if reduced.is_infeasible or self.exchange.is_over():
+        reduced = reduce_fully(few, is_over=self.incumbent.is_over)
+        if reduced.is_infeasible or self.incumbent.is_over():
             return []
-        self.exchange.note(
+        self.incumbent.note(
             f"few rows: with the limit at {len(self.rows)} rows, {reduced.problem.num_nodes} nodes "
             f"and {reduced.problem.num_columns} columns are left"
         )
@@ -111,10 +111,10 @@ class _FewRows:
 
     def price(self, reduced: Reduced) -> list[Choices]:
         rows = [self.rows[row] for row in reduced.row_times]
-        request = Request.of(self.exchange).for_part(
+        request = Request.of(self.incumbent).for_part(
             reduced.constant,
             hints=tuple(reduced.reduce(hint) for hint in self.hints),
-            lower_bound=max(0, self.exchange.bound() - reduced.constant),
+            lower_bound=max(0, self.incumbent.bound() - reduced.constant),
         )
         within = WithinMemory(
             reduced.problem,
@@ -128,8 +128,8 @@ class _FewRows:
         answer = within.run()
         self.prices = {rows[i]: price for i, price in within.prices.items()}
         for line in answer.log:
-            self.exchange.note(line)
-        self.exchange.offer_bound(answer.lower_bound + reduced.constant, source="few rows")
+            self.incumbent.note(line)
+        self.incumbent.offer_bound(answer.lower_bound + reduced.constant, source="few rows")
         found = [reduced.restore(choices) for choices in answer.tried]
         if answer.choices is not None:
             found.append(reduced.restore(answer.choices))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.backends.protocol import Request
+from solvers.engines.protocol import Request
 from solvers.evaluate import evaluate
 from solvers.local_search import LocalSearch
 from solvers.memory_rows import compress_memory

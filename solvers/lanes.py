@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from solvers.exchange import Exchange
+from solvers.incumbent import Incumbent
 from solvers.problem import Problem
 
 POLL_SECONDS = 0.02
@@ -19,15 +19,15 @@ class Lane:
 
     Args:
         name: For the log.
-        run: Works on the problem, offers what it finds, returns soon once the exchange is over.
-        exchange: Shared with other lanes, or its own.
+        run: Works on the problem, offers what it finds, returns soon once the incumbent is over.
+        incumbent: Shared with other lanes, or its own.
         seconds: How long it ran; None while it does.
         error: What stopped it.
     """
 
     name: str
-    run: Callable[[Problem, Exchange], None]
-    exchange: Exchange
+    run: Callable[[Problem, Incumbent], None]
+    incumbent: Incumbent
     seconds: float | None = None
     error: Exception | None = field(default=None)
 
@@ -40,10 +40,10 @@ class Lane:
     def _run(self, problem: Problem) -> None:
         began = time.monotonic()
         try:
-            self.run(problem, self.exchange)
+            self.run(problem, self.incumbent)
         except Exception as error:
             self.error = error
-            self.exchange.note(f"{self.name} failed: {error}")
+            self.incumbent.note(f"{self.name} failed: {error}")
         finally:
             self.seconds = time.monotonic() - began
 
@@ -56,7 +56,7 @@ def run_lanes(
     watch: Callable[[], None],
     grace_seconds: float,
 ) -> None:
-    """Runs lanes until all return or `is_settled`; then every exchange is stopped.
+    """Runs lanes until all return or `is_settled`; then every incumbent is stopped.
 
     A lane that does not return within the grace is left behind: what it offered counts, what it
     may offer later does not. An interrupt (`KeyboardInterrupt`) stops the lanes and is raised on.
@@ -81,7 +81,7 @@ def run_lanes(
             watch()
     finally:
         for lane in lanes:
-            lane.exchange.stop()
+            lane.incumbent.stop()
         until = time.monotonic() + grace_seconds
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""A backend in a process of its own: it can be stopped at once, whatever library it sits in."""
+"""An engine in a process of its own: it can be stopped at once, whatever library it sits in."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import threading
 import time
 from typing import Any, BinaryIO
 
-from solvers.backends.protocol import Answer, Backend, Request
 from solvers.child_environment import child_environment
-from solvers.errors import BackendError
-from solvers.exchange import Exchange
+from solvers.engines.protocol import Answer, Engine, Request
+from solvers.errors import EngineError
+from solvers.incumbent import Incumbent
 from solvers.problem import Problem
 
 POLL_SECONDS = 0.02
-_LATE_SECONDS = 1.0  # by which a backend may miss its own limit before it is given up
+_LATE_SECONDS = 1.0  # by which an engine may miss its own limit before it is given up
 
 
 class OwnProcess:
@@ -55,65 +55,65 @@ class OwnProcess:
 
     def solve(
         self,
-        backend: Backend,
+        engine: Engine,
         problem: Problem,
-        exchange: Exchange,
+        incumbent: Incumbent,
         hints: tuple[tuple[int, ...], ...] = (),
         seconds: float | None = None,
     ) -> Answer | None:
-        """Runs a backend there; returns its answer, or None when the exchange was over first.
+        """Runs an engine there; returns its answer, or None when the incumbent was over first.
 
-        What it finds on the way is offered to the exchange, what others offer is sent to it.
+        What it finds on the way is offered to the incumbent, what others offer is sent to it.
 
         Args:
-            backend: What runs.
+            engine: What runs.
             problem: What it solves.
-            exchange: Of the lanes at work on the problem.
+            incumbent: Of the lanes at work on the problem.
             hints: Choices to start from; they need not be allowed.
-            seconds: How long at most, if less than the exchange has left; a process that takes
+            seconds: How long at most, if less than the incumbent has left; a process that takes
                 longer is of no further use.
 
         Raises:
-            BackendError: The backend refused, or the process died.
+            EngineError: The engine refused, or the process died.
         """
         arrived: list[tuple[str, Any]] = []
-        reader = threading.Thread(target=self._read, args=(arrived, exchange), daemon=True)
+        reader = threading.Thread(target=self._read, args=(arrived, incumbent), daemon=True)
         try:
-            settings = _settings(exchange, seconds)
-            self._send(("solve", (backend, problem, settings, exchange.best(), hints)))
+            settings = _settings(incumbent, seconds)
+            self._send(("solve", (engine, problem, settings, incumbent.best(), hints)))
             until = None if seconds is None else time.monotonic() + seconds + _LATE_SECONDS
             reader.start()
-            told, told_bound = exchange.best()[0], exchange.bound()
-            while reader.is_alive() and not exchange.is_over():
+            told, told_bound = incumbent.best()[0], incumbent.bound()
+            while reader.is_alive() and not incumbent.is_over():
                 reader.join(POLL_SECONDS)
                 if until is not None and time.monotonic() > until:
                     return None
-                cost, choices = exchange.best()
+                cost, choices = incumbent.best()
                 if cost is not None and (told is None or cost < told):
                     told = cost
                     self._send(("best", (choices, cost)))
-                if exchange.bound() > told_bound:
-                    told_bound = exchange.bound()
+                if incumbent.bound() > told_bound:
+                    told_bound = incumbent.bound()
                     self._send(("bound", told_bound))
         except OSError as error:
-            raise self._died(backend) from error
-        self._await_answer(reader, exchange)
+            raise self._died(engine) from error
+        self._await_answer(reader, incumbent)
         if not arrived:
-            if exchange.is_over():
+            if incumbent.is_over():
                 return None
-            raise self._died(backend)
+            raise self._died(engine)
         kind, content = arrived[0]
         if kind == "error":
             what, where, fix = content
-            raise BackendError(what, where=where, fix=fix)
+            raise EngineError(what, where=where, fix=fix)
         answer: Answer = content
         return answer
 
-    def _await_answer(self, reader: threading.Thread, exchange: Exchange) -> None:
-        """Gives a backend that has just closed the gap the time to say so."""
+    def _await_answer(self, reader: threading.Thread, incumbent: Incumbent) -> None:
+        """Gives an engine that has just closed the gap the time to say so."""
         until = time.monotonic() + _LATE_SECONDS
         while reader.is_alive() and time.monotonic() < until:
-            if exchange.is_stopped() or exchange.seconds_left() == 0:
+            if incumbent.is_stopped() or incumbent.seconds_left() == 0:
                 return
             reader.join(POLL_SECONDS)
 
@@ -123,7 +123,7 @@ class OwnProcess:
         pickle.dump(message, stream, protocol=pickle.HIGHEST_PROTOCOL)
         stream.flush()
 
-    def _read(self, arrived: list[tuple[str, Any]], exchange: Exchange) -> None:
+    def _read(self, arrived: list[tuple[str, Any]], incumbent: Incumbent) -> None:
         stream = self._process.stdout
         assert stream is not None
         with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):
@@ -131,45 +131,45 @@ class OwnProcess:
                 kind, content = _load(stream)
                 if kind == "best":
                     choices, cost, source = content
-                    exchange.offer(choices, cost, source=source)
+                    incumbent.offer(choices, cost, source=source)
                 elif kind == "bound":
                     bound, source = content
-                    exchange.offer_bound(bound, source=source)
+                    incumbent.offer_bound(bound, source=source)
                 else:
                     arrived.append((kind, content))
 
-    def _died(self, backend: Backend) -> BackendError:
+    def _died(self, engine: Engine) -> EngineError:
         self._process.kill()
         code = self._process.wait()
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        return BackendError(
+        return EngineError(
             f"its process ended with code {code}" + (f": {last[0]}" if last else ""),
-            where=f"backend {backend.name}",
-            fix="choose another backend, or give the process more memory",
+            where=f"engine {engine.name}",
+            fix="choose another engine, or give the process more memory",
         )
 
 
-def solve_in_own_process(backend: Backend, problem: Problem, request: Request) -> Answer:
-    """Runs a backend in a new process, as long as the request asks for.
+def solve_in_own_process(engine: Engine, problem: Problem, request: Request) -> Answer:
+    """Runs an engine in a new process, as long as the request asks for.
 
     Raises:
-        BackendError: The backend refused, or the process died.
+        EngineError: The engine refused, or the process died.
     """
-    exchange = request.exchange
-    if exchange is None:
-        exchange = _RequestExchange(request)
+    incumbent = request.incumbent
+    if incumbent is None:
+        incumbent = _RequestIncumbent(request)
     hints = tuple(tuple(int(choice) for choice in hint) for hint in request.hints)
     with OwnProcess() as process:
-        answer = process.solve(backend, problem, exchange, hints)
+        answer = process.solve(engine, problem, incumbent, hints)
     if answer is not None:
         return answer
-    _, best = exchange.best()
-    return Answer(choices=best, lower_bound=exchange.bound(), log=("out of time",))
+    _, best = incumbent.best()
+    return Answer(choices=best, lower_bound=incumbent.bound(), log=("out of time",))
 
 
-class _RequestExchange(Exchange):
-    """An exchange of one lane that is over when the request is."""
+class _RequestIncumbent(Incumbent):
+    """An incumbent of one lane that is over when the request is."""
 
     def __init__(self, request: Request) -> None:
         super().__init__(
@@ -184,13 +184,13 @@ class _RequestExchange(Exchange):
         return super().is_over() or self._request.is_over()
 
 
-def _settings(exchange: Exchange, seconds: float | None) -> dict[str, Any]:
-    limits = [limit for limit in (exchange.seconds_left(), seconds) if limit is not None]
+def _settings(incumbent: Incumbent, seconds: float | None) -> dict[str, Any]:
+    limits = [limit for limit in (incumbent.seconds_left(), seconds) if limit is not None]
     return {
         "seconds": min(limits, default=None),
-        "seed": exchange.seed,
-        "relative_gap": exchange.relative_gap,
-        "lower_bound": exchange.bound(),
+        "seed": incumbent.seed,
+        "relative_gap": incumbent.relative_gap,
+        "lower_bound": incumbent.bound(),
     }
 
 

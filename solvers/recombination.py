@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solvers.backends.contained import Contained
-from solvers.backends.mathopt_highs import MathOptHighs
-from solvers.backends.protocol import Request
-from solvers.errors import BackendError
+from solvers.engines.contained import Contained
+from solvers.engines.mathopt_highs import MathOptHighs
+from solvers.engines.protocol import Request
+from solvers.errors import EngineError
 from solvers.presolve import reduce_fully
 from solvers.problem import IntArray, Problem
 from solvers.restricted import restrict
@@ -48,7 +48,7 @@ def recombine(problem: Problem, answers: Sequence[IntArray], request: Request) -
     else:
         try:
             choices = Contained(MathOptHighs()).solve(reduced.problem, request).choices
-        except BackendError:
+        except EngineError:
             return None
     if choices is None:
         return None

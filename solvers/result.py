@@ -75,10 +75,10 @@ class Result:
         lower_bound: No allowed choices cost less.
         peak: Most bytes `choices` hold at one time.
         peak_time: First time they hold it.
-        backend: What solved it.
+        engine: What solved it.
         seconds_by_stage: Wall time by stage, in the order the stages ran.
-        reduced_nodes: Nodes left for the backend after presolve.
-        reduced_columns: Columns (choices and pairs of choices) left for the backend.
+        reduced_nodes: Nodes left for the engine after presolve.
+        reduced_columns: Columns (choices and pairs of choices) left for the engine.
         log: What was done and why, one line a step.
         least_peak: Where memory stood in the way, the smallest peak found for any choices
             without a forbidden cost.
@@ -98,7 +98,7 @@ class Result:
     lower_bound: int
     peak: int | None = None
     peak_time: int | None = None
-    backend: str = ""
+    engine: str = ""
     seconds_by_stage: dict[str, float] = field(default_factory=dict)
     reduced_nodes: int = 0
     reduced_columns: int = 0

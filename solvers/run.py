@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from solvers.errors import BackendError
+from solvers.errors import EngineError
 from solvers.evaluate import evaluate
-from solvers.exchange import Exchange
 from solvers.grounded import Grounded
+from solvers.incumbent import Incumbent
 from solvers.memory_rows import violated_times
 from solvers.problem import FORBIDDEN, Problem
 from solvers.result import Progress, Result, Status, proven_status
@@ -55,7 +55,7 @@ class Run:
     least_peak_bound: int = 0
     clashing_times: tuple[int, ...] = ()
     hints: list[tuple[int, ...]] = field(default_factory=list)
-    backend: str = "presolve"
+    engine: str = "presolve"
     reduced_nodes: int = 0
     reduced_columns: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -76,9 +76,9 @@ class Run:
         """Whether the asked gap is proven."""
         return self.is_infeasible or gap_between(self.cost, self.lower_bound) <= self.relative_gap
 
-    def exchange_for(self, grounded: Grounded) -> Exchange:
-        """Makes an exchange for a reduced problem that knows what this run knows."""
-        exchange = Exchange(
+    def incumbent_for(self, grounded: Grounded) -> Incumbent:
+        """Makes an incumbent for a reduced problem that knows what this run knows."""
+        incumbent = Incumbent(
             deadline=None if self.deadline is None else self.deadline - self._referee_seconds(),
             seed=self.seed,
             relative_gap=self.relative_gap,
@@ -88,8 +88,8 @@ class Run:
             reduced = grounded.reduce(hint)
             found = evaluate(grounded.problem, reduced)
             if found.is_allowed:
-                exchange.offer(reduced, found.cost, source="hint")
-        return exchange
+                incumbent.offer(reduced, found.cost, source="hint")
+        return incumbent
 
     def _referee_seconds(self) -> float:
         """About what it takes to restore and recheck an answer, a tenth of the time at most."""
@@ -98,28 +98,28 @@ class Run:
         limit = 0.0 if self.deadline is None else self.deadline - self.began
         return min(0.1 * max(0.0, limit), 0.02 + _REFEREE_SECONDS_PER_ENTRY * entries)
 
-    def take(self, grounded: Grounded, exchange: Exchange) -> bool:
+    def take(self, grounded: Grounded, incumbent: Incumbent) -> bool:
         """Takes over what lanes found, after the referee looked; returns whether it is allowed."""
-        self.log += exchange.log()
-        cost, choices = exchange.best()
+        self.log += incumbent.log()
+        cost, choices = incumbent.best()
         is_allowed = False
         if choices is not None and cost is not None:
             restored = grounded.restore(choices)
             is_allowed = self.offer(restored)
             if is_allowed:
                 self._require_cost(restored, cost + grounded.constant)
-        bound = exchange.bound() + grounded.constant
+        bound = incumbent.bound() + grounded.constant
         self.lower_bound = max(self.lower_bound, bound)
-        _, leanest = exchange.least_peak()
+        _, leanest = incumbent.least_peak()
         if leanest is not None:
             self.offer(grounded.restore(leanest))
-        peak_bound = exchange.peak_bound()
+        peak_bound = incumbent.peak_bound()
         if grounded.reduced.has_dropped_unfitting and self.problem.memory_limit is not None:
             peak_bound = min(peak_bound, self.problem.memory_limit + 1)
         self.least_peak_bound = max(self.least_peak_bound, peak_bound)
-        if exchange.is_infeasible():
+        if incumbent.is_infeasible():
             self.is_infeasible = True
-            rows = exchange.clashing_rows()
+            rows = incumbent.clashing_rows()
             found_times = tuple(sorted(map(grounded.time_of_row, rows)))
             self.clashing_times = found_times or self.clashing_times
         return is_allowed
@@ -127,9 +127,9 @@ class Run:
     def _require_cost(self, choices: tuple[int, ...], claimed: int) -> None:
         found = evaluate(self.problem, choices)
         if found.cost != claimed:
-            raise BackendError(
+            raise EngineError(
                 f"the answer costs {found.cost}, {claimed} was claimed",
-                where=f"backend {self.backend}",
+                where=f"engine {self.engine}",
                 fix="report this problem: a reduction lost track of a cost",
             )
 
@@ -165,21 +165,21 @@ class Run:
         self.progress(Progress(seconds, stage, cost, bound, self.choices))
 
     def watch(
-        self, stage: str, constant: int, exchanges: Sequence[Exchange], *, does_fit: bool = True
+        self, stage: str, constant: int, incumbents: Sequence[Incumbent], *, does_fit: bool = True
     ) -> None:
-        """Reports the best of some exchanges if it changed; costs only of what fits the limit.
+        """Reports the best of some incumbents if it changed; costs only of what fits the limit.
 
         Args:
             stage: What is being done.
-            constant: What the original costs beyond the exchanges' problem.
-            exchanges: Of one problem.
+            constant: What the original costs beyond the incumbents' problem.
+            incumbents: Of one problem.
             does_fit: Whether their answers fit the limit.
         """
-        found = [exchange.best()[0] for exchange in exchanges] if does_fit else []
+        found = [incumbent.best()[0] for incumbent in incumbents] if does_fit else []
         costs = [cost for cost in found if cost is not None]
         known = [] if self.cost is None else [self.cost]
         cost = min([*known, *(cost + constant for cost in costs)], default=None)
-        bound = max(exchange.bound() for exchange in exchanges) + constant
+        bound = max(incumbent.bound() for incumbent in incumbents) + constant
         if (cost, bound) != self._told:
             self._told = (cost, bound)
             self.report(stage, cost, bound)
@@ -205,7 +205,7 @@ class Run:
             lower_bound=lower_bound,
             peak=None if found is None else found.peak,
             peak_time=None if found is None else found.peak_time,
-            backend=self.backend,
+            engine=self.engine,
             seconds_by_stage=self.seconds,
             reduced_nodes=self.reduced_nodes,
             reduced_columns=self.reduced_columns,

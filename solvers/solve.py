@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from solvers.backends.apart import Apart
-from solvers.backends.elimination import Elimination
-from solvers.backends.protocol import Backend, Request
-from solvers.catalog import AUTO, backend_by_name, pick_solver
+from solvers.catalog import AUTO, engine_by_name, pick_solver
 from solvers.collector import no_collections
 from solvers.compile_ahead import compiler
+from solvers.engines.apart import Apart
+from solvers.engines.elimination import Elimination
+from solvers.engines.protocol import Engine, Request
 from solvers.evaluate import evaluate
-from solvers.exact_lane import ExactLane, find_least_peak, run_backend
-from solvers.exchange import Exchange
+from solvers.exact_lane import ExactLane, find_least_peak, run_engine
 from solvers.few_rows import solve_at_few_rows
 from solvers.first_moves import moved_on
 from solvers.grounded import Grounded
+from solvers.incumbent import Incumbent
 from solvers.lanes import POLL_SECONDS, Lane, run_lanes
 from solvers.memory_limits import OneLimit, with_one_limit
 from solvers.memory_pricing import PROVEN_PEAK_SHARE
@@ -60,7 +60,7 @@ WORTH_A_PROCESS = 200_000
 def solve(
     problem: Problem,
     *,
-    backend: str = AUTO,
+    engine: str = AUTO,
     time_limit_seconds: float | None = None,
     seed: int = 0,
     relative_gap: float = 0.0,
@@ -79,7 +79,7 @@ def solve(
 
     Args:
         problem: What to solve.
-        backend: "auto" or the name of a backend in `solvers.catalog.CATALOG`.
+        engine: "auto" or the name of an engine in `solvers.catalog.CATALOG`.
         time_limit_seconds: Wall time; None for no limit.
         seed: Equal seeds give equal costs as long as the time limit does not cut.
         relative_gap: Stop once ``(cost - lower_bound) / cost`` is at most this.
@@ -91,7 +91,7 @@ def solve(
 
     Raises:
         ProblemError: `verify_problem` finds faults, or a hint does not match the problem.
-        BackendError: The backend is unknown, cannot run, or refuses the problem.
+        EngineError: The engine is unknown, cannot run, or refuses the problem.
     """
     began = time.monotonic()
     require_problem(problem)
@@ -102,7 +102,7 @@ def solve(
         one = with_one_limit(problem)
         found = solve(
             one.problem,
-            backend=backend,
+            engine=engine,
             time_limit_seconds=time_limit_seconds,
             seed=seed,
             relative_gap=relative_gap,
@@ -111,7 +111,7 @@ def solve(
             stop=stop,
         )
         return _of_original(problem, one, found)
-    chosen = None if backend == AUTO else backend_by_name(backend)
+    chosen = None if engine == AUTO else engine_by_name(engine)
     run = Run(
         problem=problem,
         deadline=None if time_limit_seconds is None else began + time_limit_seconds,
@@ -222,27 +222,27 @@ def _reduce(run: Run, *, use_memory: bool) -> Grounded | None:
     return Grounded.of(reduced)
 
 
-def _solve_with(run: Run, backend: Backend | None, *, use_memory: bool) -> bool:
-    """Lets one backend solve; returns whether its answer is allowed."""
+def _solve_with(run: Run, engine: Engine | None, *, use_memory: bool) -> bool:
+    """Lets one engine solve; returns whether its answer is allowed."""
     grounded = _reduce(run, use_memory=use_memory)
     if grounded is None:
         return False
     is_wide = False
-    if backend is None:
+    if engine is None:
         pick = pick_solver(grounded.reduced.problem)
-        is_wide = not isinstance(pick.backend, Elimination)
-        backend = Apart(pick.backend)
-        run.log.append(f"picked {backend.name}: {pick.why}")
-    run.backend = backend.name
-    exchange = run.exchange_for(grounded)
+        is_wide = not isinstance(pick.engine, Elimination)
+        engine = Apart(pick.engine)
+        run.log.append(f"picked {engine.name}: {pick.why}")
+    run.engine = engine.name
+    incumbent = run.incumbent_for(grounded)
     hints = tuple(grounded.reduce(hint) for hint in run.hints)
-    lanes = [Lane(backend.name, run_backend(backend, hints), exchange)]
+    lanes = [Lane(engine.name, run_engine(engine, hints), incumbent)]
     if is_wide:
         lanes.append(
             _scalable_lane(
                 run,
                 grounded,
-                exchange,
+                incumbent,
                 head_start=_head_start(run),
             )
         )
@@ -263,7 +263,7 @@ def _head_start(run: Run) -> float:
 
 def _solve_at_few_rows(run: Run) -> None:
     """Looks for the gap allowed with the limit at a few times only; see `solvers.few_rows`."""
-    exchange = Exchange(
+    incumbent = Incumbent(
         deadline=run.deadline,
         seed=run.seed,
         relative_gap=run.relative_gap,
@@ -271,24 +271,24 @@ def _solve_at_few_rows(run: Run) -> None:
     )
     if run.deadline is not None:
         left = max(0.0, run.deadline - time.monotonic())
-        exchange.deadline = time.monotonic() + SHARE_AT_FEW_ROWS * left
+        incumbent.deadline = time.monotonic() + SHARE_AT_FEW_ROWS * left
     hints = tuple(run.hints)
     name = "few rows"
-    lane = Lane(name, lambda problem, shared: solve_at_few_rows(problem, shared, hints), exchange)
-    run.backend = name
+    lane = Lane(name, lambda problem, shared: solve_at_few_rows(problem, shared, hints), incumbent)
+    run.engine = name
     with run.stage(name):
         try:
             run_lanes(
                 run.problem,
                 [lane],
-                is_settled=lambda: run.is_over() or exchange.is_over(),
-                watch=lambda: run.watch(name, 0, [exchange]),
+                is_settled=lambda: run.is_over() or incumbent.is_over(),
+                watch=lambda: run.watch(name, 0, [incumbent]),
                 grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
             )
         finally:
-            run.log += exchange.log()
-            run.lower_bound = max(run.lower_bound, exchange.bound())
-            for _, choices in (exchange.least_peak(), exchange.best()):
+            run.log += incumbent.log()
+            run.lower_bound = max(run.lower_bound, incumbent.bound())
+            for _, choices in (incumbent.least_peak(), incumbent.best()):
                 if choices is not None:
                     run.offer(choices)
             run.report(name, run.cost, run.lower_bound)
@@ -307,12 +307,12 @@ def _solve_within_memory(run: Run) -> None:
         if grounded.problem.memory_limit is None:
             process = None
         exact = ExactLane(tuple(grounded.reduce(hint) for hint in run.hints), process)
-        run.backend = "lanes"
+        run.engine = "lanes"
         run.log.append(
             f"memory rows can bind: {exact.describe(grounded.problem)} on one core, message "
             "passing and moves on the other"
         )
-        shared = run.exchange_for(grounded)
+        shared = run.incumbent_for(grounded)
         lanes = [
             Lane("exact lane", exact, shared),
             _scalable_lane(run, grounded, shared, head_start=0.0),
@@ -321,8 +321,8 @@ def _solve_within_memory(run: Run) -> None:
             _run(run, grounded, lanes, "solve")
 
 
-def _scalable_lane(run: Run, grounded: Grounded, shared: Exchange, *, head_start: float) -> Lane:
-    """Message passing and moves; with an exchange of its own where a gap is allowed.
+def _scalable_lane(run: Run, grounded: Grounded, shared: Incumbent, *, head_start: float) -> Lane:
+    """Message passing and moves; with an incumbent of its own where a gap is allowed.
 
     Args:
         run: The solve.
@@ -331,15 +331,15 @@ def _scalable_lane(run: Run, grounded: Grounded, shared: Exchange, *, head_start
         head_start: Seconds it waits for the exact lane to be done.
     """
 
-    def lane(problem: Problem, exchange: Exchange) -> None:
+    def lane(problem: Problem, incumbent: Incumbent) -> None:
         began = time.monotonic()
         while time.monotonic() < began + head_start:
-            if exchange.is_over():
+            if incumbent.is_over():
                 return
             time.sleep(POLL_SECONDS)
-        run_scalable(problem, exchange)
+        run_scalable(problem, incumbent)
 
-    own = shared if run.relative_gap == 0 else run.exchange_for(grounded)
+    own = shared if run.relative_gap == 0 else run.incumbent_for(grounded)
     return Lane("scalable lane", lane, own)
 
 
@@ -358,8 +358,8 @@ def _run(
         stage: For progress.
         until: `time.monotonic` value from which on an answer that is not allowed ends the search.
     """
-    exchanges = list({id(lane.exchange): lane.exchange for lane in lanes}.values())
-    first = lanes[0].exchange
+    incumbents = list({id(lane.incumbent): lane.incumbent for lane in lanes}.values())
+    first = lanes[0].incumbent
     patient_until = time.monotonic() + PATIENCE_SECONDS
 
     def is_proven_elsewhere() -> bool:
@@ -367,7 +367,7 @@ def _run(
         return (
             grounded.problem.memory_limit is not None
             and time.monotonic() >= patient_until
-            and any(exchange.is_over() for exchange in exchanges[1:])
+            and any(incumbent.is_over() for incumbent in incumbents[1:])
         )
 
     def is_settled() -> bool:
@@ -393,14 +393,14 @@ def _run(
             grounded.problem,
             lanes,
             is_settled=is_settled,
-            watch=lambda: run.watch(stage, grounded.constant, exchanges, does_fit=does_fit()),
+            watch=lambda: run.watch(stage, grounded.constant, incumbents, does_fit=does_fit()),
             grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
         )
     finally:
         is_allowed = run.take(grounded, first)
         if not run.is_done():
-            for exchange in exchanges[1:]:
-                run.take(grounded, exchange)
+            for incumbent in incumbents[1:]:
+                run.take(grounded, incumbent)
         run.report(stage, run.cost, run.lower_bound)
     is_peak_unknown = run.leanest is None or grounded.reduced.has_dropped_unfitting
     if run.is_infeasible and is_peak_unknown and grounded.problem.memory_limit is not None:
@@ -416,11 +416,11 @@ def _find_least_peak(run: Run) -> None:
     grounded = Grounded.of(reduced)
     if grounded.problem.memory_limit is None:  # all that forbidden costs leave fits
         return
-    exchange = run.exchange_for(grounded)
-    if exchange.deadline is not None:
+    incumbent = run.incumbent_for(grounded)
+    if incumbent.deadline is not None:
         until = time.monotonic() + run.share_of_limit(PROVEN_PEAK_SHARE)
-        exchange.deadline = min(exchange.deadline, until)
-    lane = Lane("least peak", find_least_peak, exchange)
+        incumbent.deadline = min(incumbent.deadline, until)
+    lane = Lane("least peak", find_least_peak, incumbent)
     with run.stage("least peak"):
         run_lanes(
             grounded.problem,
@@ -429,4 +429,4 @@ def _find_least_peak(run: Run) -> None:
             watch=lambda: None,
             grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
         )
-    run.take(grounded, exchange)
+    run.take(grounded, incumbent)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from solvers.backends.protocol import Backend, Request
 from solvers.elimination import order_elimination
+from solvers.engines.protocol import Engine, Request
 from solvers.evaluate import evaluate
 from solvers.memory_pricing import (
     PeakSearch,
@@ -29,7 +29,7 @@ QUICK_WORK = 3e7
 """Additions an elimination may take to be the oracle; above, bounds come from message passing."""
 
 LARGEST_FINISH = 1_000_000
-"""Columns of the largest problem handed to the finishing backend."""
+"""Columns of the largest problem handed to the finishing engine."""
 
 STILL_SHRINKING = 0.8
 """Prices are looked for anew while the problem has at most this share of its columns."""
@@ -121,7 +121,7 @@ class WithinMemory:
         problem: Problem,
         num_rows: int,
         request: Request,
-        finisher: Callable[[tuple[int, ...]], Backend] | None,
+        finisher: Callable[[tuple[int, ...]], Engine] | None,
         *,
         is_elimination_only: bool = False,
         finishing_share: float | None = None,
@@ -171,8 +171,8 @@ class WithinMemory:
         _, known = self.request.known()
         if known is not None:
             self.offer(known)
-        if self.request.exchange is not None:
-            self.raise_bound(self.request.exchange.bound())
+        if self.request.incumbent is not None:
+            self.raise_bound(self.request.incumbent.bound())
 
     def note(self, line: str) -> None:
         gap = self.request.gap(self.answer.cost, self.answer.lower_bound)
@@ -355,7 +355,7 @@ class WithinMemory:
         )
 
     def finish(self, level: _Level) -> None:
-        """Hands a level to the finishing backend."""
+        """Hands a level to the finishing engine."""
         if self.finisher is None:
             return
         self.learn()
@@ -371,7 +371,7 @@ class WithinMemory:
         index = {row: i for i, row in enumerate(level.rows)}
         rows = tuple(sorted(index[row] for row in self.prices if row in index))
         hints = () if self.answer.choices is None else (level.reduce(self.answer.choices),)
-        backend = self.finisher(rows)
+        engine = self.finisher(rows)
         request = self.request.for_part(
             level.constant,
             hints=hints,
@@ -381,7 +381,7 @@ class WithinMemory:
         if self.finishing_share is not None and seconds is not None:
             until = time.monotonic() + self.finishing_share * seconds
             request = replace(request, deadline=until)
-        found = backend.solve(problem, request)
+        found = engine.solve(problem, request)
         self.answer.log += found.log
         if found.is_infeasible:
             if self.answer.cost is None:
@@ -391,7 +391,7 @@ class WithinMemory:
         if found.choices is not None:
             self.offer(level.restore(found.choices))
         self.raise_bound(level.constant + found.lower_bound)
-        self.note(f"{backend.name} finished {columns} columns")
+        self.note(f"{engine.name} finished {columns} columns")
 
     def _without_dear_pairs(self, level: _Level) -> Problem:
         assert self.answer.cost is not None

@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 
 import scipy.optimize  # noqa: F401 (early, while the parent reduces the problem)
 
-from solvers.backends.protocol import Backend, Request
+from solvers.engines.protocol import Engine, Request
 from solvers.errors import SolverError
-from solvers.exchange import Exchange
+from solvers.incumbent import Incumbent
 
 
 class _Channel:
@@ -34,12 +34,12 @@ class _Channel:
 
 
 class _Inbox(threading.Thread):
-    """Reads messages; those for the running solve go to its exchange, tasks to a queue."""
+    """Reads messages; those for the running solve go to its incumbent, tasks to a queue."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__(daemon=True)
         self.tasks: queue.Queue[Any] = queue.Queue()
-        self.exchange: Exchange | None = None
+        self.incumbent: Incumbent | None = None
         self._stream = stream
 
     def run(self) -> None:
@@ -48,17 +48,17 @@ class _Inbox(threading.Thread):
                 kind, content = pickle.load(self._stream)
                 if kind == "solve":
                     self.tasks.put(content)
-                elif self.exchange is not None and kind == "best":
-                    self.exchange.offer(*content, source="other lane")
-                elif self.exchange is not None:
-                    self.exchange.offer_bound(content, source="other lane")
+                elif self.incumbent is not None and kind == "best":
+                    self.incumbent.offer(*content, source="other lane")
+                elif self.incumbent is not None:
+                    self.incumbent.offer_bound(content, source="other lane")
         finally:
             # The parent is gone, perhaps in the middle of a message; the library at work cannot
             # be asked to stop.
             os._exit(0)
 
 
-def _exchange(channel: _Channel, settings: dict[str, Any]) -> Exchange:
+def _incumbent(channel: _Channel, settings: dict[str, Any]) -> Incumbent:
     seconds = settings["seconds"]
     told: list[int | None] = [None]
 
@@ -67,17 +67,17 @@ def _exchange(channel: _Channel, settings: dict[str, Any]) -> Exchange:
             return
         if cost is not None and cost != told[0]:
             told[0] = cost
-            channel.send("best", (exchange.best()[1], cost, source))
+            channel.send("best", (incumbent.best()[1], cost, source))
         channel.send("bound", (bound, source))
 
-    exchange = Exchange(
+    incumbent = Incumbent(
         deadline=None if seconds is None else time.monotonic() + seconds,
         seed=settings["seed"],
         relative_gap=settings["relative_gap"],
         lower_bound=settings["lower_bound"],
         on_change=on_change,
     )
-    return exchange
+    return incumbent
 
 
 def main() -> None:
@@ -88,21 +88,21 @@ def main() -> None:
     inbox = _Inbox(sys.stdin.buffer)
     inbox.start()
     while True:
-        backend, problem, settings, (cost, choices), hints = inbox.tasks.get()
-        exchange = _exchange(channel, settings)
+        engine, problem, settings, (cost, choices), hints = inbox.tasks.get()
+        incumbent = _incumbent(channel, settings)
         if cost is not None and choices is not None:
-            exchange.offer(choices, cost, source="other lane")
-        inbox.exchange = exchange
-        _solve(channel, backend, problem, Request.of(exchange, hints))
+            incumbent.offer(choices, cost, source="other lane")
+        inbox.incumbent = incumbent
+        _solve(channel, engine, problem, Request.of(incumbent, hints))
 
 
-def _solve(channel: _Channel, backend: Backend, problem: Any, request: Request) -> None:
+def _solve(channel: _Channel, engine: Engine, problem: Any, request: Request) -> None:
     try:
-        answer = backend.solve(problem, request)
+        answer = engine.solve(problem, request)
     except SolverError as error:
         channel.send("error", (error.what, error.where, error.fix))
     except MemoryError:
-        channel.send("error", ("ran out of memory", f"backend {backend.name}", ""))
+        channel.send("error", ("ran out of memory", f"engine {engine.name}", ""))
     else:
         channel.send("answer", answer)
 

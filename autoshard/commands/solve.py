@@ -171,7 +171,7 @@ def _solve(
         click.echo(f"{passed:7.1f} s  read {size}", err=True)
         return solve(
             problem,
-            backend=solver,
+            engine=solver,
             time_limit_seconds=max(0.0, seconds - passed),
             seed=seed,
             relative_gap=gap,

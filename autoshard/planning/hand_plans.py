@@ -282,7 +282,7 @@ class _Clock:
     def options(self) -> SolveOptions:
         """For the next solve."""
         left = max(self._ends - time.monotonic(), 0.0)
-        return replace(self._options, backend="auto", time_limit_seconds=left)
+        return replace(self._options, engine="auto", time_limit_seconds=left)
 
 
 def _plans_for(encoder: Encoder, encoded: Encoded) -> dict[str, tuple[Layout, ...]]:

@@ -79,7 +79,7 @@ def nearest_choices(
     problem = replace_costs(encoded.problem, tuple(costs))
     return solve(
         problem,
-        backend=options.backend,
+        engine=options.engine,
         time_limit_seconds=options.time_limit_seconds,
         seed=options.seed,
         relative_gap=0.0,

@@ -24,7 +24,7 @@ class SolveOptions:
     """How hard to look for the best plan.
 
     Args:
-        backend: A solver's name, or "auto".
+        engine: A solver's name, or "auto".
         time_limit_seconds: Wall time for the solver. Where it finds nothing that fits, or what it
             finds does not fit with its gaps or not on the chip, more searches follow, which
             together take no longer.
@@ -35,7 +35,7 @@ class SolveOptions:
         corrections: What was learnt from compiled plans of the program.
     """
 
-    backend: str = "auto"
+    engine: str = "auto"
     time_limit_seconds: float = 60.0
     relative_gap: float = 0.01
     seed: int = 0
@@ -128,7 +128,7 @@ class Searches:
         with self.stages.time(SEARCH):
             result = solve(
                 problem,
-                backend=self.options.backend,
+                engine=self.options.engine,
                 time_limit_seconds=seconds,
                 seed=self.options.seed,
                 relative_gap=ANY_GAP if self.is_interrupted else gap,

@@ -40,7 +40,7 @@ def alternative(
         least_share=LEAST_SHARE,
         most_excess=MOST_EXCESS,
         known=list(dict.fromkeys((*same_problem, solution.choices))),
-        backend=options.backend,
+        engine=options.engine,
         time_limit_seconds=options.time_limit_seconds,
         seed=options.seed,
         relative_gap=options.relative_gap,

@@ -10,7 +10,7 @@ import numpy as np
 
 from solvers.compile_ahead import BOUND, PRICED_BOUND, REGIONS, WALK, compiler
 from solvers.evaluate import evaluate
-from solvers.exchange import Exchange
+from solvers.incumbent import Incumbent
 from solvers.kernels import IS_KEPT, FloatArray
 from solvers.memory_rows import num_rows_of
 from solvers.problem import IntArray, Problem
@@ -55,50 +55,50 @@ _SWEEPS_WITHOUT_DEADLINE = 400
 _ROUNDS_WITHOUT_DEADLINE = 3
 
 
-def run_scalable(problem: Problem, exchange: Exchange) -> None:
-    """Searches until the exchange is over, offering answers and bounds as they come.
+def run_scalable(problem: Problem, incumbent: Incumbent) -> None:
+    """Searches until the incumbent is over, offering answers and bounds as they come.
 
     Without a deadline it returns after a set number of moves.
 
     Args:
         problem: Presolved: at most one edge a pair, times are row numbers.
-        exchange: Where everything found goes; all of it is checked in integers first.
+        incumbent: Where everything found goes; all of it is checked in integers first.
     """
-    if not problem.num_nodes or exchange.is_over():
+    if not problem.num_nodes or incumbent.is_over():
         return
-    tightened = tighten(problem, exchange.is_over)
+    tightened = tighten(problem, incumbent.is_over)
     if tightened.is_infeasible:
-        exchange.prove_infeasible()
-        exchange.note(f"{SOURCE}: the least of all usages does not fit")
+        incumbent.prove_infeasible()
+        incumbent.note(f"{SOURCE}: the least of all usages does not fit")
         return
     if tightened.steps:
-        exchange.note(
+        incumbent.note(
             f"{SOURCE}: without choices that cannot fit, {problem.num_columns} columns became "
             f"{tightened.problem.num_columns}"
         )
     if not tightened.problem.num_nodes:
-        _settle(problem, tightened, exchange)
+        _settle(problem, tightened, incumbent)
         return
-    _Lane(problem, tightened, exchange).run()
+    _Lane(problem, tightened, incumbent).run()
 
 
-def _settle(problem: Problem, tightened: Tightened, exchange: Exchange) -> None:
+def _settle(problem: Problem, tightened: Tightened, incumbent: Incumbent) -> None:
     choices = tightened.restore(())
     found = evaluate(problem, choices)
     if found.is_allowed:
-        exchange.offer(choices, found.cost, source=SOURCE)
-    exchange.offer_bound(tightened.constant, source=SOURCE)
+        incumbent.offer(choices, found.cost, source=SOURCE)
+    incumbent.offer_bound(tightened.constant, source=SOURCE)
 
 
 class _Lane:
-    def __init__(self, original: Problem, tightened: Tightened, exchange: Exchange) -> None:
+    def __init__(self, original: Problem, tightened: Tightened, incumbent: Incumbent) -> None:
         self.original = original
         self.tightened = tightened
         self.problem = tightened.problem
-        self.exchange = exchange
-        self.total_seconds = exchange.seconds_left() if exchange.deadline is not None else None
+        self.incumbent = incumbent
+        self.total_seconds = incumbent.seconds_left() if incumbent.deadline is not None else None
         self.layout = lay_out(self.problem, num_rows_of(self.problem))
-        self.annealer = Annealer(self.layout, exchange.seed, exchange.is_over)
+        self.annealer = Annealer(self.layout, incumbent.seed, incumbent.is_over)
         self.choices: IntArray | None = None
         self.cost = math.inf
         self._stall_bound: int | None = None
@@ -110,9 +110,9 @@ class _Lane:
         self._branching: Branching | None = None
 
     def await_compiled(self, *stages: str) -> None:
-        """Waits, until the exchange is over, for loops to be compiled."""
+        """Waits, until the incumbent is over, for loops to be compiled."""
         for stage in stages:
-            line = compiler().wait_for(stage, self.exchange.is_over)
+            line = compiler().wait_for(stage, self.incumbent.is_over)
             if line is not None and stage not in self._awaited:
                 self.note(line)
             self._awaited.add(stage)
@@ -122,23 +122,23 @@ class _Lane:
         if not IS_KEPT:
             self.note("no folder to keep compiled loops in (NUMBA_CACHE_DIR): compiled each time")
         self.await_compiled(WALK)
-        if self.exchange.is_over():
+        if self.incumbent.is_over():
             return
         expected, rough = self.rough_choices()
-        if self.exchange.is_over():
+        if self.incumbent.is_over():
             return
         self.await_compiled(PRICED_BOUND)
-        if self.exchange.is_over():
+        if self.incumbent.is_over():
             return
         self.expected = expected
         self.ascent = PricedAscent(self.layout, expected)
         self.rule = PriceRule(self.ascent, expected)
         self.decoded = [rough, rough]
         self.raise_bound(self.effort(_BOUND_SHARE, _SWEEPS_WITHOUT_DEADLINE), does_repair=True)
-        self.note(f"bound {self.exchange.bound()} after {self.rule.num_sweeps} sweeps")
+        self.note(f"bound {self.incumbent.bound()} after {self.rule.num_sweeps} sweeps")
         attempts = 0
         self.take_from_others()
-        while self.choices is None and not self.exchange.is_over():
+        while self.choices is None and not self.incumbent.is_over():
             if self.total_seconds is None and attempts == _ROUNDS_WITHOUT_DEADLINE:
                 return
             self.repair_all()
@@ -146,7 +146,7 @@ class _Lane:
         self.try_all()
 
     def note(self, line: str) -> None:
-        self.exchange.note(f"{SOURCE}: {line}")
+        self.incumbent.note(f"{SOURCE}: {line}")
 
     def effort(self, share: float, moves: int) -> Effort:
         seconds = None if self.total_seconds is None else share * self.total_seconds
@@ -168,10 +168,10 @@ class _Lane:
         restored = self.tightened.restore(choices.tolist())
         found = evaluate(self.original, restored)
         if found.is_allowed:
-            self.exchange.offer(restored, found.cost, source=SOURCE)
+            self.incumbent.offer(restored, found.cost, source=SOURCE)
             self.keep(choices)
         elif found.cost < FORBIDDEN_FROM:
-            self.exchange.offer_least_peak(restored, found.peak)
+            self.incumbent.offer_least_peak(restored, found.peak)
         return found.is_allowed
 
     def keep(self, choices: IntArray) -> None:
@@ -181,7 +181,7 @@ class _Lane:
 
     def take_from_others(self) -> None:
         """Goes on from what another lane found, where that is cheaper."""
-        cost, choices = self.exchange.best()
+        cost, choices = self.incumbent.best()
         if cost is None or choices is None or cost - self.tightened.constant >= self.cost:
             return
         reduced = np.array(self.tightened.reduce(choices), dtype=np.int64)
@@ -193,7 +193,7 @@ class _Lane:
         if self.is_stalled and self.choices is not None:
             self.branch(effort)
             return
-        clock = Clock(effort, self.exchange.is_over)
+        clock = Clock(effort, self.incumbent.is_over)
         repaired = 0.0
         while not clock.is_over() and not self.is_stalled:
             self.decoded = self.rule.sweep()
@@ -215,7 +215,7 @@ class _Lane:
             ascent.set_prices(self.rule.best_prices)
             for _ in range(_SWEEPS_BEFORE_BRANCHING):
                 ascent.sweep()
-                if self.exchange.is_over():
+                if self.incumbent.is_over():
                     return
             self._branching = Branching(
                 self.layout,
@@ -223,11 +223,11 @@ class _Lane:
                 self.rule,
                 self.consider,
                 lambda: self.cost,
-                self.exchange.is_over,
+                self.incumbent.is_over,
             )
         line = self._branching.run(effort)
         bound = self._branching.bound + self.tightened.constant
-        self.exchange.offer_bound(bound, source=SOURCE)
+        self.incumbent.offer_bound(bound, source=SOURCE)
         if line is not None:
             self.note(f"bound {bound}: {line}")
 
@@ -237,7 +237,7 @@ class _Lane:
             self.offer(choices)
 
     def offer_bound(self) -> None:
-        self.exchange.offer_bound(self.ascent.bound + self.tightened.constant, source=SOURCE)
+        self.incumbent.offer_bound(self.ascent.bound + self.tightened.constant, source=SOURCE)
 
     def watch_progress(self) -> None:
         """Stops sweeping once a good many sweeps gained next to nothing."""
@@ -264,7 +264,7 @@ class _Lane:
             for choices in self.decoded:
                 self.repair(choices, schedule)
                 self.take_from_others()
-                if self.choices is not None or self.exchange.is_over():
+                if self.choices is not None or self.incumbent.is_over():
                     return
         self.raise_bound(self.effort(_REPAIR_SHARE, 50))
 
@@ -307,15 +307,15 @@ class _Lane:
         """Tries everything for a short time, and what did best again for longer."""
         trials = self.trials()
         rounds = 0
-        while not self.exchange.is_over() and self.choices is not None:
+        while not self.incumbent.is_over() and self.choices is not None:
             share = ROUND_SHARES[min(rounds, len(ROUND_SHARES) - 1)]
             if self.total_seconds is not None:
-                share *= (self.exchange.seconds_left() or 0.0) / self.total_seconds
+                share *= (self.incumbent.seconds_left() or 0.0) / self.total_seconds
             self.take_from_others()
             start = self.choices
             for trial in trials:
                 self.try_one(trial, share / len(trials), 2**rounds, start)
-                if self.exchange.is_over():
+                if self.incumbent.is_over():
                     return
             trials.sort(key=lambda trial: trial.cost)
             best = trials[0]
@@ -350,16 +350,16 @@ class _Lane:
     def find_optimum(self, effort: Effort, _: IntArray) -> float:
         """Solves without memory terms at given prices, and goes down from there."""
         self.await_compiled(BOUND)
-        if self.problem.memory_limit is None or self.exchange.is_over():
+        if self.problem.memory_limit is None or self.incumbent.is_over():
             return math.inf
         if self._optimum is None:
             self._optimum = PricedOptimum(
                 self.problem,
                 self.descend_from,
-                lambda bound: self.exchange.offer_bound(
+                lambda bound: self.incumbent.offer_bound(
                     bound + self.tightened.constant, source=SOURCE
                 ),
-                self.exchange.is_over,
+                self.incumbent.is_over,
             )
             first = self.effort(_FIRST_OPTIMUM_SHARE, effort.moves)
             if first.seconds is not None:
@@ -387,10 +387,10 @@ class _Lane:
     def restart(self, effort: Effort, _: IntArray) -> float:
         """Restarts from the messages; returns the least cost met."""
         self.await_compiled(REGIONS)
-        if self.exchange.is_over():
+        if self.incumbent.is_over():
             return math.inf
         if self._restarts is None:
             self._restarts = Restarts(
-                self.layout, self.ascent, self.rule, self.exchange.seed, self.exchange.is_over
+                self.layout, self.ascent, self.rule, self.incumbent.seed, self.incumbent.is_over
             )
         return self._restarts.run(effort, self.finish).cost

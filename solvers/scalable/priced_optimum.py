@@ -14,8 +14,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from solvers.backends.protocol import Request
 from solvers.bound_pruning import solve_by_bounds
+from solvers.engines.protocol import Request
 from solvers.kernels import FloatArray
 from solvers.memory_pricing import resolution_factor, with_costs_times
 from solvers.memory_rows import RowUse, num_rows_of, priced

@@ -140,7 +140,7 @@ def test_a_file_that_does_not_fit_into_memory_is_refused(
 def test_an_unknown_solver_is_refused(tmp_path: Path) -> None:
     result = run(written(tmp_path, EXAMPLE), "--solver", "gurobi")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert 'error: backend: no backend is called "gurobi"' in result.stderr
+    assert 'error: engine: no engine is called "gurobi"' in result.stderr
 
 
 @settings(max_examples=150, deadline=None)

@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SOLVE = """
 from solvers.own_process import OwnProcess, solve_in_own_process
-from solvers.backends.protocol import Request
-from solvers.catalog import backend_by_name
+from solvers.engines.protocol import Request
+from solvers.catalog import engine_by_name
 from tests.solvers.instances import random_problem
-answer = solve_in_own_process(backend_by_name("brute_force"), random_problem(0), Request())
+answer = solve_in_own_process(engine_by_name("brute_force"), random_problem(0), Request())
 assert answer.choices is not None
 """
 COMPILE = """

@@ -18,10 +18,10 @@ from solvers import (
     bound_pruning,
     evaluate,
 )
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.protocol import Request
 from solvers.bound_pruning import BoundedAnswer, solve_by_bounds
 from solvers.dual_ascent import DualAscent
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.protocol import Request
 from solvers.problem import IntArray
 from solvers.pruning import forbid_pairs, prune_choices, prune_choices_and_pairs
 from solvers.restricted import restrict

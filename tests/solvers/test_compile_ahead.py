@@ -15,7 +15,7 @@ from solvers.compile_ahead import BOUND, PRICED_BOUND, REGIONS, WALK, Compiler
 COUNT_COMPILED = """
 import time
 from numba.core import event
-from solvers.exchange import Exchange
+from solvers.incumbent import Incumbent
 from solvers.presolve import reduce_fully
 from solvers.scalable import run_scalable
 from tests.solvers.instances import LayeredShape, layered_problem
@@ -30,10 +30,10 @@ class Listener(event.Listener):
         pass
 
 reduced = reduce_fully(layered_problem(LayeredShape(num_layers=2), memory_limit=10**9))
-exchange = Exchange(deadline=time.monotonic() + 4.0)
+incumbent = Incumbent(deadline=time.monotonic() + 4.0)
 with event.install_listener("numba:compile", Listener()):
-    run_scalable(reduced.problem, exchange)
-assert exchange.best()[0] is not None
+    run_scalable(reduced.problem, incumbent)
+assert incumbent.best()[0] is not None
 print(compiled)
 """
 
@@ -85,7 +85,7 @@ def test_a_process_that_does_not_compile_leaves_it_to_the_lane(
     compiler.close()
 
 
-def test_a_wait_ends_with_the_exchange() -> None:
+def test_a_wait_ends_with_the_incumbent() -> None:
     compiler = Compiler(is_needed=True)
     assert compiler.wait_for(REGIONS, lambda: True) is None
     compiler.close()

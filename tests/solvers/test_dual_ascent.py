@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers import FORBIDDEN, Edge, Problem, evaluate
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.protocol import Request
 from solvers.dual_ascent import DualAscent
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.protocol import Request
 from solvers.problem import IntArray
 from tests.solvers.instances import random_problem, small_problems
 

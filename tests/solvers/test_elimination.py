@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 
 from solvers import Problem, evaluate
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.protocol import Request
 from solvers.elimination import EliminationCache, eliminate, order_elimination
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.protocol import Request
 from solvers.presolve import presolve
 from solvers.saturating import FORBIDDEN_FROM
 from tests.solvers.instances import small_problems

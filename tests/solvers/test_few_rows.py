@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers import Problem, evaluate, few_rows, solve
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.protocol import Request
-from solvers.exchange import Exchange
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.protocol import Request
 from solvers.few_rows import solve_at_few_rows
+from solvers.incumbent import Incumbent
 from solvers.memory_rows import at_times, compress_memory
 from tests.solvers.instances import LayeredShape, layered_problem, small_problems
 
@@ -35,14 +35,14 @@ def test_answers_fit_everywhere_and_bounds_hold_for_the_whole_problem(
 ) -> None:
     best = BruteForce().solve(problem, Request()).choices
     hint = tuple(data.draw(st.integers(0, len(costs) - 1)) for costs in problem.node_costs)
-    exchange = Exchange(relative_gap=0.01)
-    solve_at_few_rows(problem, exchange, [hint])
-    cost, choices = exchange.best()
+    incumbent = Incumbent(relative_gap=0.01)
+    solve_at_few_rows(problem, incumbent, [hint])
+    cost, choices = incumbent.best()
     if best is None:
         assert choices is None
         return
-    assert exchange.bound() <= evaluate(problem, best).cost
-    assert not exchange.is_infeasible()
+    assert incumbent.bound() <= evaluate(problem, best).cost
+    assert not incumbent.is_infeasible()
     if choices is not None:
         found = evaluate(problem, choices)
         assert found.is_allowed
@@ -53,21 +53,21 @@ def test_answers_fit_everywhere_and_bounds_hold_for_the_whole_problem(
 def test_a_limit_that_binds_at_a_few_rows_is_met_within_the_gap(share: float) -> None:
     problem, cheapest = layered_with_limit(share)
     assert not evaluate(problem, cheapest).is_allowed
-    exchange = Exchange(relative_gap=GAP)
-    solve_at_few_rows(problem, exchange, [cheapest])
-    cost, choices = exchange.best()
+    incumbent = Incumbent(relative_gap=GAP)
+    solve_at_few_rows(problem, incumbent, [cheapest])
+    cost, choices = incumbent.best()
     assert choices is not None
     assert cost is not None
     assert evaluate(problem, choices).is_allowed
-    assert cost - exchange.bound() <= GAP * cost
+    assert cost - incumbent.bound() <= GAP * cost
 
 
 def test_rows_are_added_where_answers_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_rows, "ROWS_A_LOOK", 1)
     problem, cheapest = layered_with_limit(0.1)
-    exchange = Exchange(relative_gap=0.001)
-    solve_at_few_rows(problem, exchange, [cheapest])
-    looked = [line for line in exchange.log() if line.startswith("few rows: with the limit at")]
+    incumbent = Incumbent(relative_gap=0.001)
+    solve_at_few_rows(problem, incumbent, [cheapest])
+    looked = [line for line in incumbent.log() if line.startswith("few rows: with the limit at")]
     assert "at 1 rows" in looked[0]
     assert len(looked) > 1
 
@@ -79,9 +79,9 @@ def test_only_the_cheapest_hint_says_at_which_rows_the_limit_binds() -> None:
         wasteful[term.node] = int(term.usage.argmax())
 
     def first_look(hints: list[tuple[int, ...]]) -> str:
-        exchange = Exchange(relative_gap=GAP)
-        solve_at_few_rows(problem, exchange, hints)
-        return next(line for line in exchange.log() if line.startswith("few rows"))
+        incumbent = Incumbent(relative_gap=GAP)
+        solve_at_few_rows(problem, incumbent, hints)
+        return next(line for line in incumbent.log() if line.startswith("few rows"))
 
     alone = first_look([cheapest])
     assert first_look([tuple(wasteful)]) != alone
@@ -101,7 +101,7 @@ def test_what_fits_fits_at_some_of_the_times(problem: Problem, data: st.DataObje
 def test_without_an_answer_that_fits_the_leanest_seen_is_told() -> None:
     problem, cheapest = layered_with_limit(0.3)
     held = evaluate(problem, cheapest).peak
-    exchange = Exchange(relative_gap=GAP, deadline=0.0)
-    solve_at_few_rows(problem, exchange, [cheapest])
-    assert exchange.best() == (None, None)
-    assert exchange.least_peak() == (held, cheapest)
+    incumbent = Incumbent(relative_gap=GAP, deadline=0.0)
+    solve_at_few_rows(problem, incumbent, [cheapest])
+    assert incumbent.best() == (None, None)
+    assert incumbent.least_peak() == (held, cheapest)

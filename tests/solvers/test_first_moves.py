@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers import FORBIDDEN, Problem, evaluate, solve
-from solvers.backends.protocol import Request
+from solvers.engines.protocol import Request
 from solvers.first_moves import moved_on
 from tests.solvers.instances import LayeredShape, layered_problem, small_problems
 

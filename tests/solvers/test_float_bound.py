@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from solvers import FORBIDDEN, Edge, Problem, Status, evaluate, solve
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.mathopt_highs import MathOptHighs
-from solvers.backends.mathopt_scip import MathOptScip
-from solvers.backends.protocol import Backend, Request
-from solvers.backends.pulp_cbc import PulpCbc
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.mathopt_highs import MathOptHighs
+from solvers.engines.mathopt_scip import MathOptScip
+from solvers.engines.protocol import Engine, Request
+from solvers.engines.pulp_cbc import PulpCbc
 from solvers.float_bound import PER_COLUMN, RELATIVE, CostGrid, proven_bound
 from solvers.presolve import presolve
 from solvers.problem import IntArray
@@ -94,16 +94,16 @@ def with_large_costs(problem: Problem, factor: int) -> Problem:
     )
 
 
-@pytest.mark.parametrize("backend", FLOAT_ENGINES, ids=lambda backend: backend.name)
+@pytest.mark.parametrize("engine", FLOAT_ENGINES, ids=lambda engine: engine.name)
 @settings(max_examples=25, deadline=None)
 @given(problem=small_problems(), factor=st.sampled_from((0, 10**9, 10**13, 10**15)))
 @example(problem=random_problem(528459), factor=0)  # SCIP's presolve lost its optimum
 def test_an_engine_claims_no_bound_above_the_optimum_however_large_the_costs(
-    backend: Backend, problem: Problem, factor: int
+    engine: Engine, problem: Problem, factor: int
 ) -> None:
     reduced = presolve(with_large_costs(problem, factor), rules=()).problem
     best = BruteForce().solve(reduced, Request()).choices
-    answer = backend.solve(reduced, Request())
+    answer = engine.solve(reduced, Request())
     assert answer.is_infeasible == (best is None)
     if best is not None:
         assert answer.lower_bound <= evaluate(reduced, best).cost
@@ -116,11 +116,11 @@ def test_a_gap_too_small_to_close_ends_the_search_and_is_not_called_optimal(
 ) -> None:
     large = with_large_costs(problem, factor)
     best = BruteForce().solve(presolve(large, rules=()).problem, Request()).choices
-    result = solve(large, backend="mathopt_highs", time_limit_seconds=60)
+    result = solve(large, engine="mathopt_highs", time_limit_seconds=60)
     if best is None:
         assert result.status is Status.INFEASIBLE
         return
     assert result.cost is not None
     assert result.status in (Status.OPTIMAL, Status.WITHIN_GAP)
     if result.status is Status.OPTIMAL:
-        assert result.cost == solve(large, backend="brute_force").cost
+        assert result.cost == solve(large, engine="brute_force").cost

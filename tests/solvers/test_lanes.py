@@ -1,4 +1,4 @@
-"""Lanes side by side, a backend in a process of its own, and being asked to stop."""
+"""Lanes side by side, an engine in a process of its own, and being asked to stop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from solvers import BackendError, Problem, Status, evaluate, solve
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.mathopt_highs import MathOptHighs
-from solvers.backends.protocol import Answer, Request
-from solvers.exchange import Exchange
+from solvers import EngineError, Problem, Status, evaluate, solve
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.mathopt_highs import MathOptHighs
+from solvers.engines.protocol import Answer, Request
+from solvers.incumbent import Incumbent
 from solvers.lanes import Lane, run_lanes
 from solvers.own_process import OwnProcess
 from solvers.presolve import reduce_fully
@@ -28,43 +28,43 @@ def nothing() -> None:
     return None
 
 
-def wait(problem: Problem, exchange: Exchange) -> None:
+def wait(problem: Problem, incumbent: Incumbent) -> None:
     del problem
-    while not exchange.is_over():
+    while not incumbent.is_over():
         time.sleep(0.01)
 
 
 def test_lanes_run_until_all_return_and_share_what_they_find() -> None:
-    def offer(problem: Problem, shared: Exchange) -> None:
+    def offer(problem: Problem, shared: Incumbent) -> None:
         shared.offer([0] * problem.num_nodes, 5)
 
-    exchange = Exchange()
+    incumbent = Incumbent()
     lanes = [
-        Lane("one", lambda _, shared: shared.offer_bound(3), exchange),
-        Lane("two", offer, exchange),
+        Lane("one", lambda _, shared: shared.offer_bound(3), incumbent),
+        Lane("two", offer, incumbent),
     ]
     run_lanes(SMALL, lanes, is_settled=lambda: False, watch=nothing, grace_seconds=1)
-    assert (exchange.best()[0], exchange.bound()) == (5, 3)
+    assert (incumbent.best()[0], incumbent.bound()) == (5, 3)
     assert all(lane.seconds is not None for lane in lanes)
 
 
 def test_lanes_are_stopped_once_the_question_is_settled() -> None:
-    exchange = Exchange()
+    incumbent = Incumbent()
     began = time.monotonic()
-    lane = Lane("waits", wait, exchange)
+    lane = Lane("waits", wait, incumbent)
     run_lanes(SMALL, [lane], is_settled=lambda: True, watch=nothing, grace_seconds=5)
     assert time.monotonic() - began < 2
-    assert exchange.is_stopped()
+    assert incumbent.is_stopped()
 
 
 def test_a_lane_that_does_not_return_is_left_behind() -> None:
     release = threading.Event()
 
-    def stay(problem: Problem, exchange: Exchange) -> None:
-        del problem, exchange
+    def stay(problem: Problem, incumbent: Incumbent) -> None:
+        del problem, incumbent
         release.wait(30)
 
-    lane = Lane("stuck", stay, Exchange())
+    lane = Lane("stuck", stay, Incumbent())
     began = time.monotonic()
     run_lanes(SMALL, [lane], is_settled=lambda: True, watch=nothing, grace_seconds=0.1)
     assert time.monotonic() - began < 2
@@ -72,44 +72,44 @@ def test_a_lane_that_does_not_return_is_left_behind() -> None:
 
 
 def test_one_lane_may_fail_but_not_all() -> None:
-    def fail(problem: Problem, exchange: Exchange) -> None:
-        del problem, exchange
-        raise BackendError("broke", where="backend x")
+    def fail(problem: Problem, incumbent: Incumbent) -> None:
+        del problem, incumbent
+        raise EngineError("broke", where="engine x")
 
-    exchange = Exchange()
-    one_works = [Lane("a", fail, exchange), Lane("b", lambda *_: None, exchange)]
+    incumbent = Incumbent()
+    one_works = [Lane("a", fail, incumbent), Lane("b", lambda *_: None, incumbent)]
     run_lanes(SMALL, one_works, is_settled=lambda: False, watch=nothing, grace_seconds=1)
-    assert exchange.log() == ("a failed: backend x: broke",)
-    with pytest.raises(BackendError, match="backend x: broke"):
+    assert incumbent.log() == ("a failed: engine x: broke",)
+    with pytest.raises(EngineError, match="engine x: broke"):
         run_lanes(
             SMALL,
-            [Lane("a", fail, Exchange())],
+            [Lane("a", fail, Incumbent())],
             is_settled=lambda: False,
             watch=nothing,
             grace_seconds=1,
         )
 
 
-def test_a_backend_in_its_own_process_answers_as_it_does_here() -> None:
+def test_a_engine_in_its_own_process_answers_as_it_does_here() -> None:
     reduced = reduce_fully(replace(LAYERED, memory_limit=10**9)).problem
     here = MathOptHighs().solve(reduced, Request())
-    exchange = Exchange()
+    incumbent = Incumbent()
     with OwnProcess() as process:
-        there = process.solve(MathOptHighs(), reduced, exchange)
-        again = process.solve(MathOptHighs(), reduced, Exchange())
+        there = process.solve(MathOptHighs(), reduced, incumbent)
+        again = process.solve(MathOptHighs(), reduced, Incumbent())
     assert there is not None
     assert again is not None
     assert (there.choices, there.lower_bound) == (here.choices, here.lower_bound)
     assert again.choices == here.choices
     if here.choices is not None:
-        assert exchange.best()[0] == evaluate(reduced, here.choices).cost
+        assert incumbent.best()[0] == evaluate(reduced, here.choices).cost
 
 
 def test_a_refusal_crosses_from_the_other_process_as_it_was() -> None:
-    with OwnProcess() as process, pytest.raises(BackendError) as caught:
-        process.solve(BruteForce(most_combinations=1), LAYERED, Exchange())
-    assert str(caught.value).startswith("backend brute_force: ")
-    assert str(caught.value).endswith('fix: choose backend="auto"')
+    with OwnProcess() as process, pytest.raises(EngineError) as caught:
+        process.solve(BruteForce(most_combinations=1), LAYERED, Incumbent())
+    assert str(caught.value).startswith("engine brute_force: ")
+    assert str(caught.value).endswith('fix: choose engine="auto"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +137,20 @@ class Dier(Sleeper):
         raise SystemExit(3)
 
 
-def test_a_backend_that_does_not_stop_is_stopped_with_its_process() -> None:
-    exchange = Exchange(
-        deadline=time.monotonic() + 50, on_change=lambda *_: exchange.stop()
+def test_a_engine_that_does_not_stop_is_stopped_with_its_process() -> None:
+    incumbent = Incumbent(
+        deadline=time.monotonic() + 50, on_change=lambda *_: incumbent.stop()
     )  # it is heard before it is stopped
     with OwnProcess() as process:
-        assert process.solve(Sleeper(), SMALL, exchange) is None
+        assert process.solve(Sleeper(), SMALL, incumbent) is None
         stopped = time.monotonic()
     assert time.monotonic() - stopped < 5
-    assert exchange.bound() == 7
+    assert incumbent.bound() == 7
 
 
-def test_a_process_that_dies_is_an_error_that_names_the_backend() -> None:
-    with OwnProcess() as process, pytest.raises(BackendError, match="backend dier: its process"):
-        process.solve(Dier(), SMALL, Exchange())
+def test_a_process_that_dies_is_an_error_that_names_the_engine() -> None:
+    with OwnProcess() as process, pytest.raises(EngineError, match="engine dier: its process"):
+        process.solve(Dier(), SMALL, Incumbent())
 
 
 @pytest.mark.parametrize("last_words", [b"", b"\x80\x05\x95\xff"])

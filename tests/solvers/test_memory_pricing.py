@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 
 from solvers import FORBIDDEN, Edge, Problem, evaluate
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.protocol import Request
 from solvers.elimination import order_elimination
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.protocol import Request
 from solvers.memory_pricing import PriceSearch, resolution_factor, with_costs_times
 from solvers.presolve import presolve
 from solvers.price_oracles import AscentOracle, EliminationOracle, Oracle

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers import Edge, MemoryLimit, NodeMemory, Problem, Status, evaluate, solve
-from solvers.backends.apart import Apart
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.protocol import Answer, Request
-from solvers.exchange import Exchange
+from solvers.engines.apart import Apart
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.protocol import Answer, Request
+from solvers.incumbent import Incumbent
 from solvers.memory_limits import with_one_limit
 from solvers.presolve import join_parts, reduce_fully, split_into_parts, tie_repeats
 from tests.solvers.instances import random_problem, small_problems
@@ -65,7 +65,7 @@ def test_parts_cover_every_node_once_and_their_optima_make_the_whole_one(problem
 
 @settings(max_examples=40, deadline=None)
 @given(problem=small_problems())
-def test_a_backend_that_works_apart_finds_the_optimum(problem: Problem) -> None:
+def test_a_engine_that_works_apart_finds_the_optimum(problem: Problem) -> None:
     whole = reduce_fully(problem, rules=()).problem
     answer = Apart(BruteForce()).solve(whole, Request())
     best = optimum(whole)
@@ -165,20 +165,20 @@ def test_a_lower_limit_for_some_times_changes_the_answer_only_there() -> None:
 def test_what_parts_find_is_told_as_one(seeds: tuple[int, int]) -> None:
     first, second = (random_problem(seed, has_memory=False) for seed in seeds)
     whole = reduce_fully(side_by_side(first, second, 0), rules=()).problem
-    exchange = Exchange()
-    answer = Apart(BruteForce()).solve(whole, Request.of(exchange))
+    incumbent = Incumbent()
+    answer = Apart(BruteForce()).solve(whole, Request.of(incumbent))
     if len(split_into_parts(whole)) == 1 or answer.choices is None:
         return
     best = optimum(whole)
-    assert (exchange.best()[0], exchange.bound(), answer.lower_bound) == (best, best, best)
+    assert (incumbent.best()[0], incumbent.bound(), answer.lower_bound) == (best, best, best)
 
 
 def test_a_part_stops_when_the_whole_is_over() -> None:
     pair = Problem((np.array([0, 1]),) * 2, (Edge(0, 1, np.array([[2, 0], [0, 3]])),))
     whole = side_by_side(pair, pair, 0)
     assert len(split_into_parts(whole)) > 1
-    exchange = Exchange()
-    exchange.stop()
+    incumbent = Incumbent()
+    incumbent.stop()
     asked = []
 
     @dataclass(frozen=True)
@@ -188,9 +188,9 @@ def test_a_part_stops_when_the_whole_is_over() -> None:
 
         def solve(self, problem: Problem, request: Request) -> Answer:
             del problem
-            assert request.exchange is not None
-            asked.append((request.is_over(), request.exchange.is_stopped()))
+            assert request.incumbent is not None
+            asked.append((request.is_over(), request.incumbent.is_stopped()))
             return Answer(choices=None)
 
-    assert Apart(Asking()).solve(whole, Request.of(exchange)).choices is None
+    assert Apart(Asking()).solve(whole, Request.of(incumbent)).choices is None
     assert set(asked) == {(True, True)}

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory, Problem, evaluate, verify_problem
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.protocol import Request
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.protocol import Request
 from solvers.presolve import (
     ALL_RULES,
     LowDegree,

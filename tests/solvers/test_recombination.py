@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers import Problem, evaluate
-from solvers.backends.protocol import Request
+from solvers.engines.protocol import Request
 from solvers.problem import IntArray
 from solvers.recombination import recombine
 from tests.solvers.scalable.reduced_problems import lane_problems, random_choices

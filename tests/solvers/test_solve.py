@@ -168,7 +168,7 @@ def test_a_binding_limit_costs_more_and_is_proven_within_one_percent(share: floa
 def test_lanes_agree_on_a_layered_problem_with_a_binding_limit() -> None:
     problem, _ = limited(0.4)
     auto = solve(problem)
-    exact = solve(problem, backend="mathopt_highs")
+    exact = solve(problem, engine="mathopt_highs")
     assert auto.status is exact.status is Status.OPTIMAL
     assert auto.cost == exact.cost
 

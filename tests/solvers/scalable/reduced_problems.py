@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from solvers import Problem, evaluate
-from solvers.backends.brute_force import BruteForce
-from solvers.backends.protocol import Request
+from solvers.engines.brute_force import BruteForce
+from solvers.engines.protocol import Request
 from solvers.memory_rows import compress_memory
 from solvers.problem import Edge, IntArray
 from tests.solvers.instances import random_problem

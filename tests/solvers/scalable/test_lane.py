@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from solvers import NodeMemory, Problem, evaluate
-from solvers.exchange import Exchange
+from solvers.incumbent import Incumbent
 from solvers.presolve import reduce_fully
 from solvers.scalable import run_scalable
 from tests.solvers.instances import LayeredShape, layered_problem
@@ -16,15 +16,15 @@ from tests.solvers.scalable.reduced_problems import best_cost, lane_problem, lan
 @settings(max_examples=40, deadline=None)
 @given(problem=lane_problems())
 def test_bound_optimum_and_cost_are_in_order_and_answers_are_real(problem: Problem) -> None:
-    exchange = Exchange()
-    run_scalable(problem, exchange)
-    cost, choices = exchange.best()
+    incumbent = Incumbent()
+    run_scalable(problem, incumbent)
+    cost, choices = incumbent.best()
     best = best_cost(problem)
     if best is None:
         assert choices is None
         return
-    assert not exchange.is_infeasible()
-    assert exchange.bound() <= best
+    assert not incumbent.is_infeasible()
+    assert incumbent.bound() <= best
     if choices is not None:
         found = evaluate(problem, choices)
         assert found.is_allowed
@@ -39,10 +39,10 @@ def test_small_problems_are_nearly_always_solved_to_the_optimum() -> None:
         best = best_cost(problem)
         if best is None:
             continue
-        exchange = Exchange()
-        run_scalable(problem, exchange)
+        incumbent = Incumbent()
+        run_scalable(problem, incumbent)
         solvable += 1
-        solved += exchange.best()[0] == best
+        solved += incumbent.best()[0] == best
     assert solvable >= 5
     assert solved >= 0.9 * solvable
 
@@ -53,9 +53,9 @@ def test_what_cannot_fit_is_proven_infeasible() -> None:
         node_memory=(NodeMemory(0, 0, 1, np.array([6, 7])),),
         memory_limit=5,
     )
-    exchange = Exchange()
-    run_scalable(problem, exchange)
-    assert exchange.is_infeasible()
+    incumbent = Incumbent()
+    run_scalable(problem, incumbent)
+    assert incumbent.is_infeasible()
 
 
 def test_a_large_problem_gets_an_answer_early_and_the_deadline_is_kept() -> None:
@@ -63,40 +63,40 @@ def test_a_large_problem_gets_an_answer_early_and_the_deadline_is_kept() -> None
     cheapest = [int(costs.argmin()) for costs in free.node_costs]
     limit = evaluate(free, cheapest).peak * 9 // 10
     reduced = reduce_fully(layered_problem(LayeredShape(num_layers=6), memory_limit=limit))
-    run_scalable(reduced.problem, Exchange(deadline=time.monotonic() + 0.5))  # compiles
+    run_scalable(reduced.problem, Incumbent(deadline=time.monotonic() + 0.5))  # compiles
     begun = time.monotonic()
     first: list[float] = []
-    exchange = Exchange(
+    incumbent = Incumbent(
         deadline=begun + 5.0,
         on_change=lambda _, cost, __: first.append(time.monotonic()) if cost is not None else None,
     )
-    run_scalable(reduced.problem, exchange)
+    run_scalable(reduced.problem, incumbent)
     assert time.monotonic() - begun <= 5.0 * 1.02 + 0.1
-    cost, choices = exchange.best()
+    cost, choices = incumbent.best()
     assert choices is not None
     assert cost == evaluate(reduced.problem, choices).cost
     assert first[0] - begun <= 0.5
-    assert exchange.bound() <= cost
+    assert incumbent.bound() <= cost
 
 
 def test_without_a_deadline_one_seed_gives_one_cost() -> None:
     problem = reduce_fully(layered_problem(LayeredShape(num_layers=2), memory_limit=10**9)).problem
     costs = []
     for _ in range(2):
-        exchange = Exchange(seed=5)
-        run_scalable(problem, exchange)
-        costs.append((exchange.best(), exchange.bound()))
+        incumbent = Incumbent(seed=5)
+        run_scalable(problem, incumbent)
+        costs.append((incumbent.best(), incumbent.bound()))
     assert costs[0] == costs[1]
 
 
 def test_an_answer_of_another_lane_is_taken_up() -> None:
     problem = reduce_fully(layered_problem(LayeredShape(num_layers=2), memory_limit=10**9)).problem
-    first = Exchange()
+    first = Incumbent()
     run_scalable(problem, first)
     cost, choices = first.best()
     assert cost is not None
     assert choices is not None
-    second = Exchange(deadline=time.monotonic() + 1.0)
+    second = Incumbent(deadline=time.monotonic() + 1.0)
     second.offer(choices, cost, source="other")
     run_scalable(problem, second)
     assert second.best()[0] is not None

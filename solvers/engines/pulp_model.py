@@ -1,4 +1,4 @@
-"""The node-edge model as a PuLP problem; the engine over it that PuLP's solvers share."""
+"""The node-edge model as a PuLP problem; the relaxation over it that PuLP's solvers share."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from solvers.backends.lazy_rows import Outcome
-from solvers.backends.protocol import Request
-from solvers.errors import BackendError
+from solvers.engines.lazy_rows import Outcome
+from solvers.engines.protocol import Request
+from solvers.errors import EngineError
 from solvers.node_edge_model import build_node_edge_model
 from solvers.problem import Problem
 
@@ -20,24 +20,24 @@ MakeSolver = Callable[[Any, Request], Any]
 """Makes a PuLP solver from the module `pulp` and a request."""
 
 
-class PulpEngine:
+class PulpRelaxation:
     """A PuLP problem that memory rows are added to; solved from scratch each time.
 
     Args:
         problem: What is modelled.
-        backend: Name for messages.
+        engine: Name for messages.
         make_solver: See `MakeSolver`.
     """
 
-    def __init__(self, problem: Problem, backend: str, make_solver: MakeSolver) -> None:
+    def __init__(self, problem: Problem, engine: str, make_solver: MakeSolver) -> None:
         try:
             import pulp
         except ImportError as error:
-            raise BackendError(
-                "PuLP cannot be imported", where=f"backend {backend}", fix="pip install pulp"
+            raise EngineError(
+                "PuLP cannot be imported", where=f"engine {engine}", fix="pip install pulp"
             ) from error
         self.pulp: Any = pulp
-        self.backend = backend
+        self.engine = engine
         self.make_solver = make_solver
         self.model = model = build_node_edge_model(problem)
         largest = int(model.costs[model.upper_bounds > 0].max(initial=0))
@@ -85,12 +85,12 @@ class PulpEngine:
         try:
             self.lp.solve(self.make_solver(pulp, request))
         except pulp.PulpSolverError as error:
-            raise BackendError(
+            raise EngineError(
                 f"the solver failed: {error}",
-                where=f"backend {self.backend}",
-                fix='choose backend="auto"',
+                where=f"engine {self.engine}",
+                fix='choose engine="auto"',
             ) from error
-        line = f"{self.backend}: {pulp.LpStatus[self.lp.status].lower()}"
+        line = f"{self.engine}: {pulp.LpStatus[self.lp.status].lower()}"
         if self.lp.status == pulp.LpStatusInfeasible:
             return Outcome(is_infeasible=True, log=line)
         if self.lp.sol_status not in (

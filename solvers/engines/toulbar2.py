@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from solvers.backends.lazy_rows import Outcome, solve_lazily
-from solvers.backends.protocol import Answer, Request
-from solvers.errors import BackendError
+from solvers.engines.lazy_rows import Outcome, solve_lazily
+from solvers.engines.protocol import Answer, Request
+from solvers.errors import EngineError
 from solvers.evaluate import evaluate
 from solvers.problem import Edge, IntArray, Problem
 from solvers.saturating import FORBIDDEN_FROM
@@ -39,7 +39,7 @@ class Toulbar2:
         """Solves, adds violated memory rows, and solves again until none is violated.
 
         Raises:
-            BackendError: `pytoulbar2` is not installed, or costs are too large for it.
+            EngineError: `pytoulbar2` is not installed, or costs are too large for it.
         """
         return solve_lazily(problem, request, _Toulbar2Engine)
 
@@ -50,9 +50,9 @@ class _Toulbar2Engine:
             import pytoulbar2
             from pytoulbar2 import pytb2
         except ImportError as error:
-            raise BackendError(
+            raise EngineError(
                 "pytoulbar2 is not installed",
-                where="backend toulbar2",
+                where="engine toulbar2",
                 fix='pip install "autoshard[toulbar2]"',
             ) from error
         self.module: Any = pytoulbar2
@@ -62,10 +62,10 @@ class _Toulbar2Engine:
         tables = [*problem.node_costs, *(edge.costs for edge in problem.edges)]
         largest = sum(int(t[t < FORBIDDEN_FROM].max(initial=0)) for t in tables)
         if largest >= _LARGEST_EXACT:
-            raise BackendError(
+            raise EngineError(
                 f"costs may add up to {largest}, expected less than {_LARGEST_EXACT}",
-                where="backend toulbar2",
-                fix='choose backend="auto"',
+                where="engine toulbar2",
+                fix='choose engine="auto"',
             )
 
     @property

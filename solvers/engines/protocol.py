@@ -1,4 +1,4 @@
-"""What every backend takes and gives back."""
+"""What every engine takes and gives back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from solvers.exchange import Exchange
+from solvers.incumbent import Incumbent
 from solvers.problem import Problem
 from solvers.result import relative_gap
 
@@ -21,18 +21,18 @@ def _no_report(stage: str, cost: int | None, lower_bound: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """How far a backend should go.
+    """How far an engine should go.
 
     Args:
         deadline: `time.monotonic` value to stop at; None for no limit.
         seed: For whatever is random.
         relative_gap: Stop once this gap is proven.
-        constant: Paid beyond the problem; counts for the relative gap only. A backend that leaves
+        constant: Paid beyond the problem; counts for the relative gap only. An engine that leaves
             it out does more than it was asked for.
         hints: Choices to start from, best first; they need not be allowed.
         lower_bound: Already proven elsewhere.
         report: Called now and then with signs of life.
-        exchange: Of the lanes at work on the same problem; never that of another problem.
+        incumbent: Of the lanes at work on the same problem; never that of another problem.
         stop: Whether somebody asked to return soon.
     """
 
@@ -43,21 +43,21 @@ class Request:
     hints: tuple[Sequence[int], ...] = ()
     lower_bound: int = 0
     report: Report = _no_report
-    exchange: Exchange | None = None
+    incumbent: Incumbent | None = None
     stop: Callable[[], bool] | None = None
 
     @classmethod
-    def of(cls, exchange: Exchange, hints: tuple[Sequence[int], ...] = ()) -> Request:
+    def of(cls, incumbent: Incumbent, hints: tuple[Sequence[int], ...] = ()) -> Request:
         """The request of a lane: start from the best known, tell what is found, stop with it."""
-        _, best = exchange.best()
+        _, best = incumbent.best()
         return cls(
-            deadline=exchange.deadline,
-            seed=exchange.seed,
-            relative_gap=exchange.relative_gap,
+            deadline=incumbent.deadline,
+            seed=incumbent.seed,
+            relative_gap=incumbent.relative_gap,
             hints=hints if best is None else (best, *hints),
-            lower_bound=exchange.bound(),
-            exchange=exchange,
-            stop=exchange.is_over,
+            lower_bound=incumbent.bound(),
+            incumbent=incumbent,
+            stop=incumbent.is_over,
         )
 
     def for_part(
@@ -76,7 +76,7 @@ class Request:
             hints=hints,
             lower_bound=lower_bound,
             report=_no_report,
-            exchange=None,
+            incumbent=None,
         )
 
     def gap(self, cost: int | None, lower_bound: int) -> float:
@@ -94,22 +94,22 @@ class Request:
 
     def known(self) -> tuple[int | None, tuple[int, ...] | None]:
         """The least cost another lane knows, and its choices."""
-        return (None, None) if self.exchange is None else self.exchange.best()
+        return (None, None) if self.incumbent is None else self.incumbent.best()
 
     def tell(
         self, source: str, choices: Sequence[int] | None, cost: int | None, lower_bound: int
     ) -> None:
         """Tells the other lanes of allowed choices and of a bound, and whoever watches."""
-        if self.exchange is not None:
+        if self.incumbent is not None:
             if choices is not None and cost is not None:
-                self.exchange.offer(choices, cost, source=source)
-            self.exchange.offer_bound(lower_bound, source=source)
+                self.incumbent.offer(choices, cost, source=source)
+            self.incumbent.offer_bound(lower_bound, source=source)
         self.report(source, cost, lower_bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a backend found. Nothing in it is trusted but the bound; `evaluate` checks the rest.
+    """What an engine found. Nothing in it is trusted but the bound; `evaluate` checks the rest.
 
     Args:
         choices: Best allowed choices, or None.
@@ -131,7 +131,7 @@ class Answer:
     log: tuple[str, ...] = field(default=())
 
 
-class Backend(Protocol):
+class Engine(Protocol):
     """Solves a (presolved) problem; times in it are row numbers."""
 
     @property

@@ -1,12 +1,12 @@
-"""HiGHS through OR-Tools MathOpt, memory rows added when violated: the default exact backend."""
+"""HiGHS through OR-Tools MathOpt, memory rows added when violated: the default exact engine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solvers.backends.lazy_rows import solve_lazily
-from solvers.backends.mathopt_model import MathOptEngine
-from solvers.backends.protocol import Answer, Request
+from solvers.engines.lazy_rows import solve_lazily
+from solvers.engines.mathopt_model import MathOptRelaxation
+from solvers.engines.protocol import Answer, Request
 from solvers.problem import Problem
 
 
@@ -31,7 +31,7 @@ class MathOptHighs:
     def solve(self, problem: Problem, request: Request) -> Answer:
         """Solves, adds violated memory rows, and solves again until none is violated."""
 
-        def engine(modelled: Problem) -> MathOptEngine:
-            return MathOptEngine(modelled, "HIGHS", self.name)
+        def relaxation(modelled: Problem) -> MathOptRelaxation:
+            return MathOptRelaxation(modelled, "HIGHS", self.name)
 
-        return solve_lazily(problem, request, engine, self.first_rows)
+        return solve_lazily(problem, request, relaxation, self.first_rows)

@@ -6,8 +6,8 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from solvers.backends.protocol import Answer, Request
-from solvers.errors import BackendError
+from solvers.engines.protocol import Answer, Request
+from solvers.errors import EngineError
 from solvers.evaluate import evaluate
 from solvers.problem import FORBIDDEN, Problem
 from solvers.saturating import FORBIDDEN_FROM
@@ -35,15 +35,15 @@ class BruteForce:
         """Returns the best of all combinations.
 
         Raises:
-            BackendError: There are too many.
+            EngineError: There are too many.
         """
         sizes = [len(costs) for costs in problem.node_costs]
         count = math.prod(sizes)
         if count > self.most_combinations:
-            raise BackendError(
+            raise EngineError(
                 f"{count} combinations are left, more than {self.most_combinations}",
-                where="backend brute_force",
-                fix='choose backend="auto"',
+                where="engine brute_force",
+                fix='choose engine="auto"',
             )
         best: tuple[int, ...] | None = None
         best_cost = 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solvers.backends.lazy_rows import solve_lazily
-from solvers.backends.mathopt_model import MathOptEngine
-from solvers.backends.protocol import Answer, Request
+from solvers.engines.lazy_rows import solve_lazily
+from solvers.engines.mathopt_model import MathOptRelaxation
+from solvers.engines.protocol import Answer, Request
 from solvers.problem import Problem
 
 
@@ -25,7 +25,7 @@ class MathOptScip:
     def solve(self, problem: Problem, request: Request) -> Answer:
         """Solves, adds violated memory rows, and solves again until none is violated."""
 
-        def engine(modelled: Problem) -> MathOptEngine:
-            return MathOptEngine(modelled, "GSCIP", self.name)
+        def relaxation(modelled: Problem) -> MathOptRelaxation:
+            return MathOptRelaxation(modelled, "GSCIP", self.name)
 
-        return solve_lazily(problem, request, engine)
+        return solve_lazily(problem, request, relaxation)

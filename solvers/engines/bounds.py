@@ -1,13 +1,13 @@
-"""Bounds by message passing, pruning, reductions and an exact finish: the scalable backend."""
+"""Bounds by message passing, pruning, reductions and an exact finish: the scalable engine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from solvers.backends.contained import Contained
-from solvers.backends.mathopt_highs import MathOptHighs
-from solvers.backends.protocol import Answer, Backend, Request
 from solvers.bound_pruning import solve_by_bounds
+from solvers.engines.contained import Contained
+from solvers.engines.mathopt_highs import MathOptHighs
+from solvers.engines.protocol import Answer, Engine, Request
 from solvers.evaluate import evaluate
 from solvers.memory_rows import num_rows_of
 from solvers.problem import Problem
@@ -46,7 +46,7 @@ class Bounds:
             seed=request.seed,
             hints=request.hints,
             finisher=Contained(MathOptHighs()) if self.has_finish else None,
-            exchange=request.exchange,
+            incumbent=request.incumbent,
         )
         lower_bound = max(request.lower_bound, relaxed.lower_bound)
         if relaxed.is_infeasible or relaxed.choices is None:
@@ -75,6 +75,6 @@ class Bounds:
         )
 
 
-def finisher(rows: tuple[int, ...]) -> Backend:
+def finisher(rows: tuple[int, ...]) -> Engine:
     """What solves the problems bounds leave, with memory rows to begin with."""
     return Contained(MathOptHighs(first_rows=rows))

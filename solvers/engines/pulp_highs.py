@@ -10,10 +10,10 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
-from solvers.backends.lazy_rows import solve_lazily
-from solvers.backends.protocol import Answer, Request
-from solvers.backends.pulp_model import PulpEngine
-from solvers.errors import BackendError
+from solvers.engines.lazy_rows import solve_lazily
+from solvers.engines.protocol import Answer, Request
+from solvers.engines.pulp_model import PulpRelaxation
+from solvers.errors import EngineError
 from solvers.own_process import solve_in_own_process
 from solvers.problem import Problem
 
@@ -34,12 +34,12 @@ class PulpHighs:
         """Solves, adds violated memory rows, and solves again until none is violated.
 
         Raises:
-            BackendError: `highspy` is not installed.
+            EngineError: `highspy` is not installed.
         """
         if importlib.util.find_spec("highspy") is None:
-            raise BackendError(
+            raise EngineError(
                 "highspy is not installed",
-                where="backend pulp_highs",
+                where="engine pulp_highs",
                 fix='pip install "autoshard[pulp-highs]"',
             )
         return solve_in_own_process(_PulpHighsHere(), problem, request)
@@ -58,10 +58,10 @@ class _PulpHighsHere:
         return False
 
     def solve(self, problem: Problem, request: Request) -> Answer:
-        def engine(modelled: Problem) -> PulpEngine:
-            return PulpEngine(modelled, self.name, _highs)
+        def relaxation(modelled: Problem) -> PulpRelaxation:
+            return PulpRelaxation(modelled, self.name, _highs)
 
-        return solve_lazily(problem, request, engine)
+        return solve_lazily(problem, request, relaxation)
 
 
 def _highs(pulp: Any, request: Request) -> Any:

@@ -1,13 +1,13 @@
-"""CBC through PuLP, memory rows added when violated: an independent exact backend."""
+"""CBC through PuLP, memory rows added when violated: an independent exact engine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from solvers.backends.lazy_rows import solve_lazily
-from solvers.backends.protocol import Answer, Request
-from solvers.backends.pulp_model import PulpEngine
+from solvers.engines.lazy_rows import solve_lazily
+from solvers.engines.protocol import Answer, Request
+from solvers.engines.pulp_model import PulpRelaxation
 from solvers.problem import Problem
 
 
@@ -26,10 +26,10 @@ class PulpCbc:
     def solve(self, problem: Problem, request: Request) -> Answer:
         """Solves, adds violated memory rows, and solves again until none is violated."""
 
-        def engine(modelled: Problem) -> PulpEngine:
-            return PulpEngine(modelled, self.name, _cbc)
+        def relaxation(modelled: Problem) -> PulpRelaxation:
+            return PulpRelaxation(modelled, self.name, _cbc)
 
-        return solve_lazily(problem, request, engine)
+        return solve_lazily(problem, request, relaxation)
 
 
 def _cbc(pulp: Any, request: Request) -> Any:

@@ -1,41 +1,41 @@
-"""Any backend, part by part: what has nothing in common is solved apart."""
+"""Any engine, part by part: what has nothing in common is solved apart."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from solvers.backends.protocol import Answer, Backend, Request
+from solvers.engines.protocol import Answer, Engine, Request
 from solvers.evaluate import evaluate
-from solvers.exchange import Exchange
+from solvers.incumbent import Incumbent
 from solvers.presolve.components import Part, join_parts, split_into_parts
 from solvers.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Lets a backend solve each part of a problem on its own, the smallest first.
+    """Lets an engine solve each part of a problem on its own, the smallest first.
 
     Args:
-        backend: Solves the parts.
+        engine: Solves the parts.
     """
 
-    backend: Backend
+    engine: Engine
 
     @property
     def name(self) -> str:
-        return self.backend.name
+        return self.engine.name
 
     @property
     def is_polling(self) -> bool:
-        return self.backend.is_polling
+        return self.engine.is_polling
 
     def solve(self, problem: Problem, request: Request) -> Answer:
         """Returns the parts' answers as one; what is found meanwhile is told as one."""
         parts = split_into_parts(problem)
         if len(parts) == 1:
-            return self.backend.solve(problem, request)
-        return _Parts(problem, parts, request).solve(self.backend)
+            return self.engine.solve(problem, request)
+        return _Parts(problem, parts, request).solve(self.engine)
 
 
 class _Parts:
@@ -51,8 +51,8 @@ class _Parts:
         self._problem = problem
         self._parts = parts
         self._request = request
-        self._exchanges = [
-            Exchange(
+        self._incumbents = [
+            Incumbent(
                 deadline=request.deadline,
                 seed=request.seed,
                 relative_gap=request.relative_gap,
@@ -65,17 +65,17 @@ class _Parts:
         for hint in request.hints:
             self._take(hint)
 
-    def solve(self, backend: Backend) -> Answer:
+    def solve(self, engine: Engine) -> Answer:
         answers = []
         order = sorted(range(len(self._parts)), key=lambda i: self._parts[i].problem.num_columns)
         for i in order:
-            part, exchange = self._parts[i], self._exchanges[i]
+            part, incumbent = self._parts[i], self._incumbents[i]
             hints = tuple(part.reduce(hint) for hint in self._request.hints)
-            answer = backend.solve(
-                part.problem, replace(Request.of(exchange, hints), stop=self._request.is_over)
+            answer = engine.solve(
+                part.problem, replace(Request.of(incumbent, hints), stop=self._request.is_over)
             )
             answers.append(answer)
-            self._settle(part, exchange, answer)
+            self._settle(part, incumbent, answer)
             if answer.is_infeasible:
                 break
         log = (f"{len(self._parts)} parts apart", *(line for a in answers for line in a.log))
@@ -85,29 +85,29 @@ class _Parts:
         bound = max(self._request.lower_bound, self._bound())
         return Answer(choices=self._joined()[1], lower_bound=bound, log=log)
 
-    def _settle(self, part: Part, exchange: Exchange, answer: Answer) -> None:
+    def _settle(self, part: Part, incumbent: Incumbent, answer: Answer) -> None:
         if answer.choices is not None:
             found = evaluate(part.problem, answer.choices)
             if found.is_allowed:
-                exchange.offer(answer.choices, found.cost)
-        exchange.offer_bound(answer.lower_bound)
+                incumbent.offer(answer.choices, found.cost)
+        incumbent.offer_bound(answer.lower_bound)
 
     def _take(self, choices: Sequence[int]) -> None:
         """Offers each part its share of choices of the whole."""
-        for part, exchange in zip(self._parts, self._exchanges, strict=True):
+        for part, incumbent in zip(self._parts, self._incumbents, strict=True):
             share = part.reduce(choices)
             found = evaluate(part.problem, share)
             if found.is_allowed:
-                exchange.offer(share, found.cost)
+                incumbent.offer(share, found.cost)
 
     def _bound(self) -> int:
-        return sum(exchange.bound() for exchange in self._exchanges)
+        return sum(incumbent.bound() for incumbent in self._incumbents)
 
     def _joined(self) -> tuple[int | None, tuple[int, ...] | None]:
         """The best of every part as one; None and None while a part has nothing."""
         cost, chosen = 0, []
-        for exchange in self._exchanges:
-            here, choices = exchange.best()
+        for incumbent in self._incumbents:
+            here, choices = incumbent.best()
             if here is None or choices is None:
                 return None, None
             cost += here

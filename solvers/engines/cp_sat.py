@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from solvers.backends.lazy_rows import Outcome, solve_lazily
-from solvers.backends.protocol import Answer, Request
-from solvers.errors import BackendError
+from solvers.engines.lazy_rows import Outcome, solve_lazily
+from solvers.engines.protocol import Answer, Request
+from solvers.errors import EngineError
 from solvers.node_edge_model import build_node_edge_model
 from solvers.problem import Problem
 
@@ -46,8 +46,8 @@ class _CpSatEngine:
         try:
             from ortools.sat.python import cp_model
         except ImportError as error:
-            raise BackendError(
-                "OR-Tools cannot be imported", where="backend cp_sat", fix="pip install ortools"
+            raise EngineError(
+                "OR-Tools cannot be imported", where="engine cp_sat", fix="pip install ortools"
             ) from error
         self.cp_model: Any = cp_model
         self.model = build_node_edge_model(problem)
@@ -112,10 +112,10 @@ class _CpSatEngine:
         if status == cp_model.INFEASIBLE:
             return Outcome(is_infeasible=True, log=line)
         if status == cp_model.MODEL_INVALID:
-            raise BackendError(
+            raise EngineError(
                 f"the model is refused: {self.cp.validate()}",
-                where="backend cp_sat",
-                fix='choose backend="auto"',
+                where="engine cp_sat",
+                fix='choose engine="auto"',
             )
         lower_bound = self.model.offset + max(0, round(solver.best_objective_bound)) * self.unit
         if status == cp_model.UNKNOWN:

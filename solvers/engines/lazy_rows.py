@@ -1,6 +1,6 @@
 """Solve, add the memory rows the answer violates, solve again: what exact engines share.
 
-An engine solves a model that starts without memory rows (a relaxation, so its bounds hold). All
+A relaxation solves a model that starts without memory rows (a relaxation, so its bounds hold). All
 rows at once would be tens of thousands, of which a handful bind.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from solvers.backends.protocol import Answer, Request
+from solvers.engines.protocol import Answer, Request
 from solvers.evaluate import evaluate
 from solvers.local_search import LocalSearch
 from solvers.memory_rows import RowUse, num_rows_of, rows_to_add
@@ -19,13 +19,13 @@ from solvers.problem import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one run of an engine found, with the rows it has.
+    """What one run of a relaxation found, with the rows it has.
 
     Args:
         choices: The best found, or None.
-        lower_bound: No choices that keep the engine's rows cost less.
-        is_proven: `choices` are best among those that keep the engine's rows.
-        is_infeasible: No choices keep the engine's rows.
+        lower_bound: No choices that keep the relaxation's rows cost less.
+        is_proven: `choices` are best among those that keep the relaxation's rows.
+        is_infeasible: No choices keep the relaxation's rows.
         log: One line.
     """
 
@@ -36,7 +36,7 @@ class Outcome:
     log: str = ""
 
 
-class Engine(Protocol):
+class Relaxation(Protocol):
     """A model of a problem inside a library, with some of the memory rows."""
 
     @property
@@ -58,30 +58,33 @@ class Engine(Protocol):
         ...
 
 
-MakeEngine = Callable[[Problem], Engine]
+MakeRelaxation = Callable[[Problem], Relaxation]
 
 
 def solve_lazily(
-    problem: Problem, request: Request, make_engine: MakeEngine, first_rows: Sequence[int] = ()
+    problem: Problem,
+    request: Request,
+    make_relaxation: MakeRelaxation,
+    first_rows: Sequence[int] = (),
 ) -> Answer:
-    """Runs an engine until no memory row is violated, or until the request is over.
+    """Runs a relaxation until no memory row is violated, or until the request is over.
 
     Args:
         problem: Times in it are row numbers.
-        request: As given to a backend.
-        make_engine: Builds the model without memory rows.
+        request: As given to an engine.
+        make_relaxation: Builds the model without memory rows.
         first_rows: Memory rows to begin with.
     """
     if not problem.num_nodes:
         return Answer(choices=(), lower_bound=0)
-    return _LazySolve(problem, request, make_engine).run(first_rows)
+    return _LazySolve(problem, request, make_relaxation).run(first_rows)
 
 
 class _LazySolve:
-    def __init__(self, problem: Problem, request: Request, make_engine: MakeEngine) -> None:
+    def __init__(self, problem: Problem, request: Request, make_relaxation: MakeRelaxation) -> None:
         self.problem = problem
         self.request = request
-        self.make_engine = make_engine
+        self.make_relaxation = make_relaxation
         self.use = RowUse(problem, num_rows_of(problem))
         self.best: tuple[int, ...] | None = None
         self.best_cost: int | None = None
@@ -97,15 +100,15 @@ class _LazySolve:
         return found.is_allowed
 
     def run(self, first_rows: Sequence[int]) -> Answer:
-        engine = self.make_engine(self.problem)
-        self.log.append(engine.size)
+        relaxation = self.make_relaxation(self.problem)
+        self.log.append(relaxation.size)
         rows = list(first_rows) if self.problem.memory_limit is not None else []
-        engine.add_rows(rows)
+        relaxation.add_rows(rows)
         while not self.request.is_over():
             cost, known = self.request.known()
             if known is not None and (self.best_cost is None or (cost or 0) < self.best_cost):
                 self.offer(known)
-            outcome = engine.solve(self.request, self.best)
+            outcome = relaxation.solve(self.request, self.best)
             self.log.append(f"{outcome.log} with {len(rows)} memory rows")
             if outcome.is_infeasible:
                 return self.nothing_left(rows)
@@ -123,7 +126,7 @@ class _LazySolve:
             if not added:
                 break
             rows += added
-            engine.add_rows(added)
+            relaxation.add_rows(added)
             self.log.append(f"memory rows {added} were violated and are added")
         self.tell()
         return self.answer()
@@ -162,8 +165,8 @@ class _LazySolve:
             if len(needed) == 1 or self.request.is_over():
                 break
             fewer = [other for other in needed if other != row]
-            engine = self.make_engine(self.problem)
-            engine.add_rows(fewer)
-            if engine.solve(self.request, None).is_infeasible:
+            relaxation = self.make_relaxation(self.problem)
+            relaxation.add_rows(fewer)
+            if relaxation.solve(self.request, None).is_infeasible:
                 needed = fewer
         return tuple(sorted(needed))

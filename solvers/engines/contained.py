@@ -1,10 +1,10 @@
-"""A library's backend in a process of its own where the problem is large: it can be stopped."""
+"""A library's engine in a process of its own where the problem is large: it can be stopped."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solvers.backends.protocol import Answer, Backend, Request
+from solvers.engines.protocol import Answer, Engine, Request
 from solvers.own_process import solve_in_own_process
 from solvers.problem import Problem
 
@@ -14,24 +14,24 @@ CONTAINED_FROM = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Contained:
-    """Runs another backend, apart where that is worth the second a process takes to start.
+    """Runs another engine, apart where that is worth the second a process takes to start.
 
     Args:
-        backend: What runs.
+        engine: What runs.
     """
 
-    backend: Backend
+    engine: Engine
 
     @property
     def name(self) -> str:
-        return self.backend.name
+        return self.engine.name
 
     @property
     def is_polling(self) -> bool:
         return True
 
     def solve(self, problem: Problem, request: Request) -> Answer:
-        """Returns the answer of the backend."""
+        """Returns the answer of the engine."""
         if problem.num_columns < CONTAINED_FROM:
-            return self.backend.solve(problem, request)
-        return solve_in_own_process(self.backend, problem, request)
+            return self.engine.solve(problem, request)
+        return solve_in_own_process(self.engine, problem, request)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from solvers.backends.lazy_rows import Outcome
-from solvers.backends.protocol import Request
-from solvers.errors import BackendError
+from solvers.engines.lazy_rows import Outcome
+from solvers.engines.protocol import Request
+from solvers.errors import EngineError
 from solvers.node_edge_model import NodeEdgeModel, build_node_edge_model
 from solvers.problem import Problem
 
@@ -18,27 +18,27 @@ LARGEST_SCALED_COST = 1e8
 """Costs are scaled to at most this before they become floating point."""
 
 
-class MathOptEngine:
+class MathOptRelaxation:
     """A MathOpt solver with the model inside, rows added as they come.
 
     Args:
         problem: What is modelled.
         solver: Name of a `mathopt.SolverType`.
-        backend: Name for messages.
+        engine: Name for messages.
     """
 
-    def __init__(self, problem: Problem, solver: str, backend: str) -> None:
+    def __init__(self, problem: Problem, solver: str, engine: str) -> None:
         try:
             from ortools.math_opt import model_pb2
             from ortools.math_opt.python import mathopt
         except ImportError as error:
-            raise BackendError(
+            raise EngineError(
                 "OR-Tools cannot be imported",
-                where=f"backend {backend}",
+                where=f"engine {engine}",
                 fix="pip install ortools",
             ) from error
         self.mathopt: Any = mathopt
-        self.backend = backend
+        self.engine = engine
         self.model = build_node_edge_model(problem)
         allowed = self.model.costs[self.model.upper_bounds > 0]
         self.scale = max(1.0, float(allowed.max(initial=0)) / LARGEST_SCALED_COST)
@@ -80,10 +80,10 @@ class MathOptEngine:
                 self.solver = mathopt.IncrementalSolver(self.compiled, self.solver_type)
             result = self.solver.solve(params=params, model_params=model_params)
         except (RuntimeError, ValueError) as error:
-            raise BackendError(
+            raise EngineError(
                 f"the solver failed: {error}",
-                where=f"backend {self.backend}",
-                fix='choose backend="auto"',
+                where=f"engine {self.engine}",
+                fix='choose engine="auto"',
             ) from error
         return self._outcome(result)
 
@@ -108,7 +108,7 @@ class MathOptEngine:
     def _outcome(self, result: Any) -> Outcome:
         mathopt = self.mathopt
         reason = result.termination.reason
-        line = f"{self.backend}: {reason.name.lower()}"
+        line = f"{self.engine}: {reason.name.lower()}"
         if reason in (
             mathopt.TerminationReason.INFEASIBLE,
             mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.backends.protocol import Answer, Request
 from solvers.elimination import LARGEST_WORK, eliminate, order_elimination
-from solvers.errors import BackendError
+from solvers.engines.protocol import Answer, Request
+from solvers.errors import EngineError
 from solvers.memory_rows import num_rows_of
 from solvers.problem import Problem
 from solvers.saturating import FORBIDDEN_FROM
@@ -37,7 +37,7 @@ class Elimination:
         """Eliminates without the limit; prices memory if the answer does not fit.
 
         Raises:
-            BackendError: The problem is too wide.
+            EngineError: The problem is too wide.
         """
         order = order_elimination(
             [len(costs) for costs in problem.node_costs],
@@ -45,10 +45,10 @@ class Elimination:
             largest_work=self.largest_work,
         )
         if order.kept:
-            raise BackendError(
+            raise EngineError(
                 f"{len(order.kept)} nodes are joined too widely to be eliminated",
-                where="backend elimination",
-                fix='choose backend="auto"',
+                where="engine elimination",
+                fix='choose engine="auto"',
             )
         tables = {(edge.u, edge.v): edge.costs for edge in problem.edges}
         done = eliminate(order, problem.node_costs, tables)

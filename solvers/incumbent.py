@@ -10,7 +10,7 @@ from solvers.problem import FORBIDDEN
 from solvers.result import relative_gap as gap_between
 
 
-class Exchange:
+class Incumbent:
     """One problem in flight, shared by the threads that work on it.
 
     All costs, bounds and choices are those of the one problem given to the lanes. Callers check
@@ -148,7 +148,7 @@ class Exchange:
         self._stop.set()
 
     def is_stopped(self) -> bool:
-        """Whether `stop` was called, or what stands above this exchange is over."""
+        """Whether `stop` was called, or what stands above this incumbent is over."""
         if self._is_asked_to_stop is not None and self._is_asked_to_stop():
             return True
         return self._stop.is_set()
