@@ -182,6 +182,23 @@ def sent_from(table: ReshardTable) -> npt.NDArray[np.int64]:
         at = np.where(cuts, after[step], at)
 
 
+def cut_from(table: ReshardTable) -> npt.NDArray[np.int64]:
+    """int64[num_layouts, num_layouts]: the layout after which a way only cuts further.
+
+    Where the last step sends, and where there is no way, the end itself.
+    """
+    is_cut = np.array([step.kind is StepKind.SLICE for step in table.steps] or [True])
+    after = np.array([table.index[step.after] for step in table.steps] or [0], dtype=np.int64)
+    goals = np.arange(len(table.layouts))
+    found = at = np.broadcast_to(goals[:, None], table.first_step.shape)
+    while True:
+        step = table.first_step[at, goals]
+        if (step < 0).all():
+            return np.where(np.isfinite(table.seconds), found, goals)
+        at = np.where(step < 0, at, after[step])
+        found = np.where((step < 0) | is_cut[step], found, at)
+
+
 def turned_shares(table: ReshardTable, parts: MeshParts, shape: Sequence[int]) -> FloatArray:
     """How much is gathered along a dimension that is not the leading one of what a device holds.
 

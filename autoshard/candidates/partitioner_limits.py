@@ -204,7 +204,7 @@ def misreads_slices(op: Op) -> bool:
 
 
 def misread(parts: MeshParts, rule: Rule, candidate: Candidate, have: Layout) -> bool:
-    """Whether a scatter, cut so, misreads its operand when that is cut from another layout."""
+    """Whether a scatter, cut so, misreads its operand when that is last cut from another layout."""
     indices = _factors(rule.operands[1]) - rule.need_replication
     num_indices = prod(rule.factor_sizes[factor] for factor in indices)
     if num_indices > parts.num_pieces(candidate.operands[1]):

@@ -180,15 +180,17 @@ class ReadCosts:
         return np.where(moves, FORBIDDEN, costs)
 
     def where_read_right(
-        self, costs: IntArray, op: Op, table: ReshardTable, rows: IntArray
+        self, costs: IntArray, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray
     ) -> IntArray:
         """What the operand costs that a scatter changes, where no slice on its way is misread."""
         assert op.rule is not None
         parts, rule, candidates = self.costing.parts, op.rule, self.candidates[op.index]
-        layouts = [table.layouts[row] for row in rows]
-        wrong = np.array(
-            [[misread(parts, rule, one, have) for one in candidates] for have in layouts]
-        )
+        starts = self.facts.cut_from(table)[np.ix_(rows, columns)]
+        wrong = np.zeros(starts.shape, dtype=np.bool_)
+        for column, one in enumerate(candidates):
+            for start in np.unique(starts[:, column]):
+                if misread(parts, rule, one, table.layouts[start]):
+                    wrong[:, column] |= starts[:, column] == start
         return np.where(wrong, FORBIDDEN, costs) if wrong.any() else costs
 
     def with_whole_sums(

@@ -139,7 +139,7 @@ class ReadEdges:
         if source.read is None:
             costs = prices.with_whole_sums(costs, self.cut, value, read_at, rows, columns)
         if position == 0 and misreads_slices(op):
-            costs = prices.where_read_right(costs, op, table, rows)
+            costs = prices.where_read_right(costs, op, table, rows, columns)
         return costs
 
     def _operand_copies(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.layouts import MeshParts
-from autoshard.reshard import ReshardTable, sent_from
+from autoshard.reshard import ReshardTable, cut_from, sent_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class TableFacts:
     parts: MeshParts
     _moves: dict[int, tuple[ReshardTable, npt.NDArray[np.bool_]]] = field(default_factory=dict)
     _sent_from: dict[int, tuple[ReshardTable, npt.NDArray[np.int64]]] = field(default_factory=dict)
+    _cut_from: dict[int, tuple[ReshardTable, npt.NDArray[np.int64]]] = field(default_factory=dict)
     _pieces: dict[int, tuple[ReshardTable, npt.NDArray[np.int64]]] = field(default_factory=dict)
 
     def moves(self, table: ReshardTable) -> npt.NDArray[np.bool_]:
@@ -32,6 +33,12 @@ class TableFacts:
         if id(table) not in self._sent_from:
             self._sent_from[id(table)] = table, sent_from(table)
         return self._sent_from[id(table)][1]
+
+    def cut_from(self, table: ReshardTable) -> npt.NDArray[np.int64]:
+        """As of `reshard.cut_from`."""
+        if id(table) not in self._cut_from:
+            self._cut_from[id(table)] = table, cut_from(table)
+        return self._cut_from[id(table)][1]
 
     def pieces(self, table: ReshardTable) -> npt.NDArray[np.int64]:
         """int64[num_layouts]: into how many pieces each layout cuts a value."""

@@ -281,10 +281,11 @@ def flat_function(call: Call) -> tuple[Callable[..., tuple[Any, ...]], Results]:
         held = written_tracers(roots)
         returned = call.fn(*positional, **given[1])
         flat = flatten_named([("result", returned)], returned)
-        _refuse_text(call, flat)
-        check_side_effects(held, written_tracers(roots), flat.leaves, call.name)
+        _refuse_text(call, returned)
+        updates = {} if call.arguments.objects is None else _updates(call, leaves, given)
+        kept = (*flat.leaves, *updates.values())
+        check_side_effects(held, written_tracers(roots), kept, call.name)
         if call.arguments.objects is not None:
-            updates = _updates(call, leaves, given)
             results.updated = tuple(updates)
             flat = _with_updates(call, given, returned, updates)
         # Traced values must not outlive the trace: jax.checking_leaks would find them here.
@@ -295,8 +296,10 @@ def flat_function(call: Call) -> tuple[Callable[..., tuple[Any, ...]], Results]:
     return run, results
 
 
-def _refuse_text(call: Call, results: FlatTree) -> None:
-    texts = [leaf.value for leaf in results.statics if isinstance(leaf.value, (str, bytes))]
+def _refuse_text(call: Call, returned: Any) -> None:
+    """Refuse text among what is returned; the text of an Equinox module is a setting of it."""
+    leaves = jax.tree.leaves(returned, is_leaf=_is_library_object)
+    texts = [leaf for leaf in leaves if isinstance(leaf, (str, bytes))]
     if texts:
         raise InputError(
             f"`{call.name}` returns text, and a result can only be an array: {texts[0]!r}",

@@ -412,6 +412,20 @@ def test_equinox_modules_go_in_and_come_out() -> None:
     assert updated.layers[0].weight.sharding.spec == PartitionSpec("y", "x")
 
 
+def test_text_in_an_equinox_module_is_a_setting_of_it() -> None:
+    """It was refused as a result that is text."""
+
+    class Scaled(eqx.Module):  # type: ignore[misc]
+        scale: Any
+        activation: str = "relu"
+
+    def fn(model: Any, x: Any) -> Any:
+        return eqx.tree_at(lambda m: m.scale, model, model.scale - jnp.mean(x))
+
+    program = trace(fn, (Scaled(X), X), mesh=MESH)
+    assert [aval.shape for aval in program.out_avals] == [X.shape]
+
+
 def test_flax_modules_go_in_and_come_out() -> None:
     module = nnx.Linear(16, 8, rngs=nnx.Rngs(0))
 

@@ -215,8 +215,9 @@ def test_an_array_that_a_step_makes_another_shape_is_refused() -> None:
 
 def test_a_dict_or_list_that_is_written_is_refused_by_name() -> None:
     def step(state: Any, x: jax.Array) -> Any:
+        loss = jnp.mean(x @ state["params"]["w"])
         state["params"]["w"] = state["params"]["w"] - 0.1 * jnp.mean(x)
-        return jnp.mean(x @ state["params"]["w"])
+        return loss
 
     def log(metrics: list[Any], x: jax.Array) -> Any:
         metrics.append(jnp.mean(x))
@@ -240,6 +241,24 @@ def test_a_written_dict_that_is_returned_is_planned() -> None:
     state = {"w": np.ones((16, 4), np.float32), "label": np.float32(1)}
     plan = planned(step, state, X)
     assert [tensor.name for tensor in plan.data.results] == ["result[0]['w']", "result[1]"]
+
+
+def test_a_dict_may_be_written_for_what_the_step_itself_reads() -> None:
+    """As under `jax.jit`: `batch["mask"] = ...` was refused."""
+
+    def step(batch: Any, kernel: jax.Array) -> Any:
+        def loss(kernel: jax.Array) -> Any:
+            batch["mask"] = batch["x"] > 0
+            batch["hidden"] = batch["x"] @ kernel
+            return jnp.sum(jnp.where(batch["mask"], 1.0, 0.0)) + jnp.mean(batch["hidden"] ** 2)
+
+        batch["x"] = batch["x"] - jnp.mean(batch["x"])
+        return jax.grad(loss)(kernel), jnp.sum(batch["mask"])
+
+    x, kernel = np.asarray(X), np.ones((16, 4), np.float32)
+    found = planned(step, {"x": x}, kernel).jit()({"x": x}, kernel)
+    for one, other in zip(found, jax.jit(step)({"x": x}, kernel), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_a_split_state_that_a_step_updates_and_does_not_return_is_refused() -> None:

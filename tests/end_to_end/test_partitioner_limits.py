@@ -169,6 +169,25 @@ def test_a_plan_computes_the_same(name: str) -> None:
     np.testing.assert_array_equal(plan.jit()(*arguments), jax.jit(fn)(*arguments))
 
 
+def test_a_row_set_in_what_is_gathered_and_then_cut_computes_the_same() -> None:
+    """The way was judged by its ends, between which the last step was the slice that is misread."""
+
+    def fn(x: jax.Array, row: jax.Array) -> Any:
+        return x.at[0].set(row)
+
+    arguments = (array(8, 16), array(16))
+    plan = autoshard.optimize(
+        fn,
+        *arguments,
+        mesh=mesh_of(2, 4),
+        hardware="tpu-v5e",
+        in_shardings=(P(("data", "model")), P("data")),
+        out_shardings=P("model", "data"),
+        baselines=False,
+    )
+    np.testing.assert_array_equal(plan.jit()(*arguments), fn(*arguments))
+
+
 @pytest.mark.parametrize("mesh", ["data=2,model=4", "data=4,model=2", "data=8"])
 def test_a_depthwise_convolution_with_a_multiplier_computes_the_same(mesh: str) -> None:
     arguments = (array(3, 9, 9, 4), array(3, 3, 1, 8))

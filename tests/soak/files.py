@@ -185,7 +185,11 @@ FORMATS = {
         _modules,
         damaged_module,
         lambda path: autoshard.optimize_module(
-            path, mesh="data=2,model=4", baselines=False, time_limit_seconds=1
+            path,
+            mesh="data=2,model=4",
+            hardware="cpu-host",
+            baselines=False,
+            time_limit_seconds=1,
         ),
         (("plan", "{}", *PLANNED),),
     ),
