@@ -553,6 +553,7 @@ class Plan:
             None if arguments is None else tuple(arguments),
             traced.in_avals,
             traced.in_tree,
+            self.static_argnums,
         )
 
     def _compiled_prices(self) -> CompiledPrices | None:
