@@ -158,7 +158,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def _made(aval: Any) -> Any:
-    """An array of a type: zeros of the host, which has room for all of them; a key where it is one."""
+    """An array of a type: zeros on the host, which has room for them; a key where it is one."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return jax.random.split(jax.random.key(0), aval.shape) if aval.shape else jax.random.key(0)
     return np.zeros(aval.shape, aval.dtype)

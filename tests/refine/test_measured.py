@@ -112,7 +112,7 @@ def test_arguments_lie_where_the_program_takes_them_before_it_is_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # One argument that the program does not use, and one that is static.
-    def scaled(w: jax.Array, times: int, unused: jax.Array, x: jax.Array) -> Any:
+    def scaled(w: jax.Array, times: int, _unused: jax.Array, x: jax.Array) -> Any:
         return jnp.tanh(x @ w) * times
 
     found = autoshard.optimize(
@@ -136,9 +136,9 @@ def test_arguments_lie_where_the_program_takes_them_before_it_is_timed(
     monkeypatch.setattr(measured, "_placed", seen)
     told = record(found.refine("measure", rounds=1, arguments=given))
     assert told.tried[0].status == "compiled", told.tried[0].why
-    (w, unused, x), _ = placed[0]
+    (w, left, x), _ = placed[0]
     assert w.sharding.num_devices == x.sharding.num_devices == 8
-    assert unused is given[2]
+    assert left is given[2]
 
 
 def test_arguments_made_by_shape_take_no_memory_of_one_device() -> None:
