@@ -478,7 +478,8 @@ class Plan:
             target: What to compile for, as for `verify`: `"v5e:2x4"`, `"8xH100"`; or `"measure"`:
                 run the step on the devices at hand.
             rounds: Of compiling, at most.
-            minutes: After which no further compile begins.
+            minutes: After which no further compile begins, and one that runs is ended; with
+                `measure` it is not.
             candidates: Further plans to compile, by name or in order: other plans of the same
                 program, or shardings of its arguments as `jax.jit` takes them.
             arguments: What `measure` runs on; zeros of the right shapes if not given.
@@ -553,6 +554,7 @@ class Plan:
             None if arguments is None else tuple(arguments),
             traced.in_avals,
             traced.in_tree,
+            self.static_argnums,
         )
 
     def _compiled_prices(self) -> CompiledPrices | None:

@@ -36,6 +36,8 @@ class DocumentLoader(yaml.SafeLoader):
         tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (*_TAGS, None)
     }
 
+    most_nodes: ClassVar[int] = MOST_NODES
+
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.yaml_implicit_resolvers = {
@@ -59,8 +61,8 @@ class DocumentLoader(yaml.SafeLoader):
                 self._refuse("a value that holds itself", event)
             self._nodes += self._nodes_by_anchor.get(event.anchor, 0)
         self._nodes += 1
-        if self._nodes > MOST_NODES:
-            self._refuse(f"more than {MOST_NODES:,} values", event)
+        if self._nodes > self.most_nodes:
+            self._refuse(f"more than {self.most_nodes:,} values", event)
         if self._levels == MOST_LEVELS:
             self._refuse(f"more than {MOST_LEVELS} levels of nesting", event)
         if isinstance(event, yaml.ScalarEvent) and len(event.value) > MOST_LETTERS:

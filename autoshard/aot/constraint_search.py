@@ -13,7 +13,7 @@ class CompilingSet:
     Args:
         kept: Those with which it does.
         culprits: Single ones that, added to those kept before them, made it fail.
-        untried: Left out because the tries were used up.
+        untried: Left out because the tries or the time were used up.
         num_tries: Compiles that were made.
     """
 
@@ -24,7 +24,10 @@ class CompilingSet:
 
 
 def find_compiling_set(
-    paths: Sequence[str], compiles: Callable[[tuple[str, ...]], bool], max_tries: int
+    paths: Sequence[str],
+    compiles: Callable[[tuple[str, ...]], bool],
+    max_tries: int,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> CompilingSet | None:
     """Look for a large set of constraints that compiles, where all of them together do not.
 
@@ -35,6 +38,7 @@ def find_compiling_set(
         paths: All constraints, in program order; together they are known to fail.
         compiles: Whether the program compiles with these alone, in program order.
         max_tries: Compiles allowed.
+        is_over: Whether time is up: nothing more is compiled, and a failure then blames nobody.
 
     Returns:
         None where it fails without any.
@@ -50,12 +54,14 @@ def find_compiling_set(
         culprits = list(paths)
     while waiting:
         block = waiting.pop(0)
-        if tries == max_tries:
+        if tries == max_tries or is_over():
             untried += block
             continue
         tries += 1
         if compiles(tuple(path for path in paths if path in kept or path in block)):
             kept.update(block)
+        elif is_over():
+            untried += block
         elif len(block) == 1:
             culprits += block
         else:

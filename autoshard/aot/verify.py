@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,6 +62,10 @@ _NEEDED = {
 }
 
 
+_LEAST_SECONDS = 0.1
+"""For a compile that begins just before time is up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
     """How to compile.
@@ -70,6 +76,8 @@ class VerifyOptions:
             permutations.
         compiler_options: Further flags of the compiler.
         timeout_seconds: For one compile.
+        until: `time.monotonic` value after which no further compile begins and one that runs is
+            ended; the first one always begins.
         max_tries: Compiles that a search for constraints that compile may take.
         keep_in: A folder for compiled programs; one that lies there is not compiled again.
     """
@@ -78,6 +86,7 @@ class VerifyOptions:
     windowed_einsum: bool = True
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     timeout_seconds: float = 600.0
+    until: float = math.inf
     max_tries: int = 12
     keep_in: Path | None = None
 
@@ -90,6 +99,7 @@ class _Compiles:
     constraints: Mapping[str, Sharding]
     request: CompileRequest
     keep_in: Path | None
+    until: float = math.inf
     failures: list[FailedCompile] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     last: CompiledAhead | None = None
@@ -97,12 +107,21 @@ class _Compiles:
     def __call__(self, paths: Sequence[str]) -> bool:
         """Whether it compiles with these constraints alone; keeps what came out."""
         chosen = {path: self.constraints[path] for path in paths}
-        outcome = kept_or_compiled(self.lowerer.lower(chosen), self.request, self.keep_in)
+        program = self.lowerer.lower(chosen)
+        left = max(self.until - time.monotonic(), _LEAST_SECONDS)
+        limit = min(self.request.timeout_seconds, left)
+        outcome = kept_or_compiled(
+            program, replace(self.request, timeout_seconds=limit), self.keep_in
+        )
         if isinstance(outcome, CompiledAhead):
             self.last = outcome
             return True
         self.failures.append(_failed(outcome, len(paths)))
-        return self._tries_remedy(outcome) and self(paths)
+        return not self.is_over() and self._tries_remedy(outcome) and self(paths)
+
+    def is_over(self) -> bool:
+        """Whether time is up for all compiles of the plan."""
+        return time.monotonic() >= self.until
 
     def _tries_remedy(self, outcome: CompileFailure) -> bool:
         """Set the flags under which this failure is known not to come; whether there are any."""
@@ -198,6 +217,7 @@ def compile_plan(
             timeout_seconds=options.timeout_seconds,
         ),
         options.keep_in,
+        options.until,
     )
     paths = tuple(constraints)
     status = COMPILED
@@ -208,8 +228,8 @@ def compile_plan(
         status = first.status
         _refuse_impossible_topology(first, target)
         found = (
-            find_compiling_set(paths, compiles, options.max_tries)
-            if first.status == CRASHED and paths and options.max_tries
+            find_compiling_set(paths, compiles, options.max_tries, compiles.is_over)
+            if first.status == CRASHED and paths and options.max_tries and not compiles.is_over()
             else None
         )
         if found is not None:

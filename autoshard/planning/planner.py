@@ -243,8 +243,27 @@ def _solve_round(encoder: Encoder, searches: Searches, propagate: Propagate | No
 
 def _followed(solution: Solution, searches: Searches) -> Solution:
     """A plan, after the searches that may follow the one that found it."""
-    roomy = with_room_on_chip(solution, searches)
+    roomy = with_room_on_chip(_leanest_as_lowered(solution, searches), searches)
     return with_states_in_memory(with_room_for_gaps(roomy, searches), searches)
+
+
+def _leanest_as_lowered(solution: Solution, searches: Searches) -> Solution:
+    """Where no plan fits, the cheapest that holds the least by the problem, if it is the leaner.
+
+    Many choices hold the least there, where outputs in VMEM take nothing; one with larger outputs
+    spills more of them to HBM, and costs more.
+    """
+    least = solution.result.least_peak
+    if solution.is_feasible or least is None or searches.is_over:
+        return solution
+    problem = replace(solution.encoded.problem, memory_limit=least)
+    choices = searches.another(problem, solution.choices).choices
+    if choices is None:
+        return solution
+    with searches.stages.time("account"):
+        result = replace(solution.result, least_peak_choices=choices)
+        found = solution_of(solution.encoder, solution.encoded, result)
+    return found if found.peak_bytes < solution.peak_bytes else solution
 
 
 def _at_end(solution: Solution, searches: Searches) -> Solution:

@@ -117,8 +117,11 @@ class Solution:
 
     @property
     def model_gap(self) -> float:
-        """Difference of the estimate from the solver's objective for these choices, over that."""
-        objective = (self.result.cost or 0) / PICOSECONDS
+        """Difference of the estimate from the solver's objective for these choices, over that.
+
+        Corrections are of the objective alone, and count in neither.
+        """
+        objective = (self.result.cost or 0) / PICOSECONDS - self.correction_seconds
         return abs(self.step_seconds / objective - 1.0) if objective > 0 else 0.0
 
     @cached_property

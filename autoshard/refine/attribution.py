@@ -320,17 +320,22 @@ class _Attribution:
             and num_bytes - planned.get(equation, 0) > _SMALLEST * whole
         }
         total = sum(beyond.values())
+        held = {  # by corrections that the plan was made with: those that are told replace them
+            (one.op, one.result, one.sharding): one.num_bytes
+            for one in solution.encoder.corrections.memory
+        }
         for equation, num_bytes in beyond.items():
             named = self._largest_value(equation)
             assert named is not None
             op, place = named
             charged = int(num_bytes * min(excess / total, 1.0))
-            layout = solution.decoded.layouts[op.results[place]]
+            sharding = self.parts.to_sharding(solution.decoded.layouts[op.results[place]])
+            key = self.keys[op.index]
             yield MemoryCorrection(
-                op=self.keys[op.index],
+                op=key,
                 result=place,
-                sharding=self.parts.to_sharding(layout),
-                num_bytes=charged,
+                sharding=sharding,
+                num_bytes=held.get((key, place, sharding), 0) + charged,
             )
             text = f"{_said(op)} holds {format_bytes(num_bytes)} more at the peak"
             self.faults.append(_Fault(0.0, text))

@@ -78,8 +78,8 @@ def compiler_for(traced: Traced, options: VerifyOptions, prices: CompiledPrices 
 
     def compiled(data: PlanData, seconds: float) -> CompiledPlan:
         assert data.constraints is not None
-        limited = replace(options, timeout_seconds=min(options.timeout_seconds, seconds))
         began = time.monotonic()
+        limited = replace(options, until=min(options.until, began + seconds))
         found = compile_plan(
             data,
             traced,

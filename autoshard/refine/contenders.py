@@ -71,6 +71,7 @@ class Contenders:
     base: PlanData
     _propagate: Propagate | None = field(default=None, init=False)
     _by_hand: list[tuple[str, Solution]] | None = field(default=None, init=False)
+    _of_shardings: dict[str, Contender] = field(default_factory=dict, init=False)
 
     def of_solution(
         self, solution: Solution, name: str, why: str, plan_seconds: float = 0.0
@@ -124,25 +125,27 @@ class Contenders:
         """What the user passes: records of plans, or trees of shardings for the arguments.
 
         Raises:
-            InputError: One is of another program or mesh, or cannot be had under what was asked.
+            InputError: As `check`.
         """
+        self.check(candidates)
         for name, given in candidates.items():
             if isinstance(given, PlanData):
                 yield self._of_record(given, name)
             else:
-                yield self._of_shardings(given, name)
+                yield self._of_shardings[name]
 
     def check(self, candidates: Mapping[str, Any]) -> None:
-        """Refuse candidates that are of another program or mesh, or no shardings.
+        """Refuse candidates of another program or mesh, and those that cannot be had.
 
         Raises:
-            InputError: Says which one and why.
+            InputError: One is of another program or mesh, is no shardings, or contradicts what was
+                asked; says which one and why.
         """
         for name, given in candidates.items():
             if isinstance(given, PlanData):
                 self._check_record(given, name)
-            else:
-                self._layouts(given, name)
+            elif name not in self._of_shardings:
+                self._of_shardings[name] = self._with_shardings(given, name)
 
     def _of_record(self, data: PlanData, name: str) -> Contender:
         if data.constraints is None:
@@ -166,7 +169,7 @@ class Contenders:
                 fix=f"pass plans of the program that is refined, {self.function}",
             )
 
-    def _of_shardings(self, given: Any, name: str) -> Contender:
+    def _with_shardings(self, given: Any, name: str) -> Contender:
         solution, options = self.solved.solution, self.solved.setting.options
         found = solution_with(solution, self._layouts(given, name), self._propagation(), options)
         if found is None:

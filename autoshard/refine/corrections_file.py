@@ -20,11 +20,10 @@ The layout:
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 
@@ -37,6 +36,7 @@ from autoshard.encoding.corrections import (
 from autoshard.errors import AutoshardError, InputError
 from autoshard.sharding import Sharding, format_sharding, parse_sharding
 from autoshard.user_files import read_or_refuse, write_or_refuse
+from autoshard.yaml_document import DocumentLoader
 
 FORMAT, VERSION = "autoshard corrections", 1
 _FIX = "give a file that `autoshard refine` wrote"
@@ -176,16 +176,17 @@ def parse_corrections(text: str, where: str = "corrections") -> SavedCorrections
             first mistake with its path inside the file.
     """
     try:
-        content = yaml.load(text, Loader=_PlainLoader)
+        content = yaml.load(text, Loader=_CorrectionsLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = getattr(error, "problem", None) or type(error).__name__
         raise _refusal(f"this is not YAML as corrections are: {reason}", where) from error
     root = _Node(content, "", where)
-    known = root.mapping(_KEYS)
-    if known["format"].value != FORMAT:
+    entries = root.entries()
+    if "format" not in entries or entries["format"].value != FORMAT:
         raise root.refusal(f"expected `format: {FORMAT}`")
-    if known["version"].value != VERSION:
-        raise root.refusal(f"is of version {known['version'].shown}; this one reads {VERSION}")
+    if "version" in entries and entries["version"].count(_MOST_ENTRIES) != VERSION:
+        raise root.refusal(f"is of version {entries['version'].shown}; this one reads {VERSION}")
+    known = root.mapping(_KEYS)
     ratios = {name: node.number(0.0, 1e3) for name, node in known["classes"].entries().items()}
     return SavedCorrections(
         program=known["program"].text(),
@@ -200,13 +201,10 @@ def parse_corrections(text: str, where: str = "corrections") -> SavedCorrections
     )
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Reads YAML without aliases, with which a small file stands for a large one."""
+class _CorrectionsLoader(DocumentLoader):
+    """The loader of all YAML of users, with room for what is learnt of a large program."""
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("an alias")
-        return super().compose_node(parent, index)
+    most_nodes: ClassVar[int] = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +217,10 @@ class _Node:
 
     @property
     def shown(self) -> str:
-        return repr(self.value)[:60]
+        try:
+            return repr(self.value)[:60]
+        except ValueError:  # Python writes no whole number of more than 4300 digits
+            return "a number of thousands of digits"
 
     def refusal(self, what: str) -> InputError:
         return _refusal(f"`{self.path}`: {what}" if self.path else what, self.where)
@@ -256,7 +257,7 @@ class _Node:
 
     def number(self, least: float, most: float) -> float:
         is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
-        if not is_number or not math.isfinite(self.value) or not least <= self.value <= most:
+        if not is_number or not least <= self.value <= most:  # no comparison holds of NaN
             raise self.refusal(f"expected a number of {least:g} to {most:g}, found {self.shown}")
         return float(self.value)
 

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jaxlib
+import numpy as np
 
 from autoshard.apply.wrapping import PlannedFunction
 from autoshard.plans.plan import PlanData
@@ -31,12 +32,14 @@ class Measurement:
         arguments: What to run on, in the tree of its positional arguments; made by shape if None.
         avals: Types of the flat arguments.
         in_tree: Of the positional and keyword arguments.
+        static_argnums: Places of positional arguments that are no arrays.
     """
 
     jitted: Callable[[PlanData], PlannedFunction]
     arguments: tuple[Any, ...] | None
     avals: Sequence[Any]
     in_tree: Any
+    static_argnums: tuple[int, ...] = ()
     fastest: tuple[Callable[[], float], float] | None = None
     _host: tuple[Any, ...] | None = field(default=None, init=False)
 
@@ -102,12 +105,19 @@ class Measurement:
             for name, sign in (("argument", 1), ("output", 1), ("temp", 1), ("alias", -1))
         )
 
-        placed = _placed((args, kwargs), compiled.input_shardings)
+        static = {
+            index % len(args) for index in self.static_argnums if -len(args) <= index < len(args)
+        }
+        arrays = [one for index, one in enumerate(args) if index not in static]
+        placed = _placed((tuple(arrays), kwargs), compiled.input_shardings)
 
         def run() -> float:
-            given = jax.block_until_ready(jax.tree.map(_copied, placed))  # donated ones are gone
+            copies = jax.tree.map(_copied, placed)  # donated ones are gone
+            own, named = jax.block_until_ready(copies)
+            rest = iter(own)
+            given = [one if index in static else next(rest) for index, one in enumerate(args)]
             began = time.perf_counter()
-            jax.block_until_ready(jitted(*given[0], **given[1]))
+            jax.block_until_ready(jitted(*given, **named))
             return time.perf_counter() - began
 
         return run, peak
@@ -124,12 +134,23 @@ class Measurement:
 
 
 def _placed(given: Any, shardings: Any) -> Any:
-    """Arrays where a compiled program takes them, so that no run moves them."""
-    leaves, tree = jax.tree.flatten(given)
-    wanted = jax.tree.leaves(shardings)
+    """Arrays where a compiled program takes them, so that no run moves them.
+
+    Those that it does not use have no sharding, and stay where they are.
+    """
+    leaves, tree = jax.tree.flatten(given, is_leaf=_is_none)
+    wanted = jax.tree.leaves(shardings, is_leaf=_is_none)
     if len(wanted) != len(leaves):  # some leaves are no arrays
         return given
-    return jax.tree.unflatten(tree, jax.device_put(leaves, wanted))
+    placed = [
+        leaf if sharding is None else jax.device_put(leaf, sharding)
+        for leaf, sharding in zip(leaves, wanted, strict=True)
+    ]
+    return jax.tree.unflatten(tree, placed)
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
 
 
 def _copied(leaf: Any) -> Any:
@@ -137,7 +158,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def _made(aval: Any) -> Any:
-    """An array of a type: zeros, a key where it is one."""
+    """An array of a type: zeros on the host, which has room for them; a key where it is one."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return jax.random.split(jax.random.key(0), aval.shape) if aval.shape else jax.random.key(0)
-    return jnp.zeros(aval.shape, aval.dtype)
+    return np.zeros(aval.shape, aval.dtype)

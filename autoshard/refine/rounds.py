@@ -100,6 +100,7 @@ class _Rounds:
     tried: list[TriedPlan] = field(default_factory=list)
     made: list[tuple[Contender, CompiledPlan]] = field(default_factory=list)
     deferred: list[Contender] = field(default_factory=list)
+    repeated: set[str] = field(default_factory=set)  # names of contenders compiled under another
     faults: tuple[str, ...] = ()
     ended: str = ""
     left: float | None = None
@@ -191,7 +192,12 @@ class _Rounds:
     def _other(self, solution: Solution, options: Any, began: float) -> Contender | None:
         """Where the plan repeats: another one that costs hardly more and differs in big tensors."""
         known = [c.solution.choices for c, _ in self.made if c.solution is not None]
-        other = alternative(solution, known, options)
+        left = self._seconds_left()
+        if left <= 0:
+            self._end_in_time()
+            return None
+        limited = replace(options, time_limit_seconds=min(options.time_limit_seconds, left))
+        other = alternative(solution, known, limited)
         if other is None:
             self.ended = "the plan repeats"
             return None
@@ -262,6 +268,7 @@ class _Rounds:
     def _compile(self, contender: Contender, number: int) -> bool:
         """Compile a contender and learn from it; whether there is time to go on."""
         if not self._is_new(contender):
+            self.repeated.add(contender.name)
             return True
         if self._seconds_left() <= 0:
             self._end_in_time()
@@ -319,7 +326,7 @@ class _Rounds:
 
     def _how_it_ended(self) -> str:
         """Why no further round followed, with the plans by hand that were not compiled."""
-        known = {one.name for one in self.tried}
+        known = {one.name for one in self.tried} | self.repeated
         missed = [name for name in self.contenders.names_by_hand if name not in known]
         not_compiled = f"; not compiled: {', '.join(missed)}" if missed else ""
         return f"{self.ended}{not_compiled}"

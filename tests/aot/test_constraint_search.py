@@ -42,6 +42,20 @@ def test_tries_are_capped_and_what_was_not_tried_is_told() -> None:
     assert found.untried == PATHS
 
 
+def test_when_time_is_up_nothing_more_is_tried_and_nobody_is_blamed() -> None:
+    tried: list[tuple[str, ...]] = []
+
+    def compiles(chosen: tuple[str, ...]) -> bool:
+        tried.append(chosen)
+        return len(tried) < 3  # the third is ended as time is up
+
+    found = find_compiling_set(PATHS, compiles, 100, lambda: len(tried) >= 3)
+    assert found is not None
+    assert found.num_tries == len(tried) == 3
+    assert found.kept == PATHS[: len(PATHS) // 2]
+    assert (found.culprits, found.untried) == ((), PATHS[len(PATHS) // 2 :])
+
+
 def test_a_single_constraint_that_fails_is_the_culprit() -> None:
     found = find_compiling_set(("7.0",), lambda chosen: not chosen, 3)
     assert found is not None

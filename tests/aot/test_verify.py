@@ -27,6 +27,7 @@ from autoshard.aot.program import AheadProgram, Lowerer
 from autoshard.aot.targets import parse_target
 from autoshard.errors import InputError, PlanError
 from autoshard.mlir_modules import module_context, module_text, parse_module
+from autoshard.refine.compiled_plan import compiler_for
 from autoshard.sharding import Sharding
 
 FLOAT = jnp.float32
@@ -206,6 +207,17 @@ def test_a_crash_without_any_constraints_is_the_programs_own(
     assert (found.status, found.is_compiled, tries[1:]) == ("crashed", False, [0])
     assert found.compiled_bytes == 0
     assert found.predicted_bytes == pinned.data.collective_bytes
+
+
+def test_no_search_for_constraints_begins_once_time_is_up(
+    pinned: autoshard.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = always(CompileFailure(kind="crashed", what="SIGSEGV"), monkeypatch)
+    assert pinned.traced is not None
+    data = dataclasses.replace(pinned.data, constraints=pinned.constraints)
+    compiles = compiler_for(pinned.traced, verify_room.VerifyOptions(topology="v5e:2x4"), None)
+    found = compiles(data, 0.0)
+    assert (found.status, len(tries)) == ("crashed", 1)
 
 
 @pytest.mark.parametrize("kind", ["timed out", "out of memory", "refused"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoshard.encoding.corrections import op_keys
+from autoshard.encoding.corrections import Corrections, op_keys
 from autoshard.graph.program import Op
 from autoshard.hlo.text import parse_hlo
 from autoshard.planning.solution import Solution
@@ -178,6 +178,11 @@ def test_bytes_at_the_compiled_peak_go_to_the_value_of_their_equation(solution: 
     (one,) = seen.memory
     assert one.op.partition(":")[0] == op.equation
     assert 0 < one.num_bytes <= 2**30
+    # Of a plan made with that, what is told replaces it: both together.
+    known = Corrections(memory=(one,))
+    made_with = replace(solution, encoder=solution.encoder.within(None, known))
+    (more,) = observe(made_with, compiled(program(held, use), peak=peak)).memory
+    assert more == replace(one, num_bytes=2 * one.num_bytes)
     # A peak as predicted shows nothing.
     same = observe(solution, compiled(program(held, use), peak=solution.peak_bytes))
     assert same.memory == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -77,9 +78,19 @@ def test_equal_corrections_give_equal_text() -> None:
         ("seconds: 2.0e-05", "seconds: 2.0e-05\n  more: 1", "`reshards[0]`: `more` is no key here"),
         ('before: <@mesh, [{"data"}, {}]>', "before: '[{'", "`reshards[0].before`: "),
         ("program: ab12", "program: 7", "`program`: expected text, found 7"),
-        ("program: ab12", "program: &a ab12\nx: *a", "this is not YAML as corrections are"),
+        ("program: ab12", "program: &a ab12\nx: *a", "`x` is no key here"),
+        ("program: ab12", "program: &a [*a]", "this is not YAML as corrections are"),
         ("program: ab12", "program: !!python/name:os.system x", "this is not YAML as corrections"),
         ("program: ab12", "program: [", "this is not YAML as corrections are"),
+        (
+            "program: ab12",
+            "program: ab12\nprogram: ab13",
+            "this is not YAML as corrections are: keys",
+        ),
+        ("version: 1", "version: true", "`version`: expected a whole number"),
+        ("version: 1", "version: 2\nspeeds: {}", "is of version 2; this one reads 1"),
+        ("matmul: 1.07", f"matmul: 1{'0' * 400}", "`classes.matmul`: expected a number of 0 to"),
+        ("matmul: 1.07", f"matmul: 0x{'f' * 6000}", "`classes.matmul`: expected a number of 0 to"),
     ],
 )
 def test_a_damaged_file_is_refused_with_the_place(before: str, after: str, what: str) -> None:
@@ -117,3 +128,10 @@ def test_corrections_of_another_program_or_machine_are_refused() -> None:
         SAVED.check("ab13", "tpu-v5e", "here")
     with pytest.raises(InputError, match="for tpu-v5e, and the plan is for h100"):
         SAVED.check("ab12", "h100", "here")
+
+
+def test_corrections_of_a_program_with_ten_thousand_ops_are_read() -> None:
+    one = SAVED.corrections.choices[0]
+    many = tuple(dataclasses.replace(one, op=f"{number}:add") for number in range(10_000))
+    saved = dataclasses.replace(SAVED, corrections=Corrections(choices=many))
+    assert parse_corrections(dump_corrections(saved)) == saved

@@ -106,3 +106,40 @@ def test_a_mesh_of_more_devices_than_are_at_hand_is_refused() -> None:
     )
     with pytest.raises(autoshard.InputError, match="the mesh has 16 devices, and 8 are at hand"):
         large.refine("measure")
+
+
+def test_arguments_lie_where_the_program_takes_them_before_it_is_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # One argument that the program does not use, and one that is static.
+    def scaled(w: jax.Array, times: int, _unused: jax.Array, x: jax.Array) -> Any:
+        return jnp.tanh(x @ w) * times
+
+    found = autoshard.optimize(
+        scaled,
+        W,
+        2,
+        X,
+        X,
+        mesh="data=2,model=4",
+        hardware="cpu-host",
+        static_argnums=1,
+        memory_budget=None,
+    )
+    given = (jnp.ones(W.shape), 2, jnp.ones(X.shape), jnp.ones(X.shape))
+    placed, original = [], measured._placed
+
+    def seen(*arguments: Any) -> Any:
+        placed.append(original(*arguments))
+        return placed[-1]
+
+    monkeypatch.setattr(measured, "_placed", seen)
+    told = record(found.refine("measure", rounds=1, arguments=given))
+    assert told.tried[0].status == "compiled", told.tried[0].why
+    (w, left, x), _ = placed[0]
+    assert w.sharding.num_devices == x.sharding.num_devices == 8
+    assert left is given[2]
+
+
+def test_arguments_made_by_shape_take_no_memory_of_one_device() -> None:
+    assert not isinstance(measured._made(W), jax.Array)

@@ -57,6 +57,12 @@ def test_a_candidate_for_another_program_is_refused() -> None:
         planned().refine("v5e:2x4", candidates={"theirs": other})
 
 
+def test_shardings_that_contradict_what_was_asked_are_refused_before_anything_compiles() -> None:
+    plan = planned(in_shardings=(None, P("data")))
+    with pytest.raises(InputError, match="contradict what the program or its caller fixes"):
+        plan.refine("v5e:2x4", candidates=[(P(), P(None, "model"))])
+
+
 def test_a_candidate_for_another_mesh_is_refused() -> None:
     with pytest.raises(InputError, match="is for the mesh"):
         planned().refine("v5e:2x4", candidates=[planned(mesh="data=8")])

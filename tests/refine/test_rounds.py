@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ from jax.sharding import PartitionSpec
 
 from autoshard.encoding.corrections import ChoiceCorrection, op_keys
 from autoshard.planning.planner import plan_corrected
+from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution
 from autoshard.plans.plan import PlanData
 from autoshard.plans.refinement import Refinement
+from autoshard.refine import rounds
 from autoshard.refine.attribution import Observation
 from autoshard.refine.compiled_plan import CompiledPlan
 from tests.refine.programs import planned, refined
@@ -131,6 +134,13 @@ def test_a_plan_that_the_model_thinks_a_little_too_large_is_compiled() -> None:
     assert record(found.data).tried[0].name == "optimized"
 
 
+def test_the_least_peak_that_is_told_is_one_that_no_smaller_budget_has() -> None:
+    """Of choices that hold the least by the problem, those with large outputs spill them to HBM."""
+    least = planned(memory_budget=1).data.memory.peak_bytes
+    assert planned(memory_budget=least).data.is_feasible
+    assert not planned(memory_budget=least - 1).data.is_feasible
+
+
 def test_a_plan_that_the_model_thinks_far_too_large_is_not_compiled() -> None:
     least = planned(memory_budget=1).data.memory.peak_bytes
     plan = planned(memory_budget=least // 2)
@@ -235,3 +245,30 @@ def test_plans_by_hand_that_the_model_thinks_far_slower_compile_after_the_rounds
     assert by_hand
     assert by_hand == list(range(len(told.tried)))[-len(by_hand) :]
     assert told.tried[by_hand[0] - 1].name.endswith("pinned")
+
+
+def test_a_plan_by_hand_that_is_the_plan_at_hand_is_not_told_as_left_out() -> None:
+    cut = PartitionSpec(("data", "model"))
+    plan = planned(in_shardings=(PartitionSpec(), cut), out_shardings=PartitionSpec())
+    seen: list[PlanData] = []
+    told = record(refined(lambda _: (1e-6, 100), plan, compiled=seen, rounds=1).data)
+    assert "data parallel as written" not in {one.name for one in told.tried}
+    assert told.ended == "all 1 rounds were used"
+
+
+def test_a_further_plan_is_sought_in_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def noted(_: Solution, __: Any, options: SolveOptions) -> None:
+        limits.append(options.time_limit_seconds)
+
+    def slow(start: Solution, *_: Any, **__: Any) -> Solution:
+        time.sleep(0.5)
+        return start
+
+    monkeypatch.setattr(rounds, "plan_corrected", slow)
+    monkeypatch.setattr(rounds, "alternative", noted)
+    monkeypatch.setattr(rounds, "WORTH_A_ROUND", -1.0)
+    refined(lambda _: (1e-6, 100), minutes=10 / 60)
+    assert limits
+    assert limits[0] < 9.5
