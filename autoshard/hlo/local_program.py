@@ -43,6 +43,7 @@ from autoshard.sharding import Mesh
 from autoshard.verification.collective_comparison import ASYNC, PLAIN, WINDOWED, CompiledCollective
 
 _CYCLES = re.compile(r'"estimated_cycles":\s*"?(\d+)')
+_NO_ESTIMATE = 2**63 - 1
 
 
 # What reads and writes each element once and computes little: device memory bounds it.
@@ -368,6 +369,9 @@ class HloReader:
 
 
 def cycles_of(instruction: Instruction) -> float:
-    """The compiler's estimate for one run of an instruction; 0 where it gives none."""
+    """The compiler's estimate for one run of an instruction; 0 where it gives none.
+
+    libtpu writes the largest 64-bit integer for what it cannot estimate, as a ragged matmul.
+    """
     match = _CYCLES.search(instruction.attributes)
-    return float(match[1]) if match else 0.0
+    return float(match[1]) if match and int(match[1]) != _NO_ESTIMATE else 0.0

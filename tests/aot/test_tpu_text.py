@@ -168,6 +168,12 @@ def test_work_by_element_takes_no_longer_than_memory_at_memory_speed(
     assert found.traffic_seconds == expected / 1e3
 
 
+def test_what_the_compiler_cannot_estimate_takes_no_ages() -> None:
+    """libtpu 0.0.52 writes so of ragged matmuls; a step took 6e9 s once."""
+    ragged = "f32[1024]{0} fusion(%x), kind=kCustom, calls=%squared"
+    assert unlinked(parse_hlo(work(ragged, 9223372036854775807)), 1e3).cycles == 0
+
+
 LOOK_UP = """HloModule look_up, is_scheduled=true
 
 %taken (t: f32[4096,128], i: s32[16]) -> f32[16,128] {
