@@ -125,12 +125,13 @@ def refine_command(
         )
         options["corrections"] = corrections
     again = planned_again(data, machine, name, time_limit, baselines=True, **options)
+    saved = {str(plan): data} if data.is_feasible else {}  # without a plan there is none to compile
     refine_and_save(
         again,
         topology,
         rounds=rounds,
         minutes=minutes,
-        candidates={str(plan): data, **others},
+        candidates={**saved, **others},
         keep_in=keep_in,
         out=out,
         target=name,

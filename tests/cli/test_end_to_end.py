@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from autoshard.cli import main
-from autoshard.plans.plan_json import load_plan_data
+from autoshard.plans.plan_json import load_plan_data, save_plan
 from autoshard.report import format_report
 
 TRAIN = """
@@ -84,6 +85,21 @@ def test_without_a_mesh_and_a_number_of_devices_both_are_told(folder: Path) -> N
     said = "error: neither a mesh nor a number of devices is given, and jax.set_mesh has set none\n"
     assert done.stderr.startswith(said)
     assert not (folder / "plan.json").exists()
+
+
+def test_a_saved_plan_that_fits_no_budget_is_refined_from_the_plans_there_are(folder: Path) -> None:
+    plan = ("plan", "train:train_step", "--mesh", "data=2,model=4")
+    assert run(*plan, "--out", "plan.json").exit_code == 0
+    file = folder / "plan.json"
+    fitting = load_plan_data(file)
+    save_plan(
+        replace(fitting, memory_budget=1, solver=replace(fitting.solver, status="infeasible")), file
+    )
+    asked = ("--target", "measure", "--rounds", "1", "--minutes", "1", "--out", "refined.json")
+    done = run("refine", "plan.json", "train:train_step", *asked)
+    assert "there is no plan" not in done.stderr
+    assert done.exit_code == 1
+    assert "error: no plan compiles within the memory budget" in done.stderr
 
 
 def test_a_budget_too_small_is_reported_with_the_bytes_missing(folder: Path) -> None:
