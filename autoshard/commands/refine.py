@@ -53,7 +53,7 @@ KEEP_OPTION = click.option(
     cls=Command,
     epilog=example(
         "refine plan.json train:train_step --target v5e:2x4 --out refined.json",
-        "refine plan.json train:train_step --target 8xH100 --candidate by_hand.json",
+        "refine plan.json train:train_step --target measure --rounds 1",
     ),
 )
 @click.argument("plan", type=click.Path(path_type=Path))

@@ -38,6 +38,7 @@ ORDER = (
     "explain",
     "export",
     "verify",
+    "refine",
     "diff",
     "hardware",
     "solve",

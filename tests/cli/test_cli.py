@@ -357,7 +357,7 @@ def test_shell_completion_knows_the_commands() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout == "plain,report\n"
+    assert done.stdout == "plain,refine\nplain,report\n"
 
 
 def test_letters_the_output_cannot_show_are_replaced(folder: Path) -> None:

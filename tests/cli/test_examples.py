@@ -32,9 +32,11 @@ def test_the_examples_run_one_after_another(folder: Path) -> None:
         if name == "calibrate":  # a minute of measuring: the slow twin below
             continue
         for words in examples_of(name):
+            if "v5e:2x4" in words and name == "refine" and has_libtpu:  # minutes of compiling
+                continue
             done = CliRunner().invoke(main, words)
             told = f"autoshard {' '.join(words)}: {done.output}"
-            if "--topology" in words and not has_libtpu:
+            if "v5e:2x4" in words and not has_libtpu:
                 assert done.exit_code == 2, told
                 assert "autoshard[tpu]" in done.stderr, told
             else:
