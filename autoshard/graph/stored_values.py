@@ -153,7 +153,8 @@ def _moves_elements(op: Op) -> bool:
 def _reads_fused(graph: Graph, value: int, reader: Op, fusion: FusionPolicy) -> bool:
     if reader.kind is not OpKind.COMPUTE:
         return False
-    if fusion.materializes_moved_elements and _moves_elements(reader):
+    # Kernels of loops compute what they join; `joined_parts` has what they do not.
+    if fusion.materializes_moved_elements and _moves_elements(reader) and reader.repeat == 1:
         return False
     if reader.op_class in PRODUCTS:
         return fusion.fuses_into_matmuls

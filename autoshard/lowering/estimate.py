@@ -155,10 +155,12 @@ class _Lanes:
             elif opcode is Opcode.DONE:
                 self.compute = max(self.compute, self._arrival.get(target, 0.0))
             else:
+                if self.body_sends[target]:  # its collectives wait for those under way
+                    has_collectives = True
+                    self.compute = max(self.compute, self.network)
                 self._work(self.body_seconds[target] * self.program.order[target].trips)
                 if self.body_sends[target]:
-                    has_collectives = True
-                    self.network = max(self.network, self.compute)
+                    self.network = self.compute
         return max(self.compute, self.network), has_collectives
 
     def _work(self, seconds: float) -> None:

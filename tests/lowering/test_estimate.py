@@ -101,7 +101,7 @@ def test_a_loop_runs_as_often_as_it_says_and_nothing_crosses_from_one_run_into_t
     found = estimate(program)
     assert found.compute_seconds == 6 * 2.0 + 10.0
     assert found.communication_seconds == 6 * 1.5 + 4.0
-    assert found.seconds == 6 * 3.5 + 10.0  # the gather outside runs beside the loop
+    assert found.seconds == 4.0 + 6 * 3.5 + 10.0  # the loop's gathers wait for the one outside
     assert found.collective_bytes == 6 * 500.0 + 1000.0
 
 
