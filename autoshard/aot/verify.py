@@ -120,7 +120,7 @@ class _Compiles:
         return not self.is_over() and self._tries_remedy(outcome) and self(paths)
 
     def is_over(self) -> bool:
-        """Whether time is up for all compiles of the plan."""
+        """True once time is up for all compiles of the plan."""
         return time.monotonic() >= self.until
 
     def _tries_remedy(self, outcome: CompileFailure) -> bool:
@@ -136,7 +136,7 @@ class _Compiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCompile:
-    """What came of compiling a plan.
+    """The outcome of compiling a plan.
 
     Args:
         target: Compiled for.
@@ -160,7 +160,7 @@ class PlanCompile:
 
 
 def check_topology(topology: str, mesh: Mesh) -> Target:
-    """What is compiled for, where a plan of this mesh can be.
+    """The target of a compile, checked against the mesh of a plan.
 
     Raises:
         InputError: The topology is unknown or impossible, has another number of devices than the

@@ -1,4 +1,4 @@
-"""What compilers make of programs: one model a chip, in five policies, with numbers from probes."""
+"""Compiler models: one a chip, in five policies, with numbers from probes."""
 
 from autoshard.backends.backend import Backend, Model, generic, replace
 from autoshard.backends.chip_data import POLICIES, ChipData, chip_data, format_chip, load_chip

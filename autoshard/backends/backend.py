@@ -19,7 +19,7 @@ from autoshard.backends.schedule import EVERY, SchedulePolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Backend:
-    """What a compiler makes of a program on one chip, as probes showed.
+    """The model of one compiler for one chip, as probes showed.
 
     Args:
         name: As `Hardware.compiler` has it: `tpu-v5e`.
@@ -59,7 +59,7 @@ class Backend:
         return "; ".join(f"{name} {', '.join(sorted(versions[name]))}" for name in sorted(versions))
 
     def describe(self, machine: str) -> str:
-        """How reports name the model: `libtpu 0.0.42 for v5e`.
+        """The name of the model in reports: `libtpu 0.0.42 for v5e`.
 
         Args:
             machine: Name of the machine planned for, where the model names no chip.

@@ -1,4 +1,4 @@
-"""Which collectives the partitioner and the compiler make of a sharded op or a reshard."""
+"""Collectives that the partitioner and the compiler make of a sharded op or a reshard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ops a compiler computes in one kernel, and which results it therefore never stores."""
+"""Ops that a compiler computes in one kernel, and results that it therefore never stores."""
 
 from __future__ import annotations
 

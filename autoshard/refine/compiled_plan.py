@@ -28,7 +28,7 @@ MEASURED = "measured"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledPlan:
-    """What came of compiling a plan.
+    """The outcome of compiling a plan.
 
     Args:
         status: As of `Verification`.
