@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from autoshard.aot.targets import LOCAL
 from autoshard.aot.verify import VerifyOptions, verify_plan
 from autoshard.apply.against_propagation import against_propagation
 from autoshard.apply.boundary_shardings import as_written, in_module, planned_in_module
@@ -538,11 +539,13 @@ class Plan:
     ) -> Compile:
         """What compiles plans of this program, or runs them on the devices at hand."""
         traced = self._program()
+        options = VerifyOptions(
+            topology=LOCAL if is_measured(target) else target,
+            keep_in=None if keep_in is None else Path(keep_in),
+        )
+        compiles = compiler_for(traced, options, self._compiled_prices())
         if not is_measured(target):
-            folder = None if keep_in is None else Path(keep_in)
-            return compiler_for(
-                traced, VerifyOptions(topology=target, keep_in=folder), self._compiled_prices()
-            )
+            return compiles
         if self.static_argnums and arguments is None:
             raise InputError(
                 "static arguments cannot be made by shape",
@@ -555,6 +558,7 @@ class Plan:
             traced.in_avals,
             traced.in_tree,
             self.static_argnums,
+            compiles,
         )
 
     def _compiled_prices(self) -> CompiledPrices | None:

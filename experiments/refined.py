@@ -1,19 +1,23 @@
 """Refined plans beside the plans they started from and plans by hand, all as compiled.
 
-    python experiments/refined.py [--cells rnn,moe] [--targets v5e:2x4] [--rounds 3] [--minutes 5]
-        [--seconds 1800] [--keep-in FOLDER] [--page-only]
+    python experiments/refined.py [--cells rnn,moe] [--targets v5e:2x4] [--budgets 1.02,1.1,1.3]
+        [--rounds 3] [--minutes 5] [--seconds 1800] [--keep-in FOLDER] [--page-only]
 
 Every cell is a program on a target; what was found is kept in `experiments/results/refined.jsonl`,
-and the same command goes on where it was stopped. Writes `experiments/results/refined.md`.
+and the same command goes on where it was stopped. With `--budgets`, cells that were refined without
+a memory budget are refined again with so many times the least peak that any of their plans compiled
+to. Writes `experiments/results/refined.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,30 +25,32 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import autoshard
-from experiments.bench_compiled import SIZES
+from experiments.lists import EVALUATION
 from experiments.results_table import RESULTS, markdown_table, provenance, write_page
 from experiments.workloads import get_workload
 
 FOUND = RESULTS / "refined.jsonl"
 AT_START = provenance()
-MACHINES = {"v5e:2x4": "tpu-v5e", "v5e:4x4": "tpu-v5e", "v5p:2x2x2": "tpu-v5p", "8xH100": "h100"}
-MESHES = {8: "data=2,model=4", 16: "data=4,model=4"}
-NUM_DEVICES = {"v5e:2x4": 8, "v5e:4x4": 16, "v5p:2x2x2": 8, "8xH100": 8}
-CELLS = ("mlp", "rnn", "moe", "embedding", "gpt", "gpt_scan", "gnn", "unet", "decode")
+MACHINES = {"v5e:2x4": "tpu-v5e", "v5p:2x2x2": "tpu-v5p", "8xH100": "h100"}
+MESH = "data=2,model=4"
+CELLS = tuple(EVALUATION.sizes)
 
 
-def refined_cell(name: str, target: str, options: argparse.Namespace) -> dict[str, Any]:
+def refined_cell(
+    name: str, target: str, options: argparse.Namespace, budget: int | None = None
+) -> dict[str, Any]:
     """What refining one program for one target found."""
-    workload = get_workload(name, **SIZES.get(name, {}))
+    workload = get_workload(name, **EVALUATION.sizes[name])
     began = time.monotonic()
     plan = autoshard.optimize(
         workload.step,
         workload.state,
         workload.batch,
-        mesh=MESHES[NUM_DEVICES[target]],
+        mesh=MESH,
         hardware=MACHINES[target],
         donate_argnums=workload.donate_argnums,
         time_limit_seconds=30.0,
+        memory_budget=budget,
     )
     planned = time.monotonic() - began
     refined = plan.refine(
@@ -59,7 +65,7 @@ def refined_cell(name: str, target: str, options: argparse.Namespace) -> dict[st
     return {
         "cell": name,
         "target": target,
-        "sizes": SIZES.get(name, {}),
+        "sizes": dict(EVALUATION.sizes[name]),
         "commit": AT_START["commit"],
         "plan_seconds": planned,
         "refine_seconds": time.monotonic() - began - planned,
@@ -70,7 +76,7 @@ def refined_cell(name: str, target: str, options: argparse.Namespace) -> dict[st
 def row_of(found: dict[str, Any]) -> dict[str, str]:
     """A cell as a row of the table."""
     tried = found["record"]["tried"]
-    compiled = [one for one in tried if one["compiled_seconds"] is not None and one["fits"]]
+    compiled = _compiled(tried)
     first = next((one for one in compiled if one["name"] == "optimized"), None)
     by_hand = [one for one in compiled if one["name"].endswith(("as written", "pinned"))]
     chosen = found["record"]["chosen"]
@@ -90,6 +96,29 @@ def row_of(found: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def budget_row_of(found: dict[str, Any], unlimited: dict[str, Any]) -> dict[str, str]:
+    """A cell with a memory budget as a row of the table."""
+    record = found["record"]
+    chosen = record["chosen"]
+    best = None if chosen is None else record["tried"][chosen]
+    peak = None if best is None else best["compiled_bytes"] / record["memory_budget"]
+    free = unlimited["record"]["tried"][unlimited["record"]["chosen"]]
+    return {
+        "program": found["cell"],
+        "target": found["target"],
+        "times the least": f"{found['times']:g}",
+        "budget": f"{record['memory_budget'] / 1e6:,.0f} MB",
+        "compiled peak / budget": "none fits" if peak is None else f"{peak:.3f}",
+        "it is": "none" if best is None else f"{best['name']}, round {best['round']}",
+        "step / without a budget": _ratio(best, free),
+        "misses by": f"{record['missing_bytes'] / 1e6:,.1f} MB" if best is None else "",
+    }
+
+
+def _compiled(tried: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in tried if one["compiled_seconds"] is not None and one["fits"]]
+
+
 def _fastest(tried: list[dict[str, Any]]) -> dict[str, Any] | None:
     return min(tried, key=lambda one: float(one["compiled_seconds"]), default=None)
 
@@ -106,6 +135,9 @@ def _ratio(one: dict[str, Any] | None, other: dict[str, Any] | None) -> str:
 
 def page(rows: list[dict[str, Any]]) -> str:
     """The page: the table, what it says over all cells, and every round."""
+    limited = [row for row in rows if "times" in row]
+    rows = [row for row in rows if "times" not in row]
+    cells = {(row["cell"], row["target"]): row for row in rows}
     table = [row_of(row) for row in rows]
     worst = [float(row["/ by hand"]) for row in table if row["/ by hand"] != "-"]
     gained = [float(row["/ optimized"]) for row in table if row["/ optimized"] != "-"]
@@ -122,12 +154,24 @@ def page(rows: list[dict[str, Any]]) -> str:
         if worst and gained
         else "",
         markdown_table(table),
+        _budgets([budget_row_of(row, cells[row["cell"], row["target"]]) for row in limited]),
         "\n## Round by round\n",
     ]
     for row in rows:
         parts.append(f"\n### {row['cell']} on {row['target']}\n")
         parts.append(markdown_table([_tried(one) for one in row["record"]["tried"]]))
     return "\n".join(parts)
+
+
+def _budgets(table: list[dict[str, str]]) -> str:
+    if not table:
+        return ""
+    fit = sum(row["it is"] != "none" for row in table)
+    return (
+        "\n## Memory budgets\n\nThe budget is so many times the least peak that any plan of the"
+        f" cell compiled to. A plan came back that fits as compiled in {fit} of {len(table)}; in"
+        f" the others the result says that none was found.\n\n{markdown_table(table)}"
+    )
 
 
 def _tried(one: dict[str, Any]) -> dict[str, str]:
@@ -147,10 +191,31 @@ def _mean(ratios: list[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
+def _asked(
+    options: argparse.Namespace, rows: list[dict[str, Any]], until: float
+) -> Iterator[tuple[str, str, float | None, int | None]]:
+    """Cells that were not run yet: program, target, times the least peak, memory budget."""
+    known = {(row["cell"], row["target"], row.get("times")): row for row in rows}
+    every = itertools.product(options.targets.split(","), options.cells.split(","))
+    for target, name in every:
+        unlimited = known.get((name, target, None))
+        wanted: list[tuple[float | None, int | None]] = [(None, None)]
+        if options.budgets and unlimited is not None:
+            compiled = _compiled(unlimited["record"]["tried"])
+            least = min((one["compiled_bytes"] for one in compiled), default=0)
+            wanted = [(float(one), int(float(one) * least)) for one in options.budgets.split(",")]
+        for times, budget in wanted:
+            if options.page_only or time.monotonic() > until or budget == 0:
+                return
+            if (name, target, times) not in known:
+                yield name, target, times, budget
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cells", default=",".join(CELLS))
     parser.add_argument("--targets", default=",".join(MACHINES))
+    parser.add_argument("--budgets", default="")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seconds", type=float, default=1800.0)
@@ -158,16 +223,13 @@ def main() -> None:
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args()
     rows = [json.loads(line) for line in FOUND.read_text().splitlines()] if FOUND.exists() else []
-    known = {(row["cell"], row["target"]) for row in rows}
-    until = time.monotonic() + options.seconds
-    for target in options.targets.split(","):
-        for name in options.cells.split(","):
-            if options.page_only or (name, target) in known or time.monotonic() > until:
-                continue
-            print(f"{name} on {target}", file=sys.stderr, flush=True)
-            rows.append(refined_cell(name, target, options))
-            with FOUND.open("a") as file:
-                file.write(json.dumps(rows[-1], sort_keys=True) + "\n")
+    for cell in _asked(options, rows, time.monotonic() + options.seconds):
+        name, target, times, budget = cell
+        print(f"{name} on {target}", file=sys.stderr, flush=True)
+        found = refined_cell(name, target, options, budget)
+        rows.append(found if times is None else {**found, "times": times})
+        with FOUND.open("a") as file:
+            file.write(json.dumps(rows[-1], sort_keys=True) + "\n")
     write_page("refined", "Refined plans as compiled", page(rows))
 
 

@@ -45,6 +45,11 @@ class Encoded:
         found = self.graph.values[value]
         return self.tables[found.shape, found.bits, bits]
 
+    def has_choices_of(self, other: Encoded) -> bool:
+        """The choices of the two stand for the same candidates, whatever these cost."""
+        same = self.ops == other.ops and self.reads == other.reads
+        return same and self.candidates == other.candidates
+
     def is_argument(self, term: NodeMemory) -> bool:
         """Whether it is what an argument takes itself, which is there from the start."""
         return self.maker(term.node).kind is OpKind.ARGUMENT and term.start == 0

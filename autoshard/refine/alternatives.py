@@ -25,11 +25,10 @@ def alternative(
 
     Args:
         solution: A plan of the corrected problem.
-        known: Choices of plans that were compiled.
+        known: Choices of that problem that were compiled.
         options: For the solve.
     """
     encoded = solution.encoded
-    same_problem = [one for one in known if len(one) == len(solution.choices)]
     weights = big_tensors(encoded)
     if not sum(weights):
         return None
@@ -39,7 +38,7 @@ def alternative(
         weights=weights,
         least_share=LEAST_SHARE,
         most_excess=MOST_EXCESS,
-        known=list(dict.fromkeys((*same_problem, solution.choices))),
+        known=list(dict.fromkeys((*known, solution.choices))),
         engine=options.engine,
         time_limit_seconds=options.time_limit_seconds,
         seed=options.seed,

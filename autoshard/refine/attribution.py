@@ -2,7 +2,8 @@
 
 Names of compiled ops hold the path of their equation (`E[7.jaxpr/38]`) or of the constraint they
 stand for (`autoshard[38<1]`). Seconds of a kernel go to the ops whose equations it fuses, in the
-ratio of their prices; of one without a name to all ops. Collectives are compared over each set of
+ratio of their prices; of one without a name to all ops. An op that no kernel names shares in the
+kernels around it. Collectives are compared over each set of
 mesh axes: what is compiled beyond what is planned there goes to the equations that communicate more
 than planned, to the reshard of an operand where the plan has one, else to the candidate. Bytes at
 the compiled peak go to the values of the equations that hold more than planned.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.candidates.candidate import Candidate
@@ -22,6 +23,7 @@ from autoshard.encoding.corrections import (
     ReshardCorrection,
     op_keys,
 )
+from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.program import Op, OpKind
 from autoshard.hlo.compiled import read_module_collectives
 from autoshard.hlo.local_program import DeviceSpeed, compiled_program
@@ -136,23 +138,18 @@ class _Attribution:
             bytes_per_second=prices.model.hardware.memory.bytes_per_second,
             moved_seconds=prices.moved_seconds,
         )
-        spent: dict[int, float] = dict.fromkeys(self.priced, 0.0)  # what has no kernel is free
         program = compiled_program(self.module, self.mesh, prices.link_seconds, speed)
         runs = program.runs()
-        for kernel in program.kernels:
-            instruction, seconds = (
-                self.instructions[kernel.name],
-                kernel.seconds * runs[kernel.body],
-            )
-            ops = self._ops_in(instruction)
-            if not ops:  # nobody's: all ops share it
-                ops = [self.graph.ops[index] for index in self.priced]
-            weights = [self.priced.get(op.index, 0.0) for op in ops]
-            if not sum(weights):
-                weights = [1.0] * len(ops)
-            for op, weight in zip(ops, weights, strict=True):
-                share = seconds * weight / sum(weights)
-                spent[op.index] = spent.get(op.index, 0.0) + share
+        found = [
+            (self._ops_in(self.instructions[kernel.name]), kernel.seconds * runs[kernel.body])
+            for kernel in program.kernels
+        ]
+        spent: dict[int, float] = dict.fromkeys(self.priced, 0.0)
+        for weights, (_, seconds) in zip(
+            self._weights([ops for ops, _ in found]), found, strict=True
+        ):
+            for index, weight in weights.items():
+                spent[index] = spent.get(index, 0.0) + seconds * weight / sum(weights.values())
         totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for index, seconds in spent.items():
             op, priced = self.graph.ops[index], self.priced.get(index, 0.0)
@@ -167,6 +164,48 @@ class _Attribution:
             Priced(op_class=name, priced=priced, compiled=compiled)
             for name, (priced, compiled) in sorted(totals.items())
         )
+
+    def _weights(self, kernels: Sequence[Sequence[Op]]) -> list[dict[int, float]]:
+        """By kernel, its ops and the share of its seconds that goes to each, by their prices.
+
+        An op that no kernel names was fused into those that read its results, or where nothing
+        reads them in a kernel, into those that make its operands. A kernel without ops is shared
+        by all.
+        """
+        kernels_of: dict[int, list[int]] = defaultdict(list)
+        for number, ops in enumerate(kernels):
+            for op in ops:
+                kernels_of[op.index].append(number)
+        found: list[dict[int, float]] = [
+            {op.index: self.priced.get(op.index, 0.0) for op in ops} for ops in kernels
+        ]
+        for index, price in self.priced.items():
+            if index in kernels_of or not price:
+                continue
+            around = dict.fromkeys(
+                number for near in self._near(index, kernels_of) for number in kernels_of[near]
+            )
+            for number in around:
+                found[number][index] = price / len(around)
+        for weights in found:
+            if not weights:
+                weights.update(self.priced)
+            if not sum(weights.values()):
+                weights.update(dict.fromkeys(weights, 1.0))
+        return found
+
+    def _near(self, index: int, kernels_of: Mapping[int, list[int]]) -> list[int]:
+        """The next ops with kernels that read what an op makes, else those before it."""
+        results = self.graph.ops[index].results
+        ahead = [
+            op.index
+            for value in results
+            for op in trace_forward(self.graph, value, lambda op: op.index not in kernels_of)
+        ]
+        if ahead:
+            return ahead
+        behind = trace_back(self.graph, results, lambda op, _: op.index not in kernels_of).frontier
+        return [self.graph.maker(value).index for value in behind]
 
     def _ops_in(self, instruction: Instruction) -> list[Op]:
         """The ops of the plan that an instruction computes, those in its fusion included."""

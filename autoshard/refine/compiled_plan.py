@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 
@@ -19,7 +20,7 @@ from autoshard.sharding import Mesh, Sharding
 from autoshard.verification.compiled_prices import CompiledPrices
 from autoshard.verification.verification import COMPILED, PARTLY, TimeCheck
 
-_PACKAGES = {"tpu": "libtpu", "cuda": "jax-cuda13-plugin"}
+_PACKAGES = {"tpu": ("libtpu",), "cuda": ("jax-cuda13-plugin", "jax-cuda12-plugin")}
 
 CYCLES = "compiler's cycles and links"
 COLLECTIVES = "planned computing and compiled collectives"
@@ -143,6 +144,8 @@ def _seconds(
 
 def _compiler(compiled: CompiledAhead, platform: str) -> str:
     """`libtpu 0.0.52, jaxlib 0.10.2`."""
-    package = _PACKAGES.get(platform)
     jaxlib = f"jaxlib {compiled.versions.get('jaxlib', '')}"
-    return jaxlib if package is None else f"{package} {metadata.version(package)}, {jaxlib}"
+    for package in _PACKAGES.get(platform, ()):
+        with suppress(metadata.PackageNotFoundError):
+            return f"{package} {metadata.version(package)}, {jaxlib}"
+    return jaxlib

@@ -14,8 +14,9 @@ import jaxlib
 import numpy as np
 
 from autoshard.apply.wrapping import PlannedFunction
+from autoshard.errors import AutoshardError
 from autoshard.plans.plan import PlanData
-from autoshard.refine.compiled_plan import MEASURED, CompiledPlan
+from autoshard.refine.compiled_plan import MEASURED, Compile, CompiledPlan
 from autoshard.verification.verification import COMPILED, OUT_OF_MEMORY, REFUSED
 
 _LEAST_RUNS, _MOST_RUNS = 5, 25
@@ -33,6 +34,7 @@ class Measurement:
         avals: Types of the flat arguments.
         in_tree: Of the positional and keyword arguments.
         static_argnums: Places of positional arguments that are no arrays.
+        read: Compiles a plan with names to learn from; None learns nothing.
     """
 
     jitted: Callable[[PlanData], PlannedFunction]
@@ -40,6 +42,7 @@ class Measurement:
     avals: Sequence[Any]
     in_tree: Any
     static_argnums: tuple[int, ...] = ()
+    read: Compile | None = None
     fastest: tuple[Callable[[], float], float] | None = None
     _host: tuple[Any, ...] | None = field(default=None, init=False)
 
@@ -66,6 +69,7 @@ class Measurement:
         spread = statistics.median(abs(one - statistics.median(own)) for one in own)
         if self.fastest is None or median < self.fastest[1]:
             self.fastest = (run, median)
+        named = self._read(data, began + seconds)
         return CompiledPlan(
             status=COMPILED,
             constraints=constraints,
@@ -74,8 +78,20 @@ class Measurement:
             peak_bytes=peak,
             measure=MEASURED,
             compiler=f"{jax.default_backend()}, jaxlib {jaxlib.__version__}",
+            module=None if named is None else named.module,
+            prices=None if named is None else named.prices,
             wall_seconds=time.monotonic() - began,
         )
+
+    def _read(self, data: PlanData, until: float) -> CompiledPlan | None:
+        """The compiled program, for its collectives and bytes; a run tells no seconds of ops."""
+        left = until - time.monotonic()
+        if self.read is None or left <= 0:
+            return None
+        try:
+            return self.read(data, left)
+        except AutoshardError:  # the run is what counts
+            return None
 
     def _timed(
         self, run: Callable[[], float], until: float

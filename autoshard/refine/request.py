@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autoshard.aot.targets import LOCAL
+from autoshard.aot.targets import LOCAL, parse_target
 from autoshard.aot.verify import check_topology
 from autoshard.errors import InputError
 from autoshard.sharding import Mesh
@@ -55,6 +55,7 @@ def check_request(target: str, rounds: int, minutes: float, mesh: Mesh, num_devi
             fix='name one, as in "v5e:2x4" or "8xH100", or "measure" for the devices at hand',
         )
     if not is_measured(target):
+        _check_name(target)
         check_topology(target, mesh)
     elif num_devices < mesh.num_devices:
         raise InputError(
@@ -62,3 +63,11 @@ def check_request(target: str, rounds: int, minutes: float, mesh: Mesh, num_devi
             where=f'target "{target}"',
             fix='name the devices to compile for instead, as in "v5e:2x4"',
         )
+
+
+def _check_name(target: str) -> None:
+    try:
+        parse_target(target)
+    except InputError as error:
+        fix = f'{error.fix}; "{MEASURE}" runs the step on them'
+        raise InputError(error.what, where=error.where, fix=fix) from error

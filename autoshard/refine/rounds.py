@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from autoshard.build_plan import Solved
 from autoshard.encoding.corrections import NO_CORRECTIONS, Corrections, corrected
@@ -20,7 +21,7 @@ from autoshard.plans.refinement import Refinement, TriedPlan
 from autoshard.refine.alternatives import alternative
 from autoshard.refine.attribution import Observation, observe
 from autoshard.refine.choosing import best_of, least_missing
-from autoshard.refine.compiled_plan import CYCLES, Compile, CompiledPlan
+from autoshard.refine.compiled_plan import CYCLES, MEASURED, Compile, CompiledPlan
 from autoshard.refine.contenders import Contender, Contenders
 from autoshard.refine.learnt import Learnt, in_words
 from autoshard.report.quantities import format_bytes, format_percent, format_seconds
@@ -91,14 +92,19 @@ def refine_plan(
     return rounds.refined()
 
 
+class _Outcome(NamedTuple):
+    contender: Contender
+    compiled: CompiledPlan
+    row: TriedPlan
+
+
 @dataclass(slots=True, eq=False)
 class _Rounds:
     contenders: Contenders
     candidates: Mapping[str, Any]
     compiles: Compile
     options: RefineOptions
-    tried: list[TriedPlan] = field(default_factory=list)
-    made: list[tuple[Contender, CompiledPlan]] = field(default_factory=list)
+    outcomes: list[_Outcome] = field(default_factory=list)
     deferred: list[Contender] = field(default_factory=list)
     repeated: set[str] = field(default_factory=set)  # names of contenders compiled under another
     faults: tuple[str, ...] = ()
@@ -114,6 +120,10 @@ class _Rounds:
     @property
     def budget(self) -> int | None:
         return self.contenders.base.memory_budget
+
+    @property
+    def tried(self) -> tuple[TriedPlan, ...]:
+        return tuple(one.row for one in self.outcomes)
 
     def run(self) -> None:
         """All rounds; somebody who interrupts gets the best so far."""
@@ -191,7 +201,12 @@ class _Rounds:
 
     def _other(self, solution: Solution, options: Any, began: float) -> Contender | None:
         """Where the plan repeats: another one that costs hardly more and differs in big tensors."""
-        known = [c.solution.choices for c, _ in self.made if c.solution is not None]
+        known = [
+            one.contender.solution.choices
+            for one in self.outcomes
+            if one.contender.solution is not None
+            and solution.encoded.has_choices_of(one.contender.solution.encoded)
+        ]
         left = self._seconds_left()
         if left <= 0:
             self._end_in_time()
@@ -212,7 +227,7 @@ class _Rounds:
         return self.contenders.of_solution(solution, "optimized", why, seconds)
 
     def _is_new(self, contender: Contender) -> bool:
-        return all(contender.shardings != known.shardings for known, _ in self.made)
+        return all(contender.shardings != one.contender.shardings for one in self.outcomes)
 
     def _why(self, limit: int | None) -> str:
         told = list(self.faults[:_MOST_FAULTS])
@@ -222,15 +237,12 @@ class _Rounds:
 
     def _start(self) -> Solution:
         """The plan to start from: the fastest that is known in the planner's terms."""
-        rows = [
-            (one.compiled_seconds, place)
-            for place, one in enumerate(self.tried)
-            if one.fits and one.compiled_seconds is not None
-        ]
         base = self.contenders.solved.solution
-        for _, place in sorted(rows):
-            solution = self.made[place][0].solution
-            if solution is not None and len(solution.choices) == len(base.choices):
+        for one in sorted(self.outcomes, key=lambda one: one.row.compiled_seconds or math.inf):
+            solution = one.contender.solution
+            if solution is None or not one.row.fits or one.row.compiled_seconds is None:
+                continue
+            if solution.encoded.has_choices_of(base.encoded):
                 return solution
         return base
 
@@ -242,7 +254,7 @@ class _Rounds:
         if self.budget is None:
             return None
         beyond = []
-        for contender, compiled in self.made:
+        for contender, compiled, _ in self.outcomes:
             solution = contender.solution
             if solution is None or compiled.peak_bytes is None:
                 continue
@@ -253,11 +265,12 @@ class _Rounds:
     def _bound(self, solution: Solution) -> None:
         """What any plan can win over the best one by the corrected model."""
         best = best_of(self.tried)
-        if best is None or not solution.is_feasible:
+        is_measured = any(one.compiled.measure == MEASURED for one in self.outcomes)
+        if best is None or not solution.is_feasible or is_measured:  # a run prices no op
             return
         bound = solution.result.lower_bound
-        known = self.made[best][0].solution
-        if known is not None and len(known.choices) == len(solution.choices):
+        known = self.outcomes[best].contender.solution
+        if known is not None and known.encoded.has_choices_of(solution.encoded):
             cost = float(evaluate(solution.encoded.problem, known.choices).cost)
         else:
             cost = (self.tried[best].compiled_seconds or 0.0) * PICOSECONDS
@@ -283,8 +296,7 @@ class _Rounds:
             constraints = contender.data.constraints or {}
             compiled = CompiledPlan(status=REFUSED, constraints=constraints, reason=error.what)
         row = self._row(contender, compiled, number, time.monotonic() - began)
-        self.tried.append(row)
-        self.made.append((contender, compiled))
+        self.outcomes.append(_Outcome(contender, compiled, row))
         told = compiled.reason or compiled.status
         if row.compiled_seconds is not None:
             told = format_seconds(row.compiled_seconds)
@@ -340,12 +352,13 @@ class _Rounds:
         place = best
         if best is None and self.budget is not None:
             place, missing = least_missing(self.tried, self.budget)
+        compiled_plans = [one.compiled for one in self.outcomes]
         record = Refinement(
             target=self.options.target,
-            compiler=next((c.compiler for _, c in self.made if c.compiler), ""),
-            measure=next((c.measure for _, c in self.made if c.is_compiled), CYCLES),
+            compiler=next((c.compiler for c in compiled_plans if c.compiler), ""),
+            measure=next((c.measure for c in compiled_plans if c.is_compiled), CYCLES),
             memory_budget=self.budget,
-            tried=tuple(self.tried),
+            tried=self.tried,
             chosen=best,
             ended=self._how_it_ended(),
             left=self.left,
@@ -355,7 +368,7 @@ class _Rounds:
         if place is None:
             data = replace(self.contenders.base, refinement=record)
             return Refined(data=data, solved=self.contenders.solved, corrections=corrections)
-        contender, compiled = self.made[place]
+        contender, compiled, _ = self.outcomes[place]
         data = replace(contender.data, constraints=compiled.constraints, refinement=record)
         data = replace(data, baselines=self.contenders.base.baselines)
         if best is None:

@@ -100,16 +100,41 @@ def test_names_of_compiled_ops_tell_their_equation(name: str, equation: str) -> 
     assert equation_of(name) == equation
 
 
+def as_priced(solution: Solution, but: Op, seconds: float) -> list[str]:
+    """A kernel for every op that has a price, which takes as long; but one takes `seconds`."""
+    prices = {one.index: one.compute_seconds for one in solution.account.ops}
+    return [
+        kernel(
+            f"k{index}", solution.graph.ops[index].equation, seconds if index == but.index else one
+        )
+        for index, one in prices.items()
+        if one and solution.graph.ops[index].equation
+    ]
+
+
 def test_seconds_of_a_kernel_beyond_its_price_go_to_the_op_of_its_equation(
     solution: Solution,
 ) -> None:
     op = matmuls(solution)[0]
     priced = {one.index: one.compute_seconds for one in solution.account.ops}[op.index]
-    seen = observe(solution, compiled(program(kernel("k", op.equation, 1e-3))))
+    seen = observe(solution, compiled(program(*as_priced(solution, op, 1e-3))))
     found = {one.op: one.seconds for one in seen.choices}
     key = op_keys(solution.graph)[op.index]
-    assert found[key] == pytest.approx(1e-3 - priced, rel=1e-3)
+    assert found[key] == max(found.values())
+    assert 0.8 * (1e-3 - priced) < found[key] <= 1e-3 - priced  # what is unnamed takes the rest
     assert "dot_general" in seen.faults[0]
+
+
+def test_an_op_that_no_kernel_names_shares_in_the_kernel_that_reads_it(solution: Solution) -> None:
+    first, second = matmuls(solution)[:2]
+    prices = {one.index: one.compute_seconds for one in solution.account.ops}
+    lines = [
+        line for line in as_priced(solution, second, 1e-3) if f"E[{first.equation}]" not in line
+    ]
+    seen = observe(solution, compiled(program(*lines)))
+    keys = op_keys(solution.graph)
+    found = {one.op: one.seconds for one in seen.choices}
+    assert found[keys[first.index]] > -0.9 * prices[first.index]  # it is not free
 
 
 def test_the_correction_is_of_the_choice_that_was_made(solution: Solution) -> None:
@@ -141,7 +166,6 @@ def test_a_fusion_is_shared_by_its_ops_in_the_ratio_of_their_prices(solution: So
     keys = op_keys(solution.graph)
     more = {one.op: one.seconds for one in seen.choices}
     took = [more[keys[op.index]] + prices[op.index] for op in (first, second)]
-    assert sum(took) == pytest.approx(2e-3)
     assert took[0] / took[1] == pytest.approx(prices[first.index] / prices[second.index])
 
 

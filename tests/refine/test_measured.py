@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import autoshard
+from autoshard.apply.found_constraints import with_constraints
 from autoshard.plans.refinement import Refinement
 from autoshard.refine import measured
 
@@ -54,6 +56,18 @@ def test_the_best_measured_plan_comes_back_with_its_spread(target: str) -> None:
     w, loss = found.jit()(jnp.ones(W.shape), jnp.ones(X.shape))
     assert w.shape == W.shape
     assert jnp.isfinite(loss)
+
+
+def test_a_measured_plan_is_read_for_what_the_model_did_not_know() -> None:
+    found = plan()
+    found = replace(found, data=with_constraints(found.data, found._program(), None))
+    measure = found._compiler("measure", None, None)
+    compiled = measure(found.data, 60.0)
+    assert compiled.measure == "measured"
+    assert compiled.module is not None
+    assert compiled.prices is not None
+    # No op was timed, so the model bounds nothing of what is left to win.
+    assert record(found.refine("measure", rounds=2)).left is None
 
 
 def test_it_runs_on_the_arguments_passed() -> None:

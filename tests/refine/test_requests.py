@@ -46,6 +46,12 @@ def test_bad_input_is_refused(target: Any, options: dict[str, Any], what: str) -
         planned().refine(target, **options)
 
 
+def test_a_misspelt_target_is_told_that_it_may_be_measured_too() -> None:
+    with pytest.raises(InputError) as refused:
+        planned().refine("mesure")
+    assert '"measure" runs the step on them' in str(refused.value)
+
+
 def test_a_candidate_for_another_program_is_refused() -> None:
     other = autoshard.optimize(
         lambda x: x * 2,
