@@ -205,9 +205,9 @@ def _asked(
             least = min((one["compiled_bytes"] for one in compiled), default=0)
             wanted = [(float(one), int(float(one) * least)) for one in options.budgets.split(",")]
         for times, budget in wanted:
-            if options.page_only or time.monotonic() > until or budget == 0:
+            if options.page_only or time.monotonic() > until:
                 return
-            if (name, target, times) not in known:
+            if budget != 0 and (name, target, times) not in known:
                 yield name, target, times, budget
 
 
