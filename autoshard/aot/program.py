@@ -10,9 +10,9 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxlib.mlir import ir
 
-from autoshard.apply.clamped_starts import with_clamped_starts
 from autoshard.apply.constrain import constrain_jaxpr
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
+from autoshard.apply.sound_slices import with_sound_slices
 from autoshard.errors import ExportError
 from autoshard.export.plan_module import annotated_module
 from autoshard.export.platform_module import AS_WRITTEN
@@ -89,7 +89,7 @@ class Lowerer:
         program = with_equation_names(traced.jaxpr) if self.names_equations else traced.jaxpr
         closed = constrain_jaxpr(program, constraints, mesh, self.data.schedules)
         jitted = jax.jit(
-            _evaluator(with_clamped_starts(closed), self.data.function),
+            _evaluator(with_sound_slices(closed, self.data.mesh.num_devices), self.data.function),
             in_shardings=flat_named_shardings(
                 self.inputs, mesh, [f"argument `{name}`" for name in traced.in_names]
             ),

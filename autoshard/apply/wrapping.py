@@ -13,7 +13,6 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.axis_types import to_auto_axes, to_context_axes, without_explicit_axes
-from autoshard.apply.clamped_starts import with_clamped_starts
 from autoshard.apply.constrain import constrain_jaxpr
 from autoshard.apply.named_shardings import (
     AnyJaxMesh,
@@ -21,6 +20,7 @@ from autoshard.apply.named_shardings import (
     as_jax_mesh,
     flat_named_shardings,
 )
+from autoshard.apply.sound_slices import with_sound_slices
 from autoshard.errors import InputError, PlanError
 from autoshard.frontend.fingerprint import canonical_lines
 from autoshard.frontend.meshes import mesh_context
@@ -74,7 +74,7 @@ class WrappedFunction:
             constrained = constrain_jaxpr(
                 program.jaxpr, self.constraints, self.mesh, self.schedules
             )
-            runnable = with_clamped_starts(constrained)
+            runnable = with_sound_slices(constrained, self.mesh.abstract.size)
             found = Prepared(program.results, program.updated, _evaluator(runnable, call.name))
             # A program that closes over tracers is only good inside the trace they belong to.
             if key is not None and not any(

@@ -34,6 +34,7 @@ from autoshard.encoding.hidden_communication import (
     hidden_behind_computing,
 )
 from autoshard.encoding.joined_sums import JoinedSums
+from autoshard.encoding.misread_slices import MisreadSlices
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.encoding.pointer_tables import least_table_bytes
@@ -141,6 +142,8 @@ class Encoder:
         of_reads = ReadEdges(self.read_costs, self._copies, node_by_op, reads, cut, hidden)
         edges, copies = of_reads.make(nodes)
         edges += TieEdges(graph, self.wishes, candidates, node_by_op, offers.pins).make()
+        facts = self.read_costs.facts
+        edges += MisreadSlices(self.tables, facts, candidates, node_by_op).make(nodes)
         of_sums = SumEdges(self.node_costs, node_by_op)
         edges += (*of_sums.in_loops(sums), *of_sums.apart(joined))
         exposed = (self.node_costs.exposed(op, own_costs[op.index], hidden) for op in nodes)

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.candidates.partitioner_limits import misread
 from autoshard.costing.costing import Costing
 from autoshard.costing.moved_sums import Summed, together
 from autoshard.encoding.cut_sums import CutSums
@@ -178,20 +177,6 @@ class ReadCosts:
         if moves.all(axis=0).any() or moves.all(axis=1).any():
             return costs
         return np.where(moves, FORBIDDEN, costs)
-
-    def where_read_right(
-        self, costs: IntArray, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray
-    ) -> IntArray:
-        """What the operand costs that a scatter changes, where no slice on its way is misread."""
-        assert op.rule is not None
-        parts, rule, candidates = self.costing.parts, op.rule, self.candidates[op.index]
-        starts = self.facts.cut_from(table)[np.ix_(rows, columns)]
-        wrong = np.zeros(starts.shape, dtype=np.bool_)
-        for column, one in enumerate(candidates):
-            for start in np.unique(starts[:, column]):
-                if misread(parts, rule, one, table.layouts[start]):
-                    wrong[:, column] |= starts[:, column] == start
-        return np.where(wrong, FORBIDDEN, costs) if wrong.any() else costs
 
     def with_whole_sums(
         self,

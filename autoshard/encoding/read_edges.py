@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.candidates.partitioner_limits import misreads_slices
 from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.hidden_communication import Hidden
@@ -138,8 +137,6 @@ class ReadEdges:
             costs = prices.where_made(costs, table, rows, columns)
         if source.read is None:
             costs = prices.with_whole_sums(costs, self.cut, value, read_at, rows, columns)
-        if position == 0 and misreads_slices(op):
-            costs = prices.where_read_right(costs, op, table, rows, columns)
         return costs
 
     def _operand_copies(

@@ -37,6 +37,7 @@ from autoshard.export.value_shardings import (
     ValueShardings,
     blocks_of_work,
 )
+from autoshard.frontend.op_rules import unsummed
 from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.graph.rule import Rule
 from autoshard.mlir_modules import (
@@ -145,11 +146,7 @@ class _Inserter:
         """The cheapest agreement of an op with such operands and results."""
         rule, is_summable = rule_of(op)
         if rule is not None and not is_summable:
-            rule = replace(
-                rule,
-                reduction=frozenset[int](),
-                need_replication=rule.need_replication | rule.reduction,
-            )
+            rule = unsummed(rule)
         rule = _fitting(rule, op)
         mesh, work = self.mesh.at(op), work_of(op)
         values = list(op.operands)

@@ -10,7 +10,7 @@ from jaxlib.mlir.dialects import sdy
 from autoshard.collectives import OpWork
 from autoshard.frontend import op_kinds
 from autoshard.frontend.op_flops import op_flops
-from autoshard.frontend.op_rules import own_rule
+from autoshard.frontend.op_rules import has_all_reduce, own_rule
 from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.graph.rule import Rule
 from autoshard.mlir_modules import RULE, MlirOp, Module, run_passes, shape_of
@@ -45,9 +45,9 @@ def rule_of(op: MlirOp) -> tuple[Rule | None, bool]:
 
     Returns:
         The rule, and whether a cut of a summed factor can be undone by summing: not where several
-        results are reduced together, as in an argmax.
+        results are reduced together, as in an argmax, nor where compilers have no such all-reduce.
     """
-    is_summable = not (op.name == "stablehlo.reduce" and len(op.results) > 1)
+    is_summable = not (op.name == "stablehlo.reduce" and len(op.results) > 1) and has_all_reduce(op)
     if RULE in op.attributes:
         return _read(op.attributes[RULE]), is_summable
     shapes = tuple(shape_of(value) or () for value in op.operands)

@@ -18,7 +18,14 @@ from autoshard.frontend.asked_inside import AskedInside, AskedReads, Place, add_
 from autoshard.frontend.declared_cost import declared_cost
 from autoshard.frontend.graph_builder import GraphBuilder, TensorType
 from autoshard.frontend.op_flops import op_flops
-from autoshard.frontend.op_rules import fitted_rule, own_rule, read_rule, whole_rule
+from autoshard.frontend.op_rules import (
+    fitted_rule,
+    has_all_reduce,
+    own_rule,
+    read_rule,
+    unsummed,
+    whole_rule,
+)
 from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.frontend.trip_counts import Loop, ToldTripCounts
 from autoshard.frontend.written_collectives import read_collective
@@ -298,7 +305,7 @@ class Importer:
             if rule is None:
                 rule = fitted_rule(read_rule(attribute), shapes, result_shapes)
                 self.rules[key] = rule
-            return rule, False
+            return rule if has_all_reduce(op) else unsummed(rule), False
         if target == "constant":
             return whole_rule(result_shapes[0]), False
         return own_rule(op, shapes, result_shapes)

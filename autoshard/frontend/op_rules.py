@@ -76,6 +76,32 @@ def fitted_rule(rule: Rule, operands: Shapes, results: Shapes) -> Rule:
     )
 
 
+def unsummed(rule: Rule) -> Rule:
+    """A rule that keeps whole the dimensions it reduces."""
+    whole = rule.need_replication | rule.reduction
+    return replace(rule, reduction=frozenset(), need_replication=whole)
+
+
+def has_all_reduce(op: Any) -> bool:
+    """False for a reduction of one tensor that compilers have no all-reduce for.
+
+    XLA knows one of sums, products, minima and maxima, and of logical and, or; any other fails in
+    the runtimes of CPUs and GPUs ("Unsupported reduction computation", jaxlib 0.10.2). A reduction
+    of several tensors is gathered.
+    """
+    if op.name != "stablehlo.reduce" or len(op.results) != 1:
+        return True
+    combiner, *rest = [one.operation for one in op.regions[0].blocks[0]]
+    if len(rest) != 1:
+        return False
+    is_logical = str(ir.ShapedType(op.results[0].type).element_type) == "i1"
+    return combiner.name in (_LOGICAL_COMBINERS if is_logical else _COMBINERS)
+
+
+_COMBINERS = frozenset(f"stablehlo.{name}" for name in ("add", "maximum", "minimum", "multiply"))
+_LOGICAL_COMBINERS = _COMBINERS | {"stablehlo.and", "stablehlo.or"}
+
+
 def own_rule(op: Any, operands: Shapes, results: Shapes) -> tuple[Rule, bool]:
     """Our rule for an op that Shardy gives none.
 

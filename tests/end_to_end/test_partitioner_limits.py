@@ -188,6 +188,49 @@ def test_a_row_set_in_what_is_gathered_and_then_cut_computes_the_same() -> None:
     np.testing.assert_array_equal(plan.jit()(*arguments), fn(*arguments))
 
 
+def written_once(x: jax.Array, row: jax.Array) -> Any:
+    return lax.fori_loop(0, 1, lambda i, y: y.at[i].set(row), x)
+
+
+BEFORE_A_ROW: dict[str, Callable[[jax.Array, jax.Array], Any]] = {
+    "nothing": lambda x, row: x.at[0].set(row),
+    "a transpose": lambda x, row: x.T.at[:, 0].set(row),
+    "a dimension of one": lambda x, row: x[:, None].at[0].set(row),
+    "a loop of one iteration": written_once,
+    "what the compiler folds away": lambda x, row: (x * jnp.float32(1)).at[0].set(row),
+}
+
+
+@pytest.mark.parametrize("hardware", ["cpu-host", "tpu-v5e"])
+@pytest.mark.parametrize("between", BEFORE_A_ROW)
+def test_a_row_set_in_what_a_constraint_cut_is_set_on_one_shard(
+    between: str, hardware: str
+) -> None:
+    """The edge of the scatter was judged alone, and the slice is before that."""
+    mesh = mesh_of(2, 4)
+
+    def fn(x: jax.Array, row: jax.Array) -> Any:
+        cut = lax.with_sharding_constraint(jnp.sort(x, 0), NamedSharding(mesh, P("model")))
+        return BEFORE_A_ROW[between](cut, row)
+
+    plan = autoshard.optimize(fn, *ROWS, mesh=mesh, hardware=hardware, baselines=False)
+    np.testing.assert_array_equal(plan.jit()(*ROWS), jax.jit(fn)(*ROWS))
+
+
+def test_no_plan_cuts_a_reduction_that_has_no_all_reduce() -> None:
+    """XLA ends an xor over a cut dimension with "Unsupported reduction computation"."""
+    x = jnp.arange(64 * 4, dtype=jnp.int32).reshape(64, 4)
+
+    def fn(x: jax.Array) -> Any:
+        return lax.reduce_xor(x, (0,)), lax.reduce_and(x, (0, 1)), lax.reduce_or(x, (0,))
+
+    plan = autoshard.optimize(
+        fn, x, mesh=mesh_of(2, 4), in_shardings=P(("data", "model")), baselines=False
+    )
+    found, expected = plan.jit()(x), fn(x)
+    assert all(map(np.array_equal, found, expected))
+
+
 @pytest.mark.parametrize("mesh", ["data=2,model=4", "data=4,model=2", "data=8"])
 def test_a_depthwise_convolution_with_a_multiplier_computes_the_same(mesh: str) -> None:
     arguments = (array(3, 9, 9, 4), array(3, 3, 1, 8))

@@ -52,6 +52,24 @@ RULES: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
         "([k, j], [i, l], [i, j])->([k, j]) {i=8, j=16, k=4, l=1} reduction={i}"
         " need_replication={l}",
     ),
+    "xor of rows": (
+        lambda x: lax.reduce_xor(x, (0,)),
+        (array(8, 16, dtype=jnp.int32),),
+        "reduce",
+        "([i, j], [])->([j]) {i=8, j=16} need_replication={i}",
+    ),
+    "bitwise and of rows": (
+        lambda x: lax.reduce_and(x, (0,)),
+        (array(8, 16, dtype=jnp.int32),),
+        "reduce",
+        "([i, j], [])->([j]) {i=8, j=16} need_replication={i}",
+    ),
+    "logical and of rows": (
+        lambda x: jnp.all(x, 0),
+        (array(8, 16, dtype=jnp.bool_),),
+        "reduce",
+        "([i, j], [])->([j]) {i=8, j=16} reduction={i}",
+    ),
     "dynamic_slice": (
         lambda x, i: lax.dynamic_slice(x, (i, i), (2, 16)),
         (X, array(dtype=jnp.int32)),

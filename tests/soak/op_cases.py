@@ -433,6 +433,13 @@ _UPDATES: tuple[tuple[str, Callable[..., Any], tuple[ArraySpec, ...]], ...] = (
     ("set row fixed", lambda x, u: x.at[0].set(u), (f(16, 8), f(8))),
     ("set row fixed 5", lambda x, u: x.at[5].set(u), (f(16, 8), f(8))),
     ("set last row", lambda x, u: x.at[-1].set(u), (f(16, 8), f(8))),
+    ("set row turned", lambda x, u: x.T.at[:, 5].set(u), (f(16, 8), f(8))),
+    (
+        "set row in a loop of one",
+        lambda x, u: lax.fori_loop(0, 1, lambda at, y: y.at[at].set(u), x),
+        (f(16, 8), f(8)),
+    ),
+    ("bitwise or", lambda a: lax.reduce_or(a, (0,)), (t("uint32", 8, 6),)),
     ("set row traced", lambda x, u, at: x.at[at[0]].set(u), (f(16, 8), f(8), i(2, below=16))),
     ("add row fixed", lambda x, u: x.at[3].add(u), (f(16, 8), f(8))),
     ("add row traced", lambda x, u, at: x.at[at[0]].add(u), (f(16, 8), f(8), i(2, below=16))),

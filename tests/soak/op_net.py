@@ -217,20 +217,22 @@ def _passed_on(value: Any, zero: jax.Array) -> Any:
     return jnp.where(zero == 0, value, 0)
 
 
+def held(values: Sequence[Any], specs: Sequence[Spec | None], mesh: jax.sharding.Mesh) -> list[Any]:
+    """Values under constraints."""
+    return [
+        value if spec is None else jax.lax.with_sharding_constraint(value, named(spec, mesh))
+        for value, spec in zip(values, specs, strict=True)
+    ]
+
+
 def sharded(case: OpCase, layouts: Layouts) -> Any:
     """The op as a compiled function of its operands and a zero, to a tuple."""
     mesh = devices_as(layouts.mesh)
 
-    def held(values: Sequence[Any], specs: Sequence[Spec | None]) -> list[Any]:
-        return [
-            value if spec is None else jax.lax.with_sharding_constraint(value, named(spec, mesh))
-            for value, spec in zip(values, specs, strict=True)
-        ]
-
     def run(zero: jax.Array, *operands: jax.Array) -> tuple[Any, ...]:
         read = [_passed_on(x, zero) for x in operands] if layouts.is_between else operands
-        made = jax.tree.leaves(case.fn(*held(read, layouts.operands)))
-        ended = held(made, layouts.constraints)
+        made = jax.tree.leaves(case.fn(*held(read, layouts.operands, mesh)))
+        ended = held(made, layouts.constraints, mesh)
         return tuple(_passed_on(x, zero) if layouts.is_between else x for x in ended)
 
     arguments = (named((), mesh), *(named(spec, mesh) for spec in layouts.arguments))
@@ -291,14 +293,16 @@ def minimal(case: OpCase, layouts: Layouts, seed: int) -> Layouts:
 
 
 def plan_and_compare(case: OpCase, layouts: Layouts, seed: int) -> str:
-    """The same of a plan that has the arguments, constraints and results of a trial pinned."""
+    """The same of a plan of a function that is constrained and pinned like the trial."""
     operands, expected = expected_of(case, seed)
     mesh = devices_as(layouts.mesh)
 
     def fn(*read: Any) -> tuple[Any, ...]:
         zero = jnp.int32(0) if not layouts.is_between else read[0].ravel()[0].astype(jnp.int32) * 0
-        made = jax.tree.leaves(case.fn(*(_passed_on(x, zero) for x in read)))
-        return tuple(jnp.tanh(x) if x.dtype == jnp.float32 else x for x in made)
+        between = [_passed_on(x, zero) for x in read]
+        made = jax.tree.leaves(case.fn(*held(between, layouts.operands, mesh)))
+        ended = held(made, layouts.constraints, mesh)
+        return tuple(jnp.tanh(x) if x.dtype == jnp.float32 else x for x in ended)
 
     expected = tuple(np.tanh(b) if b.dtype == np.float32 else b for b in expected)
     plan = autoshard.optimize(

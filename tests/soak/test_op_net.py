@@ -59,7 +59,10 @@ def test_what_a_plan_may_ask_of_an_op_is_compiled_right(name: str) -> None:
     assert found == "equal"
 
 
-@pytest.mark.parametrize("name", ["conv depthwise x2", "set row traced", "slice row", "sort"])
+@pytest.mark.parametrize(
+    "name",
+    ["bitwise or", "conv depthwise x2", "set row traced", "set row turned", "slice row", "sort"],
+)
 def test_a_plan_under_random_pins_computes_the_same(name: str) -> None:
     assert _trial(BY_NAME[name], 1, "planned") == "equal"
 
