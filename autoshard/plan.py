@@ -200,13 +200,21 @@ class Plan:
             schedules=self.data.schedules,
         )
 
-    def jit(self, fn: Callable[..., Any] | None = None, **jit_kwargs: Any) -> PlannedFunction:
+    def jit(
+        self,
+        fn: Callable[..., Any] | None = None,
+        *,
+        moves_arguments: bool = False,
+        **jit_kwargs: Any,
+    ) -> PlannedFunction:
         """`jax.jit` of the function with the plan's shardings at the boundary and inside.
 
         Where the plan takes more than half of its memory budget, it is compiled to run in order.
 
         Args:
             fn: As for `wrap`.
+            moves_arguments: Move arrays that lie on the devices in another sharding, which
+                `jax.jit` refuses.
             jit_kwargs: Passed on to `jax.jit`; `donate_argnums` is as planned unless given.
         """
         jit_kwargs.setdefault("donate_argnums", self.donate_argnums)
@@ -221,6 +229,7 @@ class Plan:
             record=self.data.program,
             schedules=self.data.schedules,
             own_compiler_options=compiler_options(mesh.platform, in_order=self.data.is_tight),
+            moves_arguments=moves_arguments,
             **jit_kwargs,
         )
 
