@@ -73,6 +73,7 @@ class Plan:
             bytes that a device receives.
         solved: The problem that was solved, its answer, and all that went into it; None for a plan
             read from a file.
+        solve_again: Solves the problem of a plan from a cache, when only that can answer.
         corrections: What refining learnt; None for a plan that was not refined.
     """
 
@@ -85,12 +86,15 @@ class Plan:
     price: Callable[[Mapping[str, Sharding]], float | None] | None = None
     prices: ModulePrices | None = None
     solved: Solved | None = None
+    solve_again: Callable[[], Solved] | None = None
     corrections: SavedCorrections | None = None
     _jax_mesh: JaxMesh | None = field(default=None, init=False)
 
     @property
     def solution(self) -> Solution | None:
         """The problem that was solved and its answer, in the planner's terms."""
+        if self.solved is None and self.solve_again is not None:
+            self.solved = self.solve_again()
         return None if self.solved is None else self.solved.solution
 
     # -- what was decided -----------------------------------------------------------------------
@@ -501,7 +505,7 @@ class Plan:
             PlanError: The plan was read from a file and cannot be planned again.
         """
         check_request(target, rounds, minutes, self.data.mesh, len(jax.devices()))
-        if self.solved is None or self.traced is None:
+        if self.solution is None or self.solved is None or self.traced is None:
             raise PlanError(
                 "the plan was read from a file, without the problem to plan again",
                 where=f"plan for {self.data.function}",
