@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from autoshard.graph.custom_cost import CustomCost
     from autoshard.plan import Plan
+    from autoshard.planned_jit import jit
     from autoshard.saved_plan import load_plan
     from autoshard.sharding import AxisRef, DimSharding, Mesh, Sharding
 
@@ -39,6 +40,7 @@ __all__ = [
     "ShardingError",
     "Uses",
     "calibrate",
+    "jit",
     "load_plan",
     "optimize",
     "optimize_module",
@@ -49,6 +51,7 @@ _NAMES_BY_MODULE = {
     "autoshard.saved_plan": ("load_plan",),
     "autoshard.plan": ("Plan",),
     "autoshard.calibration": ("calibrate",),
+    "autoshard.planned_jit": ("jit",),
     "autoshard.constraints": ("Group", "Pin", "Uses"),
     "autoshard.errors": (
         "AutoshardError",

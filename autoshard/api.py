@@ -2,54 +2,41 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from autoshard.aot.targets import parse_target
 from autoshard.aot.verify import check_installed
-from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.argument_types import check_types
-from autoshard.build_plan import Solved, plan_data
-from autoshard.collectives import HardwarePrices
 from autoshard.export.module_file import read_module_file
 from autoshard.export.read_module import read_module
 from autoshard.export.sound_module import require_sound
-from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT
-from autoshard.frontend.scheduled_products import rewritable_products
 from autoshard.frontend.signature import argument_positions, function_name
-from autoshard.frontend.trace import trace
-from autoshard.frontend.user_constraints import read_constraints
+from autoshard.frontend.trace import Traced, trace
 from autoshard.graph.custom_cost import CustomCost
+from autoshard.graph_reading import GraphReading
+from autoshard.make_plan import PlannableProgram, make_plan
 from autoshard.mesh_search.request import (
     named_in_search,
     read_request,
 )
-from autoshard.mesh_search.search import SearchOptions, search_meshes
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.plan import Plan
-from autoshard.planning.hand_plans import (
-    HandPrices,
-    Propagate,
-    price_hand_plans,
-    with_floor,
-)
-from autoshard.planning.planner import plan_graph
-from autoshard.planning.pricing import seconds_with
-from autoshard.planning.solution import Solution
+from autoshard.plan_cache.folder import cache_folder
 from autoshard.planning.stages import Stages
-from autoshard.planning.traced_program import TracedProgram, read_traced
 from autoshard.plans.plan import (
-    MeshSearch,
     PlanData,
 )
 from autoshard.refine.corrections_file import load_corrections
 from autoshard.refine.learnt import in_words
 from autoshard.refine.request import is_measured
 from autoshard.setting import Setting, is_auto, read_solve_options
-from autoshard.sharding import Mesh, Sharding
+from autoshard.sharding import Mesh
 from cost_models import Hardware
 from solvers import Progress
 
@@ -80,6 +67,7 @@ def optimize(
     custom_costs: Mapping[str, CustomCost] | None = None,
     corrections: str | Path | None = None,
     refine: str | None = None,
+    cache: bool | str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a JAX function.
@@ -129,6 +117,10 @@ def optimize(
             (`plan.save_corrections`): prices and memory terms start from it.
         refine: What to compile for, `"v5e:2x4"`; the plan is then the best that compiled, as of
             `plan.refine(...)` with its defaults.
+        cache: A folder in which plans are kept by content: the same call, in any process, reads its
+            plan from there. True for the platform's own, None as the environment variable
+            `AUTOSHARD_CACHE` says (none where it is unset). Under `jax.distributed` process 0
+            plans, and the others wait for its file.
         progress: Told of a long solve.
 
     Returns:
@@ -139,6 +131,7 @@ def optimize(
         InputError: A mesh, option or argument that cannot be used.
         ExportError: A function that does not trace or lower.
         ConstraintError: Shardings asked for that contradict one another or fit no tensor.
+        PlanError: Process 0 kept no plan that this one could read.
     """
     check_types(
         kwargs=kwargs,
@@ -148,6 +141,7 @@ def optimize(
         custom_costs=custom_costs,
         progress=progress,
     )
+    folder = cache_folder(cache)
     stages = Stages()
     request = read_request(mesh, devices, axis_names)
     options = read_solve_options(solver, time_limit_seconds, relative_gap, seed, overlap)
@@ -160,10 +154,11 @@ def optimize(
     shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}
     named = named_in_search(request, shardings, constraints)
     setting = Setting.of(request, named, hardware, memory_budget, options, stages, baselines)
+    reading = GraphReading(constraints, trip_counts, default_trip_count, may_stream, custom_costs)
 
-    def program_on(ours: Mesh) -> TracedProgram:
+    @functools.cache
+    def traced_on(ours: Mesh) -> Traced:
         _, context, concrete = setting.choice.readings[ours]
-        terms = read_constraints(constraints, DeviceOrder.of(ours, concrete))
         with stages.time("trace and lower"):
             traced = trace(
                 fn,
@@ -179,33 +174,26 @@ def optimize(
         if saved is not None:
             machine = setting.machine.name
             saved.check(traced.record.fingerprint, machine, str(corrections))
-        steps = rewritable_products(traced.jaxpr.jaxpr) if may_stream else ()
-        with stages.time("graph"):
-            return read_traced(
-                traced,
-                ours,
-                terms,
-                trip_counts,
-                default_trip_count,
-                frozenset(steps),
-                custom_costs,
-            )
+        return traced
 
-    solved = _solve(program_on, setting, progress)
-    data = replace(
-        plan_data(function_name(fn), solved),
-        donate_argnums=argument_positions(donate_argnums, len(args), "donate_argnums", fn),
-        static_argnums=argument_positions(static_argnums, len(args), "static_argnums", fn),
-    )
-    if saved is not None:
+    name = function_name(fn)
+    donated = argument_positions(donate_argnums, len(args), "donate_argnums", fn)
+    static = argument_positions(static_argnums, len(args), "static_argnums", fn)
+
+    def finished(data: PlanData) -> PlanData:
+        data = replace(data, donate_argnums=donated, static_argnums=static)
+        if saved is None:
+            return data
         used = in_words(saved.corrections)
         note = f"costs corrected from {corrections}: {used}, as compiled by {saved.compiler}"
-        data = replace(data, notes=(*data.notes, note))
+        return replace(data, notes=(*data.notes, note))
+
+    program = PlannableProgram(name, traced_on, reading, finished, (donated, static))
     plan = replace(
-        _plan(data, solved),
+        make_plan(program, setting, folder, progress),
         fn=fn,
-        donate_argnums=data.donate_argnums,
-        static_argnums=data.static_argnums,
+        donate_argnums=donated,
+        static_argnums=static,
     )
     return plan if refine is None else plan.refine(refine)
 
@@ -227,6 +215,7 @@ def optimize_module(
     baselines: bool = True,
     overlap: str = "auto",
     custom_costs: Mapping[str, CustomCost] | None = None,
+    cache: bool | str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a StableHLO program that came from elsewhere.
@@ -251,6 +240,7 @@ def optimize_module(
         baselines: Price plans written by hand too.
         overlap: Whether what can run beside the computing is priced so.
         custom_costs: What custom calls cost, by target or by line.
+        cache: As for `optimize`.
         progress: Told of a long solve.
 
     Raises:
@@ -261,6 +251,7 @@ def optimize_module(
     check_types(
         module=module, trip_counts=trip_counts, custom_costs=custom_costs, progress=progress
     )
+    folder = cache_folder(cache)
     stages = Stages()
     request = read_request(mesh, devices, axis_names)
     options = read_solve_options(solver, time_limit_seconds, relative_gap, seed, overlap)
@@ -270,86 +261,13 @@ def optimize_module(
         content = read_module_file(module) if isinstance(module, Path) else module
         require_sound(content, name)
 
-    def program_on(ours: Mesh) -> TracedProgram:
+    @functools.cache
+    def traced_on(ours: Mesh) -> Traced:
         with stages.time("read the module"):
-            traced = read_module(content, ours, name=name)
-        with stages.time("graph"):
-            return read_traced(
-                traced, ours, (), trip_counts, default_trip_count, custom_costs=custom_costs
-            )
+            return read_module(content, ours, name=name)
 
-    solved = _solve(program_on, setting, progress)
-    return _plan(plan_data(name, solved), solved)
-
-
-def _solve(
-    program_on: Callable[[Mesh], TracedProgram],
-    setting: Setting,
-    progress: Callable[[Progress], None] | None,
-) -> Solved:
-    """Plan a program on the mesh given, or on the best of those to choose from."""
-    search: MeshSearch | None = None
-    if setting.choice.is_search:
-        found = search_meshes(
-            setting.choice.meshes,
-            program_on,
-            SearchOptions(
-                hardware=setting.machine, memory_limit=setting.budget, solve=setting.options
-            ),
-            refused=setting.choice.refused,
-            stages=setting.stages,
-            progress=progress,
-        )
-        program, solution, search = found.problem, found.solution, found.record
-    else:
-        program = program_on(setting.choice.meshes[0])
-        solution = plan_graph(
-            program.graph,
-            program.mesh,
-            setting.machine,
-            program.wishes,
-            setting.budget,
-            setting.options,
-            propagate=_propagate(program),
-            streamable=program.streamable,
-            stages=setting.stages,
-            progress=progress,
-        )
-    by_hand = _plans_by_hand(program, solution, setting)
-    solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
-    return Solved(setting, program, solution, by_hand, search)
-
-
-def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting) -> HandPrices:
-    """What plans written by hand cost, where somebody wants to know."""
-    if not (setting.baselines and solution.is_feasible):
-        return HandPrices({})
-    with setting.stages.time("baselines"):
-        return price_hand_plans(solution, _propagate(program), setting.options)
-
-
-def _propagate(program: TracedProgram) -> Propagate:
-    """Shardings of all values from those of arguments, captured arrays first, and results."""
-    first = program.graph.num_captured
-
-    def propagate(
-        inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None]
-    ) -> Mapping[str, Sharding]:
-        found = propagator_for(program.traced, program.mesh).propagate(inputs[first:], outputs)
-        return cast("Mapping[str, Sharding]", found)
-
-    return propagate
-
-
-def _plan(data: PlanData, solved: Solved) -> Plan:
-    """A plan of a program without a function."""
-    setting, program, solution = solved.setting, solved.program, solved.solution
-    return Plan(
-        data,
-        None,
-        program.traced,
-        setting.choice.readings[program.mesh][2],
-        price=lambda changes: seconds_with(solution, changes, setting.options),
-        prices=HardwarePrices.of(setting.machine, program.mesh),
-        solved=solved,
+    reading = GraphReading(
+        None, trip_counts, default_trip_count, may_stream=False, custom_costs=custom_costs
     )
+    program = PlannableProgram(name, traced_on, reading, lambda data: data, content)
+    return make_plan(program, setting, folder, progress)

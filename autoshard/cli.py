@@ -9,6 +9,7 @@ from importlib.metadata import version
 import click
 
 MODULE_BY_COMMAND = {
+    "cache": "autoshard.commands.cache",
     "calibrate": "autoshard.commands.calibrate",
     "code": "autoshard.commands.code",
     "diff": "autoshard.commands.report",

@@ -74,6 +74,7 @@ class Plan:
             bytes that a device receives.
         solved: The problem that was solved, its answer, and all that went into it; None for a plan
             read from a file.
+        solve_again: Solves the problem of a plan from a cache, when only that can answer.
         corrections: What refining learnt; None for a plan that was not refined.
     """
 
@@ -86,12 +87,15 @@ class Plan:
     price: Callable[[Mapping[str, Sharding]], float | None] | None = None
     prices: ModulePrices | None = None
     solved: Solved | None = None
+    solve_again: Callable[[], Solved] | None = None
     corrections: SavedCorrections | None = None
     _jax_mesh: JaxMesh | None = field(default=None, init=False)
 
     @property
     def solution(self) -> Solution | None:
         """The problem that was solved and its answer, in the planner's terms."""
+        if self.solved is None and self.solve_again is not None:
+            self.solved = self.solve_again()
         return None if self.solved is None else self.solved.solution
 
     # -- what was decided -----------------------------------------------------------------------
@@ -201,13 +205,21 @@ class Plan:
             schedules=self.data.schedules,
         )
 
-    def jit(self, fn: Callable[..., Any] | None = None, **jit_kwargs: Any) -> PlannedFunction:
+    def jit(
+        self,
+        fn: Callable[..., Any] | None = None,
+        *,
+        moves_arguments: bool = False,
+        **jit_kwargs: Any,
+    ) -> PlannedFunction:
         """`jax.jit` of the function with the plan's shardings at the boundary and inside.
 
         Where the plan takes more than half of its memory budget, it is compiled to run in order.
 
         Args:
             fn: As for `wrap`.
+            moves_arguments: Move arrays that lie on the devices in another sharding, which
+                `jax.jit` refuses.
             jit_kwargs: Passed on to `jax.jit`; `donate_argnums` is as planned unless given.
         """
         jit_kwargs.setdefault("donate_argnums", self.donate_argnums)
@@ -222,6 +234,7 @@ class Plan:
             record=self.data.program,
             schedules=self.data.schedules,
             own_compiler_options=compiler_options(mesh.platform, in_order=self.data.is_tight),
+            moves_arguments=moves_arguments,
             **jit_kwargs,
         )
 
@@ -493,7 +506,7 @@ class Plan:
             PlanError: The plan was read from a file and cannot be planned again.
         """
         check_request(target, rounds, minutes, self.data.mesh, len(jax.devices()))
-        if self.solved is None or self.traced is None:
+        if self.solution is None or self.solved is None or self.traced is None:
             raise PlanError(
                 "the plan was read from a file, without the problem to plan again",
                 where=f"plan for {self.data.function}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from autoshard.argument_types import check_types
 from autoshard.backends import backend_for
@@ -39,6 +40,17 @@ class Setting:
     options: SolveOptions
     stages: Stages
     baselines: bool
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """All that a plan follows from here, as plain values."""
+        return {
+            "meshes": (*self.choice.meshes, *self.choice.refused, self.choice.is_search),
+            "machine": self.machine,
+            "budget": self.budget,
+            "options": self.options,
+            "baselines": self.baselines,
+        }
 
     @staticmethod
     def of(

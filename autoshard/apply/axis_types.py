@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -41,6 +42,34 @@ def _in_plan_order(array: jax.Array, mesh: JaxMesh) -> jax.Array:
     pieces = [shard.data for shard in array.addressable_shards]
     found: jax.Array = jax.make_array_from_single_device_arrays(array.shape, sharding, pieces)
     return found
+
+
+def placed_as(leaves: Sequence[Any], shardings: Sequence[NamedSharding | None]) -> list[Any]:
+    """Returns the leaves, those committed to other devices or pieces of them moved to these.
+
+    Arrays in host memory, uncommitted ones and tracers stay as they are: `jax.jit` places them.
+
+    Args:
+        leaves: Of the arguments.
+        shardings: By leaf; None leaves it where it is.
+    """
+    found = list(leaves)
+    moved = [
+        place
+        for place, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True))
+        if sharding is not None and _lies_elsewhere(leaf, sharding)
+    ]
+    if moved:
+        arrays = jax.device_put([found[i] for i in moved], [shardings[i] for i in moved])
+        for place, array in zip(moved, arrays, strict=True):
+            found[place] = array
+    return found
+
+
+def _lies_elsewhere(leaf: Any, sharding: NamedSharding) -> bool:
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer) or not leaf.committed:
+        return False
+    return not leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 
 
 def to_context_axes(tree: Any) -> Any:

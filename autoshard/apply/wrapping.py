@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import jax
@@ -12,7 +12,12 @@ from jax._src.core import trace_state_clean  # private; checked on jax 0.10.2
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, NamedSharding
 
-from autoshard.apply.axis_types import to_auto_axes, to_context_axes, without_explicit_axes
+from autoshard.apply.axis_types import (
+    placed_as,
+    to_auto_axes,
+    to_context_axes,
+    without_explicit_axes,
+)
 from autoshard.apply.constrain import constrain_jaxpr
 from autoshard.apply.named_shardings import (
     AnyJaxMesh,
@@ -66,7 +71,7 @@ class WrappedFunction:
         return call.finish(prepared.results.rebuild(prepared.run(*call.arguments.leaves)))
 
     def prepare(self, call: Call) -> Prepared:
-        key = _signature(call)
+        key = call_signature(call)
         found = None if key is None else self.prepared.get(key)
         if found is None:
             program = trace_call(call, self.mesh.abstract, self.mesh.order)
@@ -100,7 +105,7 @@ class WrappedFunction:
         )
 
 
-def _signature(call: Call) -> Hashable | None:
+def call_signature(call: Call) -> Hashable | None:
     """What a trace depends on besides the function; None when part of it cannot be compared."""
     avals = tuple(
         (aval.shape, aval.dtype, aval.weak_type)
@@ -186,6 +191,8 @@ class PlannedFunction:
         donate_argnums: int | Sequence[int],
         jit_options: Mapping[str, Any],
         own_compiler_options: Mapping[str, Any] | None = None,
+        *,
+        moves_arguments: bool = False,
     ) -> None:
         self._wrapped = wrapped
         self._in_shardings = tuple(in_shardings)
@@ -193,6 +200,7 @@ class PlannedFunction:
         self._donate_argnums = _numbers(donate_argnums)
         self._jit_options = dict(jit_options)
         self._own_compiler_options = own_compiler_options or {}
+        self._moves_arguments = moves_arguments
         self._jitted: dict[bool, Any] = {}  # by whether nothing is traced around the call
         self._jitted_flat: dict[tuple[Prepared, bool], Any] = {}
         functools.update_wrapper(self, wrapped.fn, updated=())
@@ -205,26 +213,37 @@ class PlannedFunction:
                 where=f"`{function_name(self._wrapped.fn)}`",
                 fix="pass a mesh of devices; planning, saving and lowering work without",
             )
+        if not trace_state_clean() and jax.sharding.get_abstract_mesh().explicit_axes:
+            raise InputError(
+                "a planned function is called while JAX traces with Explicit axes, whose types a"
+                " plan does not keep",
+                where=f"`{function_name(self._wrapped.fn)}`",
+                fix="set a mesh with Auto axes (jax.make_mesh(..., axis_types=...)), or call it"
+                " outside of the trace",
+            )
         function, leaves_in, finish = self._function_for(args, kwargs)
         leaves_in = to_auto_axes(leaves_in, mesh)
         with mesh_context(mesh.abstract):
             results = function(*leaves_in)
         return finish(to_context_axes(results))
 
-    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
-        """Lower for these arguments, arrays or `jax.ShapeDtypeStruct`s, as `jax.jit` does.
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """Trace for these arguments, arrays or `jax.ShapeDtypeStruct`s, as `jax.jit` does.
 
-        With keyword arguments, or leaves that are no arrays, the lowered function takes and returns
-        the flat array leaves. An abstract mesh lowers for the platform of this machine.
+        With keyword arguments, or leaves that are no arrays, the traced function takes and returns
+        the flat array leaves.
         """
-        mesh = self._wrapped.mesh
         function, leaves_in, _ = self._function_for(args, kwargs)
         leaves_in = jax.tree.map(without_explicit_axes, leaves_in)
+        with mesh_context(self._wrapped.mesh.abstract):
+            return cast("jax.stages.Traced", function.trace(*leaves_in))
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lower what `trace` gives; an abstract mesh lowers for the platform of this machine."""
+        staged, mesh = self.trace(*args, **kwargs), self._wrapped.mesh
+        platforms = (jax.default_backend(),) if isinstance(mesh.auto, AbstractMesh) else None
         with mesh_context(mesh.abstract):
-            if not isinstance(mesh.auto, AbstractMesh):
-                return cast("jax.stages.Lowered", function.lower(*leaves_in))
-            staged: jax.stages.Traced = function.trace(*leaves_in)
-            return staged.lower(lowering_platforms=(jax.default_backend(),))
+            return staged.lower(lowering_platforms=platforms)
 
     def _function_for(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -232,21 +251,44 @@ class PlannedFunction:
         """The jitted function, what to call it with, and what to do with its result."""
         is_outermost = trace_state_clean()
         if is_outermost in self._jitted and not kwargs:
-            return self._jitted[is_outermost], args, _identity
+            return self._jitted[is_outermost], self._moved_trees(args), _identity
         wrapped = self._wrapped
         call = flatten_call(wrapped.fn, args, kwargs, wrapped.static_argnums)
         prepared = wrapped.prepare(call)
         if not kwargs and call.arguments.is_all_arrays and prepared.results.is_all_arrays:
             self._jitted[is_outermost] = self._jit_trees(call, prepared)
-            return self._jitted[is_outermost], args, _identity
+            return self._jitted[is_outermost], self._moved_trees(args), _identity
         key = (prepared, is_outermost)
         if key not in self._jitted_flat:
             self._jitted_flat[key] = self._jit_leaves(call, prepared)
+        call = self._moved_leaves(call)
         return (
             self._jitted_flat[key],
             call.arguments.leaves,
             lambda leaves: call.finish(prepared.results.rebuild(leaves)),
         )
+
+    def _moved_trees(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, all of whose leaves are arrays or static, with arrays moved if wanted."""
+        if not self._moves_arguments:
+            return args
+        static = {number % len(args) for number in self._wrapped.static_argnums}
+        places = [place for place in range(len(args)) if place not in static]
+        leaves, tree = jax.tree.flatten([args[place] for place in places])
+        moved = placed_as(leaves, self._argument_places)
+        found = dict(zip(places, jax.tree.unflatten(tree, moved), strict=True))
+        return tuple(found.get(place, argument) for place, argument in enumerate(args))
+
+    def _moved_leaves(self, call: Call) -> Call:
+        if not self._moves_arguments:
+            return call
+        moved = placed_as(call.arguments.leaves, self._argument_places)
+        return replace(call, arguments=replace(call.arguments, leaves=tuple(moved)))
+
+    @functools.cached_property
+    def _argument_places(self) -> tuple[NamedSharding | None, ...]:
+        names = [f"argument {place}" for place in range(len(self._in_shardings))]
+        return flat_named_shardings(self._in_shardings, self._wrapped.mesh, names)
 
     def _options(self) -> dict[str, Any]:
         """For `jax.jit`, which takes compiler options only where nothing is traced around it."""
@@ -316,6 +358,7 @@ def jit_with(
     static_argnums: int | Sequence[int] = (),
     schedules: Mapping[str, DotSchedule] | None = None,
     own_compiler_options: Mapping[str, Any] | None = None,
+    moves_arguments: bool = False,
     **jit_options: Any,
 ) -> PlannedFunction:
     """`jax.jit` of the function with a plan's constraints inside and shardings at its boundary.
@@ -331,6 +374,8 @@ def jit_with(
         static_argnums: As given when planning.
         schedules: By path of a `dot_general`; see `constrain_jaxpr`.
         own_compiler_options: Set where the function is compiled by itself, and not within another.
+        moves_arguments: Move arrays that lie on the devices in another sharding, which `jax.jit`
+            refuses.
         jit_options: Passed on to `jax.jit`.
     """
     wrapped = wrap(
@@ -342,7 +387,13 @@ def jit_with(
         schedules=schedules,
     )
     return PlannedFunction(
-        wrapped, in_shardings, out_shardings, donate_argnums, jit_options, own_compiler_options
+        wrapped,
+        in_shardings,
+        out_shardings,
+        donate_argnums,
+        jit_options,
+        own_compiler_options,
+        moves_arguments=moves_arguments,
     )
 
 

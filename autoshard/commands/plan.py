@@ -138,6 +138,12 @@ EXIT_NO_PLAN = 1
     "--no-baselines", is_flag=True, help="Leave out the comparison with plans written by hand."
 )
 @click.option(
+    "--cache/--no-cache",
+    default=None,
+    help="Keep plans, and read those kept of the same program and options; as AUTOSHARD_CACHE says"
+    " (a folder, 1 or 0) if not given.",
+)
+@click.option(
     "--corrections",
     type=click.Path(path_type=Path),
     help="What `autoshard refine` learnt of the same program: prices start from it.",
@@ -169,6 +175,7 @@ def plan_command(
     seed: int,
     trip_counts: tuple[str, ...],
     no_baselines: bool,
+    cache: bool | None,
     corrections: Path | None,
     topology: str | None,
     rounds: int,
@@ -217,6 +224,7 @@ def plan_command(
             relative_gap=gap,
             seed=seed,
             baselines=not no_baselines,
+            cache=cache,
             progress=progress,
         )
     if topology is not None:

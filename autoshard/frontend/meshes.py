@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.mesh import empty_concrete_mesh
+from jax._src.mesh import empty_concrete_mesh, get_concrete_mesh
 from jax._src.sharding_impls import _internal_use_concrete_mesh
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType
@@ -157,8 +157,12 @@ def present_devices() -> tuple[jax.Device, ...]:
 
 
 def mesh_in_context() -> jax.sharding.Mesh | AbstractMesh | None:
-    """The mesh that `jax.set_mesh` has set; None where it has set none."""
-    concrete, abstract = jax.sharding.get_mesh(), jax.sharding.get_abstract_mesh()
+    """The mesh that `jax.set_mesh` has set; None where it has set none.
+
+    `jax.sharding.get_mesh` is refused inside a trace; `get_concrete_mesh` is private, checked on
+    jax 0.10.2.
+    """
+    concrete, abstract = get_concrete_mesh(), jax.sharding.get_abstract_mesh()
     return next((mesh for mesh in (concrete, abstract) if not mesh.empty), None)
 
 

@@ -117,6 +117,12 @@ class Traced:
     def fingerprint(self) -> str:
         return self.record.fingerprint
 
+    @property
+    def asked(self) -> tuple[Any, ...]:
+        """All that a plan of the program follows from, as plain values; source lines included."""
+        user = (self.user_in, self.user_out, self.donated, self.updated)
+        return (self.record, self.source_by_equation, *user, self.platform, self.notes)
+
 
 def trace(
     fn: Callable[..., Any],

@@ -68,6 +68,10 @@ class MeshChoice:
     def meshes(self) -> tuple[Mesh, ...]:
         return tuple(self.readings)
 
+    def only(self, mesh: Mesh) -> MeshChoice:
+        """One of them, with nothing to search."""
+        return MeshChoice({mesh: self.readings[mesh]})
+
 
 def read_request(mesh: Any, devices: Any, axis_names: Any) -> MeshRequest:
     """The options `mesh`, `devices` and `axis_names`, as `optimize` has them.

@@ -42,6 +42,7 @@ ORDER = (
     "diff",
     "hardware",
     "solve",
+    "cache",
     "calibrate",
 )
 """Commands in an order in which each finds what those before it wrote."""

@@ -71,7 +71,7 @@ def test_plan_prints_the_report(calls: list[dict[str, Any]]) -> None:
 def test_plan_hands_everything_on(calls: list[dict[str, Any]]) -> None:
     options = "--hardware tpu-v5e --memory 0.9 --time-limit 5 --gap 0.1 --solver cbc --seed 7"
     counts = "--trip-count train.py:12=100 --trip-count loop=3 --no-baselines --schedules none"
-    counts += " --overlap none"
+    counts += " --overlap none --no-cache"
     run(*PLAN, *options.split(), *counts.split())
     (call,) = calls
     assert call.pop("progress") is not None
@@ -93,6 +93,7 @@ def test_plan_hands_everything_on(calls: list[dict[str, Any]]) -> None:
         "relative_gap": 0.1,
         "seed": 7,
         "baselines": False,
+        "cache": False,
     }
 
 

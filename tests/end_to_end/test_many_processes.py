@@ -104,6 +104,23 @@ def test_processes_that_load_one_plan_find_what_a_single_process_does(tmp_path: 
         )
 
 
+def test_process_0_plans_and_the_others_wait_for_its_file(tmp_path: Path) -> None:
+    port = free_port()
+    commands = [
+        ["-m", "tests.end_to_end.one_of_many_planners", str(tmp_path / "plans")]
+        + [str(one) for one in (port, number, NUM_PROCESSES)]
+        for number in range(NUM_PROCESSES)
+    ]
+    first, second = (
+        [line for line in printed.splitlines() if line.startswith(("loss", "planned"))]
+        for printed in printed_by(commands, tmp_path, str(ROOT))
+    )
+    assert first[-1] == "planned True"
+    assert second[-1] == "planned False"
+    assert first[:2] == second[:2]
+    assert len(list((tmp_path / "plans").iterdir())) == 1
+
+
 @pytest.mark.slow
 def test_the_worker_of_the_page_prints_the_losses_of_a_single_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

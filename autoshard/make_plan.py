@@ -1,0 +1,205 @@
+"""From a program that can be traced to its plan: made now, or read from a cache."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+
+from autoshard.apply.propagation.propagator import propagator_for
+from autoshard.build_plan import Solved, plan_data
+from autoshard.collectives import HardwarePrices
+from autoshard.frontend.trace import Traced
+from autoshard.graph_reading import GraphReading
+from autoshard.mesh_search.search import SearchOptions, search_meshes
+from autoshard.plan import Plan
+from autoshard.plan_cache.entries import PlanCache
+from autoshard.plan_cache.key import plan_key
+from autoshard.plan_cache.lookup import Lookup
+from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plans, with_floor
+from autoshard.planning.planner import plan_graph
+from autoshard.planning.pricing import seconds_with
+from autoshard.planning.solution import Solution
+from autoshard.planning.traced_program import TracedProgram
+from autoshard.plans.plan import MeshSearch, PlanData
+from autoshard.setting import Setting
+from autoshard.sharding import Mesh, Sharding
+from solvers import Progress
+
+_WAIT_SECONDS, _WAIT_SOLVES = 600.0, 3.0
+"""How long a process waits for the plan of process 0: so long, and so many time limits of a solver;
+its searches keep to two of them together, trace and costs of the largest programs to minutes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannableProgram:
+    """What is planned, on any mesh.
+
+    Args:
+        name: Of the function or the file.
+        traced_on: Traces or reads it once for each mesh.
+        reading: How it becomes a graph.
+        finished: Adds to the record of a plan what callers said.
+        said: What else the plan follows from, as plain values.
+    """
+
+    name: str
+    traced_on: Callable[[Mesh], Traced]
+    reading: GraphReading
+    finished: Callable[[PlanData], PlanData]
+    said: Any
+
+
+def make_plan(
+    program: PlannableProgram,
+    setting: Setting,
+    folder: Path | None,
+    progress: Callable[[Progress], None] | None,
+) -> Plan:
+    """The plan that a cache holds, or one that is made now, and kept where there is a cache.
+
+    Raises:
+        InputError: The cache cannot be written to.
+        PlanError: Process 0 kept no plan that this one could read.
+    """
+    if folder is None:
+        return _made(program, setting, progress)
+    first = setting.choice.meshes[0]
+    asked = (program.name, program.said, program.traced_on(first).asked)
+    said = program.reading.asked(first, setting)
+    key = plan_key({"program": asked, "reading": said, **setting.asked})
+    lookup = Lookup.of(PlanCache(folder), program.name, key)
+    is_follower = jax.distributed.is_initialized() and jax.process_index() > 0
+    if not is_follower:
+        lookup.cache.require_writable()
+    with setting.stages.time("plan cache"):
+        seconds = _WAIT_SECONDS + _WAIT_SOLVES * setting.options.time_limit_seconds
+        data = lookup.waited_for(seconds) if is_follower else lookup.found()
+    # Of meshes to search, the program on the first one was looked up.
+    if data is not None and program.traced_on(data.mesh).fingerprint == data.program.fingerprint:
+        return _plan_from_cache(data, program, setting, progress)
+    plan = _made(program, setting, progress)
+    if plan.solved is not None and plan.solved.solution.result.is_interrupted:
+        return plan
+    if plan.data.is_feasible:
+        _ = plan.constraints  # a search of its own, which is kept too
+    notes = [*lookup.notes, *filter(None, [lookup.keep(plan.data)])]
+    return replace(plan, data=replace(plan.data, notes=(*plan.data.notes, *notes)))
+
+
+def _made(
+    program: PlannableProgram, setting: Setting, progress: Callable[[Progress], None] | None
+) -> Plan:
+    def program_on(ours: Mesh) -> TracedProgram:
+        return program.reading.of(program.traced_on(ours), ours, setting)
+
+    solved = _solve(program_on, setting, progress)
+    return _plan(program.finished(plan_data(program.name, solved)), solved)
+
+
+def _plan_from_cache(
+    data: PlanData,
+    program: PlannableProgram,
+    setting: Setting,
+    progress: Callable[[Progress], None] | None,
+) -> Plan:
+    """A kept plan; its problem is solved again where only that can answer."""
+    single, traced = (
+        replace(setting, choice=setting.choice.only(data.mesh)),
+        program.traced_on(data.mesh),
+    )
+    reading = program.reading
+
+    @functools.cache
+    def solve_again() -> Solved:
+        return _solve(lambda ours: reading.of(traced, ours, single), single, progress)
+
+    seconds = sum(data.stage_seconds.values())
+    note = f"kept plan, made in {seconds:.1f} s and not made again; cache=False makes it anew"
+    stages = dict(setting.stages.seconds)
+    return Plan(
+        replace(data, notes=(*data.notes, note), stage_seconds=stages),
+        None,
+        traced,
+        setting.choice.readings[data.mesh][2],
+        price=lambda changes: seconds_with(solve_again().solution, changes, setting.options),
+        prices=HardwarePrices.of(setting.machine, data.mesh),
+        solve_again=solve_again,
+    )
+
+
+def _solve(
+    program_on: Callable[[Mesh], TracedProgram],
+    setting: Setting,
+    progress: Callable[[Progress], None] | None,
+) -> Solved:
+    """Plan a program on the mesh given, or on the best of those to choose from."""
+    search: MeshSearch | None = None
+    if setting.choice.is_search:
+        found = search_meshes(
+            setting.choice.meshes,
+            program_on,
+            SearchOptions(
+                hardware=setting.machine, memory_limit=setting.budget, solve=setting.options
+            ),
+            refused=setting.choice.refused,
+            stages=setting.stages,
+            progress=progress,
+        )
+        program, solution, search = found.problem, found.solution, found.record
+    else:
+        program = program_on(setting.choice.meshes[0])
+        solution = plan_graph(
+            program.graph,
+            program.mesh,
+            setting.machine,
+            program.wishes,
+            setting.budget,
+            setting.options,
+            propagate=_propagate(program),
+            streamable=program.streamable,
+            stages=setting.stages,
+            progress=progress,
+        )
+    by_hand = _plans_by_hand(program, solution, setting)
+    solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
+    return Solved(setting, program, solution, by_hand, search)
+
+
+def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting) -> HandPrices:
+    """What plans written by hand cost, where somebody wants to know."""
+    if not (setting.baselines and solution.is_feasible):
+        return HandPrices({})
+    with setting.stages.time("baselines"):
+        return price_hand_plans(solution, _propagate(program), setting.options)
+
+
+def _propagate(program: TracedProgram) -> Propagate:
+    """Shardings of all values from those of arguments, captured arrays first, and results."""
+    first = program.graph.num_captured
+
+    def propagate(
+        inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None]
+    ) -> Mapping[str, Sharding]:
+        found = propagator_for(program.traced, program.mesh).propagate(inputs[first:], outputs)
+        return cast("Mapping[str, Sharding]", found)
+
+    return propagate
+
+
+def _plan(data: PlanData, solved: Solved) -> Plan:
+    """A plan of a program without a function."""
+    setting, program, solution = solved.setting, solved.program, solved.solution
+    return Plan(
+        data,
+        None,
+        program.traced,
+        setting.choice.readings[program.mesh][2],
+        price=lambda changes: seconds_with(solution, changes, setting.options),
+        prices=HardwarePrices.of(setting.machine, program.mesh),
+        solved=solved,
+    )
