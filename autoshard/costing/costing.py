@@ -1,13 +1,12 @@
-"""The door to `cost_models`: seconds of candidates and of reshard steps.
+"""Seconds of what one op may do on one machine, whatever program it is in.
 
-The planner speaks of mesh parts and layouts, cost models of axes and bytes; this file and the two
-that it builds on, of moves and of work, translate.
+The planner speaks of mesh parts and layouts, cost models of axes and bytes; this file and that of
+moves translate. What depends on the rest of the program is a term: `op_terms` lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -16,23 +15,27 @@ import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
-from autoshard.costing.candidate_arrays import CandidateArrays
+from autoshard.costing.candidate_arrays import CandidateArrays, candidate_arrays
 from autoshard.costing.halos import Halo, halos_of
 from autoshard.costing.local_products import local_products
 from autoshard.costing.model_dtype import model_dtype
-from autoshard.costing.narrowed_to_send import NarrowedToSend, narrowed_to_send
-from autoshard.costing.sums import Sum, sums_of
-from autoshard.costing.work_costs import WorkCosts
-from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
-from autoshard.layouts import Layout, MeshParts, Parts
-from cost_models import AlphaBetaModel, AxisPart, Hardware
+from autoshard.costing.move_costs import MoveCosts
+from autoshard.costing.space_to_batch import copied_elements
+from autoshard.costing.sums import Sum, made_order, sums_of
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, Value
+from autoshard.layouts import MeshParts
+from cost_models import (
+    AlphaBetaModel,
+    ElementPasses,
+    Hardware,
+    matmul_tile_efficiency,
+    memory_efficiency,
+)
 
 if TYPE_CHECKING:
     from cost_models import CostModel
 
 FloatArray = npt.NDArray[np.float64]
-_SumsKey = tuple[float, tuple[tuple[str, Parts], ...]]  # runs that a sum serves; kinds and parts
 
 
 def cost_model_for(hardware: Hardware, parts: MeshParts) -> CostModel:
@@ -41,61 +44,97 @@ def cost_model_for(hardware: Hardware, parts: MeshParts) -> CostModel:
 
 
 @dataclass(slots=True)
-class Costing(WorkCosts):
-    """Seconds of everything a plan may do on one machine.
+class Costing(MoveCosts):
+    """Seconds of kernels and collectives on one machine.
 
     Args as of `MoveCosts`.
     """
 
-    def narrowed_to_send(
-        self, graph: Graph, buffers: Buffers, value: int, bits: int
-    ) -> NarrowedToSend | None:
-        """What of a value is narrowed only to be sent, with so many bits of an element.
+    _shards: dict[int, tuple[tuple[Candidate, ...], CandidateArrays]] = field(default_factory=dict)
 
-        None too for what is narrowed before a loop anyway, and where no op narrows before it sends.
-        """
-        if not self.backend.collectives.convert_motion:
-            return None
-        found = narrowed_to_send(graph, buffers, value, bits)
-        if found is None or self.border_bytes(graph, found.argument)[1]:
-            return None
-        return found
+    def arrays(self, candidates: tuple[Candidate, ...]) -> CandidateArrays:
+        """Pieces that candidates cut operands and results into."""
+        found = self._shards.get(id(candidates))
+        if found is None or found[0] is not candidates:
+            found = self._shards[id(candidates)] = (
+                candidates,
+                candidate_arrays(self.parts, candidates),
+            )
+        return found[1]
 
-    def narrowing_seconds(self, found: NarrowedToSend, layouts: Sequence[Layout]) -> FloatArray:
-        """float64[num_layouts]: seconds in which pieces are narrowed that are then sent.
+    @property
+    def passes(self) -> ElementPasses | None:
+        """Throughput of the vector unit; None where memory is always slower."""
+        return self.model.hardware.compute.passes
+
+    def pass_bytes(self, elements_per_second: float) -> float:
+        """Bytes that memory takes, read by element-wise ops, while one element passes."""
+        return self.elementwise_speed / elements_per_second
+
+    @property
+    def elementwise_speed(self) -> float:
+        """Bytes per second that element-wise ops read and write of device memory."""
+        machine = self.model.hardware
+        share = memory_efficiency(machine, OpClass.ELEMENTWISE.value)
+        return share * machine.memory.bytes_per_second
+
+    @property
+    def launch_seconds(self) -> float:
+        """Seconds that a kernel takes beside its work."""
+        return self.model.hardware.compute.kernel_launch_seconds
+
+    def kernel_seconds(
+        self, num_bytes: FloatArray, dtype: str, op_class: str = OpClass.ELEMENTWISE.value
+    ) -> FloatArray:
+        """Seconds of kernels that read and write so many bytes and compute next to nothing.
 
         Args:
-            found: What it takes to narrow the whole tensor.
-            layouts: In which the pieces lie.
+            num_bytes: float64[n].
+            dtype: As cost models name it.
+            op_class: As cost models name it.
         """
-        pieces = np.array([self.parts.num_pieces(one) for one in layouts], dtype=np.float64)
-        return self.conversion_seconds(found.num_bytes / pieces)
+        none = np.zeros_like(num_bytes)
+        return np.asarray(self.model.compute_seconds(none, num_bytes, dtype, op_class))
 
-    def candidate_seconds(
-        self, graph: Graph, buffers: Buffers, op: Op, candidates: tuple[Candidate, ...]
-    ) -> FloatArray:
-        """float64[num_candidates]: seconds one run of the op takes, its reductions included."""
-        arrays = self._arrays(candidates)
-        if op.kind is not OpKind.COMPUTE:
-            spent = self._border_seconds(graph, op, arrays)
-            spent += self.waiting_as_stacked_seconds(graph, buffers, op)
-            if op.kind is OpKind.ARGUMENT and op.index not in graph.donated:
-                spent += self._arrival_seconds(graph, op, arrays)
-            return spent
-        spent = self.reduction_seconds(graph, op, candidates)
-        if op.collective is not None:
-            return spent + self.written_seconds(graph, op, candidates)
-        spent += self._work_seconds(graph, buffers, op, candidates)
-        spent += self.slicing_seconds(graph, buffers, op, candidates)
-        waited = self.waiting_seconds(graph, buffers, op.results[0]) if op.results else 0.0
-        if waited:
-            spent += [waited if c.reduced or c.scattered else 0.0 for c in candidates]
-        if any(candidate.streamed is not None for candidate in candidates):
-            flops = self._padded_flops(op, candidates)
-            for index, candidate in enumerate(candidates):
-                if candidate.streamed is not None:
-                    spent[index] = sum(self._steps_seconds(graph, op, candidate, flops[index]))
-        return spent
+    def padded_flops(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+        """float64[num_candidates]: FLOP on one device; of a matmul, padding to tiles included.
+
+        A convolution is taken as a matmul of images and features.
+        """
+        flops = op.flops / self.arrays(candidates).cut
+        tile = self.model.hardware.compute.matmul_tile
+        if op.op_class not in PRODUCTS or op.rule is None or tile == (1, 1, 1):
+            return flops
+        dims = local_products(self.parts, op.rule, candidates, op.name)
+        may_turn = op.op_class is OpClass.MATMUL
+        if may_turn:
+            rows = np.minimum(dims[0], dims[1])
+            least = np.maximum(rows, self.backend.layout.mxu_min_rows)
+            flops *= least / rows
+            dims = least, np.maximum(dims[0], dims[1]), dims[2]
+        return np.asarray(flops / matmul_tile_efficiency(dims, tile, may_turn=may_turn))
+
+    def operand_dtype(self, graph: Graph, op: Op) -> str:
+        """The type that an op computes in: of a matmul of two types the slower one."""
+        if op.op_class not in PRODUCTS:
+            return model_dtype(graph.values[(op.operands or op.results)[0]].dtype)
+        peaks = self.model.hardware.compute.matmul
+        families = [model_dtype(graph.values[value].dtype) for value in op.operands[:2]]
+        return min(families, key=peaks.of)
+
+    def cuts_images(self, graph: Graph, op: Op, candidate: Candidate) -> bool:
+        """True where a convolution has so few images on a device that it runs space-to-batch."""
+        return bool(self.images_copied(graph, op, (candidate,)).any())
+
+    def images_copied(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+        """float64[num_candidates]: elements that a convolution copies to run space-to-batch."""
+        layout = self.backend.layout
+        least, lanes = layout.min_conv_batch, layout.num_lanes
+        return copied_elements(graph, self.parts, op, candidates, least, lanes)
+
+    def made_order(self, graph: Graph, op: Op) -> tuple[int, ...]:
+        """Dimensions of an op's (first) result as they are made, major to minor."""
+        return made_order(graph, op, graph.consumers[op.results[0]])
 
     def streamed_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[float, float]:
         """Seconds that one run of a product in steps computes and communicates.
@@ -103,10 +142,10 @@ class Costing(WorkCosts):
         Every step reads its panels, and reads and writes the sums that it adds to. What of a piece
         on its way is hidden behind the product of another is in `encoding.hidden_communication`.
         """
-        flops = self._padded_flops(op, (candidate,))[0]
-        return self._steps_seconds(graph, op, candidate, flops)
+        flops = self.padded_flops(op, (candidate,))[0]
+        return self.steps_seconds(graph, op, candidate, flops)
 
-    def _steps_seconds(
+    def steps_seconds(
         self, graph: Graph, op: Op, candidate: Candidate, flops: float
     ) -> tuple[float, float]:
         """The same, where the floating-point operations of a device are known."""
@@ -122,7 +161,7 @@ class Costing(WorkCosts):
         one = self.model.compute_seconds(
             np.array([flops / steps]),
             np.asarray(num_bytes),
-            self._operand_dtype(graph, op),
+            self.operand_dtype(graph, op),
             op.op_class.value,
         )
         sent = sum(
@@ -229,17 +268,6 @@ class Costing(WorkCosts):
             held += sums - term
         return held + (term if streamed.both_ways else 0)
 
-    def written_seconds(
-        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
-    ) -> FloatArray:
-        """float64[num_candidates]: seconds one run of a collective that the user wrote takes."""
-        if op.collective is None:
-            return np.zeros(len(candidates))
-        num_bytes = np.array([self.written_bytes(graph, op, c) for c in candidates], dtype=float)
-        refs, _ = self.written_axes(op.collective)
-        axes = tuple(AxisPart(ref.name, ref.pre_size, ref.size_on(self.parts.mesh)) for ref in refs)
-        return self.collective_seconds(op.collective.kind, axes, num_bytes)
-
     def written_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
         """Bytes per device of the larger side of a collective that the user wrote."""
         is_gather = op.collective is not None and op.collective.kind == "all-gather"
@@ -251,113 +279,6 @@ class Costing(WorkCosts):
             for value, layout in zip(values, layouts, strict=True)
         )
 
-    def _arrival_seconds(self, graph: Graph, op: Op, arrays: CandidateArrays) -> FloatArray:
-        """Seconds to put an argument that is new in every step (a batch) into device memory.
-
-        Small, but without it nothing would speak against giving every device the whole batch.
-        """
-        num_bytes = graph.values[op.results[0]].num_bytes / arrays.result_shards[0]
-        return np.asarray(num_bytes / self.model.hardware.memory.bytes_per_second)
-
-    def _border_seconds(self, graph: Graph, op: Op, arrays: CandidateArrays) -> FloatArray:
-        """float64[num_candidates]: seconds before a loop that fill a carry or convert an argument.
-
-        Neither is an op of the program; see `LoopBorders`.
-        """
-        filled, converted = self.border_bytes(graph, op)
-        if not filled and not converted:
-            return np.zeros(len(arrays.cut))
-        dtype = model_dtype(graph.values[op.results[0]].dtype)
-        num_bytes = (filled or converted) / arrays.result_shards[0]
-        if not filled:
-            return self.conversion_seconds(num_bytes)
-        return np.asarray(
-            self.model.compute_seconds(np.zeros_like(num_bytes), num_bytes, dtype, "fill")
-        )
-
-    def border_bytes(self, graph: Graph, op: Op) -> tuple[int, int]:
-        """Bytes that are filled for a carry, and read and written to convert an argument."""
-        borders = self._facts_of(graph).borders
-        return borders.filled.get(op.index, 0), borders.converted.get(op.index, 0)
-
-    def sums_in_call(self, graph: Graph, op: Op) -> tuple[int, int]:
-        """How many sums one call takes that an all-reduce of the op's result is in.
-
-        In the region of the op, and after the loop that adds its results up.
-        """
-        calls = self._facts_of(graph).calls
-        return calls.in_body.get(op.index, 1), calls.after_loop.get(op.index, 1)
-
-    def reduction_seconds(
-        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
-    ) -> FloatArray:
-        """float64[num_candidates]: seconds of the op's reductions for each of its runs.
-
-        Those of convolutions include what neighbours exchange for them.
-        """
-        is_cut = [candidate.is_cut_later for candidate in candidates]
-        if any(is_cut):
-            scattered = tuple(replace(one, is_cut_later=False) for one in candidates)
-            more = self.whole_sum_seconds(graph, op, scattered)
-            return self.reduction_seconds(graph, op, scattered) + np.where(is_cut, more, 0.0)
-        seconds = self._halo_seconds(graph, op, candidates)
-        total = float(sum(graph.values[v].num_bytes for v in op.results))
-        made = graph.values[op.results[0]] if op.results else None
-        order = self.made_order(graph, op) if made is not None else ()
-        in_body, after_loop = self.sums_in_call(graph, op)
-        groups: dict[_SumsKey, list[tuple[int, tuple[int, ...]]]] = {}
-        for index, candidate in enumerate(candidates):
-            if made is None or candidate.streamed is not None or candidate.is_sum_joined:
-                continue
-            if candidate.reduced or candidate.scattered:
-                sums = self._sums_of(op, candidate, made, order)
-                key = candidate.runs_per_sum, tuple((one.kind, one.parts) for one in sums)
-                groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
-        for (runs, kinds), found in groups.items():
-            spent = np.zeros(len(found))
-            joined = after_loop if runs > 1 else in_body
-            for place, (kind, parts) in enumerate(kinds):
-                num_bytes = np.array([total / pieces[place] for _, pieces in found])
-                spent += self._sum_seconds(kind, num_bytes, self.axis_parts(parts), joined)
-            seconds[[index for index, _ in found]] += spent / runs
-        return seconds
-
-    def whole_sum_seconds(
-        self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]
-    ) -> FloatArray:
-        """float64[num_candidates]: what sums that are scattered would take more if taken whole."""
-        made, order = graph.values[op.results[0]], self.made_order(graph, op)
-        groups: dict[Parts, list[tuple[int, float]]] = {}
-        for index, candidate in enumerate(candidates):
-            if not candidate.scattered or candidate.streamed is not None:
-                continue
-            one, *others = self._sums_of(op, candidate, made, order)
-            if one.kind == "reduce-scatter" and not others:
-                found = groups.setdefault(one.parts, [])
-                found.append((index, made.num_bytes / one.pieces))
-        more = np.zeros(len(candidates))
-        in_body, _ = self.sums_in_call(graph, op)
-        for parts, members in groups.items():
-            indices = [index for index, _ in members]
-            num_bytes = np.array([amount for _, amount in members])
-            axes = self.axis_parts(parts)
-            whole = self._sum_seconds("all-reduce", num_bytes, axes, in_body)
-            scattered = self._sum_seconds("reduce-scatter", num_bytes, axes, in_body)
-            more[indices] = np.maximum(whole - scattered, 0.0)
-        return more
-
-    def _halo_seconds(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
-        seconds = np.zeros(len(candidates))
-        if op.op_class is not OpClass.CONVOLUTION:
-            return seconds
-        bits = graph.values[op.operands[0]].bits
-        for index, candidate in enumerate(candidates):
-            for halo in self.halos(graph, op, candidate):
-                num_bytes = np.asarray(halo.num_elements * bits / 8)
-                axes = self.axis_parts(halo.parts)
-                seconds[index] += float(self.model.permute_seconds(num_bytes, axes))
-        return seconds
-
     def halos(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Halo, ...]:
         """What neighbours exchange for a convolution that sums over positions of an image."""
         if op.op_class is not OpClass.CONVOLUTION:
@@ -368,11 +289,6 @@ class Costing(WorkCosts):
     def sums_of(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Sum, ...]:
         """The collectives that sum what a candidate leaves partial of an op's (first) result."""
         made = graph.values[op.results[0]]
-        return self._sums_of(op, candidate, made, self.made_order(graph, op))
-
-    def _sums_of(
-        self, op: Op, candidate: Candidate, made: Value, order: tuple[int, ...]
-    ) -> tuple[Sum, ...]:
         return sums_of(
             self.model.hardware,
             self.backend,
@@ -381,8 +297,8 @@ class Costing(WorkCosts):
             candidate,
             made.shape,
             made.bits,
-            self._links(candidate.scattered) if candidate.scattered else (),
-            order,
+            self.links(candidate.scattered) if candidate.scattered else (),
+            self.made_order(graph, op),
             is_in_slice=self.num_slices(candidate.scattered) == 1,
         )
 
@@ -394,5 +310,5 @@ class Costing(WorkCosts):
         if op.name != "dot_general" or not collectives.windows_reduce_scatters:
             return False
         _, _, summed = local_products(self.parts, op.rule, (candidate,), op.name)
-        links = self._links(candidate.scattered)
+        links = self.links(candidate.scattered)
         return collectives.windows(links, float(summed[0]), made.bits)

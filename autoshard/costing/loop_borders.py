@@ -1,48 +1,51 @@
-"""What compilers do at the borders of loops that no op of the program says."""
+"""Seconds before loops that no op of the program says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable
+from typing import ClassVar
 
-from autoshard.backends import Backend
-from autoshard.costing.read_bits import copies_for_loops
-from autoshard.graph.program import Graph, Op, OpKind, Value
+from autoshard.costing.cost_term import Candidates, FloatArray
+from autoshard.costing.model_dtype import model_dtype
+from autoshard.costing.program_facts import ProgramFacts
+from autoshard.graph.program import Graph, Op, OpKind
 
 
-@dataclass(frozen=True, slots=True)
 class LoopBorders:
-    """Bytes that are read and written once before a loop, of whole tensors.
+    """Carries that are filled before a loop, and arguments that are converted for one.
 
-    Args:
-        filled: By op of a carry that starts as something every device can make (zeros). A stack
-            that each run writes its own row of, in order, is not filled: libtpu 0.0.42 leaves it as
-            it is allocated, and fills those that are written from the end (gradients).
-        converted: By op of an argument that a loop reads unchanged, in narrower elements: the
-            compiler converts it whole before the loop, where it lies.
+    A carry that starts as something every device can make (zeros) is filled. A stack that each run
+    writes its own row of, in order, is not: libtpu 0.0.42 leaves it as it is allocated, and fills
+    those that are written from the end (gradients). An argument that a loop reads unchanged, in
+    narrower elements, is converted whole before the loop, where it lies.
+
+    Attributes:
+        filled: By op of a carry, bytes of the whole.
+        converted: By op of an argument, bytes that are read and written of the whole.
     """
 
-    filled: Mapping[int, int]
-    converted: Mapping[int, int]
+    is_sent: ClassVar[bool] = False
 
-    @classmethod
-    def of(cls, graph: Graph, backend: Backend) -> LoopBorders:
-        """What a backend does for a program."""
-        converted = {
-            graph.values[copy.value].op: _converted_bytes(graph.values[copy.value], copy.bits)
-            for copy in copies_for_loops(graph, backend)
-            if graph.maker(copy.value).kind is OpKind.ARGUMENT
-        }
-        filled = {
+    def __init__(self, facts: ProgramFacts) -> None:
+        self.facts, graph = facts, facts.graph
+        self.converted = facts.converted_for_loops
+        self.filled = {
             op.index: graph.values[op.results[0]].num_bytes
             for op in graph.ops
             if _is_carry_of_free(graph, op) and not _is_written_in_order(graph, op)
         }
-        return cls(filled, converted)
 
+    def key(self, op: Op) -> Hashable | None:
+        return self.filled.get(op.index) or self.converted.get(op.index)
 
-def _converted_bytes(value: Value, bits: int) -> int:
-    return value.num_bytes * (value.bits + bits) // value.bits
+    def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+        """float64[num_candidates]: of one run of the loop."""
+        costing = self.facts.costing
+        pieces = costing.arrays(candidates).result_shards[0]
+        if op.index in self.converted:
+            return costing.conversion_seconds(self.converted[op.index] / pieces)
+        dtype = model_dtype(self.facts.graph.values[op.results[0]].dtype)
+        return costing.kernel_seconds(self.filled[op.index] / pieces, dtype, "fill")
 
 
 def _is_carry_of_free(graph: Graph, op: Op) -> bool:

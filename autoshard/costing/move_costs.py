@@ -32,7 +32,6 @@ class MoveCosts:
         model: Prices single kernels and collectives.
         parts: The mesh parts of this plan.
         overlaps: Whether the objective takes off what of collectives runs beside computing.
-        states_off: The share of new states that updates write to device memory and not to the chip.
 
     Attributes:
         backend: The compiler model of the machine.
@@ -41,7 +40,6 @@ class MoveCosts:
     model: CostModel
     parts: MeshParts
     overlaps: bool = False
-    states_off: float = 0.0
     backend: Backend = field(init=False)
     _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
     _group_sizes: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
@@ -202,13 +200,13 @@ class MoveCosts:
             found = self._written[collective] = (spanned, size)
         return found
 
-    def _links(self, parts: Parts) -> tuple[int, ...]:
+    def links(self, parts: Parts) -> tuple[int, ...]:
         """Devices of a group along each physical dimension that it spans."""
         if parts not in self._group_sizes:
             self._group_sizes[parts] = self.model.group_sizes(self.axis_parts(parts))
         return self._group_sizes[parts]
 
-    def _sum_seconds(
+    def sum_seconds(
         self, kind: str, num_bytes: FloatArray, axes: tuple[AxisPart, ...], joined: int
     ) -> FloatArray:
         """Seconds of sums; all-reduces that share a call share the time in which it starts."""

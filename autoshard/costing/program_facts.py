@@ -1,63 +1,106 @@
-"""What of a whole program the costs of an op depend on."""
+"""Facts of a whole program that costs of single ops and reads depend on; each is found once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from autoshard.backends import Backend
-from autoshard.costing.joined_updates import LoopKernels
-from autoshard.costing.loop_borders import LoopBorders
+import numpy as np
+
+from autoshard.candidates.candidate import Candidate
+from autoshard.costing.costing import Costing, FloatArray
 from autoshard.costing.narrow_rows import RowTiles
 from autoshard.costing.on_chip import OnChip
-from autoshard.costing.shared_calls import SharedCalls
+from autoshard.costing.read_bits import copies_for_loops
+from autoshard.costing.shared_calls import SharedCalls, shared_calls
 from autoshard.costing.sliced_stacks import SlicedStacks
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import Graph
+from autoshard.graph.loop_sums import loop_sums
+from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.layouts import Layout
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphFacts:
-    """What of a program costs depend on beside the op priced.
-
-    Args:
-        graph: The program.
-        borders: What is done before loops.
-        calls: Which sums share a call.
-        tiles: In what tiles values lie.
-    """
-
-    graph: Graph
-    borders: LoopBorders
-    calls: SharedCalls
-    tiles: RowTiles
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StorageFacts:
-    """What costs depend on by the storage of a program.
+@dataclass(eq=False)
+class ProgramFacts:
+    """A program on a machine.
 
     Args:
         graph: The program.
         buffers: Its storage.
-        chip: Which temporaries lie on the chip.
-        loops: What the kernels of loops write.
-        stacks: How often loops read slices of stacks.
+        costing: Of the mesh and the machine.
     """
 
     graph: Graph
     buffers: Buffers
-    chip: OnChip
-    loops: LoopKernels
-    stacks: SlicedStacks
+    costing: Costing
 
-    @classmethod
-    def of(cls, graph: Graph, buffers: Buffers, backend: Backend) -> StorageFacts:
-        """Of a program; only what makes a difference to the compiler is looked for."""
-        room, joins = backend.memory.vmem_bytes, backend.fusion.fuses_stack_updates
-        return cls(
-            graph,
-            buffers,
-            OnChip.of(graph, buffers, room, any_maker=backend.memory.matmul_results_in_vmem),
-            LoopKernels.of(graph, buffers) if joins else LoopKernels(),
-            SlicedStacks.of(graph, buffers) if room > 0 else SlicedStacks(),
-        )
+    @cached_property
+    def tiles(self) -> RowTiles:
+        """The tiles that values lie in."""
+        return RowTiles.of(self.graph, self.costing.parts, self.costing.backend.layout)
+
+    @cached_property
+    def calls(self) -> SharedCalls:
+        """Sums that share a call."""
+        moves = self.costing.backend.collectives.loop_all_reduce_motion
+        return shared_calls(self.graph, loop_sums(self.graph) if moves else ())
+
+    @cached_property
+    def chip(self) -> OnChip:
+        """Temporaries in VMEM."""
+        memory = self.costing.backend.memory
+        any_maker = memory.matmul_results_in_vmem
+        return OnChip.of(self.graph, self.buffers, memory.vmem_bytes, any_maker=any_maker)
+
+    @cached_property
+    def converted_for_loops(self) -> Mapping[int, int]:
+        """By op of an argument that is converted before a loop, bytes read and written."""
+        values, found = self.graph.values, {}
+        for copy in copies_for_loops(self.graph, self.costing.backend):
+            value = values[copy.value]
+            if self.graph.maker(copy.value).kind is OpKind.ARGUMENT:
+                found[value.op] = value.num_bytes * (value.bits + copy.bits) // value.bits
+        return found
+
+    @cached_property
+    def stacks(self) -> SlicedStacks:
+        """Stacks that loops slice; none where there is no VMEM to wait for."""
+        has_vmem = self.costing.backend.memory.vmem_bytes > 0
+        return SlicedStacks.of(self.graph, self.buffers) if has_vmem else SlicedStacks()
+
+    def waiting_seconds(self, value: int) -> float:
+        """Seconds that loops wait for slices of a stack, each time that a collective made it."""
+        return self.stacks.by_products.get(value, 0.0) * self.costing.launch_seconds
+
+    @cached_property
+    def optimizer_outputs(self) -> tuple[int, ...]:
+        """Values that updates write; none where VMEM makes no difference to what these take."""
+        if self.costing.passes is None:
+            return ()
+        made = dict.fromkeys(op.operands[0] for op in self.graph.results)
+        return tuple(v for v in made if self.graph.values[v].op in self.buffers.updates)
+
+    @cached_property
+    def always_spills(self) -> bool:
+        """True where optimizer outputs exceed VMEM however they are cut: they are in HBM then."""
+        whole = sum(self.graph.values[value].num_bytes for value in self.optimizer_outputs)
+        return whole / self.costing.parts.mesh.num_devices > self.chip.room
+
+    def row_copy_seconds(self, value: int, layouts: Sequence[Layout]) -> FloatArray:
+        """float64[num_layouts]: seconds in which pieces are copied into rows or back, if padded."""
+        padded = self.tiles.row_bytes(value, layouts)
+        if padded is None:
+            return np.zeros(len(layouts))
+        num_bytes, parts = self.graph.values[value].num_bytes, self.costing.parts
+        local = np.array([num_bytes / parts.num_pieces(layout) for layout in layouts])
+        return np.where(padded > local, self.costing.copy_seconds(padded + local), 0.0)
+
+    def output_seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+        """float64[num_candidates]: in which an update writes what it makes to HBM."""
+        arrays = self.costing.arrays(candidates)
+        local = np.zeros(len(candidates))
+        for value, pieces in zip(op.results, arrays.result_shards, strict=True):
+            if self.buffers.is_stored[value] and self.buffers.owner[value] == value:
+                local += self.graph.values[value].num_bytes / pieces
+        return local / self.costing.elementwise_speed

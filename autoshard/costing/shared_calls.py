@@ -27,9 +27,7 @@ class SharedCalls:
     after_loop: Mapping[int, int]
 
 
-def shared_calls(
-    graph: Graph, readers: Sequence[Sequence[int]], late: Sequence[LoopSum] = ()
-) -> SharedCalls:
+def shared_calls(graph: Graph, late: Sequence[LoopSum] = ()) -> SharedCalls:
     """By op, how many sums one call can take, that of its result included.
 
     Ops whose sum other sums or products wait for are left out, and so are single numbers, which may
@@ -45,9 +43,9 @@ def shared_calls(
 
     Args:
         graph: The program.
-        readers: Per value, the ops that read it.
         late: Sums that may leave the loops that add them up.
     """
+    readers = graph.consumers
     waits = [False] * len(graph.values)
     for op in reversed(graph.ops):
         for value in op.results:

@@ -198,9 +198,8 @@ class _Corrected:
         key = (self.prices.like(op), id(plain))
         known = self._computing_costs.get(key)
         if known is None:
-            costing, graph = self.prices.costing, self.encoded.graph
             candidates = self.encoded.candidates[self.encoded.node_by_op[op.index]]
-            sent = picoseconds(costing.reduction_seconds(graph, op, candidates) * op.repeat)
+            sent = picoseconds(self.prices.reductions.seconds(op, candidates) * op.repeat)
             found = np.where(plain >= FORBIDDEN, 0, np.maximum(plain - sent, 0))
             known = self._computing_costs[key] = (plain, found)
         return known[1]
@@ -238,7 +237,7 @@ class _Corrected:
             results = graph.ops[self.encoded.ops[node]].results
             if one.result >= len(results):
                 continue
-            start, stop = self.prices.buffers.intervals[results[one.result]]
+            start, stop = self.prices.facts.buffers.intervals[results[one.result]]
             held = [c.results[one.result] == layout for c in self.encoded.candidates[node]]
             usage = np.array(held, dtype=np.int64) * one.num_bytes
             yield NodeMemory(node, start, max(stop, start + 1), usage)

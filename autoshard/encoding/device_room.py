@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from autoshard.backends import Backend
 from autoshard.costing.costing import Costing
 from autoshard.costing.on_chip import OnChip
+from autoshard.costing.program_facts import ProgramFacts
 from autoshard.encoding.dropped_dims import own_bits
 from autoshard.encoding.padded_indices import PaddedIndices
 from autoshard.encoding.padded_rows import scattered_at_any_time
@@ -54,16 +55,15 @@ class DeviceRoom:
     @classmethod
     def of(
         cls,
-        graph: Graph,
-        buffers: Buffers,
-        costing: Costing,
+        facts: ProgramFacts,
         wishes: Wishes,
         memory_limit: int | None,
         *,
         is_scarce: bool = False,
     ) -> DeviceRoom:
         """For a program on a mesh, within a limit in bytes or none."""
-        on_chip = costing.on_chip(graph, buffers)
+        graph, buffers, costing = facts.graph, facts.buffers, facts.costing
+        on_chip = facts.chip
         return cls(
             graph,
             buffers,

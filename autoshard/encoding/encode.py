@@ -21,6 +21,7 @@ from autoshard.candidates.partitioner_limits import misreads_slices
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
 from autoshard.costing.costing import Costing
+from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory
@@ -76,6 +77,7 @@ class Encoder:
         corrections: What was learnt from compiled plans of the program.
 
     Attributes:
+        facts: What costs depend on beside the op or read that is priced.
         room: How tensors lie in the memory of a device.
         node_costs: What candidates cost by themselves.
         read_costs: What reads cost.
@@ -95,6 +97,7 @@ class Encoder:
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     _read_bits: ReadBits = field(init=False)
     tables: Tables = field(init=False)
+    facts: ProgramFacts = field(init=False)
     room: DeviceRoom = field(init=False)
     node_costs: NodeCosts = field(init=False)
     read_costs: ReadCosts = field(init=False)
@@ -104,17 +107,15 @@ class Encoder:
         graph, buffers, costing = self.graph, self.buffers, self.costing
         self._read_bits = ReadBits.of(graph, costing.backend)
         self.tables = Tables(graph, self._read_bits, Resharder(costing.parts, costing))
+        self.facts = ProgramFacts(graph, buffers, costing)
         self.room = DeviceRoom.of(
-            graph,
-            buffers,
-            costing,
-            self.wishes,
-            self.memory_limit,
-            is_scarce=self.is_scarce,
+            self.facts, self.wishes, self.memory_limit, is_scarce=self.is_scarce
         )
         facts = TableFacts(costing.parts)
-        self.node_costs = NodeCosts(graph, buffers, costing, self._candidates)
-        self.read_costs = ReadCosts(costing, buffers, self.tables, facts, self._candidates)
+        self.node_costs = NodeCosts(self.facts, self._candidates)
+        self.read_costs = ReadCosts(
+            self.facts, self.node_costs.reductions, self.tables, facts, self._candidates
+        )
         self._copies = CopyMemory(self.room, facts)
 
     def within(self, memory_limit: int | None, corrections: Corrections) -> Encoder:
@@ -238,7 +239,7 @@ class Encoder:
         held = self.buffers.most_held_bytes(self.graph)
         parts, limit = self.costing.parts, self.memory_limit
         offers = stream_offers(self.graph, parts, equations, limit, held)
-        return WithSteps(offers, self.costing, self.buffers, self.max_candidates)
+        return WithSteps(offers, self.node_costs, self.max_candidates)
 
     def _memory(self, node_by_op: Mapping[int, int]) -> ChoiceMemory:
         """What the choices of ops hold."""
@@ -259,6 +260,5 @@ class Encoder:
             for index, costs in own_costs.items()
             if self.graph.ops[index].kind is OpKind.COMPUTE
         }
-        return hidden_behind_computing(
-            self.graph, self.costing, self._candidates, least, self._read_bits
-        )
+        reductions = self.node_costs.reductions
+        return hidden_behind_computing(reductions, self._candidates, least, self._read_bits)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
 from autoshard.costing.read_bits import ReadBits
+from autoshard.costing.reductions import Reductions
 from autoshard.encoding.slack import MOVABLE, SharedSlack, Wanted, Windows, prefetched_first
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.reshard import StepKind
@@ -55,8 +56,7 @@ NOTHING_HIDDEN = Hidden()
 
 
 def hidden_behind_computing(
-    graph: Graph,
-    costing: Costing,
+    reductions: Reductions,
     candidates: Mapping[int, tuple[Candidate, ...]],
     least_seconds: Mapping[int, float],
     read_bits: ReadBits,
@@ -67,16 +67,16 @@ def hidden_behind_computing(
     then sums, then all other reads.
 
     Args:
-        graph: The program.
-        costing: Prices.
+        reductions: Of the program.
         candidates: By op, of the ops that have a choice.
         least_seconds: By op, what one run of it computes under every plan.
         read_bits: How wide each op reads.
     """
+    graph = reductions.facts.graph
     windows = Windows(graph)
     slack = SharedSlack(windows, least_seconds)
-    demands = _Demands(costing)
-    schedule = costing.backend.schedule
+    demands = _Demands(reductions)
+    schedule = reductions.facts.costing.backend.schedule
     fetches = schedule.is_async("all-gather")
     sends = any(schedule.is_async(kind) for kind in ("reduce-scatter", "all-reduce"))
     places: list[tuple[int, int]] = []
@@ -95,7 +95,7 @@ def hidden_behind_computing(
                 most = demands.of_read(num_bytes, is_prefetch=window.is_prefetch)
                 wanted.append(Wanted(window, most))
         if sends:
-            most = demands.of_sums(graph, op, candidates[index])
+            most = demands.of_sums(op, candidates[index])
             if most > 0:
                 sums.append((index, Wanted(windows.of_sums(op), most)))
     early, late = prefetched_first(wanted)
@@ -133,7 +133,7 @@ def _moved_reads(
 class _Demands:
     """Seconds that collectives may take at most."""
 
-    costing: Costing
+    reductions: Reductions
     _known: dict[Hashable, float] = field(default_factory=dict)
 
     def of_read(self, num_bytes: int, *, is_prefetch: bool) -> float:
@@ -150,12 +150,17 @@ class _Demands:
             self._known[key] = float(seconds[0]) if parts else 0.0
         return self._known[key]
 
-    def of_sums(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> float:
+    @property
+    def costing(self) -> Costing:
+        return self.reductions.facts.costing
+
+    def of_sums(self, op: Op, candidates: tuple[Candidate, ...]) -> float:
+        graph = self.reductions.facts.graph
         if op.rule is None or not op.rule.reduction:
             return 0.0
         key = (id(candidates), sum(graph.values[value].num_bytes for value in op.results))
         if key not in self._known:
-            seconds = self.costing.reduction_seconds(graph, op, candidates)
+            seconds = self.reductions.seconds(op, candidates)
             self._known[key] = float(
                 np.max(seconds[_run_beside(self.costing, candidates)], initial=0.0)
             )
@@ -194,12 +199,12 @@ def _run_beside(costing: Costing, candidates: Sequence[Candidate]) -> npt.NDArra
 
 
 def hidden_sums(
-    graph: Graph, costing: Costing, op: Op, candidates: tuple[Candidate, ...], slack: float
+    reductions: Reductions, op: Op, candidates: tuple[Candidate, ...], slack: float
 ) -> FloatArray:
     """float64[num_candidates]: seconds off one run of an op for sums that run beside computing."""
-    sums = costing.reduction_seconds(graph, op, candidates)
+    sums = reductions.seconds(op, candidates)
     hidden = sums - exposed_seconds(sums, slack)
-    return np.where(_run_beside(costing, candidates), hidden, 0.0)
+    return np.where(_run_beside(reductions.facts.costing, candidates), hidden, 0.0)
 
 
 def hidden_in_products(

@@ -1,105 +1,100 @@
-"""What each candidate of an op costs by itself."""
+"""Costs of the candidates of an op by itself: one loop over the cost terms."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.costing.costing import Costing
+from autoshard.costing.cost_term import (
+    Candidates,
+    FloatArray,
+    OpTermKind,
+    keys_of,
+    sum_of_terms,
+)
+from autoshard.costing.op_terms import OP_TERMS
+from autoshard.costing.program_facts import ProgramFacts
+from autoshard.costing.reductions import Reductions
 from autoshard.encoding.hidden_communication import Hidden, hidden_in_products, hidden_sums
 from autoshard.encoding.picoseconds import picoseconds
-from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import Graph, Op
+from autoshard.graph.program import Op
 from solvers import FORBIDDEN
 
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(slots=True)
 class NodeCosts:
-    """Prices ops; equal ones (of repeated layers) share one array.
+    """Prices ops as sums of cost terms; equal ones (of repeated layers) share one array.
 
     Args:
-        graph: The program.
-        buffers: Its storage.
-        costing: Prices on this mesh.
+        facts: Of the program.
         candidates: Of each op, by its index.
+        kinds: The terms.
+
+    Attributes:
+        reductions: The term of what ops reduce over devices, whether it is among the terms or not.
     """
 
-    graph: Graph
-    buffers: Buffers
-    costing: Costing
-    candidates: Mapping[int, tuple[Candidate, ...]]
-    _alike: dict[int, tuple[Hashable, ...]] = field(default_factory=dict)
-    _costs: dict[Hashable, IntArray] = field(default_factory=dict)
-    _seconds: dict[Hashable, tuple[Candidate, float, float]] = field(default_factory=dict)
+    def __init__(
+        self,
+        facts: ProgramFacts,
+        candidates: Mapping[int, Candidates],
+        kinds: Sequence[OpTermKind] = OP_TERMS,
+    ) -> None:
+        self.facts, self.candidates = facts, candidates
+        self.graph, self.costing = facts.graph, facts.costing
+        self.reductions = Reductions(facts)
+        self._terms = tuple(kind(facts) for kind in kinds)
+        self._alike: dict[int, tuple[Hashable, ...]] = {}
+        self._costs: dict[Hashable, IntArray] = {}
+        self._seconds: dict[Hashable, tuple[Candidate, float, float]] = {}
 
     def of(self, op: Op) -> IntArray:
         """int64[num_candidates]; equal ops (of repeated layers) share one array."""
         key = self.like(op)
         found = self._costs.get(key)
         if found is None:
-            candidates = self.candidates[op.index]
-            seconds = self.costing.candidate_seconds(self.graph, self.buffers, op, candidates)
-            found = picoseconds(seconds * op.repeat)
+            found = picoseconds(self.seconds(op, self.candidates[op.index]) * op.repeat)
             self._costs[key] = found
         return found
+
+    def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+        """float64[num_candidates]: of one run of the op, its reductions included."""
+        return sum_of_terms(self._terms, op, candidates)
 
     def seconds_of(self, op: Op, candidate: Candidate) -> tuple[float, float]:
         """Seconds that one run of an op computes, and that it communicates by itself."""
         key = (id(candidate), *self.like(op))
         known = self._seconds.get(key)
         if known is None:
-            costing, one = self.costing, (candidate,)
-            total = float(costing.candidate_seconds(self.graph, self.buffers, op, one)[0])
-            sent = float(costing.reduction_seconds(self.graph, op, one)[0])
-            sent += float(costing.written_seconds(self.graph, op, one)[0])
-            if candidate.streamed is not None:
-                sent += costing.streamed_seconds(self.graph, op, candidate)[1]
-            known = self._seconds[key] = (candidate, total - sent, sent)
+            kernels = [term for term in self._terms if not term.is_sent]
+            collectives = [term for term in self._terms if term.is_sent]
+            computed = float(sum_of_terms(kernels, op, (candidate,))[0])
+            sent = float(sum_of_terms(collectives, op, (candidate,))[0])
+            known = self._seconds[key] = (candidate, computed, sent)
         return known[1:]
 
     def like(self, op: Op) -> tuple[Hashable, ...]:
         """The same for ops whose candidates cost the same."""
         known = self._alike.get(op.index)
         if known is None:
-            known = self._alike[op.index] = self._priced_by(op)
+            known = self._alike[op.index] = (
+                id(self.candidates[op.index]),
+                op.kind,
+                op.name,
+                op.flops,
+                op.repeat,
+                op.declared,
+                tuple(
+                    (self.graph.values[v].shape, self.graph.values[v].dtype)
+                    for v in (*op.operands, *op.results)
+                ),
+                keys_of(self._terms, op),
+            )
         return known
-
-    def _priced_by(self, op: Op) -> tuple[Hashable, ...]:
-        """All that the costs of its candidates depend on."""
-        values = (*op.operands, *op.results)
-        return (
-            id(self.candidates[op.index]),
-            op.kind,
-            op.name,
-            op.flops,
-            op.repeat,
-            op.collective,
-            op.declared,
-            tuple((self.graph.values[v].shape, self.graph.values[v].dtype) for v in values),
-            self.buffers.reads[op.index],
-            self.costing.border_bytes(self.graph, op),
-            self.costing.sums_in_call(self.graph, op),
-            self.costing.rows_of(self.graph, op),
-            self.costing.is_in_other_kernel(self.graph, self.buffers, op),
-            self.costing.unstacks(self.graph, self.buffers, op),
-            self.costing.is_carried_apart(self.graph, self.buffers, op),
-            self.costing.slices_turned(self.graph, self.buffers, op),
-            self.costing.waiting_as_stacked_seconds(self.graph, self.buffers, op),
-            self.costing.waiting_seconds(self.graph, self.buffers, op.results[0])
-            if op.results
-            else 0.0,
-            self.costing.chip_places(self.graph, self.buffers, op),
-            self.costing.with_product(self.graph, self.buffers, op),
-            tuple(self.buffers.is_stored[v] for v in op.results),
-            tuple(v in self.buffers.unless_summed for v in op.results),
-            tuple(self.buffers.owner[v] == v for v in op.results),
-        )
 
     def exposed(self, op: Op, costs: IntArray, hidden: Hidden) -> IntArray:
         """The costs of an op without what it sends beside computing: its sums, or its pieces."""
@@ -111,7 +106,7 @@ class NodeCosts:
         key = ("exposed", id(costs), slack, op.repeat)
         found = self._costs.get(key)
         if found is None:
-            off = hidden_sums(self.graph, self.costing, op, candidates, slack)
+            off = hidden_sums(self.reductions, op, candidates, slack)
             if passes:
                 off += hidden_in_products(self.graph, self.costing, op, candidates)
             off *= op.repeat

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.costing.costing import Costing
+from autoshard.costing.program_facts import ProgramFacts
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
-from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import PRODUCTS, Op, OpClass, Value
 from autoshard.reshard import ReshardTable, joins_columns, widens_rows
 
@@ -43,19 +43,21 @@ class OrderCosts:
     """Prices copies into another order; equal ones (of repeated layers) share one array.
 
     Args:
-        costing: Prices on this mesh.
-        buffers: Storage of the program.
+        program: Its facts.
         tables: Of its tensors.
         facts: Of the tables.
     """
 
-    costing: Costing
-    buffers: Buffers
+    program: ProgramFacts
     tables: Tables
     facts: TableFacts
     _known: dict[tuple[int, _Reading], tuple[ReshardTable, FloatArray]] = field(
         default_factory=dict
     )
+
+    @property
+    def costing(self) -> Costing:
+        return self.program.costing
 
     def seconds(self, op: Op, value: int) -> FloatArray | None:
         """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
@@ -77,15 +79,15 @@ class OrderCosts:
         return known if known.any() else None
 
     def _reading(self, op: Op, value: Value) -> _Reading:
-        graph, is_turned = self.tables.graph, op.name == "transpose"
+        is_turned = op.name == "transpose"
         is_alone = is_turned or op.op_class is OpClass.GATHER
         return _Reading(
             is_turned=is_turned,
-            is_state=op.index in self.buffers.updates and len(value.shape) == 2,
-            in_rows=self.costing.is_in_rows(graph, value.index),
-            waited=self.costing.waiting_seconds(graph, self.buffers, value.index),
+            is_state=op.index in self.program.buffers.updates and len(value.shape) == 2,
+            in_rows=value.index in self.program.tiles.in_rows,
+            waited=self.program.waiting_seconds(value.index),
             copies=1 if is_alone else self.costing.backend.layout.relayout_copies,
-            rows=self.costing.rows_turned(graph, self.buffers, op),
+            rows=self.program.stacks.written_turned.get(op.index, 0.0),
         )
 
     def _copies(self, table: ReshardTable, value: Value, reading: _Reading) -> FloatArray:
@@ -94,8 +96,7 @@ class OrderCosts:
         copied = self._is_copied(table, value, reading)
         found = np.where(copied, reading.copies * self.costing.copy_seconds(num_bytes), 0.0)
         if reading.in_rows:
-            graph = self.tables.graph
-            rows = self.costing.row_copy_seconds(graph, value.index, table.layouts)
+            rows = self.program.row_copy_seconds(value.index, table.layouts)
             found = np.maximum(found, np.where(moves, rows, 0.0))
         found = found + np.where(moves, reading.waited, 0.0)
         if reading.rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
-from autoshard.costing.moved_sums import Summed, together
+from autoshard.costing.narrowed_to_send import narrowed_to_send
+from autoshard.costing.program_facts import ProgramFacts
+from autoshard.costing.reductions import Reductions
 from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.hidden_communication import exposed_seconds
 from autoshard.encoding.order_costs import OrderCosts
@@ -19,9 +21,7 @@ from autoshard.encoding.picoseconds import picoseconds
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
-from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Op, OpKind
-from autoshard.layouts import Layout
 from autoshard.reshard import ReshardTable
 from solvers import FORBIDDEN
 
@@ -36,8 +36,8 @@ class ReadCosts:
     side that takes it; `rows` and `columns` are their places in the table of the value.
 
     Args:
-        costing: Prices on this mesh.
-        buffers: Storage of the program.
+        program: Its facts.
+        reductions: Of its ops.
         tables: Of its tensors.
         facts: Of the tables.
         candidates: Of each op, by its index.
@@ -46,8 +46,8 @@ class ReadCosts:
         orders: Prices copies into another order of dimensions.
     """
 
-    costing: Costing
-    buffers: Buffers
+    program: ProgramFacts
+    reductions: Reductions
     tables: Tables
     facts: TableFacts
     candidates: Mapping[int, tuple[Candidate, ...]]
@@ -55,11 +55,13 @@ class ReadCosts:
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
     _whole: dict[tuple[object, ...], IntArray] = field(default_factory=dict)
-    _sums: Mapping[tuple[int, int], Summed] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.orders = OrderCosts(self.costing, self.buffers, self.tables, self.facts)
-        self._sums = self.costing.moved_sums(self.tables.graph, self.buffers)
+        self.orders = OrderCosts(self.program, self.tables, self.facts)
+
+    @property
+    def costing(self) -> Costing:
+        return self.program.costing
 
     def of_move(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, repeat: float, slack: float
@@ -97,13 +99,17 @@ class ReadCosts:
         value, bits = op.operands[position], self.tables.read_bits.to(op, position)
         if op.kind is not OpKind.COMPUTE or not self.tables.graph.values[value].shape:
             return None
-        found = self.costing.narrowed_to_send(self.tables.graph, self.buffers, value, bits)
-        if found is None:
+        program = self.program
+        if not self.costing.backend.collectives.convert_motion:
+            return None
+        found = narrowed_to_send(program.graph, program.buffers, value, bits)
+        if found is None or found.argument.index in program.converted_for_loops:
             return None
         table = self.tables.of(value, bits)
         key = (id(table), found.num_bytes)
         if key not in self._narrowed:
-            self._narrowed[key] = self.costing.narrowing_seconds(found, table.layouts)
+            local = found.num_bytes / self.facts.pieces(table)
+            self._narrowed[key] = self.costing.conversion_seconds(local)
         return self._narrowed[key]
 
     def with_order(
@@ -120,54 +126,6 @@ class ReadCosts:
             (hash(repeat),),
             lambda: picoseconds(order[np.ix_(rows, columns)] * repeat),
         )
-
-    def with_sums(
-        self,
-        costs: IntArray,
-        reads: Sequence[tuple[int, int]],
-        rows: IntArray,
-        columns: IntArray,
-    ) -> IntArray:
-        """What a move costs with the reductions that read what comes out of it."""
-        found = {read[0]: self._sums[read] for read in reads if read in self._sums}
-        if not found:
-            return costs
-        summed, (index, position) = together(found.values()), reads[0]
-        op = self.tables.graph.ops[index]
-        repeat = reads_of(op, position)
-
-        def more() -> IntArray:
-            table = self.tables.of(op.operands[position])
-            seconds = self.costing.summing_seconds(summed, self.facts.pieces(table)[columns])
-            moves = self.facts.moves(table)[np.ix_(rows, columns)]
-            return np.where(moves, picoseconds(seconds * repeat), 0)
-
-        return self._with_more(costs, (rows, columns), (*summed, hash(repeat)), more)
-
-    def summing_seconds(
-        self, op: Op, position: int, layout: Layout, before: dict[int, Summed] | None = None
-    ) -> float:
-        """Seconds of the reductions that read what is moved to an operand, in its layout there.
-
-        Args:
-            op: The op.
-            position: Of the operand.
-            layout: In which it comes out of its move.
-            before: By op, those of other readers of the same copy, which one kernel makes with
-                these; these are added.
-        """
-        summed = self._sums.get((op.index, position))
-        known = {} if before is None else before
-        if summed is None or op.index in known:
-            return 0.0
-        pieces = np.array([self.costing.parts.num_pieces(layout)])
-
-        def seconds(sums: Iterable[Summed]) -> float:
-            return float(self.costing.summing_seconds(together(sums), pieces)[0])
-
-        less = seconds(known.values()) if known else 0.0
-        known[op.index] = summed
-        return seconds(known.values()) - less
 
     def where_made(
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
@@ -224,12 +182,11 @@ class ReadCosts:
     def _whole_sums(self, op: Op) -> IntArray:
         """int64[num_candidates]: what sums taken whole cost more than scattered ones."""
         candidates = self.candidates[op.index]
-        calls = self.costing.sums_in_call(self.tables.graph, op)
-        order = self.costing.made_order(self.tables.graph, op)
+        reductions = self.reductions
         kind = (op.op_class, op.repeat, self.tables.type_of(op.results[0]))
-        key = (id(candidates), *kind, calls, order)
+        key = (id(candidates), *kind, reductions.key(op))
         found = self._whole.get(key)
         if found is None:
-            more = self.costing.whole_sum_seconds(self.tables.graph, op, candidates)
+            more = reductions.whole_sum_seconds(op, candidates)
             found = self._whole[key] = picoseconds(more * op.repeat)
         return found

@@ -101,7 +101,6 @@ class ReadEdges:
         costs = prices.of_move(table, rows, columns, read.repeat, slack)
         costs = prices.with_narrowing(costs, reader, place, rows, columns)
         costs = prices.with_order(costs, reader, place, rows, columns)
-        costs = prices.with_sums(costs, read.reads, rows, columns)
         return prices.with_whole_sums(costs, self.cut, read.value, read.reads[0], rows, columns)
 
     def _shared_copies(self, edge: int, read: SharedRead, source: _Source) -> Iterator[EdgeMemory]:
@@ -132,7 +131,6 @@ class ReadEdges:
                 return None
             costs = np.where(shared, 0, costs)
         costs = prices.with_order(costs, op, position, rows, columns)
-        costs = prices.with_sums(costs, (read_at,), rows, columns)
         if _is_unstacked(op, self._graph.maker(value)):
             costs = prices.where_made(costs, table, rows, columns)
         if source.read is None:

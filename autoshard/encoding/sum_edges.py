@@ -34,14 +34,14 @@ class SumEdges:
 
     def in_loops(self, sums: SumsAfterLoops) -> Iterator[Edge]:
         """What sums cost more that stay in their loop, as they are added up in another layout."""
-        costing, graph = self.prices.costing, self.prices.graph
+        reductions, graph = self.prices.reductions, self.prices.graph
         for one in sums:
             if one.op not in self.node_by_op or one.add not in self.node_by_op:
                 continue
             op = graph.ops[one.op]
             made, added = self.prices.candidates[one.op], self.prices.candidates[one.add]
-            after = costing.reduction_seconds(graph, op, made)
-            inside = costing.reduction_seconds(graph, op, sums.in_loop(made))
+            after = reductions.seconds(op, made)
+            inside = reductions.seconds(op, sums.in_loop(made))
             more = picoseconds((inside - after) * op.repeat)
             costs = np.where(~sums.leaves(one, made, added), more[:, None], 0)
             yield Edge(self.node_by_op[one.op], self.node_by_op[one.add], costs)
@@ -83,6 +83,6 @@ class SumEdges:
         key = self.prices.like(op)
         if key not in self._known:
             apart = joined.apart(self.prices.candidates[op.index])
-            seconds = self.prices.costing.reduction_seconds(self.prices.graph, op, apart)
+            seconds = self.prices.reductions.seconds(op, apart)
             self._known[key] = picoseconds(seconds * op.repeat)
         return self._known[key]

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from autoshard.candidates.candidate import MAX_CANDIDATES, Candidate
 from autoshard.candidates.streamed import StreamOffers
-from autoshard.costing.costing import Costing
 from autoshard.encoding.hidden_communication import hidden_in_products
-from autoshard.graph.buffers import Buffers
+from autoshard.encoding.node_costs import NodeCosts
 from autoshard.graph.program import Op
 
 
@@ -20,14 +19,12 @@ class WithSteps:
 
     Args:
         offers: What there is; None for nothing.
-        costing: Prices them.
-        buffers: Of the program.
+        prices: Of ops.
         most: How many in steps an op gets at most.
     """
 
     offers: StreamOffers | None
-    costing: Costing
-    buffers: Buffers
+    prices: NodeCosts
     most: int = MAX_CANDIDATES
     _known: dict[Hashable, tuple[object, tuple[Candidate, ...]]] = field(default_factory=dict)
 
@@ -56,13 +53,13 @@ class WithSteps:
         Of too many the fastest of every way for the operands to live comes before the second one.
         """
         graph, parts = offers.graph, offers.parts
-        seconds = self.costing.candidate_seconds(graph, self.buffers, op, in_steps)
-        if self.costing.overlaps:
-            seconds -= hidden_in_products(graph, self.costing, op, in_steps)
+        costing, seconds = self.prices.costing, self.prices.seconds(op, in_steps)
+        if costing.overlaps:
+            seconds -= hidden_in_products(graph, costing, op, in_steps)
         made = graph.values[op.results[0]].num_bytes
         groups: dict[object, list[tuple[float, int, int]]] = {}
         for place, candidate in enumerate(in_steps):
-            held = self.costing.streamed_bytes(graph, op, candidate)
+            held = costing.streamed_bytes(graph, op, candidate)
             if candidate.stands_partial:
                 held += made // parts.num_pieces(candidate.partial)
             group = groups.setdefault((candidate.operands, candidate.results), [])

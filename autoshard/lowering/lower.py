@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoshard.backends import SchedulePolicy
 from autoshard.costing.costing import Costing
-from autoshard.costing.moved_sums import Summed
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.hidden_communication import hidden_in_steps
 from autoshard.encoding.pointer_tables import table_bytes
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.graph.program import PRODUCTS, Op, OpKind, Region
-from autoshard.layouts import Layout
 from autoshard.lowering.collectives import Collectives, sharing
 from autoshard.lowering.live_buffers import live_buffers, tiled_arguments
 from autoshard.lowering.local_program import (
@@ -113,9 +110,6 @@ class _Lowering:
     _covering: frozenset[int] = field(init=False)
     _made: dict[int, _Ref] = field(default_factory=dict)  # by value, the task that makes it
     _moved: dict[SharedStep, _Ref] = field(default_factory=dict)
-    _summed: defaultdict[tuple[int, Layout, int], dict[int, Summed]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )  # by resharded copy, the sums that its readers before made of it, by op
     _loops: dict[int, _Ref] = field(default_factory=dict)  # by body that is over, its task
 
     def __post_init__(self) -> None:
@@ -256,19 +250,16 @@ class _Lowering:
                 self._moved[key] = body, self._step(op, position, step, body, needs)
             home, place = self._moved[key]
             needs = {place} if home == body else set()
-        own = 0.0
-        if is_sent:
-            end = steps[-1].after
-            own += costs.summing_seconds(op, position, end, self._summed[value, end, op.region])
-        if order is not None and taken:  # copied once, at the end of the way
-            index = self.encoder.tables.of(value).index
-            own += float(order[index[taken[0].before], index[taken[-1].after]])
-        return self._reread(op, position, body, own, needs)
+        if order is None or not taken:
+            return needs
+        index = self.encoder.tables.of(value).index  # copied once, at the end of the way
+        copied = float(order[index[taken[0].before], index[taken[-1].after]])
+        return self._reread(op, position, body, copied, needs)
 
     def _reread(
         self, op: Op, position: int, body: int, seconds: float, needs: set[int]
     ) -> set[int]:
-        """What converts, copies or sums an operand beside its move; the tasks to wait for then."""
+        """What converts or copies an operand beside its move; the tasks to wait for then."""
         if not seconds:
             return needs
         seconds *= self._times(op, position, body)

@@ -38,14 +38,13 @@ class OptimizerOutputs:
         room, parts = encoder.room.on_chip.room, encoder.costing.parts
         local = sum(
             encoder.graph.values[value].num_bytes // parts.num_pieces(decoded.layouts[value])
-            for value in encoder.costing.new_states(encoder.graph, encoder.buffers)
+            for value in encoder.facts.optimizer_outputs
         )
         return cls(encoder, decoded, hbm_spill_fraction(local, room))
 
     def more_seconds(self, op: Op) -> float:
         """Seconds that an op takes beside those that it is priced at in the problem."""
-        costing = self.encoder.costing
-        more = self.hbm_spill_fraction - costing.states_off
+        more = self.hbm_spill_fraction - self.encoder.facts.always_spills
         candidate = self.decoded.candidates.get(op.index)
         if not more or candidate is None or op.index not in self.encoder.buffers.updates:
             return 0.0
@@ -54,7 +53,7 @@ class OptimizerOutputs:
     def costs_in_memory(self, encoded: Encoded) -> tuple[IntArray, ...]:
         """Node costs of the problem, if all new states are written to HBM."""
         costs = list(encoded.problem.node_costs)
-        more = 1.0 - self.encoder.costing.states_off
+        more = 1.0 - self.encoder.facts.always_spills
         for op_index in self.encoder.buffers.updates & encoded.node_by_op.keys():
             node = encoded.node_by_op[op_index]
             seconds = self._seconds(encoded.graph.ops[op_index], encoded.candidates[node])
@@ -63,8 +62,7 @@ class OptimizerOutputs:
         return tuple(costs)
 
     def _seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
-        encoder = self.encoder
-        return encoder.costing.state_seconds(encoder.graph, encoder.buffers, op, candidates)
+        return self.encoder.facts.output_seconds(op, candidates)
 
 
 def hbm_spill_fraction(local_bytes: float, room: int) -> float:

@@ -19,7 +19,6 @@ from autoshard.encoding.shared_reads import SharedRead
 from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph
-from autoshard.lowering.optimizer_outputs import hbm_spill_fraction
 from autoshard.planning.hand_plans import Propagate, best_by_hand
 from autoshard.planning.least_memory import seek_leanest, solved_from_leanest
 from autoshard.planning.room_for_gaps import with_room_for_gaps
@@ -95,7 +94,6 @@ def plan_graph(
                 streamable=streamable,
                 corrections=options.corrections,
             )
-            costing.states_off = _least_off(encoder)
         fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
         share = replace(options, time_limit_seconds=fair)
         spent = clock.seconds.get(SEARCH, 0.0)
@@ -108,14 +106,6 @@ def plan_graph(
         decided.append(DecidedRound(now, flat, solution.decoded, solution.estimate))
     assert solution is not None
     return solution if len(rounds) == 1 else replace(solution, rounds=tuple(decided))
-
-
-def _least_off(encoder: Encoder) -> float:
-    """1 if new states pass the room on the chip however they are cut: so much more they cost."""
-    states = encoder.costing.new_states(encoder.graph, encoder.buffers)
-    whole = sum(encoder.graph.values[value].num_bytes for value in states)
-    least = whole / encoder.costing.parts.mesh.num_devices
-    return 1.0 if hbm_spill_fraction(least, encoder.room.on_chip.room) else 0.0
 
 
 def plan_further(

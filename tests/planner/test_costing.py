@@ -39,7 +39,7 @@ def priced(
     op = compute_op(graph)
     assert op.rule is not None
     candidates = CandidateMaker(parts_of(mesh)).of_rule(op.rule)
-    seconds = encoder.costing.candidate_seconds(graph, encoder.buffers, op, candidates)
+    seconds = encoder.node_costs.seconds(op, candidates)
     return encoder, op, candidates, [float(s) for s in seconds]
 
 
@@ -47,7 +47,7 @@ def priced(
 @pytest.mark.parametrize("mesh", ["x=8", "x=2,y=4", "x=2,y=2,z=2"])
 def test_cutting_the_work_never_costs_more(mesh: str, hardware: str) -> None:
     encoder, op, candidates, seconds = priced(matmul_program(), mesh, hardware)
-    reductions = encoder.costing.reduction_seconds(encoder.graph, op, candidates)
+    reductions = encoder.node_costs.reductions.seconds(op, candidates)
     work = np.array(seconds) - reductions
     assert np.all(work <= work[0] * (1 + 1e-9))
 
@@ -109,7 +109,7 @@ def reduction_of(hardware: str, *, is_scattered: bool) -> float:
     chosen = [
         c for c in candidates if bool(c.scattered) is is_scattered and (c.reduced or c.scattered)
     ]
-    return float(encoder.costing.reduction_seconds(graph, op, (chosen[0],))[0])
+    return float(encoder.node_costs.reductions.seconds(op, (chosen[0],))[0])
 
 
 def test_a_machine_without_reduce_scatter_pays_the_all_reduce() -> None:
@@ -133,7 +133,7 @@ def test_what_is_scattered_first_leaves_less_to_reduce() -> None:
             for c in candidates
             if (c.reduced, c.scattered) == (reduced, scattered) and c.partial == ((), ())
         )
-        return float(costing.reduction_seconds(graph, op, (found,))[0])
+        return float(encoder.node_costs.reductions.seconds(op, (found,))[0])
 
     num_bytes = np.array([512 * 512 * 4.0])
     scatter = costing.model.reduce_scatter_seconds(num_bytes, (AxisPart("y", 1, 4),))
@@ -150,7 +150,7 @@ def test_ops_that_only_rename_or_pin_cost_nothing() -> None:
     for op in graph.ops:
         assert op.rule is not None
         candidates = CandidateMaker(parts_of("x=4")).of_rule(op.rule)
-        seconds = encoder.costing.candidate_seconds(graph, encoder.buffers, op, candidates)
+        seconds = encoder.node_costs.seconds(op, candidates)
         assert op.kind is OpKind.ARGUMENT or not seconds.any()
 
 
@@ -163,11 +163,11 @@ def test_an_argument_new_in_every_step_costs_its_way_to_the_device_and_a_kept_on
     candidates = CandidateMaker(parts_of("x=4")).of_rule(argument.rule)
     pieces = np.array([c.cut for c in candidates])
     costing = encoder.costing
-    seconds = costing.candidate_seconds(graph, encoder.buffers, argument, candidates)
+    seconds = encoder.node_costs.seconds(argument, candidates)
     bandwidth = costing.model.hardware.memory.bytes_per_second
     np.testing.assert_allclose(seconds, 8 * 8 * 4 / pieces / bandwidth)
     kept = replace(graph, donated=(argument.index,))
-    assert not costing.candidate_seconds(kept, encoder.buffers, argument, candidates).any()
+    assert not encoder_for(kept, "x=4").node_costs.seconds(argument, candidates).any()
 
 
 def test_mesh_parts_are_said_as_axes_in_mesh_order() -> None:
@@ -365,9 +365,9 @@ def test_a_sum_that_a_tpu_does_not_scatter_costs_as_much_as_one_that_stays_whole
     op = next(op for op in graph.ops if op.name == "reduce")
     assert op.rule is not None
     parts = parts_of("x=2,y=4")
-    costing = Costing(cost_model_for(get_hardware("tpu-v5e"), parts), parts)
+    reductions = encoder_for(graph, "x=2,y=4", hardware="tpu-v5e").node_costs.reductions
     candidates = CandidateMaker(parts).of_rule(op.rule)
-    priced_sums = zip(candidates, costing.reduction_seconds(graph, op, candidates), strict=True)
+    priced_sums = zip(candidates, reductions.seconds(op, candidates), strict=True)
     by_end = {c.results[0]: s for c, s in priced_sums if c.operands == (((), (), (0, 1)),)}
     whole, one, two = (by_end[end] for end in (((), ()), ((0, 1), ()), ((0,), (1,))))
     assert one < two == whole

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from autoshard.backends import get_backend
 from autoshard.candidates.candidate import CandidateMaker
-from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.costing.custom_costs import with_custom_costs
 from autoshard.errors import InputError
-from autoshard.graph.buffers import find_buffers
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import Graph, Op, OpClass
 from autoshard.graph.rule import identity_rule
-from cost_models import get_hardware
-from tests.planner.graphs import Program, parts_of
+from tests.planner.graphs import Program, encoder_for, parts_of
 
 
 def calls() -> Graph:
@@ -35,15 +30,11 @@ def of_kernel(graph: Graph) -> list[Op]:
 
 def seconds(graph: Graph, op: Op) -> list[float]:
     """Uncut, and cut into four."""
-    parts = parts_of("x=4")
-    machine = get_hardware("tpu-v5e")
-    costing = Costing(cost_model_for(machine, parts), parts)
     assert op.rule is not None
-    candidates = CandidateMaker(parts).of_rule(op.rule)[:2]
-    found = costing.candidate_seconds(
-        graph, find_buffers(graph, get_backend("cpu")), op, candidates
-    )
-    return [float(s) - machine.compute.kernel_launch_seconds for s in np.asarray(found)]
+    candidates = CandidateMaker(parts_of("x=4")).of_rule(op.rule)[:2]
+    prices = encoder_for(graph, "x=4", hardware="tpu-v5e").node_costs
+    found = prices.seconds(op, candidates) - prices.costing.launch_seconds
+    return [float(s) for s in found]
 
 
 def test_a_declared_cost_takes_the_place_of_one_pass_over_operands_and_results() -> None:

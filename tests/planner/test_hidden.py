@@ -200,7 +200,7 @@ def test_the_first_product_has_nothing_to_hide_its_weight_behind() -> None:
     products = [op.index for op in graph.ops if op.name == "dot_general"]
     least = dict.fromkeys(products, 1.0)
     read_bits = ReadBits.of(graph, encoder.costing.backend)
-    hidden = hidden_behind_computing(graph, encoder.costing, candidates, least, read_bits)
+    hidden = hidden_behind_computing(encoder.node_costs.reductions, candidates, least, read_bits)
     assert [(op, 1) in hidden.reads for op in products] == [False, True, True]
 
 

@@ -72,7 +72,7 @@ def of_op(graph: Graph, index: int, hardware: str) -> float:
     )
     encoded = encoder.encode()
     candidates = encoded.candidates[encoded.node_by_op[index]]
-    found = costing.candidate_seconds(graph, encoder.buffers, graph.ops[index], candidates)
+    found = encoder.node_costs.seconds(graph.ops[index], candidates)
     return float(found[0])
 
 

@@ -13,6 +13,8 @@ from autoshard.backends import get_backend
 from autoshard.candidates.candidate import Candidate, CandidateMaker, Streamed
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.costing.local_products import local_products, product_factors
+from autoshard.costing.program_facts import ProgramFacts
+from autoshard.encoding.node_costs import NodeCosts
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout
@@ -59,7 +61,7 @@ def test_products_of_nothing_compute_nothing(machine: str, size: tuple[int, int,
     op = next(op for op in graph.ops if op.name == "dot_general")
     assert op.rule is not None
     whole = Candidate((((), ()), ((), ())), (((), ()),), 1)
-    assert costing._padded_flops(op, (whole,)) == [0.0]
+    assert costing.padded_flops(op, (whole,)) == [0.0]
     assert plan(graph, "x=4", None, None, machine).is_feasible
 
 
@@ -131,10 +133,8 @@ def batched_seconds(rows: int, tile: tuple[int, int, int]) -> list[float]:
     cuts = tuple(CandidateMaker(parts).of_rule(rule)[1:3])
     op = graph.ops[graph.values[made].op]
     costing = Costing(cost_model_for(machine, parts), parts)
-    return [
-        float(s)
-        for s in costing.candidate_seconds(graph, find_buffers(graph, get_backend("cpu")), op, cuts)
-    ]
+    facts = ProgramFacts(graph, find_buffers(graph, get_backend("cpu")), costing)
+    return [float(s) for s in NodeCosts(facts, {}).seconds(op, cuts)]
 
 
 def test_cutting_the_batch_keeps_tiles_full_where_cutting_rows_leaves_them_half_empty() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.backends import get_backend
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.graph.rule import Dims, Rule
@@ -46,19 +45,20 @@ def looped_product() -> Graph:
     return program.graph(carried)
 
 
+def borders(graph: Graph, hardware: str = "tpu-v5p") -> LoopBorders:
+    return LoopBorders(encoder_for(graph, "x=4", hardware=hardware).facts)
+
+
 def test_a_stack_of_zeros_is_filled_unless_it_is_written_from_the_first_row_on() -> None:
-    filled = LoopBorders.of(stacked(in_order=False), get_backend("tpu")).filled
-    assert list(filled.values()) == [STACK_BYTES]
-    assert not LoopBorders.of(stacked(in_order=True), get_backend("tpu")).filled
+    assert list(borders(stacked(in_order=False)).filled.values()) == [STACK_BYTES]
+    assert not borders(stacked(in_order=True)).filled
 
 
-@pytest.mark.parametrize(("backend", "expected"), [("tpu", [WIDTH * WIDTH * 6]), ("gpu", [])])
+@pytest.mark.parametrize(("hardware", "expected"), [("tpu-v5p", [WIDTH * WIDTH * 6]), ("h100", [])])
 def test_a_tpu_converts_before_a_loop_what_products_in_it_read(
-    backend: str, expected: list[int]
+    hardware: str, expected: list[int]
 ) -> None:
-    assert (
-        list(LoopBorders.of(looped_product(), get_backend(backend)).converted.values()) == expected
-    )
+    assert list(borders(looped_product(), hardware).converted.values()) == expected
 
 
 def test_filling_takes_as_long_as_a_device_takes_to_write_its_piece() -> None:
@@ -68,11 +68,11 @@ def test_filling_takes_as_long_as_a_device_takes_to_write_its_piece() -> None:
     assert machine.memory.streamed is not None
     speed = machine.memory.bytes_per_second * machine.memory.streamed.fills
     encoded = encoder.encode()
-    (carry,) = LoopBorders.of(graph, get_backend("tpu")).filled
+    (carry,) = borders(graph).filled
     candidates = encoded.candidates[encoded.node_by_op[carry]]
     op = graph.ops[carry]
     assert op.kind is OpKind.JOIN
-    found = encoder.costing.candidate_seconds(graph, encoder.buffers, op, candidates)
+    found = encoder.node_costs.seconds(op, candidates)
     pieces = np.array([encoder.costing.parts.num_shards(sum(c.results[0], ())) for c in candidates])
     launch = machine.compute.kernel_launch_seconds
     assert set(pieces.tolist()) == {1, 4}

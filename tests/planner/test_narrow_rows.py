@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.backends import backend_for, get_backend
+from autoshard.backends import get_backend
 from autoshard.candidates.candidate import CandidateMaker
 from autoshard.costing.narrow_rows import RowTiles, values_in_rows
-from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule
 from cost_models import get_hardware
@@ -49,11 +48,10 @@ def scattered(program: Program, updates: int, *, zeros: bool = False) -> int:
 def seconds(graph: Graph, name: str, hardware: str = "tpu-v5p") -> float:
     """Of an op that every device runs whole."""
     encoder = encoder_for(graph, "x=8", hardware=hardware)
-    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
     op = next(op for op in graph.ops if op.name == name)
     assert op.rule is not None
     (whole,) = (one for one in CandidateMaker(parts_of("x=8")).of_rule(op.rule) if one.cut == 1)
-    return float(encoder.costing.candidate_seconds(graph, buffers, op, (whole,))[0])
+    return float(encoder.node_costs.seconds(op, (whole,))[0])
 
 
 def test_what_is_computed_from_rows_looked_up_lies_in_rows_until_a_product() -> None:
@@ -193,14 +191,13 @@ def mask_seconds(shape: tuple[int, ...], hardware: str) -> float:
     program.ops[-1] = replace(program.ops[-1], flops=0.0)
     graph = program.graph(*made)
     encoder = encoder_for(graph, "x=2", hardware=hardware)
-    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
     op = graph.ops[2]
     offered = CandidateMaker(parts_of("x=2")).of_rule(rule)
     pair = tuple(
         next(c for c in offered if c.cut == cut and bool(c.reduced) is (cut == 2)) for cut in (1, 2)
     )
-    alone = encoder.costing.candidate_seconds(graph, buffers, op, pair)
-    alone = alone - encoder.costing.reduction_seconds(graph, op, pair)
+    prices = encoder.node_costs
+    alone = prices.seconds(op, pair) - prices.reductions.seconds(op, pair)
     return float(alone[1] - alone[0])
 
 

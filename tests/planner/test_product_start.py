@@ -33,7 +33,7 @@ def seconds(graph: Graph, hardware: str) -> float:
     (op,) = [op for op in graph.ops if op.op_class is OpClass.MATMUL]
     encoded = encoder.encode()
     candidates = encoded.candidates[encoded.node_by_op[op.index]]
-    return float(encoder.costing.candidate_seconds(graph, encoder.buffers, op, candidates)[0])
+    return float(encoder.node_costs.seconds(op, candidates)[0])
 
 
 def test_in_a_loop_of_a_v5e_nothing_comes_from_memory_first() -> None:
@@ -64,7 +64,7 @@ def flops(rows: int, columns: int, hardware: str) -> float:
     (op,) = [op for op in graph.ops if op.op_class is OpClass.MATMUL]
     encoded = encoder_for(graph, "x=1", hardware=hardware).encode()
     candidates = encoded.candidates[encoded.node_by_op[op.index]]
-    return float(costing._padded_flops(op, candidates)[0])
+    return float(costing.padded_flops(op, candidates)[0])
 
 
 def test_few_rows_take_as_long_as_the_least() -> None:

@@ -30,11 +30,10 @@ def brought(graph: Graph, hardware: str = "tpu-v5p") -> tuple[bool, ...]:
 def seconds(graph: Graph, hardware: str, place: int = -1) -> float:
     """Of a product, on every device whole."""
     encoder = encoder_for(graph, "x=8", hardware=hardware)
-    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
     op = product(graph, place)
     assert op.rule is not None
     (whole,) = (one for one in CandidateMaker(parts_of("x=8")).of_rule(op.rule) if one.cut == 1)
-    return float(encoder.costing.candidate_seconds(graph, buffers, op, (whole,))[0])
+    return float(encoder.node_costs.seconds(op, (whole,))[0])
 
 
 def with_weight(side: int, *, is_made: bool) -> Graph:

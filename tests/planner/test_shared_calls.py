@@ -14,7 +14,7 @@ ROWS, WIDTH = 4096, 256
 
 def sharing(graph: Graph) -> dict[str, list[int | None]]:
     """By name of op, how many sums share a call with its own; None where it is summed alone."""
-    found = shared_calls(graph, graph.consumers).in_body
+    found = shared_calls(graph).in_body
     return {
         name: [found.get(op.index) for op in graph.ops if op.name == name]
         for name in ("dot_general", "reduce")
@@ -73,7 +73,7 @@ def test_what_leaves_a_loop_is_summed_with_what_stands_behind_it() -> None:
     program.close_loop()
     behind = program.elementwise(program.matmul(left, right), name="negate")
     graph = program.graph(*carries, behind, stays)
-    calls = shared_calls(graph, graph.consumers, loop_sums(graph))
+    calls = shared_calls(graph, loop_sums(graph))
     first, second, in_loop, after = (op.index for op in graph.ops if op.name == "dot_general")
     assert calls.after_loop == {first: 3, second: 3}
     assert calls.in_body[after] == 3
@@ -92,7 +92,7 @@ def test_sums_in_one_call_start_once(hardware: str) -> None:
         candidates = encoded.candidates[encoded.node_by_op[op.index]]
         summed = next(c for c in candidates if c.reduced)
         costing = encoder.costing
-        seconds[count] = float(costing.reduction_seconds(graph, op, (summed,))[0])
+        seconds[count] = float(encoder.node_costs.reductions.seconds(op, (summed,))[0])
         starts = float(costing.model.all_reduce_seconds(0.0, costing.axis_parts(summed.reduced)))
     assert starts > 0
     assert seconds[4] == pytest.approx(seconds[1] - 0.75 * starts)

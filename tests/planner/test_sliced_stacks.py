@@ -13,9 +13,10 @@ from jax import lax
 
 from autoshard.backends import backend_for
 from autoshard.costing.sliced_stacks import SlicedStacks
+from autoshard.costing.stack_slices import StackSlices
 from autoshard.encoding.encode import Encoder
 from autoshard.graph.buffers import find_buffers
-from autoshard.graph.program import Graph
+from autoshard.graph.program import Graph, OpKind
 from cost_models import Hardware, get_hardware
 from tests.planner.graphs import encoder_for
 from tests.planner.objective import check_objective_is_account
@@ -105,7 +106,7 @@ def test_what_is_moved_before_the_loop_is_waited_for_in_each_run(machine: Hardwa
         for op in encoder.graph.ops
         if op.name == "while"
         and len(op.operands) == 1
-        and encoder.costing.waiting_seconds(encoder.graph, encoder.buffers, op.operands[0])
+        and encoder.facts.waiting_seconds(op.operands[0])
     ]
     value = join.operands[0]
     table = encoder.tables.of(value)
@@ -121,8 +122,7 @@ def test_what_is_moved_before_the_loop_is_waited_for_in_each_run(machine: Hardwa
 def test_elsewhere_nothing_is_waited_for(hardware: str) -> None:
     encoder = encoder_of(hardware)
     values = range(len(encoder.graph.values))
-    costing, graph, buffers = encoder.costing, encoder.graph, encoder.buffers
-    assert not any(costing.waiting_seconds(graph, buffers, value) for value in values)
+    assert not any(encoder.facts.waiting_seconds(value) for value in values)
 
 
 def test_a_stack_that_is_turned_is_sliced_apart_where_no_product_reads_the_slices() -> None:
@@ -143,10 +143,10 @@ def test_a_stack_that_is_not_turned_is_sliced_with_what_reads_it() -> None:
 
 def test_slicing_apart_takes_a_kernel_in_each_run() -> None:
     encoder = encoder_of("tpu-v5p", added)
-    graph, costing = encoder.graph, encoder.costing
-    (op,) = [op for op in graph.ops if costing.slices_turned(graph, encoder.buffers, op)]
-    candidates = encoder.node_costs.candidates[op.index]
-    found = costing.slicing_seconds(graph, encoder.buffers, op, candidates)
+    term, graph = StackSlices(encoder.facts), encoder.graph
+    (stack,) = encoder.facts.stacks.turned
+    op, encoded = graph.maker(stack), encoder.encode()
+    found = term.seconds(op, encoded.candidates[encoded.node_by_op[op.index]])
     assert (found > RUNS * V5P.compute.kernel_launch_seconds).all()
     assert (found < 2 * RUNS * V5P.compute.kernel_launch_seconds).all()
 
@@ -173,10 +173,15 @@ def test_not_if_a_product_runs_between_them() -> None:
 @pytest.mark.parametrize(("hardware", "waits"), [("tpu-v5p", RUNS), ("tpu-v5e", 0), ("h100", 0)])
 def test_a_v5p_waits_for_what_loops_stack(hardware: str, waits: int) -> None:
     encoder = encoder_of(hardware, two_layers)
-    graph, costing = encoder.graph, encoder.costing
-    launch = costing.model.hardware.compute.kernel_launch_seconds
-    found = (costing.waiting_as_stacked_seconds(graph, encoder.buffers, op) for op in graph.ops)
-    assert sum(found) == pytest.approx(waits * launch)
+    term, launch = StackSlices(encoder.facts), encoder.costing.launch_seconds
+    joins = [op for op in encoder.graph.ops if op.kind is OpKind.JOIN]
+    encoded = encoder.encode()
+    found = sum(
+        float(term.seconds(op, encoded.candidates[encoded.node_by_op[op.index]])[0])
+        for op in joins
+        if op.index in encoded.node_by_op
+    )
+    assert found == pytest.approx(waits * launch)
 
 
 def stacking(x: Any, w: Any, between: Any = lambda states: states) -> Any:

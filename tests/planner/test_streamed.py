@@ -138,7 +138,7 @@ def test_of_too_many_in_steps_every_way_to_live_keeps_its_fastest() -> None:
     offers = StreamOffers(graph, parts, frozenset({op.equation}), 0.0)
 
     def in_steps(most: int) -> tuple[Candidate, ...]:
-        found = WithSteps(offers, encoder.costing, encoder.buffers, most).of(op, plain)
+        found = WithSteps(offers, encoder.node_costs, most).of(op, plain)
         assert found[: len(plain)] == plain
         return found[len(plain) :]
 
@@ -150,7 +150,7 @@ def test_of_too_many_in_steps_every_way_to_live_keeps_its_fastest() -> None:
     assert set(few) < set(every)
 
     def seconds(candidates: tuple[Candidate, ...]) -> dict[object, float]:
-        spent = encoder.costing.candidate_seconds(graph, encoder.buffers, op, candidates)
+        spent = encoder.node_costs.seconds(op, candidates)
         least: dict[object, float] = {}
         for candidate, value in zip(candidates, spent.tolist(), strict=True):
             least[candidate.operands] = min(value, least.get(candidate.operands, value))

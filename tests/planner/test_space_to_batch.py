@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.backends import backend_for
 from autoshard.candidates.candidate import Candidate, CandidateMaker
-from autoshard.costing.few_images import COPIES, copied_elements
-from autoshard.graph.buffers import find_buffers
+from autoshard.costing.space_to_batch import COPIES, copied_elements
 from autoshard.graph.program import Graph, Op, OpClass
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout
-from cost_models import get_hardware
 from tests.planner.graphs import Program, encoder_for, parts_of
 
 LEAST, LANES = 8, 128
@@ -78,8 +75,7 @@ def seconds(hardware: str) -> dict[int, float]:
     graph, op = convolution(16, 32, 128, 128)
     cuts = by_batch(op)
     encoder = encoder_for(graph, MESH, hardware=hardware)
-    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
-    found = encoder.costing.candidate_seconds(graph, buffers, op, tuple(cuts.values()))
+    found = encoder.node_costs.seconds(op, tuple(cuts.values()))
     return dict(zip(cuts, map(float, found), strict=True))
 
 

@@ -1,0 +1,364 @@
+"""Seconds that single devices take for an op: its arithmetic, memory and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from autoshard.candidates.candidate import Candidate
+from autoshard.costing.candidate_arrays import CandidateArrays, written_layouts
+from autoshard.costing.cost_term import Candidates, FloatArray
+from autoshard.costing.joined_updates import LoopKernels
+from autoshard.costing.look_ups import LOOK_UPS
+from autoshard.costing.model_dtype import model_dtype
+from autoshard.costing.program_facts import ProgramFacts
+from autoshard.costing.read_on_chip import brought_before
+from autoshard.costing.unstacked_rows import is_unstacked
+from autoshard.graph.custom_cost import CustomCost
+from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
+from autoshard.layouts import Layout
+from cost_models import memory_efficiency
+
+
+class KernelTime:
+    """The kernels of ops: a roofline of arithmetic and memory, with what is fused into them.
+
+    Matmuls in chunks count here with their arithmetic. Look-ups are a term of their own.
+    """
+
+    is_sent: ClassVar[bool] = False
+
+    def __init__(self, facts: ProgramFacts) -> None:
+        self.facts = facts
+        self.graph, self.buffers, self.costing = facts.graph, facts.buffers, facts.costing
+        self.backend = facts.costing.backend
+        joins = self.backend.fusion.fuses_stack_updates
+        self.loops = LoopKernels.of(facts.graph, facts.buffers) if joins else LoopKernels()
+
+    def key(self, op: Op) -> Hashable | None:
+        is_look_up = op.name in LOOK_UPS and op.declared is None
+        if op.kind is not OpKind.COMPUTE or op.collective is not None or is_look_up:
+            return None
+        tiles, buffers = self.facts.tiles, self.buffers
+        return (
+            buffers.reads[op.index],
+            bool(op.results) and self._is_shared_in_rows(op),
+            tuple(tiles.kind(value) for value in (*op.operands, *op.results)),
+            self.is_in_other_kernel(op),
+            self._unstacks(op),
+            self._is_carried_apart(op),
+            self._vmem_key(op),
+            self._with_matmul(op),
+            tuple(
+                (buffers.is_stored[v], v in buffers.unless_summed, buffers.owner[v] == v)
+                for v in op.results
+            ),
+        )
+
+    def _vmem_key(self, op: Op) -> tuple[object, ...]:
+        """What the price of an op depends on by what of its reads and results is in VMEM."""
+        chip = self.facts.chip
+        stays = (chip.brief[value] for value in op.results)
+        if op.op_class in PRODUCTS:
+            waits = chip.read_in_loop(self.graph, op)
+            return (*brought_before(self.graph, self.buffers, op), *waits, *stays)
+        if self.costing.passes is None or op.op_class is not OpClass.ELEMENTWISE:
+            return ()
+        return (op.index in self.buffers.updates, *stays)
+
+    def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+        """float64[num_candidates]: of one run."""
+        found = self._kernel_seconds(op, candidates)
+        if any(candidate.streamed is not None for candidate in candidates):
+            flops = self.costing.padded_flops(op, candidates)
+            for index, one in enumerate(candidates):
+                if one.streamed is not None:
+                    steps = self.costing.steps_seconds(self.graph, op, one, flops[index])
+                    found[index] = steps[0]
+        return found
+
+    def _kernel_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+        costing, graph, buffers = self.costing, self.graph, self.buffers
+        arrays = costing.arrays(candidates)
+        num_bytes = self._bytes_read(op, candidates)
+        writes, is_apart = False, self._is_carried_apart(op)
+        for position, value in enumerate(op.results):
+            is_own = buffers.owner[value] == value
+            if buffers.is_stored[value] and (is_own or is_apart):
+                writes = True
+                pieces = arrays.result_shards[position]
+                written = graph.values[value].num_bytes / pieces
+                layouts = written_layouts(candidates, position)
+                tiles = self._in_tiles(op, value, layouts, written, pieces)
+                if value in buffers.unless_summed:
+                    tiles = np.where([_is_apart(c) for c in candidates], tiles, 0.0)
+                num_bytes += self._bytes_written(op, value, tiles)
+        flops = costing.padded_flops(op, candidates)
+        op_class = op.op_class
+        if op.name == "dynamic_update_slice":
+            update = graph.values[op.operands[1]].num_bytes / arrays.operand_shards[1]
+            num_bytes = 2.0 * update
+            op_class = OpClass.ELEMENTWISE  # what it writes is computed with it
+        elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
+            fused = self._fused_seconds(op, candidates, flops)
+            return fused + self._unstacking_seconds(op, candidates) if self._unstacks(op) else fused
+        dtype = costing.operand_dtype(graph, op)
+        if op.declared is not None:
+            return self._declared_seconds(op, op.declared, arrays, dtype)
+        model = costing.model
+        seconds = np.asarray(model.compute_seconds(flops, num_bytes, dtype, op_class.value))
+        if self.is_in_other_kernel(op):
+            seconds = np.maximum(seconds - costing.launch_seconds, 0.0)
+        if op.op_class is OpClass.MATMUL:
+            more = self._start_seconds(op) - costing.launch_seconds
+            seconds = np.where(seconds > 0.0, seconds + more, 0.0)
+            seconds += self._epilogue_seconds(op, candidates, seconds)
+        return seconds
+
+    def _start_seconds(self, op: Op) -> float:
+        """Seconds until a matmul is under way.
+
+        In loops of machines that keep matmul results in VMEM nothing has to come from HBM first.
+        """
+        compute = self.costing.model.hardware.compute
+        cycles, clock = self.backend.layout.mxu_fill_cycles, compute.clock_hertz
+        fills = cycles / clock if clock else 0.0
+        if self.backend.memory.matmul_results_in_vmem:
+            return fills if op.repeat > 1 else compute.kernel_launch_seconds
+        return compute.kernel_launch_seconds + fills
+
+    def _epilogue_seconds(self, op: Op, candidates: Candidates, seconds: FloatArray) -> FloatArray:
+        """float64[num_candidates]: what is off, or comes to it, for what is fused with a matmul.
+
+        Its element-wise ops run beside its arithmetic: what they cost by themselves is off, as far
+        as that takes as long. Where the vector unit is no bound, an update takes what memory takes
+        at its whole bandwidth. What devices have to sum is read again after that, by reductions
+        too.
+        """
+        costing = self.costing
+        whole, launches, summed = self._with_matmul(op)
+        speed, start = costing.elementwise_speed, self._start_seconds(op)
+        is_apart = [_is_apart(c) for c in candidates]
+        pieces = np.array([costing.parts.num_pieces(c.results[0]) for c in candidates])
+        alone = whole / pieces / speed
+        if costing.passes is None:
+            alone -= whole / pieces / costing.model.hardware.memory.bytes_per_second
+        beside = np.minimum(alone, np.maximum(seconds - start, 0.0))
+        saved = np.minimum(beside + launches * costing.launch_seconds, seconds)
+        return np.where(is_apart, summed / pieces / speed, -saved)
+
+    def _with_matmul(self, op: Op) -> tuple[float, int, float]:
+        """What may run with a matmul: as how many bytes it counts on all devices together.
+
+        Returns:
+            For element-wise ops, the kernels of these, and for reductions.
+        """
+        whole, launches, summed = 0.0, 0, 0.0
+        passes, buffers = self.costing.passes, self.buffers
+        if op.op_class is not OpClass.MATMUL:
+            return whole, launches, summed
+        if passes is None and op.results[0] not in buffers.unless_summed:
+            return whole, launches, summed
+        sums = () if passes is None else buffers.summed_with.get(op.index, ())
+        if sums:
+            elements = prod(self.graph.values[op.results[0]].shape)
+            summed = self._reduced_bytes(elements, len(sums))
+        num_devices = self.costing.parts.mesh.num_devices
+        for index in buffers.computed_with.get(op.index, ()):
+            with_it = self.graph.ops[index]
+            values = [v for v in with_it.results if buffers.is_stored[v]]
+            if with_it.op_class is not OpClass.ELEMENTWISE or not values:
+                continue
+            reads = zip(buffers.reads[index], self._counted(with_it), strict=True)
+            whole += sum(read.num_bytes * counted for read, counted in reads)
+            for value in values:
+                piece = np.array(self.graph.values[value].num_bytes / num_devices)
+                whole += float(self._bytes_written(with_it, value, piece)) * num_devices
+            launches += not self.is_in_other_kernel(with_it)
+        return whole, launches, summed
+
+    def _fused_seconds(self, op: Op, candidates: Candidates, flops: FloatArray) -> FloatArray:
+        """float64[num_candidates]: seconds of an op that is computed with those that read it.
+
+        Narrow rows that several ops read are written after all, in whole tiles.
+        """
+        vector = self.costing.model.hardware.compute.vector
+        seconds = flops / vector.of(model_dtype(self.graph.values[op.results[0]].dtype))
+        if not self._is_shared_in_rows(op):
+            return np.asarray(seconds)
+        value, pieces = op.results[0], self.costing.arrays(candidates).result_shards[0]
+        layouts = written_layouts(candidates)
+        num_bytes = self._in_tiles(op, value, layouts, np.zeros_like(seconds), pieces)
+        dtype = self.costing.operand_dtype(self.graph, op)
+        return np.maximum(seconds, self.costing.kernel_seconds(num_bytes, dtype))
+
+    def _is_shared_in_rows(self, op: Op) -> bool:
+        """Whether several ops read what an op makes in rows."""
+        is_in_rows = op.results[0] in self.facts.tiles.in_rows
+        return is_in_rows and len(self.graph.consumers[op.results[0]]) > 1
+
+    def _unstacks(self, op: Op) -> bool:
+        """Whether an op copies rows out of tiles that a matmul wrote to HBM.
+
+        Matmuls whose results stay in VMEM make them in an order that needs no copy.
+        """
+        if not self.backend.layout.is_tiled or self.backend.memory.matmul_results_in_vmem:
+            return False
+        return is_unstacked(self.graph, self.buffers, op)
+
+    def _unstacking_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+        """float64[num_candidates]: seconds of a row's share of the copy, one kernel for all."""
+        stack, row = self.graph.values[op.operands[0]], self.graph.values[op.results[0]]
+        written = row.num_bytes / self.costing.arrays(candidates).result_shards[0]
+        tiles = self.facts.tiles.row_bytes(stack.index, [c.operands[0] for c in candidates])
+        read = 0.0 if tiles is None else tiles / stack.shape[-2]
+        launch = self.costing.launch_seconds
+        alone = self.costing.copy_seconds(read + written) - launch
+        return np.asarray(alone + launch / stack.shape[-2])
+
+    def _in_tiles(
+        self, op: Op, value: int, layouts: list[Layout], local: FloatArray, pieces: FloatArray
+    ) -> FloatArray:
+        """float64[num_layouts]: bytes of a value on a device, of narrow rows whole tiles."""
+        if op.op_class in (OpClass.GATHER, OpClass.SCATTER, OpClass.SORT):
+            return local
+        found = self.facts.tiles.local_bytes(value, layouts)
+        if found is None:
+            return local
+        is_padded = found > self.graph.values[value].num_bytes / pieces
+        return np.where(is_padded, np.maximum(local, found), local)
+
+    def _bytes_read(self, op: Op, candidates: Candidates) -> FloatArray:
+        """float64[num_candidates]: bytes that a device reads, of narrow rows whole tiles.
+
+        A reduction works through all tiles of what it reduces, computed with it or not. What was
+        brought into VMEM before counts as far as it takes time to bring it; what waits there for
+        all runs of a loop counts not at all.
+        """
+        arrays, buffers, chip = self.costing.arrays(candidates), self.buffers, self.facts.chip
+        num_bytes = np.zeros(len(arrays.cut))
+        reads = self._read_bytes(op)
+        brought = brought_before(self.graph, buffers, op)
+        brought_share = memory_efficiency(self.costing.model.hardware, op.op_class.value)
+        counted, waits = self._counted(op), chip.read_in_loop(self.graph, op)
+        for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
+            value = op.operands[position]
+            local = read / pieces
+            is_whole = buffers.is_stored[value] or op.op_class is OpClass.REDUCE
+            if read and is_whole and op.name not in ("slice", "dynamic_slice"):
+                layouts = [c.operands[position] for c in candidates]
+                local = self._in_tiles(op, value, layouts, local, pieces)
+            counts: float | FloatArray = counted[position]
+            if read and brought[position]:
+                whole = self.graph.values[value].num_bytes / pieces
+                counts = counts * np.where(whole <= chip.room, brought_share, 1.0)
+            if read and waits[position]:
+                counts = np.where(local <= waits[position], 0.0, counts)
+            num_bytes += counts * local
+        if op.op_class is OpClass.REDUCE and self.costing.passes is not None:
+            elements = sum(read.elements for read in buffers.reads[op.index])
+            passed = self._reduced_bytes(elements, 1 if elements else 0)
+            return np.maximum(num_bytes, passed / arrays.operand_shards[0])
+        return num_bytes
+
+    def _read_bytes(self, op: Op) -> tuple[float, ...]:
+        """Bytes that an op reads through each operand; a matmul as narrow as it multiplies."""
+        reads = tuple(float(read.num_bytes) for read in self.buffers.reads[op.index])
+        if op.op_class not in PRODUCTS or op.is_exact:
+            return reads
+        layout = self.backend.layout
+        values = [self.graph.values[value] for value in op.operands]
+        return tuple(
+            read * layout.operand_bits(value.dtype, value.bits) / value.bits
+            for read, value in zip(reads, values, strict=True)
+        )
+
+    def _counted(self, op: Op) -> tuple[float, ...]:
+        """Per operand, as how many bytes one counts that is read, by the elements that pass."""
+        passes = self.costing.passes
+        if passes is None or op.op_class is not OpClass.ELEMENTWISE:
+            return (1.0,) * len(op.operands)
+        wide = self.costing.pass_bytes(passes.accessed)
+        narrow = self.costing.pass_bytes(passes.narrow_read)
+        counted = []
+        for read in self.buffers.reads[op.index]:
+            num_narrow = min(max(0.0, (4 * read.elements - read.num_bytes) / 2), read.elements)
+            passed = wide * (read.elements - num_narrow) + narrow * num_narrow
+            counted.append(passed / max(1, read.num_bytes))
+        return tuple(counted)
+
+    def _reduced_bytes(self, elements: int, times: int) -> float:
+        """As how many bytes elements count that are read once and summed so many times."""
+        passes, pass_bytes = self.costing.passes, self.costing.pass_bytes
+        assert passes is not None
+        return elements * (pass_bytes(passes.accessed) + times * pass_bytes(passes.reduced))
+
+    def _bytes_written(self, op: Op, value: int, local: FloatArray) -> FloatArray:
+        """float64[num_candidates]: as how many bytes a result counts that has so many."""
+        chip, passes = self.facts.chip, self.costing.passes
+        in_memory = np.where(local > chip.room, local, 0.0) if chip.brief[value] else local
+        if op.op_class in PRODUCTS:
+            return in_memory if chip.moved else local
+        if passes is None or op.op_class is not OpClass.ELEMENTWISE:
+            return local
+        bits = self.graph.values[value].bits
+        rate = passes.accessed if bits >= 32 else passes.narrow_written
+        passed = self.costing.pass_bytes(rate) * 8.0 / bits * local
+        if op.index in self.buffers.updates:
+            return np.asarray(passed + local) if self.facts.always_spills else np.asarray(passed)
+        return np.asarray(passed + in_memory)
+
+    def _is_carried_apart(self, op: Op) -> bool:
+        """Whether a kernel of its own writes what an op makes for the next run of a loop."""
+        return any(value in self.loops.apart for value in op.results)
+
+    def is_in_other_kernel(self, op: Op) -> bool:
+        """Whether an op is launched with another: an update of a state with one that needs it.
+
+        Or a sum over what a matmul writes, which has nothing to read, or a row of a stack with one
+        that is computed from the same.
+        """
+        buffers = self.buffers
+        if op.name == "dynamic_update_slice":
+            return op.index in self.loops.joined
+        if op.index in buffers.updates:
+            readers = (self.graph.ops[i] for v in op.results for i in self.graph.consumers[v])
+            return any(reader.kind is OpKind.COMPUTE for reader in readers)
+        if any(buffers.parts.get(value, value) != value for value in op.results):
+            return True
+        is_sum = op.op_class is OpClass.REDUCE and bool(self.graph.values[op.results[0]].shape)
+        return is_sum and not any(read.num_bytes for read in buffers.reads[op.index])
+
+    def _declared_seconds(
+        self, op: Op, declared: CustomCost, arrays: CandidateArrays, dtype: str
+    ) -> FloatArray:
+        """float64[num_candidates]: seconds of a custom call whose cost is declared.
+
+        Its arithmetic is cut as its rule says, its bytes as its operands and results are.
+        """
+        sides = ((op.operands, arrays.operand_shards), (op.results, arrays.result_shards))
+        sizes = [
+            (self.graph.values[value].num_bytes, pieces)
+            for values, shards in sides
+            for value, pieces in zip(values, shards, strict=True)
+        ]
+        whole = float(sum(size for size, _ in sizes))
+        local = np.zeros(len(arrays.cut)) + sum(size / pieces for size, pieces in sizes)
+        if declared.num_bytes is not None and whole:
+            local *= declared.num_bytes / whole
+        on_matrices, on_vectors = (
+            self.costing.model.compute_seconds(work / arrays.cut, moved, dtype, op_class)
+            for work, moved, op_class in (
+                (declared.flops, np.zeros_like(local), OpClass.MATMUL.value),
+                (declared.vector_flops, local, OpClass.CUSTOM.value),
+            )
+        )
+        return np.maximum(on_matrices, on_vectors)
+
+
+def _is_apart(candidate: Candidate) -> bool:
+    """Whether what a matmul makes is summed before anything is computed of it."""
+    return bool(candidate.reduced or candidate.scattered or candidate.streamed)

@@ -1,0 +1,99 @@
+"""Sums over devices that ops end in, and what neighbours exchange for convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from autoshard.costing.cost_term import Candidates, FloatArray
+from autoshard.costing.program_facts import ProgramFacts
+from autoshard.graph.program import Op, OpClass, OpKind
+from autoshard.layouts import Parts
+
+_Kinds = tuple[float, tuple[tuple[str, Parts], ...]]  # runs that a sum serves; kinds and parts
+
+
+@dataclass(frozen=True, slots=True)
+class Reductions:
+    """All-reduces, reduce-scatters and halos of the candidates of an op."""
+
+    facts: ProgramFacts
+    is_sent: ClassVar[bool] = True
+
+    def key(self, op: Op) -> Hashable | None:
+        if op.kind is not OpKind.COMPUTE or not op.results:
+            return None
+        return self.in_call(op), self.facts.costing.made_order(self.facts.graph, op)
+
+    def in_call(self, op: Op) -> tuple[int, int]:
+        """Sums that share the call of an all-reduce of the op's result, that one included.
+
+        In the region of the op, and after the loop that adds its results up.
+        """
+        calls = self.facts.calls
+        return calls.in_body.get(op.index, 1), calls.after_loop.get(op.index, 1)
+
+    def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+        """float64[num_candidates]: of each run of the op."""
+        is_cut = [candidate.is_cut_later for candidate in candidates]
+        if any(is_cut):
+            scattered = tuple(replace(one, is_cut_later=False) for one in candidates)
+            more = self.whole_sum_seconds(op, scattered)
+            return self.seconds(op, scattered) + np.where(is_cut, more, 0.0)
+        costing, graph = self.facts.costing, self.facts.graph
+        seconds = self._halo_seconds(op, candidates)
+        total = float(sum(graph.values[v].num_bytes for v in op.results))
+        in_body, after_loop = self.in_call(op)
+        groups: dict[_Kinds, list[tuple[int, tuple[int, ...]]]] = {}
+        for index, candidate in enumerate(candidates):
+            if not op.results or candidate.streamed is not None or candidate.is_sum_joined:
+                continue
+            if candidate.reduced or candidate.scattered:
+                sums = costing.sums_of(graph, op, candidate)
+                key = candidate.runs_per_sum, tuple((one.kind, one.parts) for one in sums)
+                groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
+        for (runs, kinds), found in groups.items():
+            spent = np.zeros(len(found))
+            joined = after_loop if runs > 1 else in_body
+            for place, (kind, parts) in enumerate(kinds):
+                num_bytes = np.array([total / pieces[place] for _, pieces in found])
+                spent += costing.sum_seconds(kind, num_bytes, costing.axis_parts(parts), joined)
+            seconds[[index for index, _ in found]] += spent / runs
+        return seconds
+
+    def whole_sum_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+        """float64[num_candidates]: all-reduces less the reduce-scatters in whose place they run."""
+        costing, made = self.facts.costing, self.facts.graph.values[op.results[0]]
+        groups: dict[Parts, list[tuple[int, float]]] = {}
+        for index, candidate in enumerate(candidates):
+            if not candidate.scattered or candidate.streamed is not None:
+                continue
+            one, *others = costing.sums_of(self.facts.graph, op, candidate)
+            if one.kind == "reduce-scatter" and not others:
+                found = groups.setdefault(one.parts, [])
+                found.append((index, made.num_bytes / one.pieces))
+        more = np.zeros(len(candidates))
+        in_body, _ = self.in_call(op)
+        for parts, members in groups.items():
+            num_bytes = np.array([amount for _, amount in members])
+            axes = costing.axis_parts(parts)
+            whole = costing.sum_seconds("all-reduce", num_bytes, axes, in_body)
+            scattered = costing.sum_seconds("reduce-scatter", num_bytes, axes, in_body)
+            more[[index for index, _ in members]] = np.maximum(whole - scattered, 0.0)
+        return more
+
+    def _halo_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+        costing, graph = self.facts.costing, self.facts.graph
+        seconds = np.zeros(len(candidates))
+        for index, candidate in enumerate(candidates):
+            if op.op_class is not OpClass.CONVOLUTION:
+                break
+            bits = graph.values[op.operands[0]].bits
+            for halo in costing.halos(graph, op, candidate):
+                num_bytes = np.asarray(halo.num_elements * bits / 8)
+                axes = costing.axis_parts(halo.parts)
+                seconds[index] += float(costing.model.permute_seconds(num_bytes, axes))
+        return seconds
