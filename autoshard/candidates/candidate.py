@@ -56,7 +56,6 @@ class Candidate:
         streamed: For a product that runs in steps, how.
         runs_per_sum: Runs of the op, in a loop, that one all-reduce of `reduced` serves.
         is_sum_joined: Whether its sums are taken with those of an op that its result is added to.
-        is_cut_later: Whether what it scatters is cut further after that, and so summed whole.
     """
 
     operands: tuple[Layout, ...]
@@ -69,7 +68,6 @@ class Candidate:
     streamed: Streamed | None = None
     runs_per_sum: float = field(default=1.0, compare=False)
     is_sum_joined: bool = field(default=False, compare=False)
-    is_cut_later: bool = field(default=False, compare=False)
 
     @property
     def stands_partial(self) -> bool:

@@ -15,12 +15,9 @@ from autoshard.costing.joined_updates import LoopKernels
 from autoshard.costing.look_ups import LOOK_UPS
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.costing.read_on_chip import brought_before
-from autoshard.costing.unstacked_rows import is_unstacked
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
 from autoshard.layouts import Layout
-from cost_models import memory_efficiency
 
 
 class KernelTime:
@@ -46,9 +43,8 @@ class KernelTime:
         return (
             buffers.reads[op.index],
             bool(op.results) and self._is_shared_in_rows(op),
-            tuple(tiles.kind(value) for value in (*op.operands, *op.results)),
+            tuple(tiles.are_padded(value) for value in (*op.operands, *op.results)),
             self.is_in_other_kernel(op),
-            self._unstacks(op),
             self._is_carried_apart(op),
             self._vmem_key(op),
             self._with_matmul(op),
@@ -64,7 +60,7 @@ class KernelTime:
         stays = (chip.brief[value] for value in op.results)
         if op.op_class in PRODUCTS:
             waits = chip.read_in_loop(self.graph, op)
-            return (*brought_before(self.graph, self.buffers, op), *waits, *stays)
+            return (*waits, *stays)
         if self.costing.passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return ()
         return (op.index in self.buffers.updates, *stays)
@@ -103,8 +99,7 @@ class KernelTime:
             num_bytes = 2.0 * update
             op_class = OpClass.ELEMENTWISE  # what it writes is computed with it
         elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
-            fused = self._fused_seconds(op, candidates, flops)
-            return fused + self._unstacking_seconds(op, candidates) if self._unstacks(op) else fused
+            return self._fused_seconds(op, candidates, flops)
         dtype = costing.operand_dtype(graph, op)
         if op.declared is not None:
             return self._declared_seconds(op, op.declared, arrays, dtype)
@@ -200,25 +195,6 @@ class KernelTime:
         is_in_rows = op.results[0] in self.facts.tiles.in_rows
         return is_in_rows and len(self.graph.consumers[op.results[0]]) > 1
 
-    def _unstacks(self, op: Op) -> bool:
-        """Whether an op copies rows out of tiles that a matmul wrote to HBM.
-
-        Matmuls whose results stay in VMEM make them in an order that needs no copy.
-        """
-        if not self.backend.layout.is_tiled or self.backend.memory.matmul_results_in_vmem:
-            return False
-        return is_unstacked(self.graph, self.buffers, op)
-
-    def _unstacking_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
-        """float64[num_candidates]: seconds of a row's share of the copy, one kernel for all."""
-        stack, row = self.graph.values[op.operands[0]], self.graph.values[op.results[0]]
-        written = row.num_bytes / self.costing.arrays(candidates).result_shards[0]
-        tiles = self.facts.tiles.row_bytes(stack.index, [c.operands[0] for c in candidates])
-        read = 0.0 if tiles is None else tiles / stack.shape[-2]
-        launch = self.costing.launch_seconds
-        alone = self.costing.copy_seconds(read + written) - launch
-        return np.asarray(alone + launch / stack.shape[-2])
-
     def _in_tiles(
         self, op: Op, value: int, layouts: list[Layout], local: FloatArray, pieces: FloatArray
     ) -> FloatArray:
@@ -234,15 +210,12 @@ class KernelTime:
     def _bytes_read(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: bytes that a device reads, of narrow rows whole tiles.
 
-        A reduction works through all tiles of what it reduces, computed with it or not. What was
-        brought into VMEM before counts as far as it takes time to bring it; what waits there for
-        all runs of a loop counts not at all.
+        A reduction works through all tiles of what it reduces, computed with it or not. What waits
+        in VMEM for all runs of a loop counts not at all.
         """
         arrays, buffers, chip = self.costing.arrays(candidates), self.buffers, self.facts.chip
         num_bytes = np.zeros(len(arrays.cut))
         reads = self._read_bytes(op)
-        brought = brought_before(self.graph, buffers, op)
-        brought_share = memory_efficiency(self.costing.model.hardware, op.op_class.value)
         counted, waits = self._counted(op), chip.read_in_loop(self.graph, op)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
@@ -252,9 +225,6 @@ class KernelTime:
                 layouts = [c.operands[position] for c in candidates]
                 local = self._in_tiles(op, value, layouts, local, pieces)
             counts: float | FloatArray = counted[position]
-            if read and brought[position]:
-                whole = self.graph.values[value].num_bytes / pieces
-                counts = counts * np.where(whole <= chip.room, brought_share, 1.0)
             if read and waits[position]:
                 counts = np.where(local <= waits[position], 0.0, counts)
             num_bytes += counts * local

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ class MoveCosts:
         model: Prices single kernels and collectives.
         parts: The mesh parts of this plan.
         overlaps: Whether the objective takes off what of collectives runs beside computing.
+        compiler: The compiler model, where it is another than the machine's own.
 
     Attributes:
         backend: The compiler model of the machine.
@@ -40,14 +41,15 @@ class MoveCosts:
     model: CostModel
     parts: MeshParts
     overlaps: bool = False
+    compiler: InitVar[Backend | None] = None
     backend: Backend = field(init=False)
     _axes: dict[Parts, tuple[AxisPart, ...]] = field(default_factory=dict)
     _group_sizes: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
     _slices: dict[Parts, int] = field(default_factory=dict)
     _written: dict[WrittenCollective, tuple[tuple[AxisRef, ...], int]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.backend = backend_for(self.model.hardware)
+    def __post_init__(self, compiler: Backend | None) -> None:
+        self.backend = compiler or backend_for(self.model.hardware)
 
     def axis_parts(self, chosen: Parts) -> tuple[AxisPart, ...]:
         """Mesh parts as the cost model names them, in mesh order.

@@ -35,8 +35,6 @@ class OnChip:
         kept_out: Per value, whether its buffer is never there: it ends as a result, goes round a
             loop, or is read by updates.
         moved: Whether copies that collectives and look-ups make are there too.
-        widened: Values that would be brief were they not what a product makes, in wider elements,
-            and so written by it.
         updates: Ops that make new states: what they read lies beside those in device memory.
         loop_reads: Ops with which a loop reads unchanged what its products read all of: brought
             there before the loop, it stays for all runs.
@@ -48,7 +46,6 @@ class OnChip:
     brief: tuple[bool, ...]
     kept_out: tuple[bool, ...] = ()
     moved: bool = True
-    widened: frozenset[int] = frozenset()
     updates: frozenset[int] = frozenset()
     loop_reads: frozenset[int] = frozenset()
     loop_room: Mapping[int, float] = field(default_factory=dict)
@@ -70,17 +67,12 @@ class OnChip:
         products = tuple(accumulate(runs, initial=0.0))
         reads = _reads(graph, buffers)
         brief = [False] * len(graph.values)
-        widened = set()
         for value in graph.values:
             maker, times = graph.ops[value.op], reads[value.index]
             if maker.kind is not OpKind.COMPUTE or times is None:
                 continue
-            is_widened = not any_maker and _widens_product(graph, maker)
-            if any_maker or is_widened or _is_apart(graph, maker, buffers):
-                is_brief = _is_brief(products, maker, {maker.index, *times})
-                brief[value.index] = is_brief and not is_widened
-                if is_brief and is_widened:
-                    widened.add(value.index)
+            if any_maker or _is_apart(graph, maker, buffers):
+                brief[value.index] = _is_brief(products, maker, {maker.index, *times})
         kept_out = tuple(times is None for times in reads)
         loop_reads = read_whole(graph)
         return cls(
@@ -89,7 +81,6 @@ class OnChip:
             tuple(brief),
             kept_out,
             any_maker,
-            frozenset(widened),
             buffers.updates,
             loop_reads,
             _loop_room(graph, loop_reads, room),
@@ -155,11 +146,6 @@ def _is_converted_product(graph: Graph, maker: Op) -> bool:
     if maker.name != "convert":
         return False
     return graph.maker(maker.operands[0]).op_class in PRODUCTS
-
-
-def _widens_product(graph: Graph, maker: Op) -> bool:
-    bits = [graph.values[value].bits for value in (*maker.operands[:1], *maker.results)]
-    return _is_converted_product(graph, maker) and bits[0] < bits[1]
 
 
 def _is_brief(products: tuple[float, ...], op: Op, times: Iterable[int]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -38,11 +38,6 @@ class Reductions:
 
     def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: of each run of the op."""
-        is_cut = [candidate.is_cut_later for candidate in candidates]
-        if any(is_cut):
-            scattered = tuple(replace(one, is_cut_later=False) for one in candidates)
-            more = self.whole_sum_seconds(op, scattered)
-            return self.seconds(op, scattered) + np.where(is_cut, more, 0.0)
         costing, graph = self.facts.costing, self.facts.graph
         seconds = self._halo_seconds(op, candidates)
         total = float(sum(graph.values[v].num_bytes for v in op.results))
@@ -63,27 +58,6 @@ class Reductions:
                 spent += costing.sum_seconds(kind, num_bytes, costing.axis_parts(parts), joined)
             seconds[[index for index, _ in found]] += spent / runs
         return seconds
-
-    def whole_sum_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
-        """float64[num_candidates]: all-reduces less the reduce-scatters in whose place they run."""
-        costing, made = self.facts.costing, self.facts.graph.values[op.results[0]]
-        groups: dict[Parts, list[tuple[int, float]]] = {}
-        for index, candidate in enumerate(candidates):
-            if not candidate.scattered or candidate.streamed is not None:
-                continue
-            one, *others = costing.sums_of(self.facts.graph, op, candidate)
-            if one.kind == "reduce-scatter" and not others:
-                found = groups.setdefault(one.parts, [])
-                found.append((index, made.num_bytes / one.pieces))
-        more = np.zeros(len(candidates))
-        in_body, _ = self.in_call(op)
-        for parts, members in groups.items():
-            num_bytes = np.array([amount for _, amount in members])
-            axes = costing.axis_parts(parts)
-            whole = costing.sum_seconds("all-reduce", num_bytes, axes, in_body)
-            scattered = costing.sum_seconds("reduce-scatter", num_bytes, axes, in_body)
-            more[[index for index, _ in members]] = np.maximum(whole - scattered, 0.0)
-        return more
 
     def _halo_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         costing, graph = self.facts.costing, self.facts.graph

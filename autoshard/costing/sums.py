@@ -44,9 +44,7 @@ def sums_of(
 
     Of a product what is scattered comes first, so that all-reduces have the less to sum. The
     partitioner sums what other ops leave at once, and cuts it after that, if only a part of it is
-    scattered (jaxlib 0.10.2 on CPU and for H100, libtpu 0.0.42 for a v5e). What is cut further
-    after it was scattered is summed whole, and cut once (libtpu 0.0.42 for a v5e, the CUDA plugin
-    0.10.2 for an H100).
+    scattered (jaxlib 0.10.2 on CPU and for H100, libtpu 0.0.42 for a v5e).
 
     Args:
         machine: With or without reduce-scatters.
@@ -71,7 +69,7 @@ def sums_of(
         is_fit = is_fit and _scatters_over(backend, links)
         is_fit = is_fit and _scatters(backend, parts, candidate, shape, bits, order)
         is_fit = is_fit and not _has_low_tiles(backend, parts, op_class, candidate, shape)
-        is_whole = candidate.is_cut_later or len(_changed(candidate)) > 1
+        is_whole = len(_changed(candidate)) > 1
         if machine.has_reduce_scatter and is_whole:
             return (Sum("all-reduce", every, pieces),)
         kind = "reduce-scatter" if is_fit and machine.has_reduce_scatter else "all-reduce"

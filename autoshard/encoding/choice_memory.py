@@ -12,14 +12,12 @@ from autoshard.backends import Backend
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import copies_for_loops
 from autoshard.encoding.device_room import DeviceRoom
-from autoshard.encoding.dropped_dims import drops_dimension
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout
 from solvers import NodeMemory
 
 IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 def reversed_kernels(graph: Graph, backend: Backend) -> frozenset[int]:
@@ -49,9 +47,6 @@ class ChoiceMemory:
     node_by_op: Mapping[int, int]
     narrowed: Mapping[int, int]
     _held: dict[tuple[object, ...], tuple[object, IntArray]] = field(default_factory=dict)
-    _dropped: dict[tuple[int, int, tuple[int, ...]], tuple[object, BoolArray]] = field(
-        default_factory=dict
-    )
     _partial: dict[tuple[object, ...], tuple[object, IntArray]] = field(default_factory=dict)
 
     def terms(self) -> Iterator[NodeMemory]:
@@ -81,7 +76,8 @@ class ChoiceMemory:
         if is_summed:  # what it is written as comes after the sum: until then all is held
             start, usage = op.index, np.zeros_like(usage)
         else:
-            yield NodeMemory(node, start, stop, self._in_device_memory(value, op, usage))
+            left = room.on_chip.left(usage, is_brief=room.on_chip.brief[value.index])
+            yield NodeMemory(node, start, stop, left)
         yield from self._layout_copies(node, op)
         partial = self._partial_bytes(op, candidates, value, bits, usage, is_summed=is_summed)
         if partial is not None:
@@ -93,28 +89,6 @@ class ChoiceMemory:
                 stop = start + 1
             left = room.on_chip.left(partial, is_brief=room.on_chip.moved)
             yield NodeMemory(node, room.earliest(op.index, start), stop, left)
-
-    def _in_device_memory(self, value: Value, op: Op, usage: IntArray) -> IntArray:
-        """What of a value is not on the chip; less where it is no more computed with a product."""
-        room = self.room
-        left = room.on_chip.left(usage, is_brief=room.on_chip.brief[value.index])
-        is_widened = value.index in room.on_chip.widened
-        if not is_widened and value.index not in room.own_bits:
-            return left
-        is_apart = self._drops_dimension(value, op)
-        if is_widened:
-            apart = room.on_chip.left(usage, is_brief=True)
-        else:
-            apart = left * room.own_bits[value.index] // value.bits
-        return np.where(is_apart, apart, left)
-
-    def _drops_dimension(self, value: Value, op: Op) -> BoolArray:
-        candidates, place = self.candidates[op.index], op.results.index(value.index)
-        key = (id(candidates), place, value.shape)
-        if key not in self._dropped:
-            found = drops_dimension(value.shape, self.room.costing.parts, candidates, place)
-            self._dropped[key] = candidates, found
-        return self._dropped[key][1]
 
     def _local(
         self, value: Value, op: Op, place: int, *, is_result: bool = True, bits: int | None = None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoshard.backends import Backend
 from autoshard.costing.costing import Costing
 from autoshard.costing.on_chip import OnChip
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.encoding.dropped_dims import own_bits
 from autoshard.encoding.padded_indices import PaddedIndices
 from autoshard.encoding.padded_rows import scattered_at_any_time
 from autoshard.encoding.tiles import tiled_in
@@ -32,8 +30,6 @@ class DeviceRoom:
         costing: Of the mesh and the machine.
         reused: Values that end in the buffer of a donated argument.
         on_chip: What lies in the memory of the chip.
-        own_bits: By value that is written in the place of a product, bits of an element as that
-            makes it, where these are fewer.
         indices: Of rows, where they come from other slices.
         negligible_bytes: What less than that is held of a whole value is not counted.
         is_scarce: Whether memory is: then gaps count as they may be.
@@ -46,7 +42,6 @@ class DeviceRoom:
     costing: Costing
     reused: frozenset[int]
     on_chip: OnChip
-    own_bits: Mapping[int, int]
     indices: PaddedIndices
     negligible_bytes: float
     is_scarce: bool = False
@@ -70,7 +65,6 @@ class DeviceRoom:
             costing,
             _reused_results(graph, buffers, wishes),
             _for_certain(on_chip) if is_scarce else on_chip,
-            own_bits(graph, buffers),
             PaddedIndices.of(graph, costing),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
             is_scarce,

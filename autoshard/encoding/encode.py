@@ -20,13 +20,14 @@ from autoshard.candidates.op_candidates import OpCandidates
 from autoshard.candidates.partitioner_limits import misreads_slices
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
+from autoshard.costing.cost_term import OpTermKind
 from autoshard.costing.costing import Costing
+from autoshard.costing.op_terms import OP_TERMS
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.corrections import NO_CORRECTIONS, Corrections, corrected
-from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.hidden_communication import (
@@ -75,6 +76,7 @@ class Encoder:
         is_scarce: Whether memory is: then equal moves of a value are counted as the one copy that
             they become.
         corrections: What was learnt from compiled plans of the program.
+        op_terms: What the cost of an op is the sum of.
 
     Attributes:
         facts: What costs depend on beside the op or read that is priced.
@@ -94,6 +96,7 @@ class Encoder:
     streamable: frozenset[str] = frozenset()
     is_scarce: bool = False
     corrections: Corrections = NO_CORRECTIONS
+    op_terms: tuple[OpTermKind, ...] = OP_TERMS
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     _read_bits: ReadBits = field(init=False)
     tables: Tables = field(init=False)
@@ -112,10 +115,8 @@ class Encoder:
             self.facts, self.wishes, self.memory_limit, is_scarce=self.is_scarce
         )
         facts = TableFacts(costing.parts)
-        self.node_costs = NodeCosts(self.facts, self._candidates)
-        self.read_costs = ReadCosts(
-            self.facts, self.node_costs.reductions, self.tables, facts, self._candidates
-        )
+        self.node_costs = NodeCosts(self.facts, self._candidates, self.op_terms)
+        self.read_costs = ReadCosts(self.facts, self.tables, facts, self._candidates)
         self._copies = CopyMemory(self.room, facts)
 
     def within(self, memory_limit: int | None, corrections: Corrections) -> Encoder:
@@ -137,10 +138,9 @@ class Encoder:
         joined = JoinedSums.of(graph, collectives)
         self._enumerate(nodes, offers, sums, joined)
         reads = self._shared_reads()
-        cut = self._cut_sums(reads, sums, joined)
         own_costs = {op.index: self.node_costs.of(op) for op in nodes}
         hidden = self._hidden(own_costs)
-        of_reads = ReadEdges(self.read_costs, self._copies, node_by_op, reads, cut, hidden)
+        of_reads = ReadEdges(self.read_costs, self._copies, node_by_op, reads, hidden)
         edges, copies = of_reads.make(nodes)
         edges += TieEdges(graph, self.wishes, candidates, node_by_op, offers.pins).make()
         facts = self.read_costs.facts
@@ -168,7 +168,6 @@ class Encoder:
             reads,
             sums,
             joined,
-            cut,
         )
         return corrected(encoded, self.corrections, self.node_costs)
 
@@ -203,15 +202,6 @@ class Encoder:
         """Operands that scatters change, which are no copies moved for other readers too."""
         ops = (self.graph.ops[index] for index in self._candidates)
         return frozenset((op.index, op.operands[0]) for op in ops if misreads_slices(op))
-
-    def _cut_sums(
-        self, reads: Sequence[SharedRead], sums: SumsAfterLoops, joined: JoinedSums
-    ) -> CutSums:
-        """Sums that are taken whole where they are cut further, on machines that scatter any."""
-        if not self.costing.model.hardware.has_reduce_scatter:
-            return CutSums()
-        elsewhere = {*sums.by_op, *joined.by_second, *(one.first.op for one in joined)}
-        return CutSums.of(self.graph, self._candidates, reads, elsewhere)
 
     def _apart_for_one(self, read: SharedRead) -> SharedRead:
         """The same, with a choice of the reader that holds a copy for itself where it matters."""

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import ReadBits
-from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
@@ -37,7 +36,6 @@ class Encoded:
     reads: tuple[SharedRead, ...] = ()  # per node after those of ops
     sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
     joined: JoinedSums = field(default_factory=JoinedSums)
-    cut: CutSums = field(default_factory=CutSums)
     uncorrected: Problem | None = None  # where `problem` is corrected by what was compiled
 
     def table(self, value: int, bits: int) -> ReshardTable:
@@ -89,7 +87,6 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
     )
     copies = zip(encoded.reads, choices[len(encoded.ops) :], strict=True)
     shared = {key: read.layouts[choice] for read, choice in copies for key in read.reads}
-    chosen = encoded.cut.as_run(chosen, shared)
     layouts: list[Layout | None] = [None] * len(graph.values)
     for op in graph.ops:
         if op.index in chosen:

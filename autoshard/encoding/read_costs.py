@@ -13,8 +13,6 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
 from autoshard.costing.narrowed_to_send import narrowed_to_send
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.costing.reductions import Reductions
-from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.hidden_communication import exposed_seconds
 from autoshard.encoding.order_costs import OrderCosts
 from autoshard.encoding.picoseconds import picoseconds
@@ -37,7 +35,6 @@ class ReadCosts:
 
     Args:
         program: Its facts.
-        reductions: Of its ops.
         tables: Of its tensors.
         facts: Of the tables.
         candidates: Of each op, by its index.
@@ -47,14 +44,12 @@ class ReadCosts:
     """
 
     program: ProgramFacts
-    reductions: Reductions
     tables: Tables
     facts: TableFacts
     candidates: Mapping[int, tuple[Candidate, ...]]
     orders: OrderCosts = field(init=False)
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
-    _whole: dict[tuple[object, ...], IntArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.orders = OrderCosts(self.program, self.tables, self.facts)
@@ -136,27 +131,6 @@ class ReadCosts:
             return costs
         return np.where(moves, FORBIDDEN, costs)
 
-    def with_whole_sums(
-        self,
-        costs: IntArray,
-        cut: CutSums,
-        value: int,
-        read: tuple[int, int],
-        rows: IntArray,
-        columns: IntArray,
-    ) -> IntArray:
-        """What a read costs with the sum taken whole that it cuts further than it is scattered."""
-        maker = self.tables.graph.maker(value)
-        if cut.reads.get(maker.index) != read:
-            return costs
-        whole = self._whole_sums(maker)
-
-        def more() -> IntArray:
-            further = ~self.facts.moves(self.tables.of(value))[np.ix_(rows, columns)]
-            further &= rows[:, None] != columns
-            return np.where(further, whole[:, None], 0)
-
-        return self._with_more(costs, (whole,), (), more)
 
     def _with_more(
         self,
@@ -178,15 +152,3 @@ class ReadCosts:
         if found is None:
             found = self._costs[key] = ((costs, *arrays), costs + more())
         return found[1]
-
-    def _whole_sums(self, op: Op) -> IntArray:
-        """int64[num_candidates]: what sums taken whole cost more than scattered ones."""
-        candidates = self.candidates[op.index]
-        reductions = self.reductions
-        kind = (op.op_class, op.repeat, self.tables.type_of(op.results[0]))
-        key = (id(candidates), *kind, reductions.key(op))
-        found = self._whole.get(key)
-        if found is None:
-            more = reductions.whole_sum_seconds(op, candidates)
-            found = self._whole[key] = picoseconds(more * op.repeat)
-        return found

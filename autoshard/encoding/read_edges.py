@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.encoding.copy_memory import CopyMemory
-from autoshard.encoding.cut_sums import CutSums
 from autoshard.encoding.hidden_communication import Hidden
 from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.shared_reads import SharedRead, reads_of
@@ -44,7 +43,6 @@ class ReadEdges:
         copies: What they hold.
         node_by_op: The node of each op that has a choice, by its index.
         reads: Those that several ops share; their nodes come after those of the ops.
-        cut: Sums that are taken whole where they are cut further.
         hidden: What runs beside computing.
     """
 
@@ -52,7 +50,6 @@ class ReadEdges:
     copies: CopyMemory
     node_by_op: Mapping[int, int]
     reads: Sequence[SharedRead]
-    cut: CutSums
     hidden: Hidden
 
     @property
@@ -100,8 +97,7 @@ class ReadEdges:
         slack = self.hidden.reads.get(read.reads[0], 0.0)
         costs = prices.of_move(table, rows, columns, read.repeat, slack)
         costs = prices.with_narrowing(costs, reader, place, rows, columns)
-        costs = prices.with_order(costs, reader, place, rows, columns)
-        return prices.with_whole_sums(costs, self.cut, read.value, read.reads[0], rows, columns)
+        return prices.with_order(costs, reader, place, rows, columns)
 
     def _shared_copies(self, edge: int, read: SharedRead, source: _Source) -> Iterator[EdgeMemory]:
         """Copies that the move for several readers makes."""
@@ -133,8 +129,6 @@ class ReadEdges:
         costs = prices.with_order(costs, op, position, rows, columns)
         if _is_unstacked(op, self._graph.maker(value)):
             costs = prices.where_made(costs, table, rows, columns)
-        if source.read is None:
-            costs = prices.with_whole_sums(costs, self.cut, value, read_at, rows, columns)
         return costs
 
     def _operand_copies(

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from autoshard.backends import LayoutPolicy, backend_for
+from autoshard.backends import Backend, LayoutPolicy, backend_for
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.manual_borders import with_borders_on
 from autoshard.candidates.op_candidates import read_pins
 from autoshard.candidates.rounds import Round, rounds_of
+from autoshard.costing.cost_term import OpTermKind
 from autoshard.costing.costing import Costing, cost_model_for
+from autoshard.costing.op_terms import OP_TERMS
 from autoshard.encoding.corrections import Corrections, corrected
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
@@ -54,25 +56,28 @@ def plan_graph(
     propagate: Propagate | None = None,
     stages: Stages | None = None,
     progress: Callable[[Progress], None] | None = None,
+    compiler: Backend | None = None,
+    op_terms: tuple[OpTermKind, ...] = OP_TERMS,
 ) -> Solution:
     """Choose a layout for every value of a program, round by round where the user gave priorities.
 
     The memory limit binds in the last round alone: until then a program need not fit. The
     `dot_general` equations at the paths `streamable` may run in steps, if there is one round only.
     Where the search is cut short and there is one round only, it goes on from the best plan written
-    by hand that fits, as `propagate` spreads it, and no worse one is returned.
+    by hand that fits, as `propagate` spreads it, and no worse one is returned. Ablations
+    give another compiler model than the machine's own, or other cost terms.
 
     Raises:
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
     """
-    clock, backend = stages or Stages(), backend_for(hardware)
+    clock, backend = stages or Stages(), compiler or backend_for(hardware)
     with clock.time("buffers"):
         graph = with_borders_on(_as_kept(graph, backend.layout), mesh)
         buffers = find_buffers(graph, backend)
     wishes = carried_on_other_meshes(wishes, mesh)
     parts = parts_for(graph, mesh, wishes, backend.layout.min_conv_batch)
     overlaps = options.overlap and backend.schedule.overlaps
-    costing = Costing(cost_model_for(hardware, parts), parts, overlaps)
+    costing = Costing(cost_model_for(hardware, parts), parts, overlaps, backend)
     pins = read_pins(graph, parts, wishes)
     rounds = rounds_of(graph, pins, parts, wishes)
     seconds_left = options.time_limit_seconds
@@ -93,6 +98,7 @@ def plan_graph(
                 round=now,
                 streamable=streamable,
                 corrections=options.corrections,
+                op_terms=op_terms,
             )
         fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
         share = replace(options, time_limit_seconds=fair)
@@ -203,6 +209,7 @@ def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
         encoder.streamable,
         is_scarce=True,
         corrections=encoder.corrections,
+        op_terms=encoder.op_terms,
     )
     return scarce, scarce.encode()
 

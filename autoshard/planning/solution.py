@@ -146,6 +146,7 @@ class Solution:
             self.encoder.memory_limit,
             is_scarce=self.encoder.is_scarce,
             corrections=self.encoder.corrections,
+            op_terms=self.encoder.op_terms,
         )
         return encoder, encoder.encode()
 

@@ -13,7 +13,7 @@ from autoshard.backends import get_backend
 from autoshard.candidates.candidate import CandidateMaker
 from autoshard.costing.narrow_rows import RowTiles, values_in_rows
 from autoshard.graph.program import Graph, OpClass
-from autoshard.graph.rule import Dims, Rule
+from autoshard.graph.rule import Rule
 from cost_models import get_hardware
 from tests.planner.graphs import Program, encoder_for, parts_of
 
@@ -92,19 +92,6 @@ def test_rows_are_padded_to_whole_tiles_and_dimensions_of_one_left_out(
     found = tiles.local_bytes(value, [((),) * len(shape)])
     assert found is not None
     assert found.tolist() == [expected * 4]
-
-
-def test_any_dimension_but_those_of_a_batch_fills_the_lanes_of_a_product() -> None:
-    program = Program()
-    left, right = program.argument(64, 512, 16), program.argument(64, 16, 8)
-    dims: tuple[Dims, Dims, Dims] = (((0,), (1,), (3,)), ((0,), (3,), (2,)), ((0,), (1,), (2,)))
-    rule = Rule((64, 512, 8, 16), dims[:2], dims[2:], reduction=frozenset({3}))
-    (made,) = program.compute("dot_general", (left, right), [(64, 512, 8)], rule)
-    tiles = RowTiles.of(program.graph(made), parts_of("x=8"), TILING)
-    whole, cut = ((), (), ()), ((), (0,), ())
-    found = tiles.local_bytes(made, [whole, cut])
-    assert found is not None
-    assert found.tolist() == [64 * 512 * 8 * 4, 64 * 128 * 8 * 4]  # 64 of 512 fill half the lanes
 
 
 @given(shape=st.lists(SIDES, min_size=2, max_size=4))
@@ -214,34 +201,6 @@ def test_rows_looked_up_in_a_piece_of_a_table_are_masked_on_a_tpu(hardware: str)
     assert mask_seconds((512, 8, LANES), hardware) == pytest.approx(tiles * one + launch)
     assert mask_seconds((512, 4, LANES), hardware) == pytest.approx(3 * tiles * one + launch)
     assert mask_seconds((512, 4, LANES), "h100") == 0.0
-
-
-def unstacked(width: int, made_by_product: bool) -> Graph:
-    """The first of five rows of each stack."""
-    program = Program()
-    whole = (512, 5, width)
-    if made_by_product:
-        left, right = program.argument(512, 5, 16), program.argument(16, width)
-        dims: tuple[Dims, Dims, Dims] = (((0,), (1,), (3,)), ((3,), (2,)), ((0,), (1,), (2,)))
-        rule = Rule((512, 5, width, 16), dims[:2], dims[2:], reduction=frozenset({3}))
-        (stack,) = program.compute("dot_general", (left, right), [whole], rule)
-    else:
-        stack = program.argument(*whole)
-    sliced = Rule((512, 5, width, 1), (((0,), (1,), (2,)),), (((0,), (3,), (2,)),))
-    row = program.compute("slice", (stack,), [(512, 1, width)], sliced, OpClass.COPY)[0]
-    program.ops[-1] = replace(program.ops[-1], flops=0.0)
-    return program.graph(program.elementwise(row), program.elementwise(stack))
-
-
-def test_rows_of_what_a_product_made_are_copied_out_of_their_tiles_on_a_v5p() -> None:
-    machine = get_hardware("tpu-v5p")
-    assert machine.memory.streamed is not None
-    speed = machine.memory.bytes_per_second * machine.memory.streamed.copies
-    copied = (8 / 5 + 1) * 512 * LANES * 4 / speed
-    launch = machine.compute.kernel_launch_seconds / 5  # of one kernel for five rows
-    assert seconds(unstacked(LANES, True), "slice") == pytest.approx(copied + launch)
-    assert seconds(unstacked(LANES, False), "slice") == 0.0
-    assert seconds(unstacked(LANES, True), "slice", "tpu-v5e") == 0.0
 
 
 def order_seconds(width: int, hardware: str) -> float:

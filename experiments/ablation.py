@@ -1,0 +1,186 @@
+"""Which rules of the compiler models and which cost terms change plans.
+
+    python -m experiments.ablation [--list evaluation] [--programs t5 mixer] [--chips v5e h100]
+        [--rules ImageCopies fusion.fuses_into_matmuls]
+
+Plans every program of a list at its first mesh, then again without one rule at a time: a cost term
+is left out, a policy that is on is switched off. The plan made without a rule is priced by the
+whole model. A rule whose absence costs less than 1 % of the step on every program, and changes no
+prediction of the peak by as much, earns no line. Writes `experiments/results/ablation.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoshard.backends import Backend, backend_for
+from autoshard.costing.cost_term import OpTermKind
+from autoshard.costing.op_terms import OP_TERMS
+from autoshard.frontend.trace import trace
+from autoshard.planning.planner import plan_graph
+from autoshard.planning.pricing import price_layouts
+from autoshard.planning.searches import SolveOptions
+from autoshard.planning.solution import Solution
+from autoshard.planning.traced_program import TracedProgram, read_traced
+from autoshard.sharding import parse_mesh_sizes
+from cost_models import Hardware, get_hardware
+from experiments.lists import LISTS
+from experiments.results_table import markdown_table, write_page
+from experiments.workloads import get_workload
+
+LEAST_CHANGE = 0.01
+"""Of the step or the peak: rules that change less on every program are named as idle."""
+MACHINES = {"v5e": "tpu-v5e", "v5p": "tpu-v5p", "v6e": "tpu-v6e", "h100": "h100"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A part of the model that can be left out.
+
+    Attributes:
+        name: `KernelTime` or `fusion.fuses_into_matmuls`.
+        backend: The compiler model without it.
+        terms: The cost terms without it.
+    """
+
+    name: str
+    backend: Backend
+    terms: tuple[OpTermKind, ...]
+
+
+def rules_of(backend: Backend) -> Iterator[Rule]:
+    """Every cost term, and every policy that is on."""
+    for left_out in OP_TERMS:
+        terms = tuple(term for term in OP_TERMS if term is not left_out)
+        yield Rule(getattr(left_out, "__name__", str(left_out)), backend, terms)
+    for section in ("fusion", "layout", "collectives", "memory", "schedule"):
+        policy = getattr(backend, section)
+        for field in dataclasses.fields(policy):
+            if getattr(policy, field.name) is True:
+                without = dataclasses.replace(policy, **{field.name: False})
+                changed = dataclasses.replace(backend, **{section: without})
+                yield Rule(f"{section}.{field.name}", changed, OP_TERMS)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What leaving a rule out does to one program.
+
+    Attributes:
+        rule: Name of the rule.
+        program: Name and chip.
+        loss: Step of the plan made without it, priced with it, over that of the plan made with it,
+            less one; None where that plan cannot be said in the whole problem.
+        seconds: Predicted step of the plan made without it, over the other, less one.
+        peak: Likewise of the predicted peak.
+    """
+
+    rule: str
+    program: str
+    loss: float | None
+    seconds: float
+    peak: float
+
+    @property
+    def is_idle(self) -> bool:
+        """True where neither the plan nor what is predicted of it changes."""
+        changes = (self.loss or 0.0, self.seconds, self.peak)
+        return all(abs(change) < LEAST_CHANGE for change in changes)
+
+
+def changes_of(name: str, sizes: Mapping[str, Any], chip: str, only: Sequence[str]) -> list[Change]:
+    """Every rule left out of the plan of one program."""
+    machine = get_hardware(MACHINES[chip])
+    program = traced(name, sizes)
+    options = SolveOptions(time_limit_seconds=30.0)
+    base = _planned(program, machine, options)
+    found = []
+    for rule in rules_of(backend_for(machine)):
+        if only and rule.name not in only:
+            continue
+        other = _planned(program, machine, options, rule)
+        priced = price_layouts(base, other.decoded.layouts, options, in_steps=True)
+        loss = None if priced is None else priced.step_seconds / base.step_seconds - 1
+        found.append(
+            Change(
+                rule.name,
+                f"{name} {chip}",
+                loss,
+                other.step_seconds / base.step_seconds - 1,
+                other.peak_bytes / base.peak_bytes - 1,
+            )
+        )
+    return found
+
+
+def traced(name: str, sizes: Mapping[str, Any]) -> TracedProgram:
+    """A workload on a mesh of 2 by 4 devices."""
+    workload, mesh = get_workload(name, **sizes), parse_mesh_sizes("data=2,model=4")
+    arguments = (workload.state, workload.batch)
+    found = trace(workload.step, arguments, {}, mesh=mesh, donate_argnums=workload.donate_argnums)
+    return read_traced(found, mesh, (), None, 1.0)
+
+
+def _planned(
+    program: TracedProgram, machine: Hardware, options: SolveOptions, rule: Rule | None = None
+) -> Solution:
+    return plan_graph(
+        program.graph,
+        program.mesh,
+        machine,
+        program.wishes,
+        None,
+        options,
+        compiler=None if rule is None else rule.backend,
+        op_terms=OP_TERMS if rule is None else rule.terms,
+    )
+
+
+def page_rows(changes: Sequence[Change]) -> list[dict[str, str]]:
+    """One row a rule, those that change least first."""
+    by_rule: dict[str, list[Change]] = {}
+    for change in changes:
+        by_rule.setdefault(change.rule, []).append(change)
+    rows = []
+    for name, found in sorted(by_rule.items(), key=lambda item: _most(item[1])):
+        losses = [one.loss for one in found if one.loss is not None]
+        rows.append(
+            {
+                "left out": f"`{name}`",
+                "plan loses": f"{max(losses, default=0.0):+.1%}",
+                "predicted step": f"{max((one.seconds for one in found), key=abs):+.1%}",
+                "predicted peak": f"{max((one.peak for one in found), key=abs):+.1%}",
+                "changes": ", ".join(one.program for one in found if not one.is_idle) or "nothing",
+            }
+        )
+    return rows
+
+
+def _most(changes: Sequence[Change]) -> float:
+    return max(max(abs(one.loss or 0.0), abs(one.seconds), abs(one.peak)) for one in changes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", choices=list(LISTS), default="evaluation")
+    parser.add_argument("--programs", nargs="*", default=[])
+    parser.add_argument("--chips", nargs="*", default=["v5e"], choices=list(MACHINES))
+    parser.add_argument("--rules", nargs="*", default=[])
+    options = parser.parse_args()
+    programs = LISTS[options.list]
+    changes: list[Change] = []
+    for name in options.programs or programs.sizes:
+        for chip in options.chips:
+            found = changes_of(name, programs.sizes[name], chip, options.rules)
+            changes += found
+            print(name, chip, ", ".join(one.rule for one in found if not one.is_idle), flush=True)
+    text = markdown_table(page_rows(changes))
+    write_page("ablation", "Rules of the model left out, one at a time", text)
+
+
+if __name__ == "__main__":
+    main()
