@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.backends import LayoutPolicy
+from autoshard.graph.op_traits import FUSIBLE, READS_FUSED
+from autoshard.graph.product_writes import updates
 from autoshard.graph.program import Graph, OpClass, OpKind
 from autoshard.layouts import Layout, MeshParts
 
 FloatArray = npt.NDArray[np.float64]
 
 _IN_ROWS = frozenset({OpClass.GATHER, OpClass.SORT})
-_AS_THEY_ARE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
-_ROW_BY_ROW = _AS_THEY_ARE | {OpClass.REDUCE}
 
 
 def values_in_rows(graph: Graph) -> frozenset[int]:
@@ -31,35 +31,24 @@ def values_in_rows(graph: Graph) -> frozenset[int]:
     from or for that element by element, moved or reduced, up to a product or a new state. Seen in
     training steps of an embedding model and a mixture of experts (libtpu 0.0.42, v5e and v5p).
     """
-    updates = _states(graph)
+    states = updates(graph, FUSIBLE, in_loops=True)
     found: set[int] = set()
     for op in graph.ops:
-        if op.kind is not OpKind.COMPUTE or op.index in updates:
+        if op.kind is not OpKind.COMPUTE or op.index in states:
             continue
         is_made = op.op_class in _IN_ROWS
-        if is_made or (op.op_class in _ROW_BY_ROW and not found.isdisjoint(op.operands)):
+        if is_made or (op.op_class in READS_FUSED and not found.isdisjoint(op.operands)):
             found.update(op.results)
     for op in reversed(graph.ops):
         if op.kind is not OpKind.COMPUTE:
             continue
         if op.name == "scatter":
             found.update(op.operands[2:])
-        elif op.op_class not in _ROW_BY_ROW or op.index in updates:
+        elif op.op_class not in READS_FUSED or op.index in states:
             continue
         elif not found.isdisjoint(op.results):
             found.update(v for v in op.operands if _is_computed(graph, v))
     return frozenset(found)
-
-
-def _states(graph: Graph) -> set[int]:
-    """Ops that lead to results of the program, element by element, and to nothing else."""
-    found: set[int] = set()
-    for op in reversed(graph.ops):
-        if op.kind is OpKind.COMPUTE and op.op_class in _AS_THEY_ARE:
-            readers = [graph.ops[index] for value in op.results for index in graph.consumers[value]]
-            if all(reader.kind is OpKind.RESULT or reader.index in found for reader in readers):
-                found.add(op.index)
-    return found
 
 
 def _is_computed(graph: Graph, value: int) -> bool:

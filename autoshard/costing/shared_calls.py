@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from math import prod
 
 from autoshard.graph.loop_sums import LoopSum
+from autoshard.graph.op_traits import FUSIBLE
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _SUMMING = PRODUCTS | {OpClass.REDUCE, OpClass.SCATTER}
-_PASSING = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +106,4 @@ def _passes_on(graph: Graph, op: Op) -> bool:
     if op.op_class is OpClass.REDUCE:
         shapes = (graph.values[value].shape for value in (op.operands[0], op.results[0]))
         return len({prod(shape) for shape in shapes}) == 1
-    return op.op_class in _PASSING
+    return op.op_class in FUSIBLE

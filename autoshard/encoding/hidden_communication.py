@@ -18,7 +18,8 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.costing.costing import Costing
 from autoshard.costing.read_bits import ReadBits
 from autoshard.costing.reductions import Reductions
-from autoshard.encoding.slack import MOVABLE, SharedSlack, Wanted, Windows, prefetched_first
+from autoshard.encoding.slack import SharedSlack, Wanted, Windows, prefetched_first
+from autoshard.graph.op_traits import FUSIBLE
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.reshard import StepKind
 
@@ -120,7 +121,7 @@ def _moved_reads(
     graph: Graph, op: Op, candidates: Mapping[int, tuple[Candidate, ...]]
 ) -> Iterator[int]:
     """Operands of an op that a plan may move; none of ops that run whenever they are wanted."""
-    if op.op_class in MOVABLE:
+    if op.op_class in FUSIBLE:
         return
     for position, value in enumerate(op.operands):
         is_first = value not in op.operands[:position]

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.last_uses import carry_stop
+from autoshard.graph.op_traits import FUSIBLE
+from autoshard.graph.program import Graph, Op, OpKind
 
-MOVABLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 _LAST = 2**62
 
 
@@ -68,13 +69,15 @@ class Windows:
             body = self._places.setdefault(self.body_of(op), [])
             self._place.append(len(body))
             body.append(op.index)
-        self._loop_stops = {op.index: self._loop_stop(op) for op in graph.ops if _is_carry(op)}
+        self._loop_stops = {op.index: carry_stop(graph, op) for op in graph.ops if _is_carry(op)}
         self._start = self._find_starts()
         self._stop = self._find_stops(graph.consumers)
 
     def body_of(self, op: Op) -> int:
         """The body an op runs in: bodies of `shard_map` belong to the one around them."""
-        region = op.region
+        return self._home(op.region)
+
+    def _home(self, region: int) -> int:
         while self._graph.regions[region].kind == "manual":
             region = self._graph.regions[region].parent
         return region
@@ -144,30 +147,13 @@ class Windows:
                 return self._before(body, region.start)
         return len(self._places[body])
 
-    def _home(self, region: int) -> int:
-        while self._graph.regions[region].kind == "manual":
-            region = self._graph.regions[region].parent
-        return region
-
     def _before(self, body: int, index: int) -> int:
         """Ops of a body that come before a place in the program."""
         return int(np.searchsorted(self._places[body], index))
 
-    def _loop_stop(self, join: Op) -> int:
-        return next(
-            (
-                region.stop
-                for region in self._graph.regions
-                if region.kind == "loop"
-                and region.parent == join.region
-                and region.start > join.index
-            ),
-            join.index + 1,
-        )
-
 
 def _is_movable(op: Op) -> bool:
-    return op.kind is not OpKind.COMPUTE or op.op_class in MOVABLE
+    return op.kind is not OpKind.COMPUTE or op.op_class in FUSIBLE
 
 
 def _is_carry(op: Op) -> bool:

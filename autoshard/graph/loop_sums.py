@@ -42,11 +42,7 @@ def loop_sums(graph: Graph) -> tuple[LoopSum, ...]:
     way to it, what is summed may be converted to another type, its dimensions reordered and those
     of one element dropped.
     """
-    readers: list[list[int]] = [[] for _ in graph.values]
-    for op in graph.ops:
-        for value in op.operands:
-            readers[value].append(op.index)
-    found = (_loop_sum(graph, join, readers) for join in graph.ops if _carries(join))
+    found = (_loop_sum(graph, join, graph.consumers) for join in graph.ops if _carries(join))
     return tuple(one for sums in found for one in sums)
 
 

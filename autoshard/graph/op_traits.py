@@ -15,6 +15,8 @@ TRANSPARENT = RENAMES | {"convert"}
 ROW_MAJOR = TRANSPARENT - {"transpose"}
 """Transparent ops that keep the order of elements too."""
 
+ELEMENTWISE = frozenset({OpClass.ELEMENTWISE})
+
 FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 """Classes of ops that a reader of their result may recompute."""
 

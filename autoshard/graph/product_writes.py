@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from math import prod
 
-from autoshard.graph.op_traits import FUSIBLE, RENAMES
+from autoshard.graph.op_traits import ELEMENTWISE, FUSIBLE, RENAMES
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 
@@ -73,11 +73,19 @@ def updating_products(graph: Graph) -> dict[int, list[int]]:
     return found
 
 
-def updates(graph: Graph) -> frozenset[int]:
-    """Element-wise ops that lead to results of the program, and to nothing else."""
+def updates(
+    graph: Graph, classes: Set[OpClass] = ELEMENTWISE, *, in_loops: bool = False
+) -> frozenset[int]:
+    """Ops of some classes that lead to results of the program, and to nothing else.
+
+    Args:
+        graph: The program.
+        classes: Of the ops.
+        in_loops: Ops of loop bodies are among them.
+    """
     found: set[int] = set()
     for op in reversed(graph.ops):
-        if op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE and op.region == 0:
+        if op.kind is OpKind.COMPUTE and op.op_class in classes and (in_loops or op.region == 0):
             readers = [graph.ops[index] for value in op.results for index in graph.consumers[value]]
             if all(reader.kind is OpKind.RESULT or reader.index in found for reader in readers):
                 found.add(op.index)
