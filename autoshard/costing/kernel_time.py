@@ -15,9 +15,11 @@ from autoshard.costing.joined_updates import LoopKernels
 from autoshard.costing.look_ups import LOOK_UPS
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
+from autoshard.costing.read_on_chip import brought_before
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
 from autoshard.layouts import Layout
+from cost_models import memory_efficiency
 
 
 class KernelTime:
@@ -43,7 +45,7 @@ class KernelTime:
         return (
             buffers.reads[op.index],
             bool(op.results) and self._is_shared_in_rows(op),
-            tuple(tiles.are_padded(value) for value in (*op.operands, *op.results)),
+            tuple(tiles.kind(value) for value in (*op.operands, *op.results)),
             self.is_in_other_kernel(op),
             self._is_carried_apart(op),
             self._vmem_key(op),
@@ -60,7 +62,7 @@ class KernelTime:
         stays = (chip.brief[value] for value in op.results)
         if op.op_class in PRODUCTS:
             waits = chip.read_in_loop(self.graph, op)
-            return (*waits, *stays)
+            return (*brought_before(self.graph, self.buffers, op), *waits, *stays)
         if self.costing.passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return ()
         return (op.index in self.buffers.updates, *stays)
@@ -210,12 +212,15 @@ class KernelTime:
     def _bytes_read(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: bytes that a device reads, of narrow rows whole tiles.
 
-        A reduction works through all tiles of what it reduces, computed with it or not. What waits
-        in VMEM for all runs of a loop counts not at all.
+        A reduction works through all tiles of what it reduces, computed with it or not. What was
+        prefetched into VMEM counts as far as it takes time to bring it; what waits there for all
+        runs of a loop counts not at all.
         """
         arrays, buffers, chip = self.costing.arrays(candidates), self.buffers, self.facts.chip
         num_bytes = np.zeros(len(arrays.cut))
         reads = self._read_bytes(op)
+        brought = brought_before(self.graph, buffers, op)
+        brought_share = memory_efficiency(self.costing.model.hardware, op.op_class.value)
         counted, waits = self._counted(op), chip.read_in_loop(self.graph, op)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
@@ -225,6 +230,9 @@ class KernelTime:
                 layouts = [c.operands[position] for c in candidates]
                 local = self._in_tiles(op, value, layouts, local, pieces)
             counts: float | FloatArray = counted[position]
+            if read and brought[position]:
+                whole = self.graph.values[value].num_bytes / pieces
+                counts = counts * np.where(whole <= chip.room, brought_share, 1.0)
             if read and waits[position]:
                 counts = np.where(local <= waits[position], 0.0, counts)
             num_bytes += counts * local

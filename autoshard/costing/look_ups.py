@@ -37,7 +37,7 @@ class LookUps:
         buffers, tiles = self.facts.buffers, self.facts.tiles
         return (
             buffers.reads[op.index],
-            tiles.are_padded(op.results[0]),
+            tiles.kind(op.results[0]),
             self._writes(op),
             takes_rows(self.facts.graph, op),
         )

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.backends import LayoutPolicy
+from autoshard.costing.local_products import product_factors
 from autoshard.graph.op_traits import FUSIBLE, READS_FUSED
 from autoshard.graph.product_writes import updates
-from autoshard.graph.program import Graph, OpClass, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, MeshParts
 
 FloatArray = npt.NDArray[np.float64]
@@ -70,6 +71,7 @@ class RowTiles:
     parts: MeshParts
     tiling: LayoutPolicy
     in_rows: frozenset[int]
+    _free: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     @classmethod
@@ -77,9 +79,27 @@ class RowTiles:
         """Of a program whose tensors a compiler tiles so."""
         return cls(graph, parts, tiling, values_in_rows(graph) if tiling.is_tiled else frozenset())
 
-    def are_padded(self, value: int) -> bool:
-        """True where the last dimension of a value fills the lanes, whatever its size."""
-        return value in self.in_rows and len(self.graph.values[value].shape) > 1
+    def kind(self, value: int) -> tuple[int, ...] | None:
+        """Dimensions of a value that may fill the lanes; None where any may.
+
+        The last one of rows; of what a product makes those that are not of its batch.
+        """
+        if not self.tiling.is_tiled or len(self.graph.values[value].shape) < 2:
+            return None
+        if value in self.in_rows:
+            return (len(self.graph.values[value].shape) - 1,)
+        if value not in self._free:
+            self._free[value] = self._free_dims(self.graph.maker(value))
+        return self._free[value] or None
+
+    def _free_dims(self, maker: Op) -> tuple[int, ...]:
+        if maker.op_class is not OpClass.MATMUL or maker.rule is None or len(maker.results) != 1:
+            return ()
+        found = product_factors(maker.rule)
+        free = {*found.rows, *found.columns}
+        dims = maker.rule.results[0]
+        chosen = tuple(d for d, factors in enumerate(dims) if free.issuperset(factors))
+        return chosen if len(chosen) < len(dims) else ()
 
     def local_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
         """float64[num_layouts]: bytes of whole tiles on a device; None where they are all filled.
@@ -88,14 +108,14 @@ class RowTiles:
             value: That lies in them.
             layouts: How it may be cut.
         """
-        return self.row_bytes(value, layouts) if self.are_padded(value) else None
+        dims = self.kind(value)
+        return None if dims is None else self._bytes(value, dims, layouts)
 
     def row_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
         """The same, if its last dimension filled the lanes; None where nothing is padded."""
         if not self.tiling.is_tiled:
             return None
-        found = self.graph.values[value]
-        return np.array([self._padded(found.shape, found.bits, one) for one in layouts])
+        return self._bytes(value, (len(self.graph.values[value].shape) - 1,), layouts)
 
     def bytes_by_row(self, value: int, layouts: Sequence[Layout]) -> FloatArray:
         """float64[num_layouts]: bytes that a device reads or writes row by row, each in lanes.
@@ -107,25 +127,37 @@ class RowTiles:
         rows = [prod(shape[:-1]) * _up(shape[-1], self.tiling.num_lanes) for shape in local]
         return np.array(rows) * found.bits / 8
 
-    def _padded(self, shape: tuple[int, ...], bits: int, layout: Layout) -> float:
-        key = (shape, bits, layout)
+    def _bytes(self, value: int, dims: tuple[int, ...], layouts: Sequence[Layout]) -> FloatArray:
+        found = self.graph.values[value]
+        return np.array([self._padded(found.shape, found.bits, dims, one) for one in layouts])
+
+    def _padded(
+        self, shape: tuple[int, ...], bits: int, dims: tuple[int, ...], layout: Layout
+    ) -> float:
+        key = (shape, bits, dims, layout)
         known = self._known.get(key)
         if known is None:
             local = self.parts.local_shape(layout, shape)
-            known = self._known[key] = _tiles(local, self.tiling) * bits / 8
+            known = self._known[key] = _tiles(local, dims, self.tiling) * bits / 8
         return known
 
 
-def _tiles(local: Sequence[int], tiling: LayoutPolicy) -> int:
-    """Elements of whole tiles, where the last dimension fills the lanes.
+def _tiles(local: Sequence[int], dims: Sequence[int], tiling: LayoutPolicy) -> int:
+    """Elements of whole tiles, where the best of some dimensions fills the lanes.
 
     Dimensions of one element are left out, and where one is left nothing is padded.
     """
-    long = [size for size in local if size > 1]
+    long = [place for place, size in enumerate(local) if size > 1]
     if len(long) < 2:
         return prod(local)
-    *others, row, lane = long
-    return _up(lane, tiling.num_lanes) * _up(row, tiling.num_sublanes) * prod(others)
+    best = []
+    for lane in [dim for dim in dims if dim in long] or [long[-1]]:
+        rest = [place for place in long if place != lane]
+        row = rest[-1] if len(dims) == 1 else max(rest, key=lambda place: local[place])
+        others = prod(local[place] for place in rest if place != row)
+        whole = _up(local[lane], tiling.num_lanes) * _up(local[row], tiling.num_sublanes)
+        best.append(whole * others)
+    return min(best)
 
 
 def _up(size: int, tile: int) -> int:

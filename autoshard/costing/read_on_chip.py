@@ -1,10 +1,22 @@
-"""Arguments that are prefetched into VMEM for the matmuls that read them."""
+"""What products find in memory on the chip when they run."""
 
 from __future__ import annotations
 
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.dataflow import source_of
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
+
+
+def brought_before(graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
+    """Per operand, whether it can be brought onto the chip while other ops run.
+
+    So it is with what a product reads of an argument of the program, as it is or as it is computed
+    with the product, in a loop that leaves it unchanged too: it is there long before. All others
+    read what is in memory.
+    """
+    if op.op_class not in PRODUCTS:
+        return (False,) * len(op.operands)
+    return tuple(_argument(graph, buffers, value) is not None for value in op.operands)
 
 
 def brought_arguments(graph: Graph, buffers: Buffers) -> dict[int, list[int]]:

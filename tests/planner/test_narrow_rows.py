@@ -13,7 +13,7 @@ from autoshard.backends import get_backend
 from autoshard.candidates.candidate import CandidateMaker
 from autoshard.costing.narrow_rows import RowTiles, values_in_rows
 from autoshard.graph.program import Graph, OpClass
-from autoshard.graph.rule import Rule
+from autoshard.graph.rule import Dims, Rule
 from cost_models import get_hardware
 from tests.planner.graphs import Program, encoder_for, parts_of
 
@@ -92,6 +92,19 @@ def test_rows_are_padded_to_whole_tiles_and_dimensions_of_one_left_out(
     found = tiles.local_bytes(value, [((),) * len(shape)])
     assert found is not None
     assert found.tolist() == [expected * 4]
+
+
+def test_any_dimension_but_those_of_a_batch_fills_the_lanes_of_a_product() -> None:
+    program = Program()
+    left, right = program.argument(64, 512, 16), program.argument(64, 16, 8)
+    dims: tuple[Dims, Dims, Dims] = (((0,), (1,), (3,)), ((0,), (3,), (2,)), ((0,), (1,), (2,)))
+    rule = Rule((64, 512, 8, 16), dims[:2], dims[2:], reduction=frozenset({3}))
+    (made,) = program.compute("dot_general", (left, right), [(64, 512, 8)], rule)
+    tiles = RowTiles.of(program.graph(made), parts_of("x=8"), TILING)
+    whole, cut = ((), (), ()), ((), (0,), ())
+    found = tiles.local_bytes(made, [whole, cut])
+    assert found is not None
+    assert found.tolist() == [64 * 512 * 8 * 4, 64 * 128 * 8 * 4]  # 64 of 512 fill half the lanes
 
 
 @given(shape=st.lists(SIDES, min_size=2, max_size=4))

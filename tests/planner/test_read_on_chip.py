@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from autoshard.backends import backend_for
 from autoshard.candidates.candidate import CandidateMaker
+from autoshard.costing.read_on_chip import brought_before
+from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op
 from cost_models import get_hardware
 from tests.planner.graphs import Program, encoder_for, parts_of
@@ -17,6 +20,11 @@ LARGE = 4096  # 64 MiB: more than a v5p brings
 def product(graph: Graph, place: int = -1) -> Op:
     """One of a program, the last if nothing else is said."""
     return [op for op in graph.ops if op.name == "dot_general"][place]
+
+
+def brought(graph: Graph, hardware: str = "tpu-v5p") -> tuple[bool, ...]:
+    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
+    return brought_before(graph, buffers, product(graph))
 
 
 def seconds(graph: Graph, hardware: str, place: int = -1) -> float:
@@ -36,6 +44,41 @@ def with_weight(side: int, *, is_made: bool) -> Graph:
         weight = program.matmul(weight, program.argument(side, side))
     rows = program.elementwise(program.argument(ROWS, side), program.argument(ROWS, side))
     return program.graph(program.matmul(rows, weight))
+
+
+def test_arguments_are_brought_and_what_is_computed_is_not() -> None:
+    assert brought(with_weight(SIDE, is_made=False)) == (False, True)
+    assert brought(with_weight(SIDE, is_made=True)) == (False, False)
+
+
+def test_a_weight_that_a_loop_leaves_unchanged_is_brought() -> None:
+    program = Program()
+    weight, state = program.argument(SIDE, SIDE), program.argument(ROWS, SIDE)
+    read, carried = program.carry(weight), program.carry(state)
+    program.open_loop(4)
+    made = program.matmul(carried, read)
+    program.loop_back(carried, made)
+    program.close_loop()
+    assert brought(program.graph(carried)) == (False, True)
+
+
+@pytest.mark.parametrize(("hardware", "is_cheaper"), [("tpu-v5p", True), ("h100", False)])
+def test_what_is_brought_is_read_at_the_speed_of_memory(hardware: str, is_cheaper: bool) -> None:
+    argument, made = (seconds(with_weight(SIDE, is_made=m), hardware) for m in (False, True))
+    assert (argument < made) == is_cheaper
+    if is_cheaper:
+        memory = get_hardware(hardware).memory
+        assert memory.streamed is not None
+        # A TPU multiplies in `bfloat16`.
+        saved = 2 * SIDE * SIDE / memory.bytes_per_second * (1 / memory.streamed.products - 1)
+        assert made - argument == pytest.approx(saved, rel=1e-6)
+    else:
+        assert argument == made
+
+
+def test_what_has_no_room_on_the_chip_is_read_from_memory() -> None:
+    argument, made = (seconds(with_weight(LARGE, is_made=m), "tpu-v5p") for m in (False, True))
+    assert argument == made
 
 
 def in_a_loop(*, is_made: bool, num_weights: int = 1) -> Graph:
