@@ -168,6 +168,9 @@ class Encoder:
             reads,
             sums,
             joined,
+            hidden,
+            of_reads.by_read,
+            of_reads.by_shared_read,
         )
         return corrected(encoded, self.corrections, self.node_costs)
 

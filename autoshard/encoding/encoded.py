@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import ReadBits
+from autoshard.encoding.hidden_communication import NOTHING_HIDDEN, Hidden
 from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.encoding.sums_after_loops import SumsAfterLoops
@@ -36,6 +37,9 @@ class Encoded:
     reads: tuple[SharedRead, ...] = ()  # per node after those of ops
     sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
     joined: JoinedSums = field(default_factory=JoinedSums)
+    hidden: Hidden = NOTHING_HIDDEN
+    edge_by_read: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    edge_by_shared_read: Mapping[tuple[int, int], int] = field(default_factory=dict)
     uncorrected: Problem | None = None  # where `problem` is corrected by what was compiled
 
     def table(self, value: int, bits: int) -> ReshardTable:

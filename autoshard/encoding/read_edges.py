@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,10 @@ class ReadEdges:
         node_by_op: The node of each op that has a choice, by its index.
         reads: Those that several ops share; their nodes come after those of the ops.
         hidden: What runs beside computing.
+
+    Attributes:
+        by_read: The edge to an op along which it reads an operand, by op index and position.
+        by_shared_read: The edge to what several ops read, by each of these reads.
     """
 
     prices: ReadCosts
@@ -51,6 +55,8 @@ class ReadEdges:
     node_by_op: Mapping[int, int]
     reads: Sequence[SharedRead]
     hidden: Hidden
+    by_read: dict[tuple[int, int], int] = field(default_factory=dict)
+    by_shared_read: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def _tables(self) -> Tables:
@@ -69,6 +75,7 @@ class ReadEdges:
             source = self._making(read.value)
             edges.append(Edge(source.node, node, self._shared_costs(read, source)))
             copies += self._shared_copies(len(edges) - 1, read, source)
+            self.by_shared_read.update(dict.fromkeys(read.reads, len(edges) - 1))
             given = _Source(node, self._tables.of_read(read), read)
             sources.update(dict.fromkeys(read.reads, given))
         for op in nodes:
@@ -80,6 +87,7 @@ class ReadEdges:
                 if costs is None:
                     continue
                 copies += self._operand_copies(len(edges), op, position, source)
+                self.by_read[op.index, position] = len(edges)
                 edges.append(Edge(source.node, self.node_by_op[op.index], costs))
         return edges, copies
 

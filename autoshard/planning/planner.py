@@ -29,6 +29,7 @@ from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import DecidedRound, Solution, as_answer, solution_of
 from autoshard.planning.stages import COSTS, SEARCH, Stages
 from autoshard.planning.states_in_memory import with_states_in_memory
+from autoshard.planning.tightened import tightened
 from autoshard.sharding import Mesh
 from autoshard.wishes.mesh_parts import parts_for
 from autoshard.wishes.other_meshes import carried_on_other_meshes
@@ -241,7 +242,8 @@ def _solve_round(encoder: Encoder, searches: Searches, propagate: Propagate | No
 def _followed(solution: Solution, searches: Searches) -> Solution:
     """A plan, after the searches that may follow the one that found it."""
     roomy = with_room_on_chip(_leanest_as_lowered(solution, searches), searches)
-    return with_states_in_memory(with_room_for_gaps(roomy, searches), searches)
+    fitting = with_states_in_memory(with_room_for_gaps(roomy, searches), searches)
+    return tightened(fitting, searches)
 
 
 def _leanest_as_lowered(solution: Solution, searches: Searches) -> Solution:
