@@ -19,8 +19,8 @@ from autoshard.encoding.shared_reads import reads_of
 from autoshard.graph.program import Op
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.searches import Searches
-from autoshard.planning.solution import Solution, solution_of
-from solvers import FORBIDDEN, Problem
+from autoshard.planning.solution import Solution, as_answer, solution_of
+from solvers import FORBIDDEN, Problem, Status
 
 IntArray = npt.NDArray[np.int64]
 
@@ -28,6 +28,8 @@ AGREEMENT = 0.005
 """Difference of the estimate from the objective, over that, within which both agree."""
 MOST_ROUNDS = 2
 """Solves beside the first. A choice: planning takes no more time than it may."""
+
+_PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 
 
 @dataclass(slots=True)
@@ -94,6 +96,18 @@ class Differences:
             edges[edge] = replace(edges[edge], costs=costs)
         return replace(problem, node_costs=tuple(nodes), edges=tuple(edges))
 
+    def lowered(self, before: Problem, after: Problem) -> int:
+        """Picoseconds by which any choices cost less at most after a correction: 0 or below."""
+        nodes = (
+            min(0, int(after.node_costs[node][choice] - before.node_costs[node][choice]))
+            for node, choice in self.of_nodes
+        )
+        edges = (
+            min(0, int((after.edges[edge].costs - before.edges[edge].costs)[row, column]))
+            for edge, row, column in self.of_edges
+        )
+        return sum(nodes) + sum(edges)
+
 
 def _with_more(costs: IntArray, place: tuple[int, ...], seconds: float) -> IntArray:
     found = costs.copy()
@@ -105,15 +119,19 @@ def _with_more(costs: IntArray, place: tuple[int, ...], seconds: float) -> IntAr
 def tightened(solution: Solution, searches: Searches) -> Solution:
     """The plan of least estimated time of a few rounds; what remains is its `model_gap`.
 
+    No solve follows where what is known proves the plan for the corrected prices too: where these
+    are lower, no other plan gains more than the one whose choices they are of.
+
     Args:
-        solution: A plan; one that does not fit is returned as it is.
+        solution: A plan; one that is not proven, or does not fit, is returned as it is.
         searches: For the solves.
     """
     best, now, found = solution, solution, Differences()
-    agreement = max(AGREEMENT, searches.options.relative_gap)  # no closer than it is solved
+    gap = searches.options.relative_gap
     for _ in range(MOST_ROUNDS):
-        is_done = now.model_gap <= agreement or not now.is_feasible or searches.is_over
-        if is_done or not now.encoder.costing.overlaps:
+        is_proven = now.result.status in _PROVEN  # time that is short is better spent elsewhere
+        is_agreed = now.model_gap <= max(AGREEMENT, gap)
+        if is_agreed or not is_proven or searches.is_over or not now.encoder.costing.overlaps:
             break
         found.measure(now)
         plain = solution.encoded.uncorrected
@@ -122,6 +140,9 @@ def tightened(solution: Solution, searches: Searches) -> Solution:
             problem=found.on(solution.encoded.problem),
             uncorrected=None if plain is None else found.on(plain),
         )
+        known = _still_proven(now, replace(now, encoded=encoded), found, gap)
+        if known is not None:
+            return known
         result = searches.another(encoded.problem, now.choices)
         if result.choices is None:
             break
@@ -135,3 +156,21 @@ def tightened(solution: Solution, searches: Searches) -> Solution:
         if is_same:
             break
     return best
+
+
+def _still_proven(
+    before: Solution, after: Solution, found: Differences, gap: float
+) -> Solution | None:
+    """A plan in its corrected problem, if its bound there is as near as a solve has to bring it.
+
+    Args:
+        before: The plan in the problem as it was solved.
+        after: The same choices in the corrected one.
+        found: All corrections.
+        gap: How near is near enough.
+    """
+    lowered = found.lowered(before.encoded.problem, after.encoded.problem)
+    bound = max(0, before.result.lower_bound + lowered)
+    result = replace(before.result, lower_bound=bound)
+    answer = as_answer(replace(after, result=result), result, after.choices, gap)
+    return replace(after, result=answer) if answer.status in _PROVEN else None

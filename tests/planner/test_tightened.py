@@ -14,7 +14,7 @@ from autoshard.planning.stages import Stages
 from autoshard.planning.tightened import Differences, tightened
 from autoshard.sharding import parse_mesh_sizes
 from cost_models import get_hardware
-from solvers import evaluate
+from solvers import evaluate, solve
 from tests.planner.test_hidden import batch_and_cut_weights, chain
 
 EXACT = SolveOptions(relative_gap=0.0, time_limit_seconds=20.0)
@@ -62,3 +62,18 @@ def test_a_plan_that_agrees_with_its_price_is_solved_once(monkeypatch: pytest.Mo
     near = replace(EXACT, relative_gap=1.0)
     assert tightened(solution, Searches(near, stages)) is solution
     assert not stages.seconds
+
+
+@pytest.mark.parametrize(("hardware", "rows"), PROGRAMS)
+def test_the_bound_that_is_kept_without_a_solve_is_one(
+    hardware: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solution = first_plan(hardware, rows, monkeypatch)
+    found = Differences()
+    found.measure(solution)
+    before = solution.encoded.problem
+    after = found.on(before)
+    bound = solution.result.lower_bound + found.lowered(before, after)
+    best = solve(after, relative_gap=0.0)
+    assert best.cost is not None
+    assert bound <= best.cost
