@@ -131,7 +131,6 @@ class ReadCosts:
             return costs
         return np.where(moves, FORBIDDEN, costs)
 
-
     def _with_more(
         self,
         costs: IntArray,
