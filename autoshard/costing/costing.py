@@ -303,7 +303,7 @@ class Costing(MoveCosts):
         )
 
     def is_windowed(self, op: Op, candidate: Candidate, made: Value) -> bool:
-        """Whether the compiler may make a windowed einsum of a product and its scattered sum."""
+        """True where the compiler may make a windowed einsum of a product and its scattered sum."""
         if not candidate.scattered or candidate.reduced or op.rule is None:
             return False
         collectives = self.backend.collectives

@@ -75,7 +75,7 @@ def carried_apart(graph: Graph, buffers: Buffers) -> frozenset[int]:
 
 
 def _is_of_sum(graph: Graph, buffers: Buffers, value: int) -> bool:
-    """Whether what a product or a reduction wrote is among what a value is computed from."""
+    """True where what a product or a reduction wrote is among what a value is computed from."""
     operands = graph.maker(value).operands
     made_of = {source for one in operands for source in _computed_from(graph, buffers, one)}
     made_of.add(value)

@@ -193,7 +193,7 @@ class KernelTime:
         return np.maximum(seconds, self.costing.kernel_seconds(num_bytes, dtype))
 
     def _is_shared_in_rows(self, op: Op) -> bool:
-        """Whether several ops read what an op makes in rows."""
+        """True where several ops read what an op makes in rows."""
         is_in_rows = op.results[0] in self.facts.tiles.in_rows
         return is_in_rows and len(self.graph.consumers[op.results[0]]) > 1
 
@@ -290,11 +290,11 @@ class KernelTime:
         return np.asarray(passed + in_memory)
 
     def _is_carried_apart(self, op: Op) -> bool:
-        """Whether a kernel of its own writes what an op makes for the next run of a loop."""
+        """True where a kernel of its own writes what an op makes for the next run of a loop."""
         return any(value in self.loops.apart for value in op.results)
 
     def is_in_other_kernel(self, op: Op) -> bool:
-        """Whether an op is launched with another: an update of a state with one that needs it.
+        """True where an op is launched with another: an update of a state with one that needs it.
 
         Or a sum over what a matmul writes, which has nothing to read, or a row of a stack with one
         that is computed from the same.
@@ -338,5 +338,5 @@ class KernelTime:
 
 
 def _is_apart(candidate: Candidate) -> bool:
-    """Whether what a matmul makes is summed before anything is computed of it."""
+    """True where what a matmul makes is summed before anything is computed of it."""
     return bool(candidate.reduced or candidate.scattered or candidate.streamed)

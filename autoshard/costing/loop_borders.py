@@ -49,7 +49,7 @@ class LoopBorders:
 
 
 def _is_carry_of_free(graph: Graph, op: Op) -> bool:
-    """Whether an op is a carry that changes, and starts as something every device can make."""
+    """True where an op is a carry that changes, and starts as something every device can make."""
     if op.kind is not OpKind.JOIN or op.name != "while" or len(op.operands) == 1:
         return False
     start = graph.values[op.operands[0]]
@@ -57,7 +57,7 @@ def _is_carry_of_free(graph: Graph, op: Op) -> bool:
 
 
 def _is_written_in_order(graph: Graph, carry: Op) -> bool:
-    """Whether each run of a body writes its row of a carry, the first one first."""
+    """True where each run of a body writes its row of a carry, the first one first."""
     update = graph.maker(carry.operands[1])
     if update.name != "dynamic_update_slice" or update.operands[0] != carry.results[0]:
         return False

@@ -87,7 +87,7 @@ class OnChip:
         )
 
     def is_brief(self, reader: Op, times: Iterable[int]) -> bool:
-        """Whether a copy made for an op, and read at these times, is never unread for long."""
+        """True where a copy made for an op, and read at these times, is never unread for long."""
         if reader.index in self.loop_reads:
             return True
         if not self.moved or reader.kind is not OpKind.COMPUTE or reader.index in self.updates:
@@ -95,7 +95,7 @@ class OnChip:
         return _is_brief(self.products, reader, times)
 
     def stays(self, op: Op, later: int) -> bool:
-        """Whether what an op reads stays on the chip until it is read again."""
+        """True where what an op reads stays on the chip until it is read again."""
         return _is_brief(self.products, op, (op.index, later))
 
     def read_in_loop(self, graph: Graph, op: Op) -> tuple[float, ...]:
@@ -135,7 +135,7 @@ def _enters_by(graph: Graph, value: int) -> int:
 
 
 def _is_apart(graph: Graph, maker: Op, buffers: Buffers) -> bool:
-    """Whether it is element-wise, and neither computed with a product nor what one makes, wider."""
+    """True for element-wise results that no matmul writes, wider or not."""
     is_with_product = any(value in buffers.with_products for value in maker.results)
     is_with_product |= _is_converted_product(graph, maker)
     is_elementwise = maker.op_class is OpClass.ELEMENTWISE or maker.name == "slice"

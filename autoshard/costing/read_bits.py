@@ -149,7 +149,7 @@ def _taken(
 
 
 def _hands_on(op: Op, position: int, joins: frozenset[str]) -> bool:
-    """Whether an op gives its readers an operand as it is: rearranged, looked up, in a loop."""
+    """True where an op gives its readers an operand as it is: rearranged, looked up, in a loop."""
     if op.kind is OpKind.JOIN:
         return op.name in joins and len(op.operands) == 1  # what a loop reads unchanged
     if op.name in _MOVES_FIRST:

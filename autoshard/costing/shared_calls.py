@@ -82,14 +82,14 @@ def _region_around(graph: Graph, one: LoopSum) -> int:
 def _makes_wait_outside(
     graph: Graph, one: LoopSum, readers: Sequence[Sequence[int]], waits: Sequence[bool]
 ) -> bool:
-    """Whether a sum, a product or another region waits for what a loop has added up."""
+    """True where a sum, a product or another region waits for what a loop has added up."""
     carry = graph.maker(one.carried)
     after = (graph.ops[reader] for reader in readers[one.carried] if reader != one.add)
     return any(_makes_wait(graph, reader, carry, waits) for reader in after)
 
 
 def _makes_wait(graph: Graph, reader: Op, maker: Op, waits: Sequence[bool]) -> bool:
-    """Whether a sum, a product or another region needs what is made before its own has ended."""
+    """True where a sum, a product or another region needs what is made before its own has ended."""
     if reader.kind is OpKind.RESULT or (reader.kind is OpKind.JOIN and reader.index < maker.index):
         return False
     if reader.kind is OpKind.CONSTRAINT:
@@ -100,7 +100,7 @@ def _makes_wait(graph: Graph, reader: Op, maker: Op, waits: Sequence[bool]) -> b
 
 
 def _passes_on(graph: Graph, op: Op) -> bool:
-    """Whether an op sums nothing: element by element, or over dimensions of size one."""
+    """True where an op sums nothing: element by element, or over dimensions of size one."""
     if op.kind is not OpKind.COMPUTE:
         return False
     if op.op_class is OpClass.REDUCE:

@@ -72,12 +72,12 @@ def _written_turned(graph: Graph) -> dict[int, float]:
 
 
 def _is_unchanged(op: Op) -> bool:
-    """Whether a loop reads with it what it leaves unchanged."""
+    """True where a loop reads with it what it leaves unchanged."""
     return op.kind is OpKind.JOIN and len(op.operands) == 1
 
 
 def _is_of_loop_before(graph: Graph, carry: Op) -> bool:
-    """Whether a loop reads what one stacked after which no product is run."""
+    """True where a loop reads what one stacked after which no product is run."""
     maker = graph.maker(carry.operands[0])
     if maker.kind is not OpKind.JOIN or len(maker.operands) == 1:
         return False
@@ -93,7 +93,7 @@ def _is_turned(graph: Graph, stack: int) -> bool:
 
 
 def _is_for_product(graph: Graph, piece: Op) -> bool:
-    """Whether a product reads a slice, converted or not."""
+    """True where a product reads a slice, converted or not."""
     readers = trace_forward(graph, piece.results[0], lambda op: op.name in ROW_MAJOR)
     return any(reader.op_class in PRODUCTS for reader in readers)
 

@@ -79,7 +79,7 @@ def sums_of(
 
 
 def _scatters_over(backend: Backend, links: Sequence[int]) -> bool:
-    """Whether a group scatters: one along one dimension, or along another of two devices too."""
+    """True where a group scatters: one along one dimension, or along another of two devices too."""
     if not backend.collectives.reduce_scatter_along_lines:
         return True
     return len(links) < 2 or (len(links) == 2 and min(links) == 2)
@@ -113,7 +113,7 @@ def _scatters(
     bits: int,
     order: Sequence[int],
 ) -> bool:
-    """Whether a sum is scattered, and not taken whole and cut after that."""
+    """True where a sum is scattered, and not taken whole and cut after that."""
     if not backend.collectives.reduce_scatter_whole_tiles:
         return True
     tile, changed = backend.layout, _changed(candidate)
@@ -138,7 +138,7 @@ def _has_low_tiles(
     candidate: Candidate,
     shape: Sequence[int],
 ) -> bool:
-    """Whether a sum lies in low tiles, as it has as few rows; products make no such."""
+    """True where a sum lies in low tiles, as it has as few rows; products make no such."""
     if not backend.collectives.reduce_scatter_whole_tiles or op_class in PRODUCTS or len(shape) < 3:
         return False
     return parts.local_shape(candidate.partial, shape)[-2] <= backend.layout.max_low_tile_rows

@@ -39,7 +39,6 @@ from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.misread_slices import MisreadSlices
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.encoding.picoseconds import PICOSECONDS
-from autoshard.encoding.pointer_tables import least_table_bytes
 from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.read_edges import ReadEdges
 from autoshard.encoding.shared_reads import SharedRead, shared_reads, updating_reads
@@ -50,6 +49,7 @@ from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
 from autoshard.encoding.tie_edges import TieEdges
 from autoshard.encoding.tiles import tiled_in
+from autoshard.encoding.tuple_index_tables import least_table_bytes
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpKind

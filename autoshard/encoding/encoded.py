@@ -53,7 +53,7 @@ class Encoded:
         return same and self.candidates == other.candidates
 
     def is_argument(self, term: NodeMemory) -> bool:
-        """Whether it is what an argument takes itself, which is there from the start."""
+        """True where it is what an argument takes itself, which is there from the start."""
         return self.maker(term.node).kind is OpKind.ARGUMENT and term.start == 0
 
     def maker(self, node: int) -> Op:

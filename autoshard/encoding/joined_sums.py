@@ -89,13 +89,13 @@ class JoinedSums:
 
 
 def _has_sums(candidate: Candidate) -> bool:
-    """Whether it ends in sums of its own, in every run."""
+    """True where it ends in sums of its own, in every run."""
     has_sums = bool(candidate.reduced or candidate.scattered)
     return has_sums and candidate.streamed is None and candidate.runs_per_sum == 1
 
 
 def _adds_whole(add: Candidate | None) -> bool:
-    """Whether a scatter can be made into what is added to it: not, where pieces are added."""
+    """True where a scatter can be made into what is added to it: not, where pieces are added."""
     return add is None or not any(map(any, add.operands))
 
 

@@ -74,7 +74,7 @@ class PaddedIndices:
         return self._known[key][1]
 
     def is_gathered(self, before: Layout, after: Layout) -> bool:
-        """Whether a move brings pieces from other slices."""
+        """True where a move brings pieces from other slices."""
         if before == after:
             return False
         kept = {part for dim in after for part in dim}

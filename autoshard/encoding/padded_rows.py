@@ -125,7 +125,7 @@ def _padded_bytes(value: Value, layout: Layout, parts: MeshParts, lanes: int) ->
 
 
 def _merges_rows(graph: Graph, op: Op) -> bool:
-    """Whether a reshape makes fewer dimensions of those before the last one."""
+    """True where a reshape makes fewer dimensions of those before the last one."""
     if op.name != "reshape" or op.kind is not OpKind.COMPUTE:
         return False
     before, after = (graph.values[value].shape for value in (op.operands[0], op.results[0]))

@@ -92,7 +92,7 @@ class ReadEdges:
         return edges, copies
 
     def _is_chosen(self, op: Op, value: int) -> bool:
-        """Whether another op with a choice makes what an op reads, and that can be cut."""
+        """True where another op with a choice makes what an op reads, and that can be cut."""
         found = self._graph.values[value]
         return found.op in self.node_by_op and found.op != op.index and bool(found.shape)
 
@@ -179,7 +179,7 @@ class ReadEdges:
 
 
 def _is_unstacked(op: Op, producer: Op) -> bool:
-    """Whether an op drops the dimension that its own equation sliced: no pin goes between."""
+    """True where an op drops the dimension that its own equation sliced: no pin goes between."""
     is_in_one = op.name == "reshape" and op.equation == producer.equation
     return is_in_one and producer.name == "slice" and op.equation != ""
 

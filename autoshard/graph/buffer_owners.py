@@ -57,14 +57,14 @@ def _ends(graph: Graph, join: Op) -> tuple[int, ...]:
 
 
 def _hands_on(op: Op) -> bool:
-    """Whether an op makes what it reads: under another name, or in a loop that leaves it as is."""
+    """True where an op makes what it reads: renamed, or left unchanged by a loop."""
     renames = op.name in RENAMES or op.kind is OpKind.CONSTRAINT
     is_invariant = op.name == "while" and len(op.operands) == 1
     return (renames or is_invariant) and len(op.results) == 1
 
 
 def _updates_in_place(graph: Graph, op: Op) -> bool:
-    """Whether nothing reads what an op updates once it is done; of a carry, in the same run."""
+    """True where nothing reads what an op updates once it is done; of a carry, in the same run."""
     maker = graph.maker(op.operands[0])
     if maker.kind is OpKind.ARGUMENT:
         return False

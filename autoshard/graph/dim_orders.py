@@ -29,7 +29,7 @@ class Turned:
     written: frozenset[int]
 
     def is_turned(self, value: int) -> bool:
-        """Whether a value lies in another order than that of its dimensions."""
+        """True where a value lies in another order than that of its dimensions."""
         order = self.orders[value]
         return order is not None and order != tuple(range(len(order)))
 

@@ -115,7 +115,7 @@ def _piece(graph: Graph, op: Op, sources: Mapping[int, int]) -> Mapping[int, int
 def _is_at_hand(
     graph: Graph, op: Op, source: int, results: set[int], at_products: Collection[int]
 ) -> bool:
-    """Whether what makes a value and what reads it run in one kernel."""
+    """True where what makes a value and what reads it run in one kernel."""
     if op.op_class is OpClass.REDUCE:
         return source in at_products and graph.maker(source).region == op.region
     if source not in results or not op.results:
@@ -128,6 +128,6 @@ def _is_at_hand(
 
 
 def _makes_result(op: Op, results: set[int]) -> bool:
-    """Whether an element-wise op makes a result of the program."""
+    """True where an element-wise op makes a result of the program."""
     is_elementwise = op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE
     return is_elementwise and op.results[0] in results

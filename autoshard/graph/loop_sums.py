@@ -88,7 +88,7 @@ def _summed(
 
 
 def _is_reduced(graph: Graph, op: Op) -> bool:
-    """Whether a reduction takes more than one element together."""
+    """True where a reduction takes more than one element together."""
     if op.op_class is not OpClass.REDUCE or len(op.results) != 1:
         return False
     before, after = (graph.values[value].shape for value in (op.operands[0], op.results[0]))

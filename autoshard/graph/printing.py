@@ -113,7 +113,7 @@ def _values(values: tuple[int, ...]) -> str:
 
 
 def _is_aligned(op: Op) -> bool:
-    """Whether the rule says no more than that all tensors are cut alike."""
+    """True where the rule says no more than that all tensors are cut alike."""
     rule = op.rule
     assert rule is not None
     tensors = {*rule.operands, *rule.results}

@@ -93,7 +93,7 @@ def updates(
 
 
 def is_widening(graph: Graph, value: int) -> bool:
-    """Whether a value is another one with wider elements."""
+    """True where a value is another one with wider elements."""
     op = graph.maker(value)
     return op.name == "convert" and graph.values[op.operands[0]].bits < graph.values[value].bits
 

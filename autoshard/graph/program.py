@@ -227,7 +227,7 @@ class Graph:
         return frozenset(axes)
 
     def is_in_loop(self, region: int) -> bool:
-        """Whether a region is the body of a loop, or inside one."""
+        """True where a region is the body of a loop, or inside one."""
         while region >= 0:
             if self.regions[region].kind == "loop":
                 return True

@@ -6,7 +6,7 @@ from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 
 def takes_rows(graph: Graph, op: Op) -> bool:
-    """Whether a gather or scatter leaves the last dimension of what it takes as it is."""
+    """True where a gather or scatter leaves the last dimension of what it takes as it is."""
     is_lookup = op.op_class in (OpClass.GATHER, OpClass.SCATTER)
     if not is_lookup or op.kind is not OpKind.COMPUTE or op.rule is None or len(op.results) != 1:
         return False

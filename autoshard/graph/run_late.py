@@ -85,7 +85,7 @@ def _needed(graph: Graph) -> list[bool]:
 
 
 def is_for_updates(graph: Graph, updates: frozenset[int], value: int) -> bool:
-    """Whether only updates read a value, or what it is turned into."""
+    """True where only updates read a value, or what it is turned into."""
     readers = readers_of(graph, value)
     return bool(readers) and updates.issuperset(readers)
 

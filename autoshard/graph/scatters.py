@@ -8,12 +8,12 @@ from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
 
 def is_into_zeros(graph: Graph, op: Op) -> bool:
-    """Whether an op scatters into what every device makes itself."""
+    """True where an op scatters into what every device makes itself."""
     return op.name == "scatter" and graph.maker(op.operands[0]).kind is OpKind.FREE
 
 
 def is_one_hot(graph: Graph, op: Op) -> bool:
-    """Whether a scatter changes one element of each row along one dimension."""
+    """True where a scatter changes one element of each row along one dimension."""
     if op.name != "scatter" or len(op.operands) != 3:
         return False
     operand, _, updates = (graph.values[value].shape for value in op.operands)

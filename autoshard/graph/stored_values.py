@@ -57,7 +57,7 @@ def stored_values(
 
 
 def is_stored_constant(op: Op) -> bool:
-    """Whether it is a large table written into the program, which is there all the time."""
+    """True where it is a large table written into the program, which is there all the time."""
     return op.kind is OpKind.COMPUTE and op.name == "constant"
 
 
@@ -126,7 +126,7 @@ def _only_source(graph: Graph, op: Op) -> int | None:
 
 
 def _is_made_in_loop(graph: Graph, op: Op) -> bool:
-    """Whether a loop makes in each run what it reads unchanged, as that is made of constants."""
+    """True where a loop makes in each run what it reads unchanged, as that is made of constants."""
     is_invariant = op.name == "while" and len(op.operands) == 1
     return is_invariant and graph.maker(op.operands[0]).kind is OpKind.FREE
 
@@ -140,13 +140,13 @@ def _is_fusible(graph: Graph, op: Op, fusion: FusionPolicy) -> bool:
 
 
 def _is_kernel(graph: Graph, op: Op) -> bool:
-    """Whether it pads between elements, or skips elements along one dimension of a tile."""
+    """True where it pads between elements, or skips elements along one dimension of a tile."""
     num_dims = len(graph.values[op.results[0]].shape) if op.results else 0
     return bool(op.spread) and (op.name == "pad" or max(op.spread) >= num_dims - TILE_DIMS)
 
 
 def _moves_elements(op: Op) -> bool:
-    """Whether an op brings elements to other places of its result, computing nothing."""
+    """True where an op brings elements to other places of its result, computing nothing."""
     return op.name in ("pad", "concatenate", "reverse") or bool(op.spread)
 
 

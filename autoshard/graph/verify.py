@@ -1,4 +1,4 @@
-"""Whether a graph keeps its promises. Every violation is told, each naming the op it is about."""
+"""Checks of a graph: every violation is told, each naming the op it is about."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from autoshard.costing.costing import Costing
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.hidden_communication import hidden_in_steps
-from autoshard.encoding.pointer_tables import table_bytes
 from autoshard.encoding.shared_reads import reads_of
+from autoshard.encoding.tuple_index_tables import table_bytes
 from autoshard.graph.program import PRODUCTS, Op, OpKind, Region
 from autoshard.lowering.collectives import Collectives, sharing
 from autoshard.lowering.live_buffers import live_buffers, tiled_arguments

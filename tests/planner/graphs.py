@@ -9,7 +9,7 @@ from autoshard.backends import backend_for
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded, decode
-from autoshard.encoding.pointer_tables import table_bytes
+from autoshard.encoding.tuple_index_tables import table_bytes
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
 from autoshard.graph.rule import Dims, Rule, identity_rule
