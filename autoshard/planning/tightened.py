@@ -150,10 +150,10 @@ def tightened(solution: Solution, searches: Searches) -> Solution:
             other = solution_of(solution.encoder, encoded, result)
         is_same = other.choices == now.choices
         now = with_room_for_gaps(other, searches)
-        if not now.is_feasible or now.step_seconds > best.step_seconds:
-            break
-        best = now
-        if is_same:
+        is_faster = now.is_feasible and now.step_seconds < best.step_seconds
+        if is_faster or (is_same and now.result.status in _PROVEN):
+            best = now
+        if is_same or not is_faster:
             break
     return best
 
