@@ -1,7 +1,7 @@
-"""Forward equations in an order in which they can run, those of rematerialised regions among them.
+"""Forward equations in an order in which they can run, with those of rematerialised regions.
 
-A value that only a rematerialised region computes stands right after what it is computed from: where
-it would be computed if it was kept.
+A value that only a rematerialised region computes stands right after what it is computed from,
+where it would be computed if it was kept.
 """
 
 from __future__ import annotations

@@ -76,4 +76,5 @@ def _inlinable_body(eqn: JaxprEqn) -> Jaxpr | None:
     # `UnspecifiedValue` is private to JAX; it is no sharding, and so it shards nothing.
     if any(hasattr(one, "memory_kind") for one in said) or any(one is not None for one in layouts):
         return None
-    return params["jaxpr"].jaxpr  # type: ignore[no-any-return]
+    called: ClosedJaxpr = params["jaxpr"]
+    return called.jaxpr

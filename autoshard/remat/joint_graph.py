@@ -11,8 +11,11 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from autoshard.errors import PlanError
 
+_RECOMPUTED = "rematted_computation"
+"""The scope in which `jax.checkpoint` computes again; selectors and profiles know it."""
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class JointGraph:
     """The forward equations that a backward pass depends on.
 
@@ -27,7 +30,7 @@ class JointGraph:
         required: What the backward reads of all others.
         never_again: Positions of the forward equations that are never copied.
         segments: By forward equation; what one segment computes again is there at one time.
-        runs: How often each of them runs in one step of what holds them.
+        stack_length: Of the stacks in which a scan keeps what it makes; None without a scan.
     """
 
     forward: tuple[JaxprEqn, ...]
@@ -36,7 +39,7 @@ class JointGraph:
     required: tuple[Var, ...]
     never_again: Set[int]
     segments: tuple[int, ...]
-    runs: int
+    stack_length: int | None
 
     @cached_property
     def names(self) -> dict[Var, str]:
@@ -55,12 +58,7 @@ class JointGraph:
     @cached_property
     def constants(self) -> frozenset[int]:
         """Positions of the equations that depend on no input: nothing is won by keeping them."""
-        found: set[int] = set()
-        for position, eqn in enumerate(self.forward):
-            makers = [self.maker.get(atom) for atom in variables(eqn.invars)]
-            if not eqn.effects and all(maker in found for maker in makers):
-                found.add(position)
-        return frozenset(found)
+        return constant_equations(self.forward)
 
     @property
     def everything(self) -> frozenset[Var]:
@@ -125,13 +123,22 @@ class JointGraph:
         return sorted(found)
 
 
+def constant_equations(eqns: Sequence[JaxprEqn]) -> frozenset[int]:
+    """Positions of the equations that depend on no input."""
+    found: set[int] = set()
+    constants: set[Var] = set()
+    for position, eqn in enumerate(eqns):
+        if not eqn.effects and constants.issuperset(variables(eqn.invars)):
+            found.add(position)
+            constants.update(eqn.outvars)
+    return frozenset(found)
+
+
 def variables(atoms: Sequence[Any]) -> list[Var]:
     return [atom for atom in atoms if not isinstance(atom, Literal)]
 
 
-def copied(
-    eqns: Iterable[JaxprEqn], atom_of: dict[Var, Any], scope: str = "recomputed"
-) -> list[JaxprEqn]:
+def copied(eqns: Iterable[JaxprEqn], atom_of: dict[Var, Any]) -> list[JaxprEqn]:
     """Copies of equations with results of their own, which `atom_of` maps the old ones to."""
     made = []
     for eqn in eqns:
@@ -141,7 +148,7 @@ def copied(
             eqn.replace(
                 invars=[read(atom, atom_of) for atom in eqn.invars],
                 outvars=results,
-                source_info=source.replace(name_stack=source.name_stack.extend(scope)),
+                source_info=source.replace(name_stack=source.name_stack.extend(_RECOMPUTED)),
             )
         )
         atom_of.update(zip(eqn.outvars, results, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 # Private; checked on jax 0.10.2.
 from jax._src.interpreters.partial_eval import dce_jaxpr
@@ -20,6 +20,18 @@ from autoshard.remat.value_numbers import ValueNumbers
 
 _HOLDS_PASSES = frozenset({"scan", "while", "cond", "shard_map", "jit"})
 """Primitives in whose bodies forward and backward passes are looked for."""
+
+
+class Written(NamedTuple):
+    """A program with chosen residuals.
+
+    Args:
+        closed: Without dead code.
+        graphs: As those of the joint program, in the variables of this one.
+    """
+
+    closed: ClosedJaxpr
+    graphs: tuple[JointGraph, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +50,8 @@ class JointProgram:
     def of(closed: ClosedJaxpr) -> JointProgram:
         """Find the forward and backward passes of a program.
 
-        Regions of `jax.checkpoint` are taken back: what they compute a second time is computed once,
-        and can be kept.
+        Regions of `jax.checkpoint` are taken back: what they compute a second time is computed
+        once, and can be kept.
         """
         writer = _Writer(None)
         writer.level(closed.jaxpr)
@@ -66,6 +78,14 @@ class JointProgram:
         Raises:
             PlanError: A name is unknown, or what is kept does not suffice.
         """
+        return self.written(names).closed
+
+    def written(self, names: Sequence[str]) -> Written:
+        """The program with these residuals kept, and its graphs in its own variables.
+
+        Raises:
+            PlanError: A name is unknown, or what is kept does not suffice.
+        """
         kept: dict[int, set[str]] = {number: set() for number in range(len(self.graphs))}
         for name in names:
             number, _, value = name.partition(":")
@@ -76,9 +96,18 @@ class JointProgram:
                     fix="plan again for this program",
                 )
             kept[int(number)].add(value)
-        jaxpr = _Writer(kept).level(self.closed.jaxpr)
-        live, _ = dce_jaxpr(jaxpr, True, instantiate=True)
-        return ClosedJaxpr(live, self.closed.consts)
+        writer = _Writer(kept)
+        live, _ = dce_jaxpr(writer.level(self.closed.jaxpr), True, instantiate=True)
+        return Written(ClosedJaxpr(live, self.closed.consts), tuple(writer.graphs))
+
+
+def keeping_residuals(closed: ClosedJaxpr, names: Sequence[str] | None) -> ClosedJaxpr:
+    """A traced program with these residuals kept; None leaves it as it is written.
+
+    Raises:
+        PlanError: A name is unknown, or what is kept does not suffice.
+    """
+    return closed if names is None else JointProgram.of(closed).keeping(names)
 
 
 @dataclass(eq=False)

@@ -235,9 +235,7 @@ class _PairReader:
         """The first forward value that equals one."""
         return self.by_number.get(self.numbers.of(atom), atom) if isinstance(atom, Var) else atom
 
-    def take(
-        self, inside: Var, outside: Any, number: int, inputs: list[tuple[Any, Any]]
-    ) -> bool:
+    def take(self, inside: Var, outside: Any, number: int, inputs: list[tuple[Any, Any]]) -> bool:
         """Read an input of the reverse body as one of the forward body, if it can be one."""
         if number not in self.by_number:
             if not self.is_there(outside):
@@ -297,5 +295,5 @@ class _PairReader:
             required=tuple(dict.fromkeys(var for var in variables(atoms) if var in made)),
             never_again=frozenset(i for i, eqn in enumerate(forward) if eqn.effects),
             segments=(0,) * len(forward),
-            runs=self.forward.params["length"],
+            stack_length=self.forward.params["length"],
         )

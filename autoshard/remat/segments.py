@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def cut_into_segments(made: Sequence[int], alive: Sequence[int]) -> tuple[int, ...]:
@@ -20,18 +21,19 @@ def cut_into_segments(made: Sequence[int], alive: Sequence[int]) -> tuple[int, .
     with the borders at the places where least is alive.
     """
     total = sum(made)
-    limit, best = total, (total, (0,))
+    best: tuple[int, tuple[int, ...]] = (total, (0,))
+    limit = total
     while limit >= max(made, default=0) and limit > 0:
         starts = _starts_within(made, alive, limit)
         bounds = [*starts, len(made)]
-        inside = max(sum(made[i:j]) for i, j in zip(bounds, bounds[1:], strict=False))
+        inside = max(sum(made[i:j]) for i, j in pairwise(bounds))
         held = inside + sum(alive[start] for start in starts[1:])
         best = min(best, (held, tuple(starts)))
         limit = min(limit - 1, inside - 1, limit * 3 // 4)
-    starts = set(best[1])
+    first = set(best[1])
     found, segment = [], -1
     for position in range(len(made)):
-        segment += position in starts
+        segment += position in first
         found.append(segment)
     return tuple(found)
 

@@ -13,7 +13,7 @@ from jax.extend.core import JaxprEqn, Var
 
 from autoshard.remat.forward_order import ForwardOrder
 from autoshard.remat.inline_calls import Inlined
-from autoshard.remat.joint_graph import JointGraph, copied, read, variables
+from autoshard.remat.joint_graph import JointGraph, constant_equations, copied, read, variables
 from autoshard.remat.segments import cut_into_segments
 from autoshard.remat.value_numbers import ValueNumbers
 
@@ -45,8 +45,7 @@ class UnrolledPass:
         of both computations, and keep what it makes.
         """
         entries: list[tuple[tuple[int, int], JaxprEqn]] = [
-            ((place, 0), eqn)
-            for place, eqn in zip(self.places, self.graph.forward, strict=True)
+            ((place, 0), eqn) for place, eqn in zip(self.places, self.graph.forward, strict=True)
         ]
         by_segment: dict[int, list[int]] = {}
         for position in self.graph.again(kept):
@@ -95,15 +94,17 @@ def read_unrolled(
     by_number: dict[int, Var] = {}
     alias: dict[Var, Any] = {}
     cotangents: set[Var] = set()
-    stays: set[Var] = set()  # what else only the backward pass makes
+    stays: set[Var] = set()  # what else is no forward value
     reads: list[tuple[int, JaxprEqn]] = []
     for position, (eqn, is_recomputed) in enumerate(flat):
         given = eqn.replace(invars=[read(atom, alias) for atom in eqn.invars])
         operands = variables(given.invars)
         starts = not is_recomputed and _BACKWARD in str(eqn.source_info.name_stack)
+        # What follows the first cotangent is no forward pass: an optimizer has much of it.
+        is_late = bool(cotangents) and not is_recomputed
         if starts or any(var in cotangents for var in operands):
             cotangents.update(given.outvars)
-        elif is_recomputed and (given.effects or any(var in stays for var in operands)):
+        elif is_late or given.effects or any(var in stays for var in operands):
             stays.update(given.outvars)
         else:
             numbers.equation(given)
@@ -133,8 +134,8 @@ def _graph(
     placed = order.in_order()
     forward = tuple(eqn for _, eqn in placed)
     stays = {i for i, (place, eqn) in enumerate(placed) if place in stacked or eqn.effects}
-    plain = JointGraph(forward, (), frozenset(), (), stays, (0,) * len(forward), 1)
-    fixed = {*plain.constants, *(i for i, (place, _) in enumerate(placed) if place in stacked)}
+    maker = {var: i for i, eqn in enumerate(forward) for var in eqn.outvars}
+    fixed = {*constant_equations(forward), *(i for i, (p, _) in enumerate(placed) if p in stacked)}
     there = {*free, *(var for i in fixed for var in forward[i].outvars)}
     needed = dict.fromkeys(var for eqn in reads for var in variables(eqn.invars))
     made = [sum(_bytes(v) for v in eqn.outvars if v not in there) for eqn in forward]
@@ -142,10 +143,10 @@ def _graph(
         forward=forward,
         carried=(),
         free=frozenset(there),
-        required=tuple(v for v in needed if v in plain.maker and v not in there),
+        required=tuple(v for v in needed if v in maker and v not in there),
         never_again=frozenset({*stays, *fixed}),
         segments=cut_into_segments(made, _alive(forward, there)),
-        runs=1,
+        stack_length=None,
     )
 
 
@@ -175,9 +176,7 @@ def _is_array(var: Var) -> bool:
     return isinstance(getattr(var.aval, "dtype", None), np.dtype)
 
 
-def _barrier(
-    operands: Sequence[Var], results: Sequence[Var], like: JaxprEqn
-) -> list[JaxprEqn]:
+def _barrier(operands: Sequence[Var], results: Sequence[Var], like: JaxprEqn) -> list[JaxprEqn]:
     if not operands:
         return []
     traced = jax.make_jaxpr(jax.lax.optimization_barrier)((np.zeros((), np.float32),))

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
-from jax import dtypes
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 
@@ -108,6 +108,6 @@ def is_identity(eqn: JaxprEqn) -> bool:
         return True
     if eqn.primitive.name != "reduce_precision":
         return False
-    info = dtypes.finfo(eqn.outvars[0].aval.dtype)
+    info = jnp.finfo(eqn.outvars[0].aval.dtype)
     asked = (eqn.params["exponent_bits"], eqn.params["mantissa_bits"])
     return asked == (info.nexp, info.nmant)
