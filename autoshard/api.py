@@ -35,7 +35,8 @@ from autoshard.plans.plan import (
 from autoshard.refine.corrections_file import load_corrections
 from autoshard.refine.learnt import in_words
 from autoshard.refine.request import is_measured
-from autoshard.setting import Setting, is_auto, read_solve_options
+from autoshard.remat.joint_program import keeping_residuals
+from autoshard.setting import Setting, is_auto, read_remat, read_solve_options
 from autoshard.sharding import Mesh
 from cost_models import Hardware
 from solvers import Progress
@@ -64,6 +65,7 @@ def optimize(
     baselines: bool = True,
     schedules: str = "auto",
     overlap: str = "auto",
+    remat: str = "auto",
     custom_costs: Mapping[str, CustomCost] | None = None,
     corrections: str | Path | None = None,
     refine: str | None = None,
@@ -110,6 +112,10 @@ def optimize(
             products run at once.
         overlap: `"auto"`: a collective that the backend can run beside the computing is priced by
             what is left to wait for; `"none"`: all are priced as if everything waited for them.
+        remat: `"auto"`: where the step does not fit the budget as it is written, choose what its
+            backward passes keep of the forward ones and what they compute again, whatever
+            `jax.checkpoint` says in it; `"keep"`: the program as it is written; `"off"`: nothing is
+            computed again, and `jax.checkpoint` in it has no effect.
         custom_costs: What custom calls cost, by target or by the line that calls (`"file.py:42"`).
             Without it the estimate that a Pallas kernel carries counts; without that, every element
             once.
@@ -153,11 +159,13 @@ def optimize(
         options = replace(options, corrections=saved.corrections)
     shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}
     named = named_in_search(request, shardings, constraints)
-    setting = Setting.of(request, named, hardware, memory_budget, options, stages, baselines)
+    setting = Setting.of(
+        request, named, hardware, memory_budget, options, stages, baselines, read_remat(remat)
+    )
     reading = GraphReading(constraints, trip_counts, default_trip_count, may_stream, custom_costs)
 
     @functools.cache
-    def traced_on(ours: Mesh) -> Traced:
+    def traced_on(ours: Mesh, residuals: tuple[str, ...] | None = None) -> Traced:
         _, context, concrete = setting.choice.readings[ours]
         with stages.time("trace and lower"):
             traced = trace(
@@ -169,6 +177,7 @@ def optimize(
                 devices=concrete,
                 donate_argnums=donate_argnums,
                 static_argnums=static_argnums,
+                rewrite=lambda closed: keeping_residuals(closed, residuals),
                 **shardings,
             )
         if saved is not None:
@@ -262,7 +271,7 @@ def optimize_module(
         require_sound(content, name)
 
     @functools.cache
-    def traced_on(ours: Mesh) -> Traced:
+    def traced_on(ours: Mesh, _: tuple[str, ...] | None = None) -> Traced:
         with stages.time("read the module"):
             return read_module(content, ours, name=name)
 

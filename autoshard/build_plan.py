@@ -26,6 +26,7 @@ from autoshard.plans.plan import (
     SolverFacts,
 )
 from autoshard.plans.source_names import with_short_sources
+from autoshard.remat.choice import ResidualChoice
 from autoshard.setting import Setting
 from autoshard.sharding import Sharding
 from autoshard.version import VERSION
@@ -34,13 +35,23 @@ from solvers import Status
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solved:
-    """A decided plan in the planner's terms, and what went into it."""
+    """A decided plan in the planner's terms, and what went into it.
+
+    Args:
+        setting: What was asked.
+        program: What was planned, with its residuals as chosen.
+        solution: The plan.
+        by_hand: Plans written by hand.
+        search: How the mesh was found; None where it was given.
+        residuals: What is kept for backward passes; None for the program as it is written.
+    """
 
     setting: Setting
     program: TracedProgram
     solution: Solution
     by_hand: HandPrices
     search: MeshSearch | None
+    residuals: ResidualChoice | None = None
 
 
 def plan_data(name: str, solved: Solved) -> PlanData:
@@ -89,6 +100,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             overlapped_seconds=solution.overlapped_seconds,
             compiler_model=solution.encoder.costing.backend.describe(setting.machine.name),
             notes=(*traced.notes, *solution.graph.notes, *notes),
+            residuals=solved.residuals,
             stage_seconds=dict(setting.stages.seconds),
             versions={
                 "autoshard": VERSION,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import jax
 
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
+from autoshard.encoding.corrections import NO_CORRECTIONS
 from autoshard.frontend.trace import Traced
 from autoshard.graph_reading import GraphReading
 from autoshard.mesh_search.search import SearchOptions, search_meshes
@@ -26,9 +28,15 @@ from autoshard.planning.pricing import seconds_with
 from autoshard.planning.solution import Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.plans.plan import MeshSearch, PlanData
-from autoshard.setting import Setting
+from autoshard.remat.choice import ResidualChoice
+from autoshard.remat.joint_program import JointProgram
+from autoshard.remat_search import RematSearch
+from autoshard.setting import REMAT_AUTO, REMAT_KEEP, REMAT_OFF, Setting
 from autoshard.sharding import Mesh, Sharding
 from solvers import Progress
+
+Residuals: TypeAlias = tuple[str, ...] | None
+"""Names of what is kept for backward passes; None for the program as it is written."""
 
 _WAIT_SECONDS, _WAIT_SOLVES = 600.0, 3.0
 """How long a process waits for the plan of process 0: so long, and so many time limits of a solver;
@@ -41,17 +49,23 @@ class PlannableProgram:
 
     Args:
         name: Of the function or the file.
-        traced_on: Traces or reads it once for each mesh.
+        traced_on: Traces or reads it once for each mesh; with the names of residuals, rewritten to
+            keep these.
         reading: How it becomes a graph.
         finished: Adds to the record of a plan what callers said.
         said: What else the plan follows from, as plain values.
     """
 
     name: str
-    traced_on: Callable[[Mesh], Traced]
+    traced_on: Callable[..., Traced]
     reading: GraphReading
     finished: Callable[[PlanData], PlanData]
     said: Any
+
+    def on(self, mesh: Mesh, setting: Setting, residuals: Residuals = None) -> TracedProgram:
+        """The graph of the program on a mesh, keeping these residuals."""
+        read = self.reading.of(self.traced_on(mesh, residuals), mesh, setting)
+        return replace(read, residuals=residuals)
 
 
 def make_plan(
@@ -94,10 +108,7 @@ def make_plan(
 def _made(
     program: PlannableProgram, setting: Setting, progress: Callable[[Progress], None] | None
 ) -> Plan:
-    def program_on(ours: Mesh) -> TracedProgram:
-        return program.reading.of(program.traced_on(ours), ours, setting)
-
-    solved = _solve(program_on, setting, progress)
+    solved = _solve(partial(program.on, setting=setting), setting, progress)
     return _plan(program.finished(plan_data(program.name, solved)), solved)
 
 
@@ -108,15 +119,14 @@ def _plan_from_cache(
     progress: Callable[[Progress], None] | None,
 ) -> Plan:
     """A kept plan; its problem is solved again where only that can answer."""
-    single, traced = (
-        replace(setting, choice=setting.choice.only(data.mesh)),
-        program.traced_on(data.mesh),
-    )
-    reading = program.reading
+    kept = data.kept_residuals
+    single = replace(setting, choice=setting.choice.only(data.mesh), remat=REMAT_KEEP)
+    traced = program.traced_on(data.mesh, kept)
 
     @functools.cache
     def solve_again() -> Solved:
-        return _solve(lambda ours: reading.of(traced, ours, single), single, progress)
+        program_on = partial(program.on, setting=single, residuals=kept)
+        return replace(_solve(program_on, single, progress), residuals=data.residuals)
 
     seconds = sum(data.stage_seconds.values())
     note = f"kept plan, made in {seconds:.1f} s and not made again; cache=False makes it anew"
@@ -133,12 +143,15 @@ def _plan_from_cache(
 
 
 def _solve(
-    program_on: Callable[[Mesh], TracedProgram],
+    program_on: Callable[..., TracedProgram],
     setting: Setting,
     progress: Callable[[Progress], None] | None,
 ) -> Solved:
     """Plan a program on the mesh given, or on the best of those to choose from."""
     search: MeshSearch | None = None
+    residuals: ResidualChoice | None = None
+    if setting.remat == REMAT_OFF:
+        program_on = partial(_keeping_everything, program_on)
     if setting.choice.is_search:
         found = search_meshes(
             setting.choice.meshes,
@@ -153,21 +166,53 @@ def _solve(
         program, solution, search = found.problem, found.solution, found.record
     else:
         program = program_on(setting.choice.meshes[0])
-        solution = plan_graph(
-            program.graph,
-            program.mesh,
-            setting.machine,
-            program.wishes,
+        solution = _planned(program, setting, setting.budget, progress)
+    if setting.remat == REMAT_AUTO and not solution.is_feasible and setting.budget is not None:
+        chosen = RematSearch(
+            lambda names: program_on(program.mesh, residuals=names),
+            lambda read, budget: _planned(read, setting, budget, progress),
             setting.budget,
-            setting.options,
-            propagate=_propagate(program),
-            streamable=program.streamable,
-            stages=setting.stages,
-            progress=progress,
-        )
+            setting.machine.memory.bytes_per_second,
+        ).run(program, solution)
+        if chosen is not None and (
+            chosen.solution.is_feasible or chosen.solution.peak_bytes < solution.peak_bytes
+        ):
+            program, solution, residuals = chosen.program, chosen.solution, chosen.choice
+    elif program.residuals is not None:
+        residuals = ResidualChoice.of_everything(program.residuals)
     by_hand = _plans_by_hand(program, solution, setting)
     solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
-    return Solved(setting, program, solution, by_hand, search)
+    return Solved(setting, program, solution, by_hand, search, residuals)
+
+
+def _keeping_everything(program_on: Callable[..., TracedProgram], mesh: Mesh) -> TracedProgram:
+    """The program on a mesh, computing nothing again."""
+    written = program_on(mesh)
+    everything = JointProgram.of(written.traced.jaxpr).everything
+    return program_on(mesh, residuals=everything) if everything else written
+
+
+def _planned(
+    program: TracedProgram,
+    setting: Setting,
+    budget: int | None,
+    progress: Callable[[Progress], None] | None,
+) -> Solution:
+    options = setting.options
+    if program.residuals is not None:  # what was learnt is of the program as it is written
+        options = replace(options, corrections=NO_CORRECTIONS)
+    return plan_graph(
+        program.graph,
+        program.mesh,
+        setting.machine,
+        program.wishes,
+        budget,
+        options,
+        propagate=_propagate(program),
+        streamable=program.streamable,
+        stages=setting.stages,
+        progress=progress,
+    )
 
 
 def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting) -> HandPrices:

@@ -203,6 +203,7 @@ class Plan:
             record=self.data.program,
             static_argnums=self.static_argnums,
             schedules=self.data.schedules,
+            residuals=self.data.kept_residuals,
         )
 
     def jit(
@@ -233,6 +234,7 @@ class Plan:
             self._results_as_written,
             record=self.data.program,
             schedules=self.data.schedules,
+            residuals=self.data.kept_residuals,
             own_compiler_options=compiler_options(mesh.platform, in_order=self.data.is_tight),
             moves_arguments=moves_arguments,
             **jit_kwargs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from autoshard.frontend.fingerprint import canonical_lines
 from autoshard.frontend.trace import trace
 from autoshard.plan import Plan
 from autoshard.plans.plan_json import load_plan_data
+from autoshard.remat.joint_program import keeping_residuals
 
 
 def load_plan(
@@ -36,7 +38,8 @@ def load_plan(
     data = load_plan_data(path)
     traced = None
     if fn is not None and (args or kwargs):
-        traced = trace(
+        again = partial(
+            trace,
             fn,
             args,
             kwargs,
@@ -44,6 +47,7 @@ def load_plan(
             donate_argnums=data.donate_argnums,
             static_argnums=data.static_argnums,
         )
+        traced = again()
         if traced.record.fingerprint != data.program.fingerprint:
             reason = data.program.difference(traced.record, canonical_lines(traced.jaxpr))
             raise PlanError(
@@ -51,4 +55,7 @@ def load_plan(
                 where=f"{path}, and `{data.function}` as it is now",
                 fix="pass the function and the argument types it was planned with, or plan again",
             )
+        if data.kept_residuals is not None:
+            kept = data.kept_residuals
+            traced = again(rewrite=lambda closed: keeping_residuals(closed, kept))
     return Plan(data, fn, traced, None, data.donate_argnums, data.static_argnums)

@@ -20,6 +20,8 @@ from cost_models import CATALOG as MACHINES
 from cost_models import AlphaBetaModel, CostModelError, Hardware, get_hardware, load_hardware
 from solvers import CATALOG
 
+REMAT_AUTO, REMAT_KEEP, REMAT_OFF = "auto", "keep", "off"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
@@ -32,6 +34,7 @@ class Setting:
         options: How hard to look.
         stages: Where to count the time.
         baselines: Whether plans written by hand are priced too.
+        remat: How residuals are treated: `auto`, `keep` or `off`.
     """
 
     choice: MeshChoice
@@ -40,6 +43,7 @@ class Setting:
     options: SolveOptions
     stages: Stages
     baselines: bool
+    remat: str = REMAT_KEEP
 
     @property
     def asked(self) -> Mapping[str, Any]:
@@ -50,6 +54,7 @@ class Setting:
             "budget": self.budget,
             "options": self.options,
             "baselines": self.baselines,
+            "remat": self.remat,
         }
 
     @staticmethod
@@ -61,6 +66,7 @@ class Setting:
         options: SolveOptions,
         stages: Stages,
         baselines: bool,
+        remat: str = REMAT_KEEP,
     ) -> Setting:
         """With the machine found, the meshes it can have, and the budget in bytes.
 
@@ -72,6 +78,7 @@ class Setting:
             options: How hard to look.
             stages: Where to count the time.
             baselines: Whether plans written by hand are priced too.
+            remat: How residuals are treated, as `read_remat` knows it.
 
         Raises:
             InputError: No such machine or compiler model, or it has no such mesh; or the budget
@@ -81,7 +88,7 @@ class Setting:
         choice = mesh_choice(request, machine, named)
         device_bytes = _device_bytes(machine, choice.meshes[0])
         budget = parse_memory_budget(memory_budget, device_bytes)
-        return Setting(choice, machine, budget, options, stages, baselines)
+        return Setting(choice, machine, budget, options, stages, baselines, remat)
 
 
 def read_solve_options(
@@ -115,6 +122,21 @@ def read_solve_options(
         seed=seed,
         overlap=is_auto("overlap", overlap, "price collectives"),
     )
+
+
+def read_remat(said: str) -> str:
+    """How residuals are treated: `auto`, `keep` or `off`.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if said not in (REMAT_AUTO, REMAT_KEEP, REMAT_OFF):
+        raise InputError(
+            f"remat is {said!r}, which is no way to treat residuals",
+            where=f"remat={said!r}",
+            fix='use "auto", "keep" or "off"',
+        )
+    return said
 
 
 def is_auto(option: str, said: str, purpose: str) -> bool:

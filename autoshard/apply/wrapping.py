@@ -38,6 +38,7 @@ from autoshard.frontend.signature import (
 )
 from autoshard.frontend.trace import Program, abstract_leaf, donated_leaves, trace_call
 from autoshard.loops.dot_schedule import DotSchedule
+from autoshard.remat.joint_program import keeping_residuals
 from autoshard.sharding import Sharding
 
 
@@ -60,6 +61,7 @@ class WrappedFunction:
     record: ProgramRecord | None
     static_argnums: tuple[int, ...]
     schedules: Mapping[str, DotSchedule] = field(default_factory=dict)
+    residuals: Sequence[str] | None = None
     prepared: dict[Hashable, Prepared] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,9 +78,8 @@ class WrappedFunction:
         if found is None:
             program = trace_call(call, self.mesh.abstract, self.mesh.order)
             self.check(program)
-            constrained = constrain_jaxpr(
-                program.jaxpr, self.constraints, self.mesh, self.schedules
-            )
+            closed = keeping_residuals(program.jaxpr, self.residuals)
+            constrained = constrain_jaxpr(closed, self.constraints, self.mesh, self.schedules)
             runnable = with_sound_slices(constrained, self.mesh.abstract.size)
             found = Prepared(program.results, program.updated, _evaluator(runnable, call.name))
             # A program that closes over tracers is only good inside the trace they belong to.
@@ -139,6 +140,7 @@ def wrap(
     record: ProgramRecord | None = None,
     static_argnums: int | Sequence[int] = (),
     schedules: Mapping[str, DotSchedule] | None = None,
+    residuals: Sequence[str] | None = None,
 ) -> WrappedFunction:
     """The function with the constraints of a plan inside.
 
@@ -156,6 +158,7 @@ def wrap(
         record: The program the constraints belong to; None skips the check.
         static_argnums: As given when planning.
         schedules: By path of a `dot_general`; see `constrain_jaxpr`.
+        residuals: What is kept for backward passes; None for the program as it is written.
 
     Raises:
         PlanError: On a call, when the traced program is not the recorded one.
@@ -168,6 +171,7 @@ def wrap(
         record,
         _numbers(static_argnums),
         dict(schedules or {}),
+        residuals,
     )
 
 
@@ -357,6 +361,7 @@ def jit_with(
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
     schedules: Mapping[str, DotSchedule] | None = None,
+    residuals: Sequence[str] | None = None,
     own_compiler_options: Mapping[str, Any] | None = None,
     moves_arguments: bool = False,
     **jit_options: Any,
@@ -373,6 +378,7 @@ def jit_with(
         donate_argnums: As in `jax.jit`.
         static_argnums: As given when planning.
         schedules: By path of a `dot_general`; see `constrain_jaxpr`.
+        residuals: As for `wrap`.
         own_compiler_options: Set where the function is compiled by itself, and not within another.
         moves_arguments: Move arrays that lie on the devices in another sharding, which `jax.jit`
             refuses.
@@ -385,6 +391,7 @@ def jit_with(
         record=record,
         static_argnums=static_argnums,
         schedules=schedules,
+        residuals=residuals,
     )
     return PlannedFunction(
         wrapped,

@@ -125,6 +125,13 @@ EXIT_NO_PLAN = 1
     help="Whether a collective that can run beside the computing is priced by what is left to wait"
     " for.",
 )
+@click.option(
+    "--remat",
+    type=click.Choice(["auto", "keep", "off"]),
+    default="auto",
+    show_default=True,
+    help="What a function that does not fit may compute again: chosen, as it is written, nothing.",
+)
 @click.option("--solver", default="auto", show_default=True, help="Name of the solver.")
 @click.option("--seed", type=int, default=0, show_default=True, help="One seed, one plan.")
 @click.option(
@@ -171,6 +178,7 @@ def plan_command(
     gap: float,
     schedules: str,
     overlap: str,
+    remat: str,
     solver: str,
     seed: int,
     trip_counts: tuple[str, ...],
@@ -207,7 +215,8 @@ def plan_command(
         options = dict(call.options)
         if constraints is not None:
             options["constraints"] = [options.get("constraints", ()), constraints]
-        make = partial(api.optimize, call.function, *call.args, **options, schedules=schedules)
+        make = partial(api.optimize, call.function, *call.args, **options)
+        make = partial(make, schedules=schedules, remat=remat)
         if corrections is not None:
             make = partial(make, corrections=corrections)
     with ProgressLine(seconds_per_cost=1 / PICOSECONDS) as progress:

@@ -142,7 +142,15 @@ def planned_again(
         return api.optimize_module(Path(name), **options)
     call = load_target(name)
     options.setdefault("schedules", "auto" if data.products else "none")
+    options.setdefault("remat", _remat(data))
     constraints = options.pop("constraints", None)
     if constraints is not None:
         options["constraints"] = [call.options.get("constraints", ()), constraints]
     return api.optimize(call.function, *call.args, **{**call.options, **options})
+
+
+def _remat(data: PlanData) -> str:
+    """How residuals were treated in a saved plan."""
+    if data.residuals is None:
+        return "keep"
+    return "auto" if data.residuals.tried else "off"

@@ -137,6 +137,7 @@ def trace(
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
     platform: str = "tpu",
+    rewrite: Callable[[ClosedJaxpr], ClosedJaxpr] | None = None,
 ) -> Traced:
     """Trace a function once and lower it with every value tagged by its path.
 
@@ -161,6 +162,8 @@ def trace(
         static_argnums: Positional arguments that are not arrays.
         platform: Decides which lowering rules are used. An op without a lowering for it makes the
             module be lowered for "cpu" instead, with a note.
+        rewrite: Makes the program to plan of the one that was traced, with the same arguments and
+            results; the record is of the traced one.
 
     Raises:
         ExportError: The function does not trace or lower.
@@ -171,6 +174,8 @@ def trace(
     notes = _placement_notes(call)
     order = DeviceOrder.of(mesh, devices)
     program = trace_call(call, context or abstract_mesh(mesh), order)
+    if rewrite is not None:
+        program = replace(program, jaxpr=rewrite(program.jaxpr))
     in_avals = tuple(var.aval for var in program.jaxpr.jaxpr.invars)
     out_avals = tuple(atom.aval for atom in program.jaxpr.jaxpr.outvars)
     in_tree, out_tree = call.arguments.dynamic_tree, program.results.dynamic_tree

@@ -31,6 +31,7 @@ class TracedProgram:
         graph: As the planner has it.
         wishes: What is asked, in the graph's terms.
         streamable: Paths of the products that may run in steps.
+        residuals: Names of what is kept for backward passes; None as it is written.
     """
 
     mesh: Mesh
@@ -39,6 +40,7 @@ class TracedProgram:
     graph: Graph
     wishes: Wishes
     streamable: frozenset[str]
+    residuals: tuple[str, ...] | None = None
 
 
 def read_traced(

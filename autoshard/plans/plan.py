@@ -14,6 +14,7 @@ from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.plans.refinement import Refinement
+from autoshard.remat.choice import ResidualChoice
 from autoshard.sharding import Mesh, Sharding
 
 FORMAT_VERSION = 2
@@ -384,6 +385,8 @@ class PlanData:
         compiler_model: What it was priced with: `libtpu 0.0.42 for v5e`; "" where that was not
             recorded.
         refinement: How it was refined by compiling; None where it was not.
+        residuals: What is kept for backward passes and what is computed again; None for the program
+            as it is written.
     """
 
     function: str
@@ -419,6 +422,12 @@ class PlanData:
     places: Mapping[str, str] = field(default_factory=dict)
     compiler_model: str = ""
     refinement: Refinement | None = None
+    residuals: ResidualChoice | None = None
+
+    @property
+    def kept_residuals(self) -> tuple[str, ...] | None:
+        """Names of what is kept for backward passes; None for the program as it is written."""
+        return None if self.residuals is None else self.residuals.kept
 
     @property
     def is_tight(self) -> bool:

@@ -36,6 +36,7 @@ _ADDED_LATER = frozenset(
         "PlanData.overlapped_seconds",
         "PlanData.places",
         "PlanData.refinement",
+        "PlanData.residuals",
         "PredictedCollective.is_windowed",
         "SolverFacts.model_gap",
         "SolverFacts.overlap",

@@ -40,6 +40,8 @@ def with_short_sources(plan: PlanData) -> PlanData:
     texts |= {asked.where for found in plan.rounds for asked in found.asked}
     texts |= {line.source for line in plan.listing} | {term.text for term in plan.asked}
     texts |= {one.source for one in plan.products}
+    found = plan.residuals
+    texts |= {one.source for one in found.residuals} if found else set()
     shorten = SourceNames(texts).shorten
     return replace(
         plan,
@@ -64,6 +66,11 @@ def with_short_sources(plan: PlanData) -> PlanData:
         listing=tuple(replace(line, source=shorten(line.source)) for line in plan.listing),
         asked=tuple(replace(term, text=shorten(term.text)) for term in plan.asked),
         products=tuple(replace(one, source=shorten(one.source)) for one in plan.products),
+        residuals=found
+        and replace(
+            found,
+            residuals=tuple(replace(one, source=shorten(one.source)) for one in found.residuals),
+        ),
     )
 
 

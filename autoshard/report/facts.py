@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from autoshard.plans.plan import PlanData
 from autoshard.plans.refinement import Refinement
 from autoshard.plans.source_names import with_short_sources
+from autoshard.remat.choice import ResidualChoice
 from autoshard.report.collective_rows import CollectiveRow, MoverRow, collective_rows, mover_rows
 from autoshard.report.decision_rows import (
     AskedRow,
@@ -46,6 +47,7 @@ class ReportFacts:
         rounds: None where the plan was made in a single round.
         meshes: None where the mesh was given.
         refinement: What was compiled; None where the plan was not refined.
+        residuals: What is kept for backward passes; None for the program as it is written.
     """
 
     function: str
@@ -79,6 +81,7 @@ class ReportFacts:
     rounds: tuple[RoundRow, ...]
     meshes: tuple[MeshRow, ...]
     refinement: Refinement | None
+    residuals: ResidualChoice | None
     arguments: tuple[TensorRow, ...]
     num_arguments: int
     num_other_arguments: int
@@ -146,6 +149,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         rounds=tuple(map(round_row, plan.rounds)),
         meshes=tuple(mesh_rows(plan)),
         refinement=plan.refinement,
+        residuals=plan.residuals,
         arguments=arguments,
         num_arguments=len(plan.arguments),
         num_other_arguments=other_arguments,

@@ -145,6 +145,7 @@ def _views(facts: PageFacts) -> list[Node | None]:
         element("noscript", element("p", "The tables below need JavaScript.", class_="alert")),
         parts.by_hand(report),
         parts.meshes(report),
+        parts.residuals(report),
         section(
             "memory",
             "Memory over the program",

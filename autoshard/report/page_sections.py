@@ -14,6 +14,13 @@ from autoshard.report.quantities import (
     format_ratio,
     format_seconds,
 )
+from autoshard.report.residuals_text import (
+    RESIDUAL_COLUMNS,
+    TRIED_COLUMNS,
+    residual_rows,
+    residuals_line,
+    tried_rows,
+)
 from autoshard.report.text import proof_text
 
 
@@ -211,6 +218,24 @@ def meshes(facts: ReportFacts) -> Element | None:
         "Meshes",
         "Of as many devices; the step as the solver sees it.",
         data_table("Meshes considered", ("mesh", ">step", ">at least", ">memory", "why"), rows),
+    )
+
+
+def residuals(facts: ReportFacts) -> Element | None:
+    """What is kept for backward passes, and the sets that were planned."""
+    choice = facts.residuals
+    if choice is None or not choice.residuals:
+        return None
+    return section(
+        "residuals",
+        "Residuals",
+        f"What backward passes read of forward passes: the plan {residuals_line(choice)}.",
+        data_table(
+            "Residuals, largest first",
+            RESIDUAL_COLUMNS,
+            residual_rows(choice, len(choice.residuals)),
+        ),
+        data_table("Sets of residuals planned", TRIED_COLUMNS, tried_rows(choice)),
     )
 
 

@@ -14,6 +14,7 @@ from autoshard.report.quantities import (
     format_ratio,
     format_seconds,
 )
+from autoshard.report.residuals_text import residuals_line
 from autoshard.report.text import memory_text, proof_text
 
 _MOST_ROWS = 8
@@ -46,6 +47,7 @@ def _totals(facts: ReportFacts) -> Element:
             f" ({format_percent(facts.communication_fraction)})",
         ),
         ("collectives", f"{format_bytes(facts.collective_bytes)} per device"),
+        *([] if facts.residuals is None else [("residuals", residuals_line(facts.residuals))]),
         ("memory peak", memory_text(facts)),
         *([("compiler model", facts.compiler_model)] if facts.compiler_model else []),
     )

@@ -22,6 +22,7 @@ from autoshard.report.quantities import (
     format_seconds,
 )
 from autoshard.report.refinement_text import refinement_section
+from autoshard.report.residuals_text import residuals_line, residuals_section
 from autoshard.report.tensor_rows import LiveRow, TensorRow
 
 _MAX_CONSTRAINTS = 30
@@ -58,6 +59,7 @@ def _report(facts: ReportFacts) -> RenderableType:
             _asked(facts),
             _rounds(facts),
             refinement_section(facts.refinement),
+            residuals_section(facts.residuals),
             _live(facts),
             *_ending(facts),
         )
@@ -66,6 +68,7 @@ def _report(facts: ReportFacts) -> RenderableType:
         _totals(facts),
         _plans(facts),
         refinement_section(facts.refinement),
+        residuals_section(facts.residuals),
         meshes_section(facts.meshes),
         _asked(facts),
         _rounds(facts),
@@ -113,6 +116,7 @@ def _totals(facts: ReportFacts) -> RenderableType:
             f"({format_percent(facts.communication_fraction)})",
         ),
         *_overlapped(facts),
+        *([] if facts.residuals is None else [("residuals", residuals_line(facts.residuals))]),
         ("collectives", f"{format_bytes(facts.collective_bytes)} per device"),
         ("memory peak", memory_text(facts)),
         *_compiler_model(facts),
@@ -180,6 +184,8 @@ def _missed(facts: ReportFacts) -> RenderableType:
                 f"({format_bytes(facts.memory_budget)}) per device, at {facts.peak_where}."
             )
         )
+    if facts.residuals is not None:
+        lines.append(plain(f"Residuals: {residuals_line(facts.residuals)}."))
     lines.append(plain(facts.advice))
     if facts.compiler_model:
         lines.append(plain(f"Compiler model: {facts.compiler_model}."))

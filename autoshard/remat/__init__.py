@@ -1,0 +1,1 @@
+"""Residuals of a traced step: found after autodiff, kept or computed again in the backward pass."""

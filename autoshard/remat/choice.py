@@ -1,0 +1,84 @@
+"""What was chosen to be kept for backward passes, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """A forward value that a backward pass reads or is computed from.
+
+    Args:
+        name: Of the value in the program, `0:7.0`.
+        what: Its `checkpoint_name`, or the primitive that makes it; `carry` of what a loop carries.
+        source: `file.py:12 (function)` of the user's line, or "".
+        type_text: `bf16[32, 8, 2048]`, with the dimension in which a scan stacks it.
+        is_kept: Kept from the forward pass; else computed again.
+        local_bytes: Of all that one device keeps of it, or would keep.
+        seconds: That computing it again takes in one step, without what it is computed from; 0 if
+            it is kept.
+    """
+
+    name: str
+    what: str
+    source: str
+    type_text: str
+    is_kept: bool
+    local_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedResiduals:
+    """A set of residuals that the program was planned with.
+
+    Args:
+        is_chosen: It is that of the plan.
+        num_kept: Residuals that are kept.
+        kept_bytes: Of them on one device, with the shardings of the plan that keeps everything.
+        recomputed_seconds: Of all that is computed again, likewise.
+        seconds: Predicted step time of the best plan found; None where none fits.
+        peak_bytes: Its memory peak, or the least found where none fits; None where none was found.
+    """
+
+    is_chosen: bool
+    num_kept: int
+    kept_bytes: int
+    recomputed_seconds: float
+    seconds: float | None
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidualChoice:
+    """What a plan keeps for backward passes, and what it computes again.
+
+    Args:
+        kept: Names of all that is kept; with the traced program they give the planned one.
+        residuals: What becomes of what backward passes read.
+        saved_bytes: On one device, against keeping everything.
+        recomputed_seconds: Of all that is computed again in one step, its operands included.
+        as_written_peak_bytes: The least memory peak found for the program as it is written; None
+            where none was found.
+        tried: The sets that were planned, the one that keeps most first.
+    """
+
+    kept: tuple[str, ...]
+    residuals: tuple[Residual, ...]
+    saved_bytes: int
+    recomputed_seconds: float
+    as_written_peak_bytes: int | None
+    tried: tuple[TriedResiduals, ...]
+
+    @staticmethod
+    def of_everything(kept: tuple[str, ...]) -> ResidualChoice:
+        """Nothing is computed again."""
+        return ResidualChoice(
+            kept=kept,
+            residuals=(),
+            saved_bytes=0,
+            recomputed_seconds=0.0,
+            as_written_peak_bytes=None,
+            tried=(),
+        )

@@ -1,0 +1,159 @@
+"""A step that does not fit is planned with other residuals, and runs to the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import autoshard
+from autoshard.errors import InputError, PlanError
+from tests.remat.programs import Step, arguments, layer, scanned
+
+ROWS = 512
+"""Rows of the batch: residuals take most of the memory of a step."""
+MESH = "data=4,model=2"
+
+
+STEP = scanned()
+
+
+def planned(step: Step = STEP, **options: Any) -> autoshard.Plan:
+    options = {"baselines": False, "schedules": "none", "donate_argnums": 0, **options}
+    return autoshard.optimize(step, *arguments(ROWS), mesh=MESH, hardware="cpu-host", **options)
+
+
+@pytest.fixture(scope="module")
+def as_written() -> autoshard.Plan:
+    """The step with all the memory it wants."""
+    return planned(memory_budget=None)
+
+
+@pytest.fixture(scope="module")
+def budget(as_written: autoshard.Plan) -> int:
+    """Half of what the step as written takes with the shardings that take least."""
+    memory = as_written.data.memory
+    return memory.argument_bytes + (memory.peak_bytes - memory.argument_bytes) // 2
+
+
+@pytest.fixture(scope="module")
+def tight(budget: int) -> autoshard.Plan:
+    return planned(memory_budget=budget)
+
+
+def results(run: Any) -> list[Any]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(run(*arguments(ROWS)))]
+
+
+def test_where_memory_is_ample_the_program_is_as_written(as_written: autoshard.Plan) -> None:
+    assert as_written.data.residuals is None
+    assert "residuals" not in as_written.report()
+
+
+def test_a_step_that_fits_no_other_way_is_planned_with_fewer_residuals(
+    tight: autoshard.Plan, budget: int
+) -> None:
+    assert not planned(memory_budget=budget, remat="keep").data.is_feasible
+    assert tight.data.is_feasible
+    assert tight.data.memory.peak_bytes <= budget
+    chosen = tight.data.residuals
+    assert chosen is not None
+    assert chosen.saved_bytes > 0
+    assert chosen.as_written_peak_bytes is not None
+    assert chosen.as_written_peak_bytes > budget
+    assert {one.is_kept for one in chosen.residuals} == {True, False}
+    assert [one.is_chosen for one in chosen.tried].count(True) == 1
+
+
+def test_the_plan_runs_to_the_numbers_of_the_step(tight: autoshard.Plan) -> None:
+    expected = results(jax.jit(scanned()))
+    for run in (tight.jit(donate_argnums=()), tight.wrap()):
+        for before, after in zip(expected, results(run), strict=True):
+            np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-6)
+
+
+def test_the_compiler_takes_less_memory_too(
+    tight: autoshard.Plan, as_written: autoshard.Plan
+) -> None:
+    before, after = as_written.verify().memory, tight.verify().memory
+    assert before is not None
+    assert after is not None
+    assert after.temp_bytes < 0.6 * before.temp_bytes
+
+
+def test_a_saved_plan_replays_the_choice(tight: autoshard.Plan, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    tight.save(path)
+    again = autoshard.load_plan(path, scanned(), *arguments(ROWS))
+    assert again.data.residuals == tight.data.residuals
+    assert again.traced is not None
+    assert tight.traced is not None
+    assert str(again.traced.jaxpr) == str(tight.traced.jaxpr)
+    for before, after in zip(results(tight.wrap()), results(again.wrap()), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_a_plan_of_another_program_is_refused(tight: autoshard.Plan, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    tight.save(path)
+    other = scanned(lambda x, w: layer(x, w) * 2.0)
+    with pytest.raises(PlanError, match="the plan was made for another program"):
+        autoshard.load_plan(path, other, *arguments(ROWS))
+    with pytest.raises(PlanError, match="the plan was made for another program"):
+        tight.wrap(other)(*arguments(ROWS))
+
+
+def test_the_first_lines_of_the_report_tell_what_is_computed_again(tight: autoshard.Plan) -> None:
+    report = tight.report()
+    (line,) = [text for text in report.splitlines()[:8] if text.strip().startswith("residuals")]
+    assert "again: saves" in line
+    assert "Residuals  what backward passes read" in report
+    assert "computed again" in report
+
+
+def test_off_takes_back_the_checkpoint_of_the_user() -> None:
+    rematerialised = scanned(jax.checkpoint(layer))
+    kept, off = (
+        planned(rematerialised, memory_budget=None, remat=said) for said in ("keep", "off")
+    )
+    assert off.data.memory.peak_bytes > kept.data.memory.peak_bytes
+    assert off.data.residuals is not None
+    assert "jax.checkpoint has no effect" in off.report()
+    for before, after in zip(results(jax.jit(scanned())), results(off.wrap()), strict=True):
+        np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-6)
+
+
+def test_a_word_that_is_no_way_to_treat_residuals_is_refused() -> None:
+    with pytest.raises(InputError, match="remat is 'always', which is no way to treat residuals"):
+        planned(remat="always")
+
+
+def test_a_step_that_fits_with_no_residuals_at_all_is_told_so() -> None:
+    plan = planned(memory_budget=1000)
+    assert not plan.data.is_feasible
+    assert plan.report().startswith("step on 8 x cpu-host")
+
+
+def test_a_program_without_a_backward_pass_is_left_alone() -> None:
+    plan = autoshard.optimize(
+        lambda x: jnp.tanh(x @ x),
+        jax.ShapeDtypeStruct((512, 512), jnp.float32),
+        mesh=MESH,
+        hardware="cpu-host",
+        memory_budget=1000,
+    )
+    assert plan.data.residuals is None
+
+
+def test_a_cache_keeps_the_choice(tight: autoshard.Plan, budget: int, tmp_path: Path) -> None:
+    made, kept = (planned(memory_budget=budget, cache=tmp_path) for _ in range(2))
+    assert made.solved is not None
+    assert kept.solved is None
+    assert kept.data.residuals == made.data.residuals == tight.data.residuals
+    for before, after in zip(results(tight.wrap()), results(kept.wrap()), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert kept.why("state['weights']['up']").chosen is not None
