@@ -178,7 +178,8 @@ def main() -> None:
             found = changes_of(name, programs.sizes[name], chip, options.rules)
             changes += found
             print(name, chip, ", ".join(one.rule for one in found if not one.is_idle), flush=True)
-    text = markdown_table(page_rows(changes))
+    planned = ", ".join(dict.fromkeys(change.program for change in changes))
+    text = f"Programs: {planned}.\n\n{markdown_table(page_rows(changes))}"
     write_page("ablation", "Rules of the model left out, one at a time", text)
 
 
