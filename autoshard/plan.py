@@ -539,7 +539,7 @@ class Plan:
             solved=refined.solved,
             price=_price_of(refined.solved),
             corrections=SavedCorrections(
-                program=self.data.program.fingerprint,
+                program=self.data.planned_program,
                 hardware=self.data.hardware,
                 compiler=record.compiler,
                 corrections=refined.corrections,

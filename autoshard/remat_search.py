@@ -45,8 +45,8 @@ class RematSearch:
 
         The program is planned once with every residual kept and without a limit, which prices what
         its forward passes compute and keep. Minimum cuts at several prices of memory give a ladder
-        of sets. The first that should fit is planned, then its neighbours: towards more that is
-        kept until nothing fits, and towards less as long as that is faster.
+        of sets. The first that should fit is planned; then, by halves, the one that keeps most of
+        those that fit; then those that keep less, as long as that is faster.
 
         Args:
             written: The program as it is written.
@@ -89,20 +89,17 @@ class RematSearch:
     def _walk(self, priced: PricedProgram, start: int) -> None:
         """Plan a set that should fit, then others as long as they are of use."""
         last = len(priced.costs.ladder) - 1
-        position = start
+        too_much, position = -1, start
         if not self._fits(priced, start):
             too_much, position = start, last
             if not self._fits(priced, last):
                 return
-            while position - too_much > 1:
-                middle = (too_much + position) // 2
-                if self._fits(priced, middle):
-                    position = middle
-                else:
-                    too_much = middle
-        most = position
-        while most > 0 and most - 1 not in self._found and self._fits(priced, most - 1):
-            most -= 1
+        while position - too_much > 1:
+            middle = (too_much + position) // 2
+            if self._fits(priced, middle):
+                position = middle
+            else:
+                too_much = middle
         while position < last and self._fits(priced, position + 1):
             if self._rank(position + 1) >= self._rank(position):
                 return

@@ -143,7 +143,7 @@ def _check_same(data: PlanData, again: PlanData, plan: Path, name: str) -> None:
     Raises:
         PlanError: Says which.
     """
-    if again.program.fingerprint != data.program.fingerprint:
+    if again.planned_program != data.planned_program:
         raise PlanError(
             "the plan was made for another program",
             where=f"{plan}, and {name} as it is now",

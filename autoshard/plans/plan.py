@@ -6,6 +6,7 @@ on a program (`jit`, `wrap`, `in_shardings`) are added by `autoshard.plan`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -428,6 +429,14 @@ class PlanData:
     def kept_residuals(self) -> tuple[str, ...] | None:
         """Names of what is kept for backward passes; None for the program as it is written."""
         return None if self.residuals is None else self.residuals.kept
+
+    @property
+    def planned_program(self) -> str:
+        """Fingerprint of the program with the residuals that are kept: paths are paths in this."""
+        if self.residuals is None:
+            return self.program.fingerprint
+        text = "\n".join((self.program.fingerprint, *self.residuals.kept))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def is_tight(self) -> bool:

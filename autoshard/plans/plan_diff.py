@@ -111,7 +111,7 @@ def _program(before: PlanData, after: PlanData) -> tuple[Change, ...]:
     old, new = before.program, after.program
     return _kept(
         _text("function", before.function, after.function),
-        _text("fingerprint", old.fingerprint, new.fingerprint),
+        _text("fingerprint", before.planned_program, after.planned_program),
         _number("equations", old.num_equations, new.num_equations),
         _text("mesh", format_mesh(before.mesh), format_mesh(after.mesh)),
         _text("hardware", before.hardware, after.hardware),

@@ -155,14 +155,14 @@ class Contenders:
 
     def _check_record(self, data: PlanData, name: str) -> None:
         data.require_feasible()
-        record, mesh = self.base.program, self.base.mesh
+        mesh = self.base.mesh
         if data.mesh != mesh:
             raise InputError(
                 f"this plan is for the mesh {format_mesh(data.mesh)}, not {format_mesh(mesh)}",
                 where=f'candidates["{name}"]',
                 fix="pass plans for the mesh of the plan that is refined",
             )
-        if data.program.fingerprint != record.fingerprint:
+        if data.planned_program != self.base.planned_program:
             raise InputError(
                 "this plan was made for another program",
                 where=f'candidates["{name}"]: a plan for {data.function}',
