@@ -152,15 +152,15 @@ def _place(one: Interval, timing: _Timing, left: IntArray) -> int | None:
         if not (stays and _takes(left, last if is_first else last + 1, read + 1, one.num_bytes)):
             if in_hbm is None:
                 in_hbm = one.start if is_first else one.start + 1
-            in_vmem = _prefetches(one, timing, left, last, read)
+            in_vmem = _prefetches(one, timing, left, in_hbm, read)
         last = read
     return in_hbm
 
 
-def _prefetches(one: Interval, timing: _Timing, left: IntArray, last: int, read: int) -> bool:
+def _prefetches(one: Interval, timing: _Timing, left: IntArray, in_hbm: int, read: int) -> bool:
     seconds = one.num_bytes * timing.machine.copy_seconds_per_byte
     starts = (timing.before(read, overlap * seconds) for overlap in _OVERLAPS)
-    return any(start >= last and _takes(left, start, read + 1, one.num_bytes) for start in starts)
+    return any(start >= in_hbm and _takes(left, start, read + 1, one.num_bytes) for start in starts)
 
 
 def _takes(left: IntArray, start: int, stop: int, num_bytes: int) -> bool:
