@@ -40,9 +40,9 @@ def vmem_bytes(bench: Bench) -> int:
 
 
 def most_unread_bytes(bench: Bench) -> int:
-    """A result that waits in VMEM beside 8 to 40 matmuls of bfloat16[2048, 2048]."""
-    machine = get_hardware(f"tpu-{bench.target.topology['topology_name'].partition(':')[0]}")
-    seconds = 2 * _SIDE**3 / machine.compute.peak_flops["bf16"]
+    """A result that waits in VMEM beside 8 to 40 matmuls of bfloat16[2048, 2048], to 64 MiB."""
+    machine = get_hardware(bench.target.hardware)
+    seconds = 2 * _SIDE**3 / machine.compute.matmul.bfloat16
 
     def waits(counts: Sequence[int]) -> set[int]:
         return {count for count in counts if not _is_evicted(bench, count)}
@@ -50,13 +50,13 @@ def most_unread_bytes(bench: Bench) -> int:
     found = largest(8, 40, waits)
     if found is None or found == 40:
         raise InconclusiveError("it waits beside all of 40 matmuls, or not beside 8")
-    return round(found * seconds * machine.memory.bytes_per_second)
+    return round(found * seconds * machine.memory.bytes_per_second / 2**26) * 2**26
 
 
 def _is_evicted(bench: Bench, num_matmuls: int) -> bool:
     """Whether a result goes to HBM while so many matmuls run between two reads of it."""
 
-    def program(_: Pin, value: Any, weight: Any) -> Any:
+    def waiting(_pin: Pin, value: Any, weight: Any) -> Any:
         waits = jnp.sin(value)
         made = jax.lax.optimization_barrier(waits) @ weight
         for _ in range(num_matmuls):
@@ -64,7 +64,7 @@ def _is_evicted(bench: Bench, num_matmuls: int) -> bool:
         return (made * waits).sum()
 
     square = Array((_SIDE, _SIDE), "bfloat16")
-    compiled = bench.compile(program, square, square, mesh=f"d={bench.num_devices}")
+    compiled = bench.compile(waiting, square, square, mesh=f"d={bench.num_devices}")
     return any(one.in_hbm and one.num_bytes > _MIB for one in compiled_buffers(compiled.module))
 
 
