@@ -17,6 +17,8 @@ class MemoryPolicy:
             heap with gaps); otherwise largest first, with next to no gaps.
         cse_reshards: Two reshards of a value to one sharding are one copy.
         vmem_bytes: VMEM that holds temporaries with a near reader; 0: none.
+        most_unread_bytes: Bytes that HBM moves in the longest time that a buffer waits in VMEM from
+            one read to the next; beyond it is evicted.
         matmul_results_in_vmem: Matmuls, collectives and gathers write to VMEM too.
         tuple_index_table_bytes: Bytes of the table that an op with several results keeps.
         tuple_index_tables_per_matmul: Tables for each matmul or convolution, on average.
@@ -29,6 +31,7 @@ class MemoryPolicy:
     allocates_in_schedule_order: bool
     cse_reshards: bool
     vmem_bytes: int
+    most_unread_bytes: int
     matmul_results_in_vmem: bool
     tuple_index_table_bytes: int
     tuple_index_tables_per_matmul: float

@@ -114,6 +114,14 @@ class Costing(MoveCosts):
             dims = least, np.maximum(dims[0], dims[1]), dims[2]
         return np.asarray(flops / matmul_tile_efficiency(dims, tile, may_turn=may_turn))
 
+    def arithmetic_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> float:
+        """Seconds of a matmul's or convolution's arithmetic alone; 0 of other ops."""
+        if op.op_class not in PRODUCTS:
+            return 0.0
+        (flops,), dtype = self.padded_flops(op, (candidate,)), self.operand_dtype(graph, op)
+        seconds = self.model.compute_seconds(float(flops), 0.0, dtype, op.op_class.value)
+        return max(seconds - self.launch_seconds, 0.0)
+
     def operand_dtype(self, graph: Graph, op: Op) -> str:
         """The type that an op computes in: of a matmul of two types the slower one."""
         if op.op_class not in PRODUCTS:

@@ -32,8 +32,7 @@ class OnChip:
         products: Before each op, and after the last, products run so far.
         brief: Per value, whether its buffer may be there: it is read again soon until it is read no
             more.
-        kept_out: Per value, whether its buffer is never there: it ends as a result, goes round a
-            loop, or is read by updates.
+        reads: Per value, when its buffer is read, in order.
         moved: Whether copies that collectives and look-ups make are there too.
         updates: Ops that make new states: what they read lies beside those in device memory.
         loop_reads: Ops with which a loop reads unchanged what its products read all of: brought
@@ -44,7 +43,7 @@ class OnChip:
     room: int
     products: tuple[float, ...]
     brief: tuple[bool, ...]
-    kept_out: tuple[bool, ...] = ()
+    reads: tuple[tuple[int, ...], ...] = ()
     moved: bool = True
     updates: frozenset[int] = frozenset()
     loop_reads: frozenset[int] = frozenset()
@@ -65,21 +64,20 @@ class OnChip:
             return cls(0, (), (False,) * len(graph.values), moved=False)
         runs = (op.repeat if op.op_class in PRODUCTS else 0.0 for op in graph.ops)
         products = tuple(accumulate(runs, initial=0.0))
-        reads = _reads(graph, buffers)
+        reads, ends = _reads(graph, buffers)
         brief = [False] * len(graph.values)
         for value in graph.values:
             maker, times = graph.ops[value.op], reads[value.index]
-            if maker.kind is not OpKind.COMPUTE or times is None:
+            if maker.kind is not OpKind.COMPUTE or ends[value.index]:
                 continue
             if any_maker or _is_apart(graph, maker, buffers):
                 brief[value.index] = _is_brief(products, maker, {maker.index, *times})
-        kept_out = tuple(times is None for times in reads)
         loop_reads = read_whole(graph)
         return cls(
             room,
             products,
             tuple(brief),
-            kept_out,
+            tuple(tuple(sorted(times)) for times in reads),
             any_maker,
             buffers.updates,
             loop_reads,
@@ -157,32 +155,23 @@ def _is_brief(products: tuple[float, ...], op: Op, times: Iterable[int]) -> bool
     )
 
 
-def _reads(graph: Graph, buffers: Buffers) -> list[set[int] | None]:
-    """Per value, when its buffer is read; None where that ends as a result, or goes round a loop.
+def _reads(graph: Graph, buffers: Buffers) -> tuple[list[set[int]], list[bool]]:
+    """Per value, when its buffer is read; and whether it ends as a result, or goes round a loop.
 
-    What a fused op reads is read when the values that it is fused into are made.
+    What a fused op reads is read when the values that it is fused into are made. What updates read
+    counts with what ends as a result.
     """
-    reads: list[set[int] | None] = [set() for _ in graph.values]
+    reads: list[set[int]] = [set() for _ in graph.values]
+    ends = [False] * len(graph.values)
     for op in reversed(graph.ops):
-        times = _times(op, buffers, reads)
+        is_passed_on = op.kind is OpKind.CONSTRAINT or not (
+            op.kind is not OpKind.COMPUTE or any(buffers.is_stored[value] for value in op.results)
+        )
+        times = {time for value in op.results for time in reads[value]} if is_passed_on else set()
+        is_last = op.index in buffers.updates or not (is_passed_on or op.kind is OpKind.COMPUTE)
+        is_last |= is_passed_on and any(ends[value] for value in op.results)
         for value in op.operands:
             for place in {value, buffers.owner[value]}:
-                known = reads[place]
-                reads[place] = None if known is None or times is None else known | times
-    return reads
-
-
-def _times(op: Op, buffers: Buffers, reads: list[set[int] | None]) -> set[int] | None:
-    if op.kind is OpKind.CONSTRAINT:
-        return reads[op.results[0]]
-    if op.kind is not OpKind.COMPUTE or op.index in buffers.updates:
-        return None
-    if any(buffers.is_stored[value] for value in op.results):
-        return {op.index}
-    times: set[int] = set()
-    for value in op.results:
-        later = reads[value]
-        if later is None:
-            return None
-        times |= later
-    return times or {op.index}
+                reads[place] |= times or {op.index}
+                ends[place] |= is_last
+    return reads, ends

@@ -50,7 +50,8 @@ class ReadBits:
         readers = self.graph.consumers
         found = {}
         for op in self.graph.ops:
-            is_fused = op.op_class is OpClass.GATHER or any(v in with_products for v in op.results)
+            is_fused = op.op_class in (OpClass.GATHER, OpClass.ELEMENTWISE)
+            is_fused |= any(value in with_products for value in op.results)
             if op.kind is not OpKind.COMPUTE or len(op.results) != 1 or not is_fused:
                 continue
             (value,) = op.results

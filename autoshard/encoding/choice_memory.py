@@ -78,6 +78,10 @@ class ChoiceMemory:
         else:
             left = room.on_chip.left(usage, is_brief=room.on_chip.brief[value.index])
             yield NodeMemory(node, start, stop, left)
+            if value.index in room.split_channels:
+                layouts = (c.results[op.results.index(value.index)] for c in candidates)
+                copied = np.array([room.in_groups_bytes(value, one) for one in layouts])
+                yield NodeMemory(node, start, stop, copied.astype(np.int64))
         yield from self._layout_copies(node, op)
         partial = self._partial_bytes(op, candidates, value, bits, usage, is_summed=is_summed)
         if partial is not None:
@@ -104,7 +108,9 @@ class ChoiceMemory:
         """
         candidates = self.candidates[op.index]
         is_argument = op.kind is OpKind.ARGUMENT or (not is_result and op.kind is OpKind.RESULT)
-        key = (id(candidates), is_result, place, is_argument, value.shape, value.bits, bits)
+        lies = self.room.channels.get(value.index), value.index in self.room.rows
+        shape = value.shape, value.bits, bits, lies
+        key = (id(candidates), is_result, place, is_argument, *shape)
         if key not in self._held:
             layouts = (c.side(is_result=is_result)[place] for c in candidates)
             local = self.room.held_bytes if is_argument else self.room.local_bytes
@@ -131,7 +137,9 @@ class ChoiceMemory:
         lanes = room.backend.layout.num_lanes
         for index, node in self.node_by_op.items():
             op, candidates = room.graph.ops[index], self.candidates[index]
-            for held in padded_row_bytes(room.graph, room.costing.parts, op, candidates, lanes):
+            for held in padded_row_bytes(
+                room.graph, room.costing.parts, op, candidates, lanes, room.rows
+            ):
                 is_brief = room.on_chip.moved or op.name == "reshape"
                 usage = (held * room.overhead).astype(np.int64)
                 left = room.on_chip.left(usage, is_brief=is_brief)

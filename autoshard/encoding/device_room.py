@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from autoshard.backends import Backend
 from autoshard.costing.costing import Costing
@@ -10,9 +11,11 @@ from autoshard.costing.on_chip import OnChip
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.encoding.padded_indices import PaddedIndices
 from autoshard.encoding.padded_rows import scattered_at_any_time
-from autoshard.encoding.tiles import tiled_in
+from autoshard.encoding.tiles import tiled_bytes, tiled_in
 from autoshard.graph.buffers import Buffers
+from autoshard.graph.images import image_channels, split_channels
 from autoshard.graph.program import Graph, Value
+from autoshard.graph.row_lookups import row_values
 from autoshard.layouts import Layout
 from autoshard.wishes.wishes import Wishes
 
@@ -33,6 +36,10 @@ class DeviceRoom:
         indices: Of rows, where they come from other slices.
         negligible_bytes: What less than that is held of a whole value is not counted.
         is_scarce: Whether memory is: then gaps count as they may be.
+        channels: By value in the layout of images, the dimension of its channels.
+        rows: Values that lie row by row.
+        split_channels: By stored image that is read with its channels in groups, the channels of
+            one group: it lies in another layout too.
         at_any_time: A scatter that the compiler may run at any time, as far as is known, if there
             is one and memory is scarce.
     """
@@ -46,6 +53,9 @@ class DeviceRoom:
     negligible_bytes: float
     is_scarce: bool = False
     at_any_time: int | None = None
+    channels: Mapping[int, int] = field(default_factory=dict)
+    rows: frozenset[int] = frozenset()
+    split_channels: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -59,6 +69,8 @@ class DeviceRoom:
         """For a program on a mesh, within a limit in bytes or none."""
         graph, buffers, costing = facts.graph, facts.buffers, facts.costing
         on_chip = facts.chip
+        is_tiled = costing.backend.layout.is_tiled
+        channels = image_channels(graph) if is_tiled else {}
         return cls(
             graph,
             buffers,
@@ -71,6 +83,9 @@ class DeviceRoom:
             scattered_at_any_time(graph, buffers)
             if is_scarce and costing.backend.memory.allocates_in_schedule_order
             else None,
+            channels,
+            row_values(graph, buffers.updates) if is_tiled else frozenset(),
+            split_channels(graph, buffers.is_stored, channels),
         )
 
     @property
@@ -97,15 +112,38 @@ class DeviceRoom:
         """
         parts = self.costing.parts
         if self.backend.layout.is_tiled:
-            return tiled_in(parts, self.backend.layout, value, layout, bits)
+            orders = self._orders(value, layout)
+            return tiled_in(parts, self.backend.layout, value, layout, bits, orders)
         num_bytes = value.num_bytes
         if bits is not None and bits != value.bits:
             num_bytes = num_bytes * bits // value.bits
         return num_bytes // parts.num_pieces(layout)
 
+    def _orders(self, value: Value, layout: Layout) -> tuple[tuple[int, int], ...] | None:
+        """Dimensions that tiles of a value may lie along, where these are not any two.
+
+        Those of images are the batch and the channels, unless the batch is so small that rows of
+        pixels are moved into it.
+        """
+        if value.index in self.rows and len(value.shape) > 1:
+            return ((len(value.shape) - 2, len(value.shape) - 1),)
+        if value.index not in self.channels:
+            return None
+        batch = self.costing.parts.local_shape(layout, value.shape)[0]
+        channels = self.channels[value.index]
+        is_kept = batch >= self.backend.layout.min_conv_batch
+        return ((0, channels), (channels, 0)) if is_kept else None
+
     def local_bytes(self, value: Value, layout: Layout, bits: int | None = None) -> int:
         """Bytes that a device holds of a value that is a temporary; as of `held_bytes`."""
         return int(self.held_bytes(value, layout, bits) * self.overhead)
+
+    def in_groups_bytes(self, value: Value, layout: Layout) -> int:
+        """Bytes that a device holds of an image in the layout for its channels in groups."""
+        *others, channels = self.costing.parts.local_shape(layout, value.shape)
+        group = min(self.split_channels[value.index], channels)
+        shape = (*others, channels // group, group)
+        return int(tiled_bytes(shape, value.bits, self.backend.layout) * self.overhead)
 
     def earliest(self, op: int, time: int) -> int:
         """From when on what an op takes counts, which runs at some time in program order.

@@ -17,7 +17,12 @@ from autoshard.layouts import Layout, MeshParts
 
 
 def padded_row_bytes(
-    graph: Graph, parts: MeshParts, op: Op, candidates: Sequence[Candidate], lanes: int
+    graph: Graph,
+    parts: MeshParts,
+    op: Op,
+    candidates: Sequence[Candidate],
+    lanes: int,
+    rows: frozenset[int] = frozenset(),
 ) -> Iterator[npt.NDArray[np.int64]]:
     """Bytes per device of the padded copies that an op makes while it runs, one after the other.
 
@@ -30,6 +35,7 @@ def padded_row_bytes(
         op: Any op.
         candidates: How it may be cut.
         lanes: Elements in one tile of a row; 1 where rows lie without gaps.
+        rows: Values that lie in such rows, and need no copy.
 
     Yields:
         int64[num_candidates], 0 where rows fill their lanes; nothing for an op that takes no rows.
@@ -44,7 +50,9 @@ def padded_row_bytes(
     width = graph.values[op.results[0]].shape[-1]
     for value, is_result, place in sides:
         found = graph.values[value]
-        if len(found.shape) < 2 or found.shape[-1] != width:  # indices
+        if (
+            len(found.shape) < 2 or found.shape[-1] != width or value in rows
+        ):  # indices, or as wanted
             continue
         held = [
             0

@@ -127,7 +127,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     updated = updating_products(graph) if with_products else {}
     addends = scattered_into(graph) if fusion.scatters_into_addends else {}
     parts = joined_parts(graph) if with_products else {}
-    stored = stored_values(graph, fusion, written, addends)
+    stored = stored_values(graph, fusion, backend.layout, written, addends)
     for one in parts:
         stored[one] = True
     turned = find_turned(graph, stored) if backend.layout.keeps_matmul_layouts else None

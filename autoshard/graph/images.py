@@ -1,10 +1,13 @@
-"""The images that convolutions read and make."""
+"""The images that convolutions read and make, and what is computed from them in their layout."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoshard.graph.program import Op, OpClass
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+
+_POOLS = frozenset({"reduce_window", "select_and_scatter"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +39,73 @@ def images_of(op: Op) -> tuple[Image, ...]:
         if dims[0] == batch and channels and len(dims) > 2:
             found.append(Image(is_result, place, channels[-1]))
     return tuple(found)
+
+
+def image_channels(graph: Graph) -> Mapping[int, int]:
+    """By value in the layout of images, the dimension of its channels.
+
+    So are the images of convolutions, and what element-wise ops and pools compute from them or make
+    them of; arguments are not.
+    """
+    found: dict[int, int] = {}
+    for op in graph.ops:
+        for image in images_of(op):
+            found[(op.results if image.is_result else op.operands)[image.place]] = image.channels
+    num_found = 0
+    while found and len(found) > num_found:
+        num_found = len(found)
+        for op in (*graph.ops, *reversed(graph.ops)):
+            _spread(graph, op, found)
+    makers = (graph.maker(value) for value in found)
+    return {
+        value: channels
+        for (value, channels), maker in zip(found.items(), makers, strict=True)
+        if maker.kind is not OpKind.ARGUMENT
+    }
+
+
+def _spread(graph: Graph, op: Op, found: dict[int, int]) -> None:
+    """Give what an op reads and makes the channels of any of them."""
+    is_by_element = op.kind is OpKind.CONSTRAINT or op.op_class is OpClass.ELEMENTWISE
+    if not (is_by_element or op.name in _POOLS):
+        return
+    values = (*op.operands, *op.results)
+    known = [value for value in values if value in found]
+    if not known:
+        return
+    shape = graph.values[known[0]].shape
+    for value in values:
+        other = graph.values[value].shape
+        if other == shape or (op.name in _POOLS and len(other) == len(shape)):
+            found.setdefault(value, found[known[0]])
+
+
+def split_channels(
+    graph: Graph, stored: Sequence[bool], channels: Mapping[int, int]
+) -> Mapping[int, int]:
+    """By stored image that is read with its channels in groups, the channels of one group.
+
+    Args:
+        graph: The program.
+        stored: Per value, whether it has a buffer.
+        channels: As of `image_channels`.
+    """
+    found: dict[int, int] = {}
+    for op in graph.ops:
+        if op.name != "reshape" or op.operands[0] not in channels:
+            continue
+        before, after = (graph.values[v].shape for v in (op.operands[0], op.results[0]))
+        channel = channels[op.operands[0]]
+        is_split = channel == len(before) - 1 and after[:channel] == before[:channel]
+        if not is_split or len(after) != len(before) + 1:
+            continue
+        todo = [op.operands[0]]
+        while todo:
+            value = todo.pop()
+            if graph.values[value].shape != before or value in found:
+                continue
+            if stored[value]:
+                found[value] = after[-1]
+            elif graph.maker(value).op_class is OpClass.ELEMENTWISE:
+                todo.extend(graph.maker(value).operands)
+    return found

@@ -8,6 +8,9 @@ from math import prod
 from autoshard.graph.op_traits import ELEMENTWISE, FUSIBLE, RENAMES
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
+_MOST_FUSED = 64
+"""Values from a product to where its readers meet. A choice: more than activations take."""
+
 
 def written_by_products(graph: Graph) -> dict[int, int]:
     """What is written in the place of each product, and of each value on the way from it.
@@ -115,17 +118,35 @@ def _there_at(graph: Graph) -> list[int]:
 
 
 def _goes_on(graph: Graph, value: int, product: Op, there: Sequence[int]) -> int | None:
-    """What the one element-wise reader of a value makes of it, if a product can do that at once."""
-    if len(graph.consumers[value]) != 1:
-        return None
-    reader = graph.ops[graph.consumers[value][0]]
-    is_elementwise = reader.kind is OpKind.COMPUTE and reader.op_class is OpClass.ELEMENTWISE
-    if not is_elementwise or reader.region != product.region or len(reader.results) != 1:
-        return None
-    if graph.values[reader.results[0]].shape != graph.values[value].shape:
-        return None
-    others = [operand for operand in reader.operands if operand != value]
-    return reader.results[0] if all(there[o] < product.index for o in others) else None
+    """The value in which the element-wise readers of a value meet, if a product computes them all.
+
+    All that it is computed from besides is there before the product runs.
+    """
+    made = {value}
+    waiting = {*graph.consumers[value]}
+    while waiting:
+        index = min(waiting)
+        waiting.remove(index)
+        reader = graph.ops[index]
+        if len(made) > _MOST_FUSED or not _is_beside(graph, value, product, reader):
+            return None
+        if any(there[other] >= product.index for other in reader.operands if other not in made):
+            return None
+        (result,) = reader.results
+        if all(made.isdisjoint(graph.ops[other].operands) for other in waiting):
+            return result
+        made.add(result)
+        waiting.update(graph.consumers[result])
+    return None
+
+
+def _is_beside(graph: Graph, value: int, product: Op, reader: Op) -> bool:
+    """Whether an op is element-wise, in the product's region, and makes one value of its shape."""
+    if reader.kind is not OpKind.COMPUTE or reader.op_class is not OpClass.ELEMENTWISE:
+        return False
+    if reader.region != product.region or len(reader.results) != 1:
+        return False
+    return graph.values[reader.results[0]].shape == graph.values[value].shape
 
 
 def _computed_after(graph: Graph, made: int) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 
@@ -18,3 +20,28 @@ def takes_rows(graph: Graph, op: Op) -> bool:
     if min(map(len, shapes)) < 2 or shapes[0][-1] != shapes[1][-1]:
         return False
     return bool(table[-1]) and table[-1] == taken[-1]
+
+
+def row_values(graph: Graph, updates: Set[int]) -> frozenset[int]:
+    """Values that lie row by row: looked up or scattered, or element by element beside these.
+
+    Args:
+        graph: The program.
+        updates: Ops that make new states, which lie as their arguments do.
+    """
+    found: set[int] = set()
+    for op in graph.ops:
+        if takes_rows(graph, op):
+            found.update(op.results)
+            found.update(op.operands[2:] if op.op_class is OpClass.SCATTER else ())
+    num_found = 0
+    while len(found) > num_found:
+        num_found = len(found)
+        for op in (*graph.ops, *reversed(graph.ops)):
+            is_beside = op.op_class is OpClass.ELEMENTWISE and op.index not in updates
+            values = (*op.operands, *op.results)
+            known = next((value for value in values if value in found), None)
+            if is_beside and known is not None:
+                shape = graph.values[known].shape
+                found.update(value for value in values if graph.values[value].shape == shape)
+    return frozenset(v for v in found if graph.maker(v).kind is not OpKind.ARGUMENT)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from math import prod
 
-from autoshard.backends import FusionPolicy
-from autoshard.graph.op_traits import FUSIBLE, READS_FUSED
+from autoshard.backends import FusionPolicy, LayoutPolicy
+from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, RENAMES
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.scatters import is_one_hot, scattered_sums
 
@@ -15,13 +15,18 @@ TILE_DIMS = 2
 
 
 def stored_values(
-    graph: Graph, fusion: FusionPolicy, written: Mapping[int, int], addends: Mapping[int, int]
+    graph: Graph,
+    fusion: FusionPolicy,
+    layout: LayoutPolicy,
+    written: Mapping[int, int],
+    addends: Mapping[int, int],
 ) -> list[bool]:
     """Per value, whether it has a buffer.
 
     Args:
         graph: The program.
         fusion: What the compiler fuses.
+        layout: The width in which matmuls read operands.
         written: What is written in the place of each product, and of each value on the way from it.
         addends: By sum of a scatter into zeros and something else, what that is, where the scatter
             is one into that.
@@ -40,6 +45,7 @@ def stored_values(
     }
     stored: list[bool] = []
     made_of: list[int] = []  # per value, the widest elements of its shape it is computed from
+    behind: list[Mapping[int, int]] = []  # per value, bytes of the buffers it is computed from
     for value in graph.values:
         index = value.index
         is_stored = index not in in_place and (
@@ -49,11 +55,57 @@ def stored_values(
         if not is_stored and not fusion.matmuls_read_wider and widest > value.bits:
             readers = graph.consumers[index]
             is_stored = any(graph.ops[reader].op_class in PRODUCTS for reader in readers)
+        read = _read_for(graph, value, behind)
+        if not is_stored and fusion.fuses_into_matmuls:
+            is_stored = _is_cheaper_stored(graph, value, layout, sum(read.values()))
+        behind.append({index: value.num_bytes} if is_stored else read)
         stored.append(is_stored)
         is_argument = graph.maker(index).kind is OpKind.ARGUMENT
         own = 0 if is_argument else value.bits  # an argument is narrowed in products
         made_of.append(own if is_stored else widest)
     return stored
+
+
+def _read_for(graph: Graph, value: Value, behind: Sequence[Mapping[int, int]]) -> Mapping[int, int]:
+    """Bytes by buffer that a value is computed from, at most as many elements as it has."""
+    op = graph.maker(value.index)
+    if op.kind is OpKind.FREE:
+        return {}
+    most = prod(value.shape)
+    return {
+        source: min(num_bytes, most * graph.values[source].bits // 8)
+        for operand in op.operands
+        if operand < value.index
+        for source, num_bytes in behind[operand].items()
+    }
+
+
+def _is_cheaper_stored(graph: Graph, value: Value, layout: LayoutPolicy, read_bytes: int) -> bool:
+    """True for an element-wise operand that costs more traffic fused into its matmuls than stored.
+
+    Each of them reads all that it is computed from; stored, it is written once and read by each.
+
+    Source: chains of one to three tensors in float32 and bfloat16 that two matmuls read, compiled
+    by libtpu 0.0.52 for a v5e: stored where it costs more, fused where it costs as much.
+    """
+    op = graph.maker(value.index)
+    if op.kind is not OpKind.COMPUTE or op.op_class is not OpClass.ELEMENTWISE:
+        return False
+    times = _matmul_reads(graph, value.index)
+    own_bytes = prod(value.shape) * layout.operand_bits(value.dtype, value.bits) // 8
+    return times > 1 and times * read_bytes > read_bytes + (times + 1) * own_bytes
+
+
+def _matmul_reads(graph: Graph, value: int) -> int:
+    """How many matmuls and convolutions read a value, in another order of dimensions too."""
+    found = 0
+    for index in graph.consumers[value]:
+        reader = graph.ops[index]
+        if reader.kind is OpKind.COMPUTE and reader.op_class in PRODUCTS:
+            found += 1
+        elif reader.name in RENAMES:
+            found += _matmul_reads(graph, reader.results[0])
+    return found
 
 
 def is_stored_constant(op: Op) -> bool:

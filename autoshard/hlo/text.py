@@ -176,6 +176,14 @@ def type_bytes(type_text: str) -> int:
     return total
 
 
+def element_types(type_text: str) -> tuple[str, ...] | None:
+    """Types of the elements of a tuple type; None of an array type."""
+    text = _COMMENT.sub("", type_text).strip()
+    if not text.startswith("("):
+        return None
+    return tuple(part.strip() for part in _split_outside_brackets(text[1:-1]))
+
+
 def laid_out_bytes(type_text: str) -> int:
     """Bytes of an array or tuple type as it lies: dimensions padded to whole tiles.
 

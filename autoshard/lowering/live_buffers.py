@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from autoshard.backends import LayoutPolicy
 from autoshard.encoding.encode import Encoder
@@ -11,13 +10,17 @@ from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.program import OpKind
 from autoshard.lowering.late_gradients import made_when_read
-from autoshard.lowering.live_ranges import LiveRange, live_ranges
+from autoshard.lowering.live_ranges import LiveRange, live_ranges, value_of
 from autoshard.lowering.local_program import Buffer, Space
 from autoshard.lowering.vmem_assignment import VmemAssignment
 
 
 def live_buffers(
-    encoder: Encoder, encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]
+    encoder: Encoder,
+    encoded: Encoded,
+    decoded: Decoded,
+    choices: tuple[int, ...],
+    starts: Mapping[tuple[int, int], int],
 ) -> tuple[Buffer, ...]:
     """Buffers in HBM, the largest first, then those in VMEM.
 
@@ -26,23 +29,31 @@ def live_buffers(
         encoded: The problem.
         decoded: The plan.
         choices: The plan as the solver says it.
+        starts: By value and op, when an asynchronous collective starts to move the value for it.
     """
     room = encoder.room
-    found = live_ranges(encoded, decoded, choices, room.indices)
-    assignment = VmemAssignment.for_plan(room, encoded, decoded, choices, found)
-    there: set[LiveRange] = set()
-    spilled: list[Buffer] = []
-    soon: set[Buffer] = set()
+    outside: Sequence[LiveRange] = [
+        one._replace(start=_started(encoded, one, starts))
+        for one in live_ranges(encoded, decoded, choices, room.indices)
+    ]
+    inside: Sequence[LiveRange] = ()
+    short: Sequence[Buffer] = ()
+    assignment = VmemAssignment.for_plan(room, encoded, decoded, choices, outside, starts)
     if assignment is not None:
-        there, soon = assignment.resident(found)
-        spilled = [
-            replace(one, space=Space.HBM) for one in assignment.short_lived if one not in soon
-        ]
-    outside = [one for one in found if one not in there] if there else found
+        outside, inside, short = assignment.split(outside)
     outside = made_when_read(encoded, decoded, room.buffers, outside)
-    in_hbm = [*_buffers(encoded, decoded, outside), *spilled]
-    in_vmem = [*_buffers(encoded, decoded, there, Space.VMEM), *soon]
-    return (*sorted(in_hbm, key=_largest_first), *sorted(in_vmem, key=_largest_first))
+    every = [
+        *_buffers(encoded, decoded, outside),
+        *_buffers(encoded, decoded, inside, Space.VMEM),
+        *short,
+    ]
+    return tuple(sorted(every, key=lambda one: (one.space is Space.VMEM, _largest_first(one))))
+
+
+def _started(encoded: Encoded, one: LiveRange, starts: Mapping[tuple[int, int], int]) -> int:
+    """When a live range starts: a resharded copy with the collective that makes it."""
+    value, is_copy = value_of(encoded, one)
+    return min(one.start, starts.get((value, one.start), one.start)) if is_copy else one.start
 
 
 def _largest_first(one: Buffer) -> tuple[int, int, int, int, int]:

@@ -187,3 +187,17 @@ class LocalProgram:
         for body in self.order:
             found.append(body.trips * (found[body.parent] if body.parent >= 0 else 1.0))
         return tuple(found)
+
+    def starts(self) -> dict[tuple[int, int], int]:
+        """By value and op that an asynchronous collective serves, the op it is started before."""
+        found: dict[tuple[int, int], int] = {}
+        for body in self.order:
+            following: int | None = None
+            for one in reversed(body.instructions):
+                if one.opcode is Opcode.KERNEL:
+                    following = self.kernels[one.target].op
+                elif one.opcode is Opcode.START and following is not None:
+                    sent = self.collectives[one.target]
+                    if sent.is_async and sent.value >= 0:
+                        found[sent.value, sent.op] = following
+        return found

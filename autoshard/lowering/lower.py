@@ -49,7 +49,12 @@ def lower(
     """
     lowering = _Lowering(encoder, encoded, decoded)
     lowering.run()
-    buffers = live_buffers(encoder, encoded, decoded, choices)
+    program = LocalProgram(
+        kernels=tuple(lowering.kernels),
+        collectives=tuple(lowering.collectives),
+        order=lowering.order(),
+    )
+    buffers = live_buffers(encoder, encoded, decoded, choices, program.starts())
     argument_bytes = sum(one.num_bytes for one in buffers if one.space is Space.ARGUMENT)
     backend = encoder.costing.backend
     tables, is_heap = 0, backend.memory.allocates_in_schedule_order
@@ -57,11 +62,9 @@ def lower(
         tiled = tiled_arguments(encoded, decoded, backend.layout)
         argument_bytes = sum(tiled)
         tables = table_bytes(encoder.graph, backend.memory, tiled)
-    return LocalProgram(
-        kernels=tuple(lowering.kernels),
-        collectives=tuple(lowering.collectives),
+    return replace(
+        program,
         buffers=buffers,
-        order=lowering.order(),
         memory=Memory(
             argument_bytes=argument_bytes,
             table_bytes=tables,

@@ -1,14 +1,9 @@
-"""Buffers that XLA keeps in VMEM: all temporaries if they fit, else those live the shortest.
-
-What is read again soon has room before the rest. Its memory rows leave it out of HBM; what finds no
-room in VMEM for all of its time is in HBM none the less.
-"""
+"""Buffers of a plan in VMEM: what may be there, and what memory space assignment puts there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +11,14 @@ import numpy.typing as npt
 from autoshard.costing.read_on_chip import brought_arguments
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.padded_rows import padded_row_bytes
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.images import images_of
-from autoshard.graph.program import Graph, OpClass, OpKind
-from autoshard.graph.row_lookups import takes_rows
+from autoshard.graph.program import Graph, OpKind
 from autoshard.layouts import Layout
-from autoshard.lowering.live_ranges import LiveRange, is_argument, largest_first, value_of
+from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
 from autoshard.lowering.local_program import Buffer, Space
+from autoshard.lowering.memory_space_assignment import Interval, Machine, assign
 from solvers import EdgeMemory, NodeMemory
 
 IntArray = npt.NDArray[np.int64]
@@ -35,25 +31,17 @@ class VmemAssignment:
     Args:
         room: Of the device.
         encoded: The problem.
+        decoded: The plan.
         hbm_only: Values that are not in VMEM.
         holds_all: All temporaries fit: what loops carry is in VMEM too.
-        holds_states: All arguments fit besides while updates run: what these read is in VMEM too.
-        num_bytes: Capacity for temporaries: what is left beside the arguments that products read
-            there.
-        beside_arguments: Capacity at each op beside the arguments that are in VMEM for matmuls
-            then: `int64[num_ops + 2]`.
-        live: Bytes of all temporaries at each op, in VMEM or HBM: `int64[num_ops + 2]`.
-        short_lived: Those that are read again soon, which no memory row holds.
+        short_lived: Buffers that no memory row holds.
     """
 
     room: DeviceRoom
     encoded: Encoded
+    decoded: Decoded
     hbm_only: Set[int]
     holds_all: bool
-    holds_states: bool
-    num_bytes: int
-    beside_arguments: IntArray
-    live: IntArray
     short_lived: tuple[Buffer, ...]
 
     @classmethod
@@ -64,6 +52,7 @@ class VmemAssignment:
         decoded: Decoded,
         choices: Sequence[int],
         ranges: Sequence[LiveRange],
+        starts: Mapping[tuple[int, int], int],
     ) -> VmemAssignment | None:
         """None where no temporary is in VMEM.
 
@@ -80,20 +69,13 @@ class VmemAssignment:
         arguments = _argument_bytes(encoded, choices)
         brought = brought_arguments(room.graph, room.buffers)
         num_bytes = max(0, on_chip.room - sum(arguments.get(value, 0) for value in brought))
-        temporaries = (*_values(room, decoded), *_copies(room, encoded, decoded))
+        copies = [
+            replace(one, start=min(one.start, starts.get((one.value, one.start), one.start)))
+            for one in _copies(room, encoded, decoded)
+        ]
+        temporaries = (*_values(room, decoded), *copies)
         live = _live_at(temporaries, len(room.graph.ops))
-        beside_states = on_chip.room - sum(arguments.values())
-        has_room = _most_in_updates(room, live) <= beside_states
         holds_all = int(live.max()) <= num_bytes
-        holds_states = has_room and holds_all
-        owner = room.buffers.owner
-        if holds_all:
-            hbm_only = {owner[op.operands[0]] for op in encoded.graph.results}
-        else:
-            hbm_only = {value for value, is_out in enumerate(on_chip.kept_out) if is_out}
-        if not holds_states:
-            hbm_only |= {owner[v] for i in on_chip.updates for v in room.graph.ops[i].operands}
-            hbm_only -= _scattered_for_updates(room)
         # Matmuls that are computed with all their readers have no buffer unless they are summed.
         known = {value_of(encoded, one) for one in ranges}
         known |= {(value, False) for value in room.buffers.unless_summed}
@@ -103,43 +85,92 @@ class VmemAssignment:
             for one in temporaries
             if (one.value, one.kind == "copy") not in known
         ]
-        return cls(
-            room,
-            encoded,
-            hbm_only,
-            holds_all,
-            holds_states,
-            num_bytes,
-            on_chip.room - _brought_at(room, brought, arguments),
-            live,
-            tuple(short),
-        )
+        short += _row_copies(room, decoded)
+        return cls(room, encoded, decoded, _at_the_end(room, holds_all), holds_all, tuple(short))
 
-    def resident(self, ranges: Sequence[LiveRange]) -> tuple[set[LiveRange], set[Buffer]]:
-        """Those that are in VMEM: the shortest live ranges are placed first.
-
-        Others are placed beside all short-lived buffers, also where these have no room together.
+    def split(
+        self, ranges: Sequence[LiveRange]
+    ) -> tuple[list[LiveRange], list[LiveRange], list[Buffer]]:
+        """Memory rows in HBM, those in VMEM, and the short-lived buffers in either.
 
         Args:
             ranges: What memory rows hold.
-
-        Returns:
-            Of these, and of the short-lived buffers, those that are in VMEM.
         """
-        left = self.beside_arguments.copy()
-        short = sorted(self.short_lived, key=lambda one: (one.stop - one.start, -one.num_bytes))
-        soon = {one for one in short if _takes(left, one.start, one.stop, one.num_bytes)}
-        temporaries = [one for one in ranges if not is_argument(self.encoded, one)]
-        counted = _live_at(temporaries, len(self.live) - 2)
-        left = self.num_bytes - np.maximum(self.live - counted, 0)
-        others = sorted(temporaries, key=lambda one: (one.stop - one.start, largest_first(one)))
-        return {
-            one
-            for one in others
-            if self._may_hold(one) and _takes(left, one.start, one.stop, one.num_bytes)
-        }, soon
+        may_hold = [one for one in ranges if self._may_hold(one)]
+        arguments = [
+            self._interval(op.results[0], one.num_bytes, 0, len(self.room.graph.ops))
+            for one in ranges
+            if is_argument(self.encoded, one)
+            for op in [self.encoded.maker(self.encoded.problem.node_memory[one.term].node)]
+        ]
+        intervals = [
+            *(
+                self._interval(value_of(self.encoded, one)[0], one.num_bytes, one.start, one.stop)
+                for one in may_hold
+            ),
+            *(
+                self._interval(one.value, one.num_bytes, one.start, one.stop)
+                for one in self.short_lived
+            ),
+            *(one._replace(is_argument=True) for one in arguments if one.reads),
+        ]
+        starts = assign(intervals, self._machine())
+        of_rows, of_short = starts[: len(may_hold)], starts[len(may_hold) :]
+        assigned = dict(zip(may_hold, of_rows, strict=True))
+        in_hbm = [
+            one._replace(start=start)
+            for one in ranges
+            if (start := assigned.get(one, one.start)) is not None
+        ]
+        in_vmem = [one for one in may_hold if assigned[one] is None]
+        short = [
+            one if start is None else replace(one, start=start, space=Space.HBM)
+            for one, start in zip(self.short_lived, of_short, strict=False)
+        ]
+        return in_hbm, in_vmem, short
+
+    def _machine(self) -> Machine:
+        graph, costing = self.room.graph, self.room.costing
+        arithmetic = np.zeros(len(graph.ops))
+        for index, candidate in self.decoded.candidates.items():
+            arithmetic[index] = costing.arithmetic_seconds(graph, graph.ops[index], candidate)
+        per_byte = 1.0 / costing.model.hardware.memory.bytes_per_second
+        return Machine(
+            vmem_bytes=self.room.on_chip.room,
+            copy_seconds_per_byte=per_byte,
+            longest_unread=self.room.backend.memory.most_unread_bytes * per_byte,
+            repeat=np.array([op.repeat for op in graph.ops], dtype=np.float64),
+            arithmetic=arithmetic,
+        )
+
+    def _interval(self, value: int, num_bytes: int, start: int, stop: int) -> Interval:
+        """A buffer with the reads of a value while it is live, those in a loop at its end."""
+        graph = self.room.graph
+        own = graph.ops[min(start, len(graph.ops) - 1)].region
+        times = {
+            self._at_level(time, own)
+            for time in self.room.on_chip.reads[value]
+            if start < time < stop
+        }
+        last = max(start, min(stop, len(graph.ops)) - 1)
+        return Interval(num_bytes, start, stop, tuple(sorted(times)) or (last,))
+
+    def _at_level(self, time: int, region: int) -> int:
+        """The time of a read; of one in a loop that a region is not in, the end of that loop."""
+        regions = self.room.graph.regions
+        outer = set()
+        while region >= 0:
+            outer.add(region)
+            region = regions[region].parent
+        inner = self.room.graph.ops[time].region
+        while inner not in outer:
+            time = regions[inner].stop - 1
+            inner = regions[inner].parent
+        return time
 
     def _may_hold(self, one: LiveRange) -> bool:
+        if is_argument(self.encoded, one):
+            return False
         problem = self.encoded.problem
         place = one.term - len(problem.node_memory)
         if place >= 0:
@@ -153,33 +184,18 @@ class VmemAssignment:
         return is_made and self.hbm_only.isdisjoint(op.results)
 
     def has_copy(self, copy: EdgeMemory) -> bool:
-        """A resharded copy may be in VMEM: none for results or updates."""
+        """A resharded copy may be in VMEM: none for results."""
         edge = self.encoded.problem.edges[copy.edge]
         is_shared = edge.v >= len(self.encoded.ops)
         reader = self.encoded.graph.ops[copy.start] if is_shared else self.encoded.maker(edge.v)
-        is_update = reader.index in self.room.on_chip.updates
-        return reader.kind is OpKind.COMPUTE and (self.holds_states or not is_update)
+        return reader.kind is OpKind.COMPUTE
 
 
-def _takes(left: IntArray, start: int, stop: int, num_bytes: int) -> bool:
-    """True where so many bytes are left all the time; then they are taken."""
-    beside = left[start:stop]
-    if not beside.size or beside.min() < num_bytes:
-        return False
-    beside -= num_bytes
-    return True
-
-
-def _scattered_for_updates(room: DeviceRoom) -> set[int]:
-    """Gradients of tables of rows: scatters make them in VMEM, also for updates."""
-    graph, updates = room.graph, room.on_chip.updates
-    return {
-        op.results[0]
-        for op in graph.ops
-        if op.op_class is OpClass.SCATTER
-        and takes_rows(graph, op)
-        and updates.issuperset(graph.consumers[op.results[0]])
-    }
+def _at_the_end(room: DeviceRoom, holds_all: bool) -> Set[int]:
+    """Values that end as results; those that go round a loop unless all temporaries fit."""
+    ends = [OpKind.RESULT] if holds_all else [OpKind.RESULT, OpKind.JOIN]
+    last = [op for op in room.graph.ops if op.kind in ends]
+    return {room.buffers.owner[value] for op in last for value in op.operands}
 
 
 def _argument_bytes(encoded: Encoded, choices: Sequence[int]) -> dict[int, int]:
@@ -189,32 +205,6 @@ def _argument_bytes(encoded: Encoded, choices: Sequence[int]) -> dict[int, int]:
         for term in encoded.problem.node_memory
         if encoded.is_argument(term)
     }
-
-
-def _brought_at(
-    room: DeviceRoom, brought: Mapping[int, Sequence[int]], arguments: Mapping[int, int]
-) -> IntArray:
-    """Bytes of arguments that are in VMEM at each op, from one matmul that reads them to the next.
-
-    One that is read again much later is brought again.
-
-    Source: chains of matmuls by one weight `float32[n, n]`, compiled by libtpu 0.0.52 for a v5e. Of
-    the results, in bfloat16, none was in HBM where n is 3072 or 3584, and one where it is 4096.
-    """
-    ops = room.graph.ops
-    change = np.zeros(len(ops) + 2, dtype=np.int64)
-    for value, reads in brought.items():
-        for read, later in zip_longest(reads, reads[1:]):
-            stays = later is not None and room.on_chip.stays(ops[read], later)
-            change[read] += arguments.get(value, 0)
-            change[later if stays else read + 1] -= arguments.get(value, 0)
-    return np.cumsum(change)
-
-
-def _most_in_updates(room: DeviceRoom, live: IntArray) -> int:
-    """The most that is live while a donated state is replaced; where none is, at any time."""
-    makers = [room.graph.values[value].op for value in room.reused]
-    return int(live[makers].max() if makers else live.max())
 
 
 def _live_at(temporaries: Iterable[Buffer | LiveRange], num_ops: int) -> IntArray:
@@ -242,6 +232,16 @@ def _copies(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> Iterator[Bu
     for (value, layout, bits), (start, stop) in _moved(room, encoded, decoded).items():
         num_bytes = room.held_bytes(room.graph.values[value], layout, bits)
         yield _in_vmem("copy", value, start, num_bytes, start, stop)
+
+
+def _row_copies(room: DeviceRoom, decoded: Decoded) -> Iterator[Buffer]:
+    """Padded rows that look-ups copy."""
+    lanes, parts = room.backend.layout.num_lanes, room.costing.parts
+    for index, candidate in decoded.candidates.items():
+        op = room.graph.ops[index]
+        for held in padded_row_bytes(room.graph, parts, op, (candidate,), lanes, room.rows):
+            if 0 < held[0] <= room.on_chip.room:
+                yield _in_vmem("copy", op.operands[0], index, int(held[0]), index, index + 1)
 
 
 def _as_written(graph: Graph, one: Buffer, bits: Mapping[int, int]) -> Buffer:

@@ -13,11 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from autoshard.hlo.live_buffers import compiled_buffers
+from cost_models import get_hardware
 from experiments.probes.bench import Array, Bench, Compiled, Pin, in_vmem
 from experiments.probes.probe import TPU, InconclusiveError, Probe
 from experiments.probes.search import largest
 
 _MIB = 2**20
+_SIDE = 2048
 _TUPLE_LINE = re.compile(r"^\s*\S+\(\s*\d+%\);\s*\S+;\s*(\d+);\s*\d+; \(", re.MULTILINE)
 
 
@@ -34,6 +37,35 @@ def vmem_bytes(bench: Bench) -> int:
     if found is None:
         raise InconclusiveError("no result of one MiB lies in VMEM")
     return found * _MIB
+
+
+def most_unread_bytes(bench: Bench) -> int:
+    """A result that waits in VMEM beside 8 to 40 matmuls of bfloat16[2048, 2048], to 64 MiB."""
+    machine = get_hardware(bench.target.hardware)
+    seconds = 2 * _SIDE**3 / machine.compute.matmul.bfloat16
+
+    def waits(counts: Sequence[int]) -> set[int]:
+        return {count for count in counts if not _is_evicted(bench, count)}
+
+    found = largest(8, 40, waits)
+    if found is None or found == 40:
+        raise InconclusiveError("it waits beside all of 40 matmuls, or not beside 8")
+    return round(found * seconds * machine.memory.bytes_per_second / 2**26) * 2**26
+
+
+def _is_evicted(bench: Bench, num_matmuls: int) -> bool:
+    """Whether a result goes to HBM while so many matmuls run between two reads of it."""
+
+    def waiting(_pin: Pin, value: Any, weight: Any) -> Any:
+        waits = jnp.sin(value)
+        made = jax.lax.optimization_barrier(waits) @ weight
+        for _ in range(num_matmuls):
+            made = made @ weight
+        return (made * waits).sum()
+
+    square = Array((_SIDE, _SIDE), "bfloat16")
+    compiled = bench.compile(waiting, square, square, mesh=f"d={bench.num_devices}")
+    return any(one.in_hbm and one.num_bytes > _MIB for one in compiled_buffers(compiled.module))
 
 
 def matmul_results_in_vmem(bench: Bench) -> bool:
@@ -88,6 +120,9 @@ def _held(compiled: Compiled) -> set[int]:
 
 PROBES = (
     Probe(record="memory.vmem_bytes", unit="bytes", measure=vmem_bytes, platforms=TPU),
+    Probe(
+        record="memory.most_unread_bytes", unit="bytes", measure=most_unread_bytes, platforms=TPU
+    ),
     Probe(
         record="memory.matmul_results_in_vmem",
         unit="boolean",

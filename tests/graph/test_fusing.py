@@ -397,3 +397,51 @@ def test_a_tpu_writes_what_is_padded_joined_reversed_or_strided(name: str) -> No
     last = {"multiply 2"}
     assert stored(graph, "tpu") - last == stored(graph, "v5p") - last == expected
     assert stored(graph, "cpu") - last == set()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "num_tensors", "is_kept"),
+    [
+        # Kept or computed by both, as libtpu 0.0.52 did it for a v5e.
+        ("float32", 1, False),
+        ("float32", 2, True),
+        ("float32", 3, True),
+        ("bfloat16", 2, False),
+        ("bfloat16", 3, False),
+    ],
+)
+def test_a_tpu_keeps_an_operand_of_two_products_if_both_would_read_more(
+    dtype: str, num_tensors: int, *, is_kept: bool
+) -> None:
+    def fn(w: Any, v: Any, first: Any, *others: Any) -> Any:
+        made = jnp.abs(first)
+        for other in others:
+            made = made * other
+        made = made.astype(jnp.bfloat16)
+        return made @ w, made.T @ v
+
+    rows = [jax.ShapeDtypeStruct((256, 128), jnp.dtype(dtype))] * num_tensors
+    weights = (jax.ShapeDtypeStruct((n, 64), jnp.bfloat16) for n in (128, 256))
+    graph, _ = exported(fn, *weights, *rows, mesh="x=2")
+    kept = {name for name in stored(graph, "tpu") if not name.startswith("dot_general")}
+    assert bool(kept) == is_kept
+
+
+def test_a_product_on_a_tpu_writes_what_its_readers_meet_in() -> None:
+    program = Program()
+    x, w, h = (program.argument(64, 64) for _ in range(3))
+    made = program.matmul(x, w)
+    left = program.elementwise(made, h, name="multiply")
+    right = program.elementwise(program.elementwise(made, name="negate"), left, name="subtract")
+    graph = program.graph(program.matmul(program.elementwise(left, right, name="add"), w))
+    assert stored(graph, "tpu") == {"add 1", "dot_general 2"}
+
+
+def test_but_not_past_what_another_op_reads_too() -> None:
+    program = Program()
+    x, w, h = (program.argument(64, 64) for _ in range(3))
+    made = program.matmul(x, w)
+    left = program.elementwise(made, h, name="multiply")
+    right = program.matmul(made, w)
+    graph = program.graph(program.elementwise(left, right, name="add"))
+    assert "dot_general 1" in stored(graph, "tpu")

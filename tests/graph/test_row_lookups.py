@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import autoshard
-from autoshard.graph.row_lookups import takes_rows
+from autoshard.graph.row_lookups import row_values, takes_rows
 from autoshard.planning.solution import Solution
 
 
@@ -40,3 +40,14 @@ def test_rows_are_taken_where_the_last_dimension_stays_whole(
     graph = solved(fn, *shapes).graph
     (op,) = (op for op in graph.ops if op.name in ("gather", "scatter"))
     assert takes_rows(graph, op) is expected
+
+
+def test_what_lies_between_look_ups_and_scatters_lies_row_by_row() -> None:
+    def fn(table: Any, indices: Any) -> Any:
+        taken = jnp.tanh(table[indices])
+        return jnp.zeros_like(table).at[indices].add(taken * 2.0)
+
+    graph = solved(fn, TABLE, ROWS).graph
+    found = {graph.maker(value).name for value in row_values(graph, frozenset())}
+    assert {"gather", "tanh", "multiply", "scatter"} <= found
+    assert "argument" not in found

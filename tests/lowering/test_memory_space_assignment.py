@@ -1,0 +1,104 @@
+"""Memory space assignment of buffers whose place can be told by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoshard.lowering.memory_space_assignment import Interval, Machine, assign
+
+NUM_TIMES = 40
+CAPACITY = 100
+
+
+def machine(*, longest_unread: float = 1e9, arithmetic: float = 0.0) -> Machine:
+    """One byte takes a second, and each time computes so many."""
+    return Machine(
+        vmem_bytes=CAPACITY,
+        copy_seconds_per_byte=1.0,
+        longest_unread=longest_unread,
+        repeat=np.ones(NUM_TIMES),
+        arithmetic=np.full(NUM_TIMES, arithmetic),
+    )
+
+
+def buffer(num_bytes: int, start: int, *reads: int) -> Interval:
+    return Interval(num_bytes, start, reads[-1] + 1, reads)
+
+
+def test_what_has_room_together_is_in_vmem() -> None:
+    assert assign([buffer(50, 0, 5), buffer(50, 1, 6)], machine()) == [None, None]
+
+
+def test_one_byte_more_is_in_hbm() -> None:
+    assert assign([buffer(51, 0, 5), buffer(50, 1, 6)], machine()) == [None, 1]
+
+
+def test_the_buffer_that_is_read_more_often_goes_first() -> None:
+    rarely, often = buffer(60, 0, 9), buffer(60, 1, 3, 5, 8)
+    assert assign([rarely, often], machine()) == [0, None]
+
+
+def test_one_that_waits_too_long_is_evicted_after_its_first_read() -> None:
+    waits = [buffer(10, 0, 1, 30)]
+    assert assign(waits, machine(longest_unread=28.5, arithmetic=1.0)) == [None]
+    assert assign(waits, machine(longest_unread=28.0, arithmetic=1.0)) == [1]
+
+
+def test_an_evicted_buffer_leaves_its_room_until_it_is_prefetched() -> None:
+    waits, between = buffer(90, 0, 1, 30), buffer(90, 10, 12)
+    found = assign([waits, between], machine(longest_unread=5.0, arithmetic=20.0))
+    assert found == [1, None]
+
+
+def test_a_prefetch_takes_room_of_buffers_that_save_less() -> None:
+    weight = Interval(60, 0, NUM_TIMES, (20, 21, 22), is_argument=True)
+    computing = machine(arithmetic=5.0)
+    assert assign([buffer(60, 19, 23)], computing) == [None]
+    assert assign([weight, buffer(60, 19, 23)], computing)[1] == 19
+
+
+def test_a_read_in_a_loop_counts_as_often_as_that_runs() -> None:
+    repeat = np.ones(NUM_TIMES)
+    repeat[20:25] = 50.0
+    in_loop, twice = buffer(60, 2, 24), buffer(60, 1, 6, 25)
+    once = machine()
+    looped = Machine(
+        vmem_bytes=CAPACITY,
+        copy_seconds_per_byte=1.0,
+        longest_unread=once.longest_unread,
+        repeat=repeat,
+        arithmetic=once.arithmetic,
+    )
+    assert assign([in_loop, twice], once) == [2, None]
+    assert assign([in_loop, twice], looped) == [None, 1]
+
+
+@st.composite
+def buffers(draw: st.DrawFn) -> list[Interval]:
+    found = []
+    for _ in range(draw(st.integers(1, 12))):
+        times = sorted(draw(st.sets(st.integers(0, NUM_TIMES - 1), min_size=2, max_size=5)))
+        found.append(buffer(draw(st.integers(1, CAPACITY)), times[0], *times[1:]))
+    return found
+
+
+@given(found=buffers(), arithmetic=st.floats(0.0, 10.0))
+def test_buffers_that_never_leave_vmem_fit_it(found: list[Interval], arithmetic: float) -> None:
+    held = np.zeros(NUM_TIMES + 1)
+    for one, start in zip(found, assign(found, machine(arithmetic=arithmetic)), strict=True):
+        assert start is None or one.start <= start <= one.start + 1
+        if start is None:
+            for first, last in pairwise((one.start, *one.reads)):
+                held[first + (first != one.start) : last + 1] += one.num_bytes
+    assert held.max() <= CAPACITY
+
+
+@given(found=buffers())
+def test_with_room_for_all_none_is_in_hbm(found: list[Interval]) -> None:
+    small = [one._replace(num_bytes=max(1, one.num_bytes // 12)) for one in found]
+    total = sum(one.num_bytes for one in small)
+    assert total > CAPACITY or assign(small, machine()) == [None] * len(small)
