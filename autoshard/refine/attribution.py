@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.corrections import (
@@ -34,6 +34,7 @@ from autoshard.refine.compiled_plan import CompiledPlan
 from autoshard.refine.live_at_peak import live_at_peak
 from autoshard.report.quantities import format_bytes, format_seconds
 from autoshard.sharding import Mesh, Sharding
+from autoshard.source_place import format_source, parse_source
 from autoshard.verification.collective_comparison import ASYNC, CompiledCollective
 
 _EQUATION = re.compile(r"(?<!\w)E\[([^\[\]]*(?:\[\d+\][^\[\]]*)*)\]")
@@ -432,4 +433,6 @@ def equation_of(name: str) -> str:
 
 
 def _said(op: Op) -> str:
-    return f"{op.name} at {op.source.rpartition('/')[2]}" if op.source else op.name
+    place = parse_source(op.source)
+    short = format_source(replace(place, line=place.line.rpartition("/")[2]))
+    return f"{op.name} at {short}" if short else op.name
