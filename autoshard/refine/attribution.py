@@ -35,6 +35,7 @@ from autoshard.refine.live_at_peak import live_at_peak
 from autoshard.report.quantities import format_bytes, format_seconds
 from autoshard.sharding import Mesh, Sharding
 from autoshard.source_place import format_source, parse_source
+from autoshard.use_paths import split_uses
 from autoshard.verification.collective_comparison import ASYNC, CompiledCollective
 
 _EQUATION = re.compile(r"(?<!\w)E\[([^\[\]]*(?:\[\d+\][^\[\]]*)*)\]")
@@ -318,7 +319,7 @@ class _Attribution:
         """The op that a collective serves, and which operand, where its name tells."""
         constraint = _CONSTRAINT.findall(name)
         if constraint:
-            path, _, use = constraint[-1].partition("<")
+            path, _, use = split_uses(constraint[-1])[0].partition("<")
             operand = int(use.partition("~")[0]) if use else None
             equation = path if use else path.rpartition(".")[0]
         else:
@@ -428,7 +429,7 @@ def equation_of(name: str) -> str:
     constraint = _CONSTRAINT.findall(name)
     if not constraint:
         return ""
-    path, _, use = str(constraint[-1]).partition("<")
+    path, _, use = split_uses(str(constraint[-1]))[0].partition("<")
     return path if use else path.rpartition(".")[0]
 
 
