@@ -62,6 +62,8 @@ def optimize(
     time_limit_seconds: float = 60.0,
     relative_gap: float = 0.01,
     seed: int = 0,
+    simplicity: float | None = None,
+    constraint_effort: float = 1.0,
     baselines: bool = True,
     schedules: str = "auto",
     overlap: str = "auto",
@@ -106,6 +108,11 @@ def optimize(
         time_limit_seconds: For the solver; for all of the search where a mesh is searched.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
+        simplicity: How much of the step time may be given up for a plan that is easier to review,
+            with fewer reshards, equal layers alike and one order of axes; by default 1 %, as far as
+            `relative_gap` leaves room. 0 gives up nothing. Not where a mesh is searched.
+        constraint_effort: How much work the search for the smallest set of constraints may take,
+            as a multiple of the usual limit; inf for no limit.
         baselines: Price plans written by hand too, for the report.
         schedules: `"auto"`: where an operand that a matrix product gathers would take a good part
             of the memory budget, the product may gather it in panels, step by step; `"none"`: all
@@ -150,7 +157,9 @@ def optimize(
     folder = cache_folder(cache)
     stages = Stages()
     request = read_request(mesh, devices, axis_names)
-    options = read_solve_options(solver, time_limit_seconds, relative_gap, seed, overlap)
+    options = read_solve_options(
+        solver, time_limit_seconds, relative_gap, seed, overlap, simplicity, constraint_effort
+    )
     may_stream = is_auto("schedules", schedules, "choose them")
     if refine is not None and not is_measured(refine):
         check_installed(parse_target(refine))
@@ -221,6 +230,8 @@ def optimize_module(
     time_limit_seconds: float = 60.0,
     relative_gap: float = 0.01,
     seed: int = 0,
+    simplicity: float | None = None,
+    constraint_effort: float = 1.0,
     baselines: bool = True,
     overlap: str = "auto",
     custom_costs: Mapping[str, CustomCost] | None = None,
@@ -246,6 +257,8 @@ def optimize_module(
         time_limit_seconds: For the solver.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
+        simplicity: How much of the step time may be given up for a simpler plan.
+        constraint_effort: How much work the search for constraints may take.
         baselines: Price plans written by hand too.
         overlap: Whether what can run beside the computing is priced so.
         custom_costs: What custom calls cost, by target or by line.
@@ -263,7 +276,9 @@ def optimize_module(
     folder = cache_folder(cache)
     stages = Stages()
     request = read_request(mesh, devices, axis_names)
-    options = read_solve_options(solver, time_limit_seconds, relative_gap, seed, overlap)
+    options = read_solve_options(
+        solver, time_limit_seconds, relative_gap, seed, overlap, simplicity, constraint_effort
+    )
     setting = Setting.of(request, {}, hardware, memory_budget, options, stages, baselines)
     name = module.name if isinstance(module, Path) else "module"
     with stages.time("read the module"):

@@ -45,6 +45,8 @@ _POSITIONS = (_are_positions, "an argument number or a sequence of them", "(0, 1
 _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     "time_limit_seconds": (_is_number, "a number of seconds", "60.0"),
     "relative_gap": (_is_number, "a number", "0.01"),
+    "simplicity": (_is_number, "a fraction of the step time", "0.02"),
+    "constraint_effort": (_is_number, "a number", "2.0"),
     "seed": (_is_whole, "a whole number", "0"),
     "trip_counts": (_is_mapping, "a mapping from line to count", '{"train.py:12": 100}'),
     "custom_costs": (_is_mapping, "a mapping from call to CustomCost", '{"my_kernel": cost}'),

@@ -95,9 +95,9 @@ def wanted_uses(
                 found[f"{use}~{number}"] = parts.to_sharding(layout)
             found[use] = parts.to_sharding(wanted[position])
             if op.kind is OpKind.COMPUTE and not stops and not is_slice:
-                body, read = reader.rpartition("/")[0], operand_paths[reader][place]
+                body, source = reader.rpartition("/")[0], operand_paths[reader][place]
                 bits = encoded.read_bits.to(op, position)
-                uses = alike.setdefault((body, read, wanted[position], bits), [])
+                uses = alike.setdefault((body, source, wanted[position], bits), [])
                 uses.extend([use] if use not in uses else [])
     found |= _on_the_way_to_given(encoded, decoded)
     found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
