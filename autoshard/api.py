@@ -28,7 +28,8 @@ from autoshard.mesh_search.request import (
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.plan import Plan
 from autoshard.plan_cache.folder import cache_folder
-from autoshard.planning.stages import Stages
+from autoshard.planning.progress_line import shown
+from autoshard.planning.stages import Stages, StageProgress
 from autoshard.plans.plan import (
     PlanData,
 )
@@ -39,7 +40,6 @@ from autoshard.remat.joint_program import keeping_residuals
 from autoshard.setting import Setting, is_auto, read_remat, read_solve_options
 from autoshard.sharding import Mesh
 from cost_models import Hardware
-from solvers import Progress
 
 
 def optimize(
@@ -72,7 +72,7 @@ def optimize(
     corrections: str | Path | None = None,
     refine: str | None = None,
     cache: bool | str | os.PathLike[str] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[StageProgress], None] | bool | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a JAX function.
 
@@ -134,7 +134,8 @@ def optimize(
             plan from there. True for the platform's own, None as the environment variable
             `AUTOSHARD_CACHE` says (none where it is unset). Under `jax.distributed` process 0
             plans, and the others wait for its file.
-        progress: Told of a long solve.
+        progress: Told of every stage and how far it is; True shows a line in the terminal or
+            notebook. The logger `autoshard` has the same.
 
     Returns:
         A plan. Where none fits the budget `plan.data.is_feasible` is false and the report says by
@@ -155,7 +156,7 @@ def optimize(
         progress=progress,
     )
     folder = cache_folder(cache)
-    stages = Stages()
+    stages = Stages(shown(progress))
     request = read_request(mesh, devices, axis_names)
     options = read_solve_options(
         solver, time_limit_seconds, relative_gap, seed, overlap, simplicity, constraint_effort
@@ -208,7 +209,7 @@ def optimize(
 
     program = PlannableProgram(name, traced_on, reading, finished, (donated, static))
     plan = replace(
-        make_plan(program, setting, folder, progress),
+        make_plan(program, setting, folder, stages.tell_solve),
         fn=fn,
         donate_argnums=donated,
         static_argnums=static,
@@ -236,7 +237,7 @@ def optimize_module(
     overlap: str = "auto",
     custom_costs: Mapping[str, CustomCost] | None = None,
     cache: bool | str | os.PathLike[str] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[StageProgress], None] | bool | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a StableHLO program that came from elsewhere.
 
@@ -263,7 +264,8 @@ def optimize_module(
         overlap: Whether what can run beside the computing is priced so.
         custom_costs: What custom calls cost, by target or by line.
         cache: As for `optimize`.
-        progress: Told of a long solve.
+        progress: Told of every stage and how far it is; True shows a line in the terminal or
+            notebook. The logger `autoshard` has the same.
 
     Raises:
         InputError: A mesh, option or file that cannot be used.
@@ -274,7 +276,7 @@ def optimize_module(
         module=module, trip_counts=trip_counts, custom_costs=custom_costs, progress=progress
     )
     folder = cache_folder(cache)
-    stages = Stages()
+    stages = Stages(shown(progress))
     request = read_request(mesh, devices, axis_names)
     options = read_solve_options(
         solver, time_limit_seconds, relative_gap, seed, overlap, simplicity, constraint_effort
@@ -294,4 +296,4 @@ def optimize_module(
         None, trip_counts, default_trip_count, may_stream=False, custom_costs=custom_costs
     )
     program = PlannableProgram(name, traced_on, reading, lambda data: data, content)
-    return make_plan(program, setting, folder, progress)
+    return make_plan(program, setting, folder, stages.tell_solve)

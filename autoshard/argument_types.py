@@ -37,6 +37,10 @@ def _is_called(value: object) -> bool:
     return value is None or callable(value)
 
 
+def _is_told(value: object) -> bool:
+    return isinstance(value, bool) or _is_called(value)
+
+
 def _is_path(value: object) -> bool:
     return isinstance(value, (str, os.PathLike))
 
@@ -51,7 +55,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     "trip_counts": (_is_mapping, "a mapping from line to count", '{"train.py:12": 100}'),
     "custom_costs": (_is_mapping, "a mapping from call to CustomCost", '{"my_kernel": cost}'),
     "kwargs": (_is_by_name, "a mapping from argument name to value", '{"dropout": rate}'),
-    "progress": (_is_called, "a function of one argument", "progress=print"),
+    "progress": (_is_told, "a function of one argument, or True for a line", "progress=print"),
     "static_argnums": _POSITIONS,
     "donate_argnums": _POSITIONS,
     "path": (_is_path, "the path of a file", '"plan.json"'),

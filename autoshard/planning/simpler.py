@@ -10,14 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.layouts import Layout
+from autoshard.graph.program import OpKind
+from autoshard.layouts import Layout, refines
+from autoshard.lowering.reshard_steps import reshard_steps
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of
+from autoshard.planning.stages import SEARCH
 from autoshard.report.alike import numbers_of
 from solvers import FORBIDDEN, Edge, Problem, evaluate
 
 USUAL = 0.01
-_SHARE = 0.1  # of the time limit, for the search; a choice
+_SHARE = 0.1  # of the time limit, for the search, or as long as the first one took; a choice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +79,12 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
     price = int(_room(solution, searches, simplicity, cost) // max(number, 1))
     if not number or price <= 0:
         return solution
+    share = _SHARE
+    if simplicity is None:
+        spent = searches.stages.seconds.get(SEARCH, 0.0)
+        share = min(share, spent / max(searches.options.time_limit_seconds, 1.0))
     result = searches.another(
-        penalties.priced(problem, price), choices, share=_SHARE, relative_gap=price / (2 * cost)
+        penalties.priced(problem, price), choices, share=share, relative_gap=price / (2 * cost)
     )
     found = result.choices
     if found is None or penalties.count(problem, found) >= number:
@@ -98,11 +105,34 @@ def _room(solution: Solution, searches: Searches, simplicity: float | None, cost
 
 
 def _is_worthwhile(other: Solution, solution: Solution, simplicity: float | None) -> bool:
-    """The lowered plan, too, gives up no more than was allowed, and fits as before."""
+    """The lowered plan, too, is simpler, gives up no more than was allowed, and fits as before."""
+    if num_reshards(other) > num_reshards(solution):
+        return False
     limit = solution.encoder.memory_limit
     fits = limit is None or other.peak_bytes <= max(limit, solution.peak_bytes)
     most = (1.0 + (USUAL if simplicity is None else simplicity)) * solution.step_seconds
     return fits and other.step_seconds <= most
+
+
+def num_reshards(solution: Solution) -> int:
+    """Steps of reshards in the program, those that the compiler makes one counted once.
+
+    Slices are none: a value is cut further where it is.
+    """
+    graph, encoded, decoded = solution.graph, solution.encoded, solution.decoded
+    found: dict[tuple[int, Layout, int], int] = {}
+    for op in graph.ops:
+        if op.index not in decoded.candidates:
+            continue
+        for position, wanted in enumerate(decoded.candidates[op.index].operands):
+            value = op.operands[position]
+            have = decoded.layouts[value]
+            if graph.maker(value).kind is OpKind.FREE or refines(wanted, have):
+                continue
+            steps = len(reshard_steps(encoded, decoded, op, position))
+            key = (value, wanted, op.region)
+            found[key] = max(found.get(key, 1), steps)
+    return sum(found.values())
 
 
 def _penalties(solution: Solution) -> _Penalties:

@@ -49,6 +49,18 @@ def format_report(plan: PlanData, width: int = 100) -> str:
     return render_text(_report(gather_facts(plan)), width)
 
 
+def format_brief(plan: PlanData) -> str:
+    """A plan in one line: `train_step on 8 x tpu-v5e, mesh data=2, model=4: optimal, 13.2 ms`."""
+    facts = gather_facts(plan)
+    if not facts.is_feasible:
+        return f"{_title_text(facts)}: {facts.status}"
+    return (
+        f"{_title_text(facts)}: {facts.status}, {format_seconds(facts.seconds)} a step,"
+        f" {format_bytes(facts.collective_bytes)} through collectives,"
+        f" {format_bytes(facts.peak_bytes)} at the peak"
+    )
+
+
 def print_report(plan: PlanData, file: TextIO, width: int | None = None) -> None:
     """Print a plan, in colour and in its width if the file is a terminal."""
     print_on(_report(gather_facts(plan)), file, width)
@@ -103,8 +115,15 @@ def _report(facts: ReportFacts) -> RenderableType:
 
 
 def _title(facts: ReportFacts) -> RenderableType:
-    place = plain(f" on {facts.num_devices} x {facts.hardware}, mesh {facts.mesh}")
-    return plain(facts.function, "bold").append_text(place)
+    return plain(facts.function, "bold").append_text(plain(_place(facts)))
+
+
+def _title_text(facts: ReportFacts) -> str:
+    return f"{facts.function}{_place(facts)}"
+
+
+def _place(facts: ReportFacts) -> str:
+    return f" on {facts.num_devices} x {facts.hardware}, mesh {facts.mesh}"
 
 
 def _totals(facts: ReportFacts) -> RenderableType:

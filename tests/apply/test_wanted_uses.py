@@ -255,14 +255,18 @@ def layer_with_gradient(params: Any, x: Any) -> Any:
 def test_reads_of_one_value_in_one_sharding_are_one_constraint_and_one_gather() -> None:
     args = ({"w1": array(512, 64), "w2": array(64, 512)}, array(4096, 512))
     cut = P(("x", "y"))
-    asked = {"in_shardings": ({"w1": cut, "w2": cut}, cut)}
-    solution = solved(layer_with_gradient, *args, **asked)
-    found = uses(solution, solution.decoded, layer_with_gradient, *args)
+    plan = autoshard.optimize(
+        layer_with_gradient,
+        *args,
+        mesh=MESH,
+        hardware="cpu-host",
+        baselines=False,
+        in_shardings=({"w1": cut, "w2": cut}, cut),
+    )
+    assert plan.solution is not None
+    found = uses(plan.solution, plan.solution.decoded, layer_with_gradient, *args)
     shared = [path for path in found if "&" in path]
     assert len(shared) == 1  # w2, in the forward and in the backward pass
-    plan = autoshard.optimize(
-        layer_with_gradient, *args, mesh=MESH, hardware="cpu-host", baselines=False, **asked
-    )
     assert plan.constraints.keys() >= {*shared}
     assert not plan.data.misses
     verification = plan.verify("local")

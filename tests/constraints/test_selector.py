@@ -185,7 +185,8 @@ def test_a_name_is_what_checkpoint_name_gave() -> None:
         ),
         (
             "[0]",
-            "expected an argument or `result`, a line such as `model.py:42`, a module such as `h/*/attn`, or `name:...`,"
+            "expected an argument or `result`, a line such as `model.py:42`, a module such as"
+            " `h/*/attn`, or `name:...`,"
             " found `[`\n"
             "  where: selector, line 1, column 1\n"
             "    [0]\n"

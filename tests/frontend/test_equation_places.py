@@ -87,12 +87,12 @@ def test_linen_modules_are_known_by_their_names() -> None:
     nn = pytest.importorskip("flax.linen", reason="Flax is not installed")
 
     class Block(nn.Module):  # type: ignore[name-defined, misc]
-        @nn.compact
+        @nn.compact  # type: ignore[untyped-decorator]
         def __call__(self, x: Any) -> Any:
             return x + nn.Dense(8, name="c_proj")(nn.relu(nn.Dense(16, name="c_fc")(x)))
 
     class Net(nn.Module):  # type: ignore[name-defined, misc]
-        @nn.compact
+        @nn.compact  # type: ignore[untyped-decorator]
         def __call__(self, x: Any) -> Any:
             return nn.remat(Block)(name="h_0")(x)
 
@@ -111,7 +111,11 @@ def test_equinox_modules_are_known_by_their_classes() -> None:
 
 def test_haiku_modules_are_known_by_their_names() -> None:
     hk = pytest.importorskip("haiku", reason="Haiku is not installed")
-    net = hk.transform(lambda x: hk.nets.MLP([16, 8])(x))
+
+    def mlp(x: Any) -> Any:  # Haiku makes modules inside of a transformed function only
+        return hk.nets.MLP([16, 8])(x)
+
+    net = hk.transform(mlp)
     params = jax.eval_shape(net.init, jax.random.key(0), X)
     found = matmuls(lambda p, x: net.apply(p, None, x), params, X)
     assert [module.rpartition("/")[2] for module, _ in found] == ["linear_0", "linear_1"]
