@@ -29,7 +29,7 @@ from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.plan import Plan
 from autoshard.plan_cache.folder import cache_folder
 from autoshard.planning.progress_line import shown
-from autoshard.planning.stages import Stages, StageProgress
+from autoshard.planning.stages import StageProgress, Stages
 from autoshard.plans.plan import (
     PlanData,
 )
