@@ -36,6 +36,7 @@ def _place(traced: Traced, primitives: Mapping[str, str], path: str) -> str:
     source = traced.source_by_equation.get(equation)
     if source is None:
         return _border(traced, path)
+    source = source or _source_around(traced, equation)
     primitive = primitives.get(equation, "the op")
     what = f"on what {primitive} makes"
     if is_use:
@@ -43,6 +44,14 @@ def _place(traced: Traced, primitives: Mapping[str, str], path: str) -> str:
         alone = f"for this read and {others} more of the value" if others else "for this read alone"
         what = f"before operand {operand.partition('~')[0]} of {primitive}, {alone}"
     return f"{source}, {what}" if source else what
+
+
+def _source_around(traced: Traced, equation: str) -> str:
+    """The place of the innermost equation around one that has none itself; "" where none has."""
+    while equation := equation.rpartition("/")[0].rpartition(".")[0]:
+        if source := traced.source_by_equation.get(equation, ""):
+            return source
+    return ""
 
 
 def _equation(path: str) -> str:
