@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from jax._src.source_info_util import Scope  # checked on jax 0.10.2
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.constraints.selector import AttributeStep, name_steps
-from autoshard.frontend.jaxpr_paths import bodies, rewrite_bodies
+from autoshard.frontend.jaxpr_paths import rewrite_bodies
 
 _SAME_PARAMETER = frozenset(
     {"broadcast_in_dim", "convert_element_type", "copy", "reshape", "squeeze", "transpose"}
@@ -31,8 +30,7 @@ def module_of_parameter(name: str) -> str:
 def with_parameter_modules(closed: ClosedJaxpr, modules: Mapping[int, str]) -> ClosedJaxpr:
     """A program whose equations are in the scope of the module whose parameter they read.
 
-    So are those that differentiation made of them: these were traced at the same place. Equations
-    in a scope of their own stay there.
+    Equations in a scope of their own stay there.
 
     Args:
         closed: The program.
@@ -41,46 +39,39 @@ def with_parameter_modules(closed: ClosedJaxpr, modules: Mapping[int, str]) -> C
     if not any(modules.values()):
         return closed
     known = {closed.jaxpr.invars[argument]: module for argument, module in modules.items()}
-    naming = _Naming()
-    naming.read(closed.jaxpr, known)
-    return ClosedJaxpr(naming.named(closed.jaxpr), closed.consts)
+    return ClosedJaxpr(_named(closed.jaxpr, known), closed.consts)
 
 
-class _Naming:
-    def __init__(self) -> None:
-        self.by_place: dict[Any, str] = {}  # by traceback
+def _named(jaxpr: Jaxpr, known: Mapping[Var, str]) -> Jaxpr:
+    """The same with scopes.
 
-    def read(self, jaxpr: Jaxpr, known: Mapping[Var, str]) -> None:
-        """Note the places at which parameters are read."""
-        module_of = dict(known)
-        for eqn in jaxpr.eqns:
-            read = [module_of.get(a, "") for a in eqn.invars if not isinstance(a, Literal)]
-            module = next(filter(None, read), "")
-            if eqn.primitive.name in _CALLS:
-                self._read_body(eqn, module_of)
-            elif module:
-                if eqn.source_info.traceback is not None:
-                    self.by_place.setdefault(eqn.source_info.traceback, module)
-                if eqn.primitive.name in _SAME_PARAMETER:
-                    module_of[eqn.outvars[0]] = module
-
-    def _read_body(self, eqn: JaxprEqn, module_of: Mapping[Var, str]) -> None:
-        for _, body in bodies(eqn):
-            pairs = zip(body.invars, eqn.invars, strict=True)
-            outside = {var: atom for var, atom in pairs if not isinstance(atom, Literal)}
-            self.read(body, {v: module_of[a] for v, a in outside.items() if a in module_of})
-
-    def named(self, jaxpr: Jaxpr) -> Jaxpr:
-        return jaxpr.replace(eqns=[self._named(eqn) for eqn in jaxpr.eqns])
-
-    def _named(self, eqn: JaxprEqn) -> JaxprEqn:
-        params = rewrite_bodies(eqn, lambda _, body: self.named(body)) or eqn.params
+    Args:
+        jaxpr: A body.
+        known: By argument that is a parameter, its module.
+    """
+    module_of = dict(known)
+    eqns = []
+    for eqn in jaxpr.eqns:
+        read = ["" if isinstance(atom, Literal) else module_of.get(atom, "") for atom in eqn.invars]
+        module = next(filter(None, read), "")
+        if eqn.primitive.name in _CALLS:
+            eqns.append(_with_named_body(eqn, read))
+            continue
+        if module and eqn.primitive.name in _SAME_PARAMETER:
+            module_of[eqn.outvars[0]] = module
         source = eqn.source_info
-        module = self.by_place.get(source.traceback, "")
-        if module and not _has_scope(source.name_stack):
+        if module and not any(isinstance(entry, Scope) for entry in source.name_stack.stack):
             source = source.replace(name_stack=source.name_stack.extend(module))
-        return eqn.replace(params=params, source_info=source)
+        eqns.append(eqn.replace(source_info=source))
+    return jaxpr.replace(eqns=eqns)
 
 
-def _has_scope(stack: Any) -> bool:
-    return any(isinstance(entry, Scope) for entry in stack.stack)
+def _with_named_body(eqn: JaxprEqn, modules: Sequence[str]) -> JaxprEqn:
+    """A call whose body takes parameters of modules, "" for other operands."""
+    if not any(modules):
+        return eqn
+
+    def named(_: str, body: Jaxpr) -> Jaxpr:
+        return _named(body, dict(zip(body.invars, modules, strict=True)))
+
+    return eqn.replace(params=rewrite_bodies(eqn, named) or eqn.params)
