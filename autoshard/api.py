@@ -28,7 +28,8 @@ from autoshard.mesh_search.request import (
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.plan import Plan
 from autoshard.plan_cache.folder import cache_folder
-from autoshard.planning.stages import Stages
+from autoshard.planning.progress_line import shown
+from autoshard.planning.stages import StageProgress, Stages
 from autoshard.plans.plan import (
     PlanData,
 )
@@ -39,7 +40,6 @@ from autoshard.remat.joint_program import keeping_residuals
 from autoshard.setting import Setting, is_auto, read_remat, read_solve_options
 from autoshard.sharding import Mesh
 from cost_models import Hardware
-from solvers import Progress
 
 
 def optimize(
@@ -62,6 +62,8 @@ def optimize(
     time_limit_seconds: float = 60.0,
     relative_gap: float = 0.01,
     seed: int = 0,
+    simplicity: float | None = None,
+    constraint_effort: float = 1.0,
     baselines: bool = True,
     schedules: str = "auto",
     overlap: str = "auto",
@@ -70,7 +72,7 @@ def optimize(
     corrections: str | Path | None = None,
     refine: str | None = None,
     cache: bool | str | os.PathLike[str] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[StageProgress], None] | bool | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a JAX function.
 
@@ -106,6 +108,11 @@ def optimize(
         time_limit_seconds: For the solver; for all of the search where a mesh is searched.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
+        simplicity: How much of the step time may be given up for a plan that is easier to review,
+            with fewer reshards, equal layers alike and one order of axes; by default 1 %, as far as
+            `relative_gap` leaves room. 0 gives up nothing. Not where a mesh is searched.
+        constraint_effort: How much work the search for the smallest set of constraints may take,
+            as a multiple of the usual limit; inf for no limit.
         baselines: Price plans written by hand too, for the report.
         schedules: `"auto"`: where an operand that a matrix product gathers would take a good part
             of the memory budget, the product may gather it in panels, step by step; `"none"`: all
@@ -127,7 +134,8 @@ def optimize(
             plan from there. True for the platform's own, None as the environment variable
             `AUTOSHARD_CACHE` says (none where it is unset). Under `jax.distributed` process 0
             plans, and the others wait for its file.
-        progress: Told of a long solve.
+        progress: Told of every stage and how far it is; True shows a line in the terminal or
+            notebook. The logger `autoshard` has the same.
 
     Returns:
         A plan. Where none fits the budget `plan.data.is_feasible` is false and the report says by
@@ -148,9 +156,11 @@ def optimize(
         progress=progress,
     )
     folder = cache_folder(cache)
-    stages = Stages()
+    stages = Stages(shown(progress))
     request = read_request(mesh, devices, axis_names)
-    options = read_solve_options(solver, time_limit_seconds, relative_gap, seed, overlap)
+    options = read_solve_options(
+        solver, time_limit_seconds, relative_gap, seed, overlap, simplicity, constraint_effort
+    )
     may_stream = is_auto("schedules", schedules, "choose them")
     if refine is not None and not is_measured(refine):
         check_installed(parse_target(refine))
@@ -199,7 +209,7 @@ def optimize(
 
     program = PlannableProgram(name, traced_on, reading, finished, (donated, static))
     plan = replace(
-        make_plan(program, setting, folder, progress),
+        make_plan(program, setting, folder, stages.tell_solve),
         fn=fn,
         donate_argnums=donated,
         static_argnums=static,
@@ -221,11 +231,13 @@ def optimize_module(
     time_limit_seconds: float = 60.0,
     relative_gap: float = 0.01,
     seed: int = 0,
+    simplicity: float | None = None,
+    constraint_effort: float = 1.0,
     baselines: bool = True,
     overlap: str = "auto",
     custom_costs: Mapping[str, CustomCost] | None = None,
     cache: bool | str | os.PathLike[str] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[StageProgress], None] | bool | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a StableHLO program that came from elsewhere.
 
@@ -246,11 +258,14 @@ def optimize_module(
         time_limit_seconds: For the solver.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
+        simplicity: How much of the step time may be given up for a simpler plan.
+        constraint_effort: How much work the search for constraints may take.
         baselines: Price plans written by hand too.
         overlap: Whether what can run beside the computing is priced so.
         custom_costs: What custom calls cost, by target or by line.
         cache: As for `optimize`.
-        progress: Told of a long solve.
+        progress: Told of every stage and how far it is; True shows a line in the terminal or
+            notebook. The logger `autoshard` has the same.
 
     Raises:
         InputError: A mesh, option or file that cannot be used.
@@ -261,9 +276,11 @@ def optimize_module(
         module=module, trip_counts=trip_counts, custom_costs=custom_costs, progress=progress
     )
     folder = cache_folder(cache)
-    stages = Stages()
+    stages = Stages(shown(progress))
     request = read_request(mesh, devices, axis_names)
-    options = read_solve_options(solver, time_limit_seconds, relative_gap, seed, overlap)
+    options = read_solve_options(
+        solver, time_limit_seconds, relative_gap, seed, overlap, simplicity, constraint_effort
+    )
     setting = Setting.of(request, {}, hardware, memory_budget, options, stages, baselines)
     name = module.name if isinstance(module, Path) else "module"
     with stages.time("read the module"):
@@ -279,4 +296,4 @@ def optimize_module(
         None, trip_counts, default_trip_count, may_stream=False, custom_costs=custom_costs
     )
     program = PlannableProgram(name, traced_on, reading, lambda data: data, content)
-    return make_plan(program, setting, folder, progress)
+    return make_plan(program, setting, folder, stages.tell_solve)

@@ -37,6 +37,10 @@ def _is_called(value: object) -> bool:
     return value is None or callable(value)
 
 
+def _is_told(value: object) -> bool:
+    return isinstance(value, bool) or _is_called(value)
+
+
 def _is_path(value: object) -> bool:
     return isinstance(value, (str, os.PathLike))
 
@@ -45,11 +49,13 @@ _POSITIONS = (_are_positions, "an argument number or a sequence of them", "(0, 1
 _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     "time_limit_seconds": (_is_number, "a number of seconds", "60.0"),
     "relative_gap": (_is_number, "a number", "0.01"),
+    "simplicity": (_is_number, "a fraction of the step time", "0.02"),
+    "constraint_effort": (_is_number, "a number", "2.0"),
     "seed": (_is_whole, "a whole number", "0"),
     "trip_counts": (_is_mapping, "a mapping from line to count", '{"train.py:12": 100}'),
     "custom_costs": (_is_mapping, "a mapping from call to CustomCost", '{"my_kernel": cost}'),
     "kwargs": (_is_by_name, "a mapping from argument name to value", '{"dropout": rate}'),
-    "progress": (_is_called, "a function of one argument", "progress=print"),
+    "progress": (_is_told, "a function of one argument, or True for a line", "progress=print"),
     "static_argnums": _POSITIONS,
     "donate_argnums": _POSITIONS,
     "path": (_is_path, "the path of a file", '"plan.json"'),

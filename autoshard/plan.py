@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard.aot.targets import LOCAL
 from autoshard.aot.verify import VerifyOptions, verify_plan
@@ -19,6 +19,7 @@ from autoshard.apply.found_constraints import with_constraints
 from autoshard.apply.logical_names import named_dims, names_by_pattern, names_from_metadata
 from autoshard.apply.logical_rules import LogicalRules, find_logical_rules
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
+from autoshard.apply.named_specs import argument_specs, module_rules
 from autoshard.apply.placing import init, shard, without_static
 from autoshard.apply.plan_code import plan_code
 from autoshard.apply.propagation.propagator import propagator_for
@@ -26,6 +27,7 @@ from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
 from autoshard.backends import compiler_options
 from autoshard.build_plan import Solved
 from autoshard.collectives import HardwarePrices, ModulePrices
+from autoshard.constraints import Program
 from autoshard.constraints.named import named_tensor
 from autoshard.errors import InputError, PlanError
 from autoshard.explain.explanation import Explanation
@@ -50,14 +52,15 @@ from autoshard.refine.corrections_file import SavedCorrections, save_corrections
 from autoshard.refine.measured import Measurement
 from autoshard.refine.request import check_request, is_measured
 from autoshard.refine.rounds import RefineOptions, refine_plan
-from autoshard.report import format_program, format_report, format_summary
+from autoshard.report import format_brief, format_program, format_report, format_summary
+from autoshard.report.partition_rules import partition_rules
 from autoshard.sharding import Mesh, Sharding
 from autoshard.verification.compiled_prices import CompiledPrices
 from autoshard.verification.propagation_comparison import PropagationComparison
 from autoshard.verification.verification import Verification
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Plan:
     """A decided plan and, if known, the function it was made for.
 
@@ -118,9 +121,22 @@ class Plan:
                     where=f"plan for {self.data.function}",
                     fix="save it again with plan.save(...) where it was made",
                 )
-            self.data = with_constraints(self.data, self.traced, self.price)
+            self.data = self._with_constraints(self.traced)
         assert self.data.constraints is not None
         return self.data.constraints
+
+    def _with_constraints(self, traced: Traced) -> PlanData:
+        if self.solved is None:
+            return with_constraints(self.data, traced, self.price)
+        setting = self.solved.setting
+        with setting.stages.time("constraints"):
+            return with_constraints(
+                self.data,
+                traced,
+                self.price,
+                effort=setting.options.constraint_effort,
+                tell=setting.stages.tell,
+            )
 
     @property
     def in_shardings(self) -> Any:
@@ -338,11 +354,7 @@ class Plan:
         if self.solution is None or self.traced is None:
             return known_explanation(self.data, tensor)
         traced = self.traced
-        program = (
-            module_program(traced, self.solution.graph)
-            if self._is_of_module
-            else read_program(traced.jaxpr, traced.in_names, traced.out_names)
-        )
+        program = self._selectable(traced)
         path, name = named_tensor(program, tensor)
         return explain_tensor(
             self.solution,
@@ -412,6 +424,65 @@ class Plan:
             logical = names_by_pattern(program, names)
         shardings = [tensor.sharding for tensor in self.data.arguments]
         return find_logical_rules(named_dims(traced.in_names, logical, shardings))
+
+    def partition_specs(self, kind: str = "arguments") -> dict[str, PartitionSpec]:
+        """`PartitionSpec`s by name, `{"params['w1']": P(None, 'model')}`; no program is needed.
+
+        Args:
+            kind: Of the `arguments` or the `results`.
+
+        Raises:
+            PlanError: No plan was found.
+            InputError: There is no such kind.
+            ShardingError: One of them is on parts of an axis, or on another mesh.
+        """
+        self.data.require_feasible()
+        if kind not in ("arguments", "results"):
+            raise InputError(
+                f"there are no {kind!r} of a plan",
+                where=f"kind={kind!r}",
+                fix='use "arguments" or "results"',
+            )
+        tensors = self.data.arguments if kind == "arguments" else self.data.results
+        return {one.name: PartitionSpec(*one.sharding.closed().spec) for one in tensors}
+
+    def rules(self, of: str = "arguments") -> list[tuple[str, PartitionSpec]]:
+        """Regular expressions and `PartitionSpec`s, as t5x, EasyLM and others take them.
+
+        Names are the keys on the way to an array, joined by `/`, without the argument's own name. A
+        rule applies to a name that it is found in (`re.search`); the first one counts.
+
+        Args:
+            of: The `arguments`; or `modules`: by the path of a module, what it hands on.
+
+        Returns:
+            `[("(^|/)attn/kernel$", P(None, "model")), (".*", P())]`. A module's expression stands
+            behind `re:` in a constraint: `Pin("re:h_[0-9]+/attn", P("data"))`.
+
+        Raises:
+            PlanError: No plan was found, or of two arguments of one name; or, for modules, the plan
+                was read from a file without its program.
+            InputError: There are no such rules.
+        """
+        self.data.require_feasible()
+        if of == "arguments":
+            found = partition_rules(argument_specs(self.data.arguments))
+        elif of == "modules":
+            found = tuple(module_rules(self._selectable(self._program()), self.data.values))
+        else:
+            raise InputError(
+                f"there are no rules of {of!r}",
+                where=f"of={of!r}",
+                fix='use "arguments" or "modules"',
+            )
+        return [(pattern, PartitionSpec(*spec)) for pattern, spec in found]
+
+    def _selectable(self, traced: Traced) -> Program:
+        """The program as selectors see it."""
+        if self._is_of_module:
+            assert self.solution is not None
+            return module_program(traced, self.solution.graph)
+        return read_program(traced.jaxpr, traced.in_names, traced.out_names)
 
     def verify(
         self,
@@ -671,6 +742,9 @@ class Plan:
 
     def __str__(self) -> str:
         return self.report()
+
+    def __repr__(self) -> str:
+        return f"<Plan {format_brief(self.data)}>"
 
     def _repr_html_(self) -> str:
         """What notebooks show."""

@@ -92,7 +92,13 @@ class Setting:
 
 
 def read_solve_options(
-    solver: str, time_limit_seconds: float, relative_gap: float, seed: int, overlap: str
+    solver: str,
+    time_limit_seconds: float,
+    relative_gap: float,
+    seed: int,
+    overlap: str,
+    simplicity: float | None = None,
+    constraint_effort: float = 1.0,
 ) -> SolveOptions:
     """How hard to look; what no solver takes is refused before the program is traced.
 
@@ -106,8 +112,13 @@ def read_solve_options(
             where=f"solver={solver!r}",
             fix=f"use one of {', '.join(known)}",
         )
-    check_types(time_limit_seconds=time_limit_seconds, relative_gap=relative_gap, seed=seed)
-    amounts = {"time_limit_seconds": time_limit_seconds, "relative_gap": relative_gap}
+    amounts = {
+        "time_limit_seconds": time_limit_seconds,
+        "relative_gap": relative_gap,
+        "constraint_effort": constraint_effort,
+        **({} if simplicity is None else {"simplicity": simplicity}),
+    }
+    check_types(**amounts, seed=seed)
     for name, number in amounts.items():
         if not number >= 0:  # nan is not
             raise InputError(
@@ -121,6 +132,8 @@ def read_solve_options(
         relative_gap=relative_gap,
         seed=seed,
         overlap=is_auto("overlap", overlap, "price collectives"),
+        simplicity=simplicity,
+        constraint_effort=constraint_effort,
     )
 
 

@@ -18,6 +18,7 @@ from autoshard.errors import PlanError, ShardingError
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, is_constrainable, rewrite_bodies
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.sharding import Mesh, MeshAxis, Sharding, format_sharding, translate_sharding
+from autoshard.use_paths import split_uses
 
 _MAX_SHOWN = 5
 
@@ -32,6 +33,7 @@ def constrain_jaxpr(
 
     * `7.0`, `in.3`, `const.0`, `7.jaxpr/in.2`: right after the value; every use sees it.
     * `7.jaxpr/38<1`: before that operand of that equation; no other use sees it.
+    * `7.jaxpr/38<1&52<0`: once, before the first of these reads of a value; all of them see it.
     * `7.jaxpr/38<1~0`, `7.jaxpr/38<1~1`: the same, before it and in this order: stops on the way.
     * `out<2`, `7.jaxpr/out<0`: before that result.
 
@@ -77,7 +79,14 @@ class _Inserter:
             if letter == "/"
         }
         self.holders = {body.rpartition(".")[0] for body in self.bodies}
-        self.used_equations = {path.partition("<")[0] for path in self.constraints if "<" in path}
+        self.shared = {
+            use: path for path in self.constraints for use in split_uses(path) if use != path
+        }
+        self.of_uses = {
+            **{path: path for path in self.constraints if "<" in path and "&" not in path},
+            **self.shared,
+        }
+        self.used_equations = {use.partition("<")[0] for use in self.of_uses}
 
     def insert(self, jaxpr: Jaxpr, prefix: str, parent: JaxprEqn | None) -> Jaxpr:
         eqns: list[JaxprEqn] = []
@@ -152,13 +161,17 @@ class _Inserter:
         eqns: list[JaxprEqn],
         moved: dict[tuple[int, Sharding], Var],
     ) -> Any:
-        """What one use reads, behind its constraints; a way with stops is gone once for all."""
+        """What one use reads, behind its constraints.
+
+        A way with stops is gone once for all, and so is one that reads share.
+        """
         stops = tuple(self.constraints_of_use(use))
-        shared = moved if len(stops) > 1 else {}
+        shared = moved if len(stops) > 1 or use in self.shared else {}
         for stop in stops:
-            key = (id(atom), self.constraints[stop])
+            path = self.of_uses[stop]
+            key = (id(atom), self.constraints[path])
             if key not in shared:
-                eqns.append(self.equation(atom, stop, like))
+                eqns.append(self.equation(atom, path, like))
                 shared[key] = eqns[-1].outvars[0]
             self.placed.add(stop)
             atom = shared[key]
@@ -167,10 +180,10 @@ class _Inserter:
     def constraints_of_use(self, use: str) -> Iterator[str]:
         """Paths of the constraints on a use: `38<1~0`, `38<1~1`, ..., then `38<1`."""
         for step in itertools.count():
-            if (path := f"{use}~{step}") not in self.constraints:
+            if (path := f"{use}~{step}") not in self.of_uses:
                 break
             yield path
-        if use in self.constraints:
+        if use in self.of_uses:
             yield use
 
     def params(self, eqn: JaxprEqn, path: str) -> dict[str, Any] | None:
@@ -220,7 +233,7 @@ class _Inserter:
 
     def check_all_placed(self) -> None:
         asked = (*self.constraints, *self.schedules)
-        missing = [path for path in asked if path not in self.placed]
+        missing = [path for path in asked if not self.placed.issuperset(split_uses(path))]
         if missing:
             shown = ", ".join(missing[:_MAX_SHOWN])
             more = f" and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced
 from autoshard.plans.source_names import SourceNames
+from autoshard.use_paths import split_uses
 
 
 def constraint_places(traced: Traced, paths: Iterable[str]) -> dict[str, str]:
@@ -30,16 +31,27 @@ def constraint_places(traced: Traced, paths: Iterable[str]) -> dict[str, str]:
 
 
 def _place(traced: Traced, primitives: Mapping[str, str], path: str) -> str:
-    _, is_use, operand = path.partition("<")
+    _, is_use, operand = split_uses(path)[0].partition("<")
     equation = _equation(path)
     source = traced.source_by_equation.get(equation)
     if source is None:
         return _border(traced, path)
+    source = source or _source_around(traced, equation)
     primitive = primitives.get(equation, "the op")
     what = f"on what {primitive} makes"
     if is_use:
-        what = f"before operand {operand.partition('~')[0]} of {primitive}, for this read alone"
+        others = len(split_uses(path)) - 1
+        alone = f"for this read and {others} more of the value" if others else "for this read alone"
+        what = f"before operand {operand.partition('~')[0]} of {primitive}, {alone}"
     return f"{source}, {what}" if source else what
+
+
+def _source_around(traced: Traced, equation: str) -> str:
+    """The place of the innermost equation around one that has none itself; "" where none has."""
+    while equation := equation.rpartition("/")[0].rpartition(".")[0]:
+        if source := traced.source_by_equation.get(equation, ""):
+            return source
+    return ""
 
 
 def _equation(path: str) -> str:

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autoshard.apply.boundary_shardings import planned_in_module
 from autoshard.apply.constraint_places import constraint_places
-from autoshard.apply.minimal_set import MinimalSet, minimal_constraints
+from autoshard.apply.minimal_set import USUAL_WORK, MinimalSet, Tell, minimal_constraints
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.frontend.trace import Traced
 from autoshard.plans.plan import Miss, PlanData
 from autoshard.sharding import Sharding
 
-_NOT_MINIMAL = (
-    "the search for the smallest set of constraints was cut short: some of them may be superfluous"
-)
+_STAGE = "constraints"
 
 
 def with_constraints(
     data: PlanData,
     traced: Traced,
     price: Callable[[Mapping[str, Sharding]], float | None] | None,
+    *,
+    effort: float = 1.0,
+    tell: Tell | None = None,
 ) -> PlanData:
     """The same plan with the smallest set of constraints from which propagation reproduces it.
+
+    Where the limit of work was reached before, a note says how many may be superfluous.
 
     Args:
         data: The plan.
         traced: Its program.
         price: Predicted seconds of a step in which some values are sharded otherwise.
+        effort: Limit of the search's work, as a multiple of the usual one.
+        tell: Told how far the search is.
     """
-    found = _reduced(data, traced)
+    started = time.perf_counter()
+    found = _reduced(data, traced, effort * USUAL_WORK, tell)
+    seconds = time.perf_counter() - started
 
     def extra_seconds(path: str, sharding: Sharding) -> float | None:
         seconds = None if price is None else price({path: sharding})
@@ -51,16 +59,27 @@ def with_constraints(
         places=constraint_places(
             traced, [*found.constraints, *(miss.path for miss in found.misses)]
         ),
-        notes=(*data.notes, *(() if found.is_minimal else (_NOT_MINIMAL,))),
-        stage_seconds={**data.stage_seconds, "constraints": found.seconds},
+        notes=(*data.notes, *(() if found.is_minimal else (_not_minimal(found),))),
+        stage_seconds={**data.stage_seconds, _STAGE: seconds},
     )
 
 
-def _reduced(data: PlanData, traced: Traced) -> MinimalSet:
+def _not_minimal(found: MinimalSet) -> str:
+    return (
+        f"{found.untried} of {len(found.constraints)} constraints may be superfluous: the search"
+        " for the smallest set ended at its limit of work, after"
+        f" {found.num_propagations} propagations; raise constraint_effort (inf: until every one is"
+        " known to be needed)"
+    )
+
+
+def _reduced(data: PlanData, traced: Traced, max_work: float, tell: Tell | None) -> MinimalSet:
     return minimal_constraints(
         propagator_for(traced, data.mesh).propagate,
         data.values,
         tuple(data.values),
         *planned_in_module(traced, data),
         data.required,
+        max_work=max_work,
+        tell=tell,
     )

@@ -10,6 +10,7 @@ from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, refines
 from autoshard.lowering.reshard_steps import reshard_steps
 from autoshard.sharding import Sharding
+from autoshard.use_paths import join_uses
 
 # The others compute where their result is: the partitioner cuts their operands likewise unasked.
 _DECIDES_BY_OPERANDS = frozenset(
@@ -49,6 +50,9 @@ def wanted_uses(
     in other pieces than it is made in: compilers carry it as it is made, gather it at the start of
     every run, and once more after the loop.
 
+    Equal moves of one value in one body share a path (`"7.jaxpr/38<1&52<0"`): the compiler makes
+    them one, and keeps its result until the last of the reads.
+
     Reads whose sharding the user asked for are always named, and so are those of a product that
     runs in steps: propagation must not look into it. So is what a scatter makes in pieces and
     something is added to, by the path of the value: compilers for TPUs turn `x + scatter(zeros,
@@ -59,6 +63,7 @@ def wanted_uses(
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
+    alike: dict[tuple[object, ...], list[str]] = {}  # moves that the compiler makes one
     for op in graph.ops:
         if op.index not in decoded.candidates or op.kind not in _HAS_USES:
             continue
@@ -89,6 +94,11 @@ def wanted_uses(
             for number, layout in enumerate(stops):
                 found[f"{use}~{number}"] = parts.to_sharding(layout)
             found[use] = parts.to_sharding(wanted[position])
+            if op.kind is OpKind.COMPUTE and not stops and not is_slice:
+                body, source = reader.rpartition("/")[0], operand_paths[reader][place]
+                bits = encoded.read_bits.to(op, position)
+                uses = alike.setdefault((body, source, wanted[position], bits), [])
+                uses.extend([use] if use not in uses else [])
     found |= _on_the_way_to_given(encoded, decoded)
     found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
     for use, value in asked_uses(graph):
@@ -99,7 +109,14 @@ def wanted_uses(
         for number, layout in enumerate(stops):
             found[f"{use}~{number}"] = parts.to_sharding(layout)
         found[use] = parts.to_sharding(want)
-    return found
+    asked = {use for use, _ in asked_uses(graph)}
+    return _shared(found, [uses for uses in alike.values() if asked.isdisjoint(uses)])
+
+
+def _shared(found: dict[str, Sharding], alike: list[list[str]]) -> dict[str, Sharding]:
+    """The same with one path for reads of one value in one sharding."""
+    path_of = {use: join_uses(uses) for uses in alike for use in uses}
+    return {path_of.get(path, path): sharding for path, sharding in found.items()}
 
 
 def _follows_result(op: Op) -> bool:
@@ -171,8 +188,9 @@ def _scattered(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
     added = {value for op in graph.ops if op.name == "add" for value in op.operands}
     found = {}
     for path, value in graph.value_by_path.items():
-        is_scattered = graph.maker(value).op_class is OpClass.SCATTER
-        if "<" in path or not is_scattered or value not in added:
+        maker = graph.maker(value)
+        is_made_here = path.rpartition(".")[0] == maker.equation
+        if not is_made_here or maker.op_class is not OpClass.SCATTER or value not in added:
             continue
         layout = placed_layout(graph, decoded, value)
         if any(layout):

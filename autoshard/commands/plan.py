@@ -28,7 +28,6 @@ from autoshard.commands.export import (
     run_export,
     save_planned,
 )
-from autoshard.commands.progress import ProgressLine
 from autoshard.commands.refine import (
     KEEP_OPTION,
     MINUTES_OPTION,
@@ -36,11 +35,11 @@ from autoshard.commands.refine import (
     refine_and_save,
 )
 from autoshard.commands.targets import load_target
-from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import InputError
 from autoshard.export.module_file import is_module_file
 from autoshard.mesh_search.request import AUTO
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
+from autoshard.planning.progress_line import ProgressLine
 from autoshard.refine.request import is_measured
 from autoshard.report import print_report
 from autoshard.sharding import parse_mesh_sizes
@@ -135,6 +134,19 @@ EXIT_NO_PLAN = 1
 @click.option("--solver", default="auto", show_default=True, help="Name of the solver.")
 @click.option("--seed", type=int, default=0, show_default=True, help="One seed, one plan.")
 @click.option(
+    "--simplicity",
+    type=Fraction(),
+    help="Fraction of the step time to give up at most for a plan that is easier to review;"
+    " 0.01, as far as --gap leaves room, if not given.",
+)
+@click.option(
+    "--constraint-effort",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Work of the search for the smallest set of constraints, as a multiple; inf: no limit.",
+)
+@click.option(
     "--trip-count",
     "trip_counts",
     multiple=True,
@@ -181,6 +193,8 @@ def plan_command(
     remat: str,
     solver: str,
     seed: int,
+    simplicity: float | None,
+    constraint_effort: float,
     trip_counts: tuple[str, ...],
     no_baselines: bool,
     cache: bool | None,
@@ -219,7 +233,7 @@ def plan_command(
         make = partial(make, schedules=schedules, remat=remat)
         if corrections is not None:
             make = partial(make, corrections=corrections)
-    with ProgressLine(seconds_per_cost=1 / PICOSECONDS) as progress:
+    with ProgressLine() as progress:
         plan = make(
             mesh=mesh,
             devices=devices,
@@ -232,10 +246,14 @@ def plan_command(
             time_limit_seconds=time_limit,
             relative_gap=gap,
             seed=seed,
+            simplicity=simplicity,
+            constraint_effort=constraint_effort,
             baselines=not no_baselines,
             cache=cache,
             progress=progress,
         )
+        if topology is None and plan.data.is_feasible:
+            _ = plan.constraints  # worked out on first use; the report and the file show them
     if topology is not None:
         refine_and_save(
             plan,
@@ -249,10 +267,8 @@ def plan_command(
             width=width,
         )
         return
-    if plan.data.is_feasible:
-        _ = plan.constraints  # worked out on first use; the report and the file show them
-        if out is not None:
-            save_planned(plan, out, target)
+    if plan.data.is_feasible and out is not None:
+        save_planned(plan, out, target)
     print_report(plan.data, wide_stdout(), width)
     if not plan.data.is_feasible:
         click.echo(

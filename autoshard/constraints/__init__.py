@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoshard.constraints.program import Equation, Program, TensorType
 from autoshard.constraints.resolve import Alike, Asked, Resolved, resolve
 from autoshard.constraints.selector import (
+    ModuleSelector,
     NameSelector,
     PathSelector,
     Selector,
@@ -27,6 +28,7 @@ __all__ = [
     "Asked",
     "Equation",
     "Group",
+    "ModuleSelector",
     "NameSelector",
     "PathSelector",
     "Pin",

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autoshard.source_place import SourcePlace
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
@@ -27,8 +29,7 @@ class Equation:
 
     Args:
         primitive: `dot_general`.
-        source: `file.py:12 (function)`, or "".
-        is_backward: Whether it computes a cotangent.
+        place: Its module and line, and whether it computes a cotangent.
         name: Of a `checkpoint_name`, the name.
         operands: Path of each operand; None for literals and what cannot be cut.
         results: Path of each result that something reads; None for others.
@@ -37,8 +38,7 @@ class Equation:
     """
 
     primitive: str
-    source: str
-    is_backward: bool = False
+    place: SourcePlace
     name: str = ""
     operands: tuple[str | None, ...] = ()
     results: tuple[str | None, ...] = ()
@@ -48,11 +48,15 @@ class Equation:
     @property
     def line(self) -> str:
         """`file.py:12`."""
-        return self.source.partition(" (")[0]
+        return self.place.line
 
     @property
     def function(self) -> str:
-        return self.source.partition(" (")[2].removesuffix(")")
+        return self.place.function
+
+    @property
+    def is_backward(self) -> bool:
+        return self.place.is_backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

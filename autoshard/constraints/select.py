@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from autoshard.constraints.program import Equation, Program, TensorType, holder_of
 from autoshard.constraints.selector import (
+    AnySteps,
+    KeyStep,
+    ModuleSelector,
     NameSelector,
     PathSelector,
     Selector,
@@ -16,6 +19,7 @@ from autoshard.constraints.selector import (
     name_steps,
 )
 from autoshard.errors import ConstraintError
+from autoshard.source_place import format_source
 
 _MAX_SHOWN = 8
 _CLOSE = 0.85
@@ -82,6 +86,8 @@ class Chooser:
             found = tuple(self._by_name(selector))
         elif isinstance(selector, SourceSelector):
             found = tuple(self._made_at(selector, said))
+        elif isinstance(selector, ModuleSelector):
+            found = tuple(self._made_in(selector)) or tuple(self._by_segments(selector))
         else:
             found = tuple(self._called(selector))
         if not found:
@@ -115,7 +121,7 @@ class Chooser:
         )
         equations = [self.program.equations[reader] for reader in readers]
         lines = dict.fromkeys(
-            f"{_short(e.line)} {e.primitive}" + (" backward" if e.is_backward else "")
+            f"{_base(e.line)} {e.primitive}" + (" backward" if e.is_backward else "")
             for e in equations
             if e.line
         )
@@ -171,34 +177,62 @@ class Chooser:
             if not _is_at(selector, equation):
                 continue
             for made in self._results_of(equation):
-                if selector.primitive or self._is_handed_on(made.path, equation):
+                if selector.primitive or self._is_handed_on(made.path, equation, _line):
                     yield made
+
+    # -- by module ------------------------------------------------------------------------------
+
+    def _made_in(self, selector: ModuleSelector) -> Iterator[Selected]:
+        def part(equation: Equation) -> str:
+            return selector.instance(equation.place.module) or "outside"
+
+        for equation in self.program.equations.values():
+            if not _is_in(selector, equation):
+                continue
+            for made in self._results_of(equation):
+                if selector.primitive or self._is_handed_on(made.path, equation, part):
+                    yield made
+
+    def _by_segments(self, selector: ModuleSelector) -> Iterator[Selected]:
+        """Arguments and results by the segments of their names, where no module has such a path."""
+        for tensor in self._by_name(PathSelector(selector.text, None, (AnySteps(),))):
+            steps = name_steps(tensor.label.strip("`"))[1]
+            words = [str(one.key) if isinstance(one, KeyStep) else one.name for one in steps]
+            if selector.matches("/".join(words)):
+                yield tensor
 
     def _results_of(self, equation: Equation) -> Iterator[Selected]:
         for path in equation.results:
             if path is not None:
-                label = f"{equation.primitive} at {_short(equation.source) or 'unknown line'}"
+                place = replace(equation.place, line=_base(equation.line))
+                label = f"{equation.primitive} at {format_source(place) or 'unknown line'}"
                 yield Selected(path, label, self.program.types[path])
 
-    def _is_handed_on(self, path: str, maker: Equation) -> bool:
-        """Whether another line of the same pass reads what an equation makes, or it is returned.
+    def _is_handed_on(self, path: str, maker: Equation, part: Callable[[Equation], str]) -> bool:
+        """Whether another part of the same pass reads what an equation makes, or it is returned.
 
         What the forward pass keeps for the backward pass alone does not count, nor what a body
-        returns to an equation of the same line: that equation hands it on, or not.
+        returns to an equation of the same part: that equation hands it on, or not.
+
+        Args:
+            path: Of the value.
+            maker: The equation that makes it.
+            part: Of the program that an equation belongs to, its line or its module; "" where that
+                is not known.
         """
         for reader in self._readers.get(path, ()):
             equation = self.program.equations[reader]
             if equation.is_backward and not maker.is_backward:
                 continue
             inside = (self.program.equations[path] for path in self._inside.get(reader, ()))
-            lines = {equation.line, *(inner.line for inner in inside)} - {""}
-            if lines != {maker.line}:
+            parts = {part(equation), *map(part, inside)} - {""}
+            if parts != {part(maker)}:
                 return True
         holder = holder_of(path)
         if not holder:
             return path in self.program.returned
         outer = self.program.equations[holder]
-        if outer.line == maker.line:
+        if part(outer) == part(maker):
             return False
         for body in outer.bodies.values():
             for number, returned in enumerate(body):
@@ -207,7 +241,7 @@ class Chooser:
                 if number < outer.carried:
                     return True
                 above = outer.results[number] if number < len(outer.results) else None
-                if above is not None and self._is_handed_on(above, maker):
+                if above is not None and self._is_handed_on(above, maker, part):
                     return True
         return False
 
@@ -239,6 +273,8 @@ class Chooser:
         equation = self.program.equations[path]
         if isinstance(by, NameSelector):
             return equation.name == by.name
+        if isinstance(by, ModuleSelector):
+            return _is_in(by, equation)
         return isinstance(by, SourceSelector) and _is_at(by, equation)
 
     def _uses_of(self, path: str) -> Iterator[str]:
@@ -264,6 +300,8 @@ class Chooser:
             fix = self._closest_names(selector)
         elif isinstance(selector, SourceSelector):
             fix = self._closest_lines(selector)
+        elif isinstance(selector, ModuleSelector):
+            fix = self._closest_modules(selector)
         else:
             names = {e.name for e in self.program.equations.values() if e.name}
             fix = _choice(selector.name, names, "names") or (
@@ -287,6 +325,23 @@ class Chooser:
             return f"under `{root}` there are: {_listed(under)}"
         roots = dict.fromkeys(name_steps(name)[0] for name in names)
         return f"arguments and results begin with: {_listed(roots)}"
+
+    def _closest_modules(self, selector: ModuleSelector) -> str:
+        here = [
+            equation
+            for equation in self.program.equations.values()
+            if selector.instance(equation.place.module)
+        ]
+        if here:
+            kinds = dict.fromkeys(
+                e.primitive + (" backward" if e.is_backward else "") for e in here
+            )
+            return f"in it there are: {_listed(kinds)}; name one to select what it makes"
+        modules = {e.place.module for e in self.program.equations.values() if e.place.module}
+        wanted = selector.text.split()[0].removeprefix("module:").removeprefix("re:")
+        return _choice(wanted, modules, "modules") or (
+            "the program names no modules; jax.named_scope does, or name the line: model.py:42"
+        )
 
     def _closest_lines(self, selector: SourceSelector) -> str:
         equations = self.program.equations.values()
@@ -320,6 +375,18 @@ def _gives_anew(equation: Equation) -> bool:
     return bool(equation.bodies) and equation.primitive in ("scan", "while", "shard_map")
 
 
+def _line(equation: Equation) -> str:
+    return equation.line
+
+
+def _is_in(selector: ModuleSelector, equation: Equation) -> bool:
+    return (
+        selector.is_backward == equation.is_backward
+        and selector.primitive in ("", equation.primitive)
+        and bool(selector.instance(equation.place.module))
+    )
+
+
 def _is_at(selector: SourceSelector, equation: Equation) -> bool:
     return (
         _is_on_line(selector, equation)
@@ -343,10 +410,6 @@ def _is_file(wanted: str, file: str) -> bool:
 
 def _is_inside(path: str, holders: Iterable[str]) -> bool:
     return any(path.startswith(f"{holder}.") for holder in holders)
-
-
-def _short(source: str) -> str:
-    return source[max(source.rfind("/"), source.rfind("\\")) + 1 :]
 
 
 def _base(file: str) -> str:

@@ -2,18 +2,22 @@
 
 Grammar (blanks may stand around the parts of a source):
 
-    selector  ::= path | source | named
+    selector  ::= path | source | module | named
     path      ::= ("**" | name) step*
     step      ::= "[" key "]" | "." name | "**"
     key       ::= string | int | "*"
     string    ::= '"' ... '"' | "'" ... "'"
     name      ::= letters, digits, "_" and "*"
     source    ::= file ":" line primitive? ("(" function ")")? "backward"?
+    module    ::= (modules | "module:" modules | "re:" regex) primitive? "backward"?
+    modules   ::= segment ("/" segment)*, with a "/" in it unless `module:` stands before
+    segment   ::= "**" | letters, digits and other signs but blanks, "*" among them
     named     ::= "name:" text
 
 In names and strings `*` stands for any characters; `**` stands for any number of steps, none
 included, and before the first step for any argument or result. A backslash takes the meaning from
-the character after it.
+the character after it. The segments of a module are the last ones of its path; `**` stands there
+for any number of segments.
 """
 
 from __future__ import annotations
@@ -32,7 +36,11 @@ _INTEGER = re.compile(r"-?\d+")
 _SOURCE = re.compile(r"\s*(?P<file>[^\s\[\]\"':]+):(?=\d|\s|\Z|[A-Za-z_])")
 _LINE = re.compile(r"\d+")
 _WORD = re.compile(r"[^\s()]+")
+_UNBROKEN = re.compile(r"\S+")
 _NAMED = "name:"
+_MODULE = "module:"
+_REGEX = "re:"
+_MODULES = re.compile(r"\s*[^\s\[\]\"':]*/")
 _BACKWARD = "backward"
 
 
@@ -136,7 +144,37 @@ class NameSelector:
     name: str
 
 
-Selector: TypeAlias = PathSelector | SourceSelector | NameSelector
+@dataclass(frozen=True, slots=True)
+class ModuleSelector:
+    """What modules make, by the end of their paths; "" is any primitive.
+
+    Args:
+        text: As written.
+        pattern: A regular expression for the last segments.
+        primitive: Of the ops, or "" for what a module hands on.
+        is_backward: Whether those of the backward pass are meant.
+    """
+
+    text: str
+    pattern: str
+    primitive: str = ""
+    is_backward: bool = False
+
+    def instance(self, module: str) -> str:
+        """The selected module that a module is, or is inside of; "" where there is none."""
+        segments = module.split("/") if module else []
+        for count in range(len(segments), 0, -1):
+            found = "/".join(segments[:count])
+            if self.matches(found):
+                return found
+        return ""
+
+    def matches(self, path: str) -> bool:
+        """Whether the last segments of a path are those selected."""
+        return re.fullmatch(rf"(?:.*/)?(?:{self.pattern})", path) is not None
+
+
+Selector: TypeAlias = PathSelector | SourceSelector | ModuleSelector | NameSelector
 
 
 @lru_cache(maxsize=4096)
@@ -152,9 +190,13 @@ def parse_selector(text: str) -> Selector:
         if not name:
             _refuse(text, len(text.rstrip()), "a name after `name:`")
         return NameSelector(text, name)
+    if stripped.startswith((_MODULE, _REGEX)):
+        return _module(text)
     source = _SOURCE.match(text)
     if source is not None:
         return _source(text, source["file"], source.end())
+    if _MODULES.match(text):
+        return _module(text)
     return _path(text)
 
 
@@ -227,6 +269,41 @@ def _source(text: str, file: str, at: int) -> SourceSelector:
     return SourceSelector(text, file, int(line[0]), primitive, function, is_backward)
 
 
+def _module(text: str) -> ModuleSelector:
+    at = _after_blanks(text, 0)
+    is_regex = text.startswith(_REGEX, at)
+    at += next((len(one) for one in (_MODULE, _REGEX) if text.startswith(one, at)), 0)
+    written = _UNBROKEN.match(text, at)
+    if written is None:
+        _refuse(text, at, "the path of a module", fix="write it as in h/*/attn/c_attn")
+    if is_regex:
+        try:
+            re.compile(written[0])
+        except re.error as error:
+            _refuse(text, at + (error.pos or 0), f"a regular expression ({error.msg})")
+    pattern = written[0] if is_regex else _segments(written[0].split("/"))
+    words = [(word[0], word.start()) for word in _UNBROKEN.finditer(text, written.end())]
+    is_backward = bool(words) and words[-1][0] == _BACKWARD
+    rest = words[:-1] if is_backward else words
+    if len(rest) > 1:
+        _refuse(
+            text,
+            rest[1][1],
+            "nothing more",
+            fix="write h/*/attn/c_attn, then if wanted a primitive and backward",
+        )
+    return ModuleSelector(text, pattern, rest[0][0] if rest else "", is_backward)
+
+
+def _segments(segments: list[str]) -> str:
+    """Segments of a module path as a regular expression."""
+    *first, last = ("[^/]*".join(map(re.escape, _glob(one).parts)) for one in segments)
+    any_number = ["(?:.*/)?" if one == "**" else None for one in segments]
+    return "".join(any_number[place] or f"{one}/" for place, one in enumerate(first)) + (
+        ".*" if segments[-1] == "**" else last
+    )
+
+
 def _path(text: str) -> PathSelector:
     stop = len(text.rstrip())
     at = _after_blanks(text, 0)
@@ -238,8 +315,9 @@ def _path(text: str) -> PathSelector:
             _refuse(
                 text,
                 at,
-                "an argument or `result`, a line such as `model.py:42`, or `name:...`",
-                fix='write params["w1"], result[0], **["w1"], model.py:42 or name:hidden',
+                "an argument or `result`, a line such as `model.py:42`, a module such as"
+                " `h/*/attn`, or `name:...`",
+                fix='write params["w1"], result[0], **["w1"], model.py:42, h/*/attn or name:hidden',
             )
         root = _glob(name[0])
         at = name.end()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from autoshard.errors import InputError
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import Graph, Op
+from autoshard.source_place import parse_source
 
 _CALL = "custom_call @"
 
@@ -52,6 +53,6 @@ def _with_cost(op: Op, costs: Mapping[str, CustomCost]) -> Op:
 
 def _names(op: Op) -> tuple[str, ...]:
     """What a custom call goes by, the most precise first: path and line, file and line, target."""
-    line = op.source.rpartition(" (")[0] or op.source
+    line = parse_source(op.source).line
     names = (line, line.rpartition("/")[2], op.name.removeprefix(_CALL))
     return tuple(name for name in dict.fromkeys(names) if name)

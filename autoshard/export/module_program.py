@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoshard.constraints import Equation, Program, TensorType
 from autoshard.frontend.trace import Traced
 from autoshard.graph.program import Graph, OpKind, Value
+from autoshard.source_place import parse_source
 
 
 def module_program(traced: Traced, graph: Graph) -> Program:
@@ -31,7 +32,7 @@ def module_program(traced: Traced, graph: Graph) -> Program:
         equations={
             path: Equation(
                 primitive=names.get(path, ""),
-                source=source,
+                place=parse_source(source),
                 operands=traced.operand_paths.get(path, ()),
                 results=tuple(made.get(path, ())),
             )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.constraints import Equation, Program, TensorType
+from autoshard.frontend.equation_places import equation_places
 from autoshard.frontend.jaxpr_paths import bodies, is_constrainable, used_variables
-from autoshard.frontend.source_lines import SourceLines
+from autoshard.source_place import SourcePlace
 
-_TRANSPOSED = "transpose("
-_COMPUTED_AGAIN = "rematted_computation"
 _CALLS = frozenset(
     {
         "jit",
@@ -43,8 +42,8 @@ def read_program(
         argument_names: Per flat argument.
         result_names: Per flat result.
     """
-    reader = _Reader()
-    returned = reader.read(closed.jaxpr, "", None, is_backward=False)
+    reader = _Reader(equation_places(closed))
+    returned = reader.read(closed.jaxpr, "", None)
     return Program(
         arguments=tuple(argument_names),
         argument_types=tuple(_type(var.aval) for var in closed.jaxpr.invars),
@@ -59,8 +58,8 @@ def read_program(
 
 
 class _Reader:
-    def __init__(self) -> None:
-        self.sources = SourceLines()
+    def __init__(self, places: Mapping[str, SourcePlace]) -> None:
+        self.places = places
         self.equations: dict[str, Equation] = {}
         self.order: list[str] = []
         self.types: dict[str, TensorType] = {}
@@ -68,7 +67,7 @@ class _Reader:
         self.manual: dict[str, frozenset[str]] = {}
 
     def read(
-        self, jaxpr: Jaxpr, prefix: str, outer: Sequence[str | None] | None, *, is_backward: bool
+        self, jaxpr: Jaxpr, prefix: str, outer: Sequence[str | None] | None
     ) -> tuple[str | None, ...]:
         """Read a body and those inside it; the paths of what it returns.
 
@@ -77,7 +76,6 @@ class _Reader:
             prefix: Of its paths.
             outer: Per argument, the value outside that it is unchanged, or None; None for the
                 whole program.
-            is_backward: Whether the equation that holds it computes cotangents.
         """
         used = used_variables(jaxpr)
         path_of: dict[Var, str] = {}
@@ -105,20 +103,13 @@ class _Reader:
             path = f"{prefix}{index}"
             self.order.append(path)
             operands = paths(eqn.invars)
-            cotangent = _is_backward(eqn, is_backward)
             returned = {
-                key: self.read(
-                    body,
-                    f"{path}.{key}/",
-                    list(_passed_to(eqn, key, operands)),
-                    is_backward=cotangent,
-                )
+                key: self.read(body, f"{path}.{key}/", list(_passed_to(eqn, key, operands)))
                 for key, body in bodies(eqn)
             }
             self.equations[path] = Equation(
                 primitive=eqn.primitive.name,
-                source=self.sources.line(eqn),
-                is_backward=cotangent,
+                place=self.places[path],
                 name=str(eqn.params["name"]) if eqn.primitive.name == "name" else "",
                 operands=operands,
                 results=tuple(
@@ -149,14 +140,6 @@ def _num_carried(eqn: JaxprEqn) -> int:
     if eqn.primitive.name == "scan":
         return int(eqn.params["num_carry"])
     return len(eqn.outvars) if eqn.primitive.name == "while" else 0
-
-
-def _is_backward(eqn: JaxprEqn, inside_backward: bool) -> bool:
-    """Whether an equation computes a cotangent; what remat computes again does not."""
-    stack = str(eqn.source_info.name_stack)
-    if _COMPUTED_AGAIN in stack:
-        return False
-    return inside_backward or _TRANSPOSED in stack
 
 
 def _type(aval: Any) -> TensorType:

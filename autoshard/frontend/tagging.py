@@ -8,6 +8,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh, NamedSharding
 
+from autoshard.frontend.equation_places import equation_sources
 from autoshard.frontend.jaxpr_paths import (
     ConstraintEquations,
     all_open,
@@ -16,7 +17,6 @@ from autoshard.frontend.jaxpr_paths import (
     rewrite_bodies,
     used_variables,
 )
-from autoshard.frontend.source_lines import SourceLines
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +28,7 @@ class Tagged:
             reads is followed by an all-open constraint whose name stack ends in `T[path]`.
         operand_paths: By equation path, the path of each operand, and by `7.jaxpr/out` those of
             the results of a body; None for literals and for values that cannot be cut.
-        source_by_equation: By equation path, `file.py:12 (function)`; "" where unknown.
+        source_by_equation: By equation path, `h/0/attn, file.py:12 (function)`; "" where unknown.
     """
 
     jaxpr: ClosedJaxpr
@@ -47,9 +47,7 @@ def tag_jaxpr(closed: ClosedJaxpr, mesh: AbstractMesh) -> Tagged:
     """
     tagger = _Tagger(mesh)
     jaxpr = tagger.tag(closed.jaxpr, "", None)
-    return Tagged(
-        ClosedJaxpr(jaxpr, closed.consts), tagger.operand_paths, tagger.source_by_equation
-    )
+    return Tagged(ClosedJaxpr(jaxpr, closed.consts), tagger.operand_paths, equation_sources(closed))
 
 
 def with_equation_names(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -81,9 +79,7 @@ class _Tagger:
         self.mesh = mesh  # inside a shard_map body, that of the body
         self.constraints = ConstraintEquations()
         self.open_shardings: dict[tuple[AbstractMesh, int], NamedSharding] = {}
-        self.sources = SourceLines()
         self.operand_paths: dict[str, tuple[str | None, ...]] = {}
-        self.source_by_equation: dict[str, str] = {}
 
     def tag(self, jaxpr: Jaxpr, prefix: str, parent: JaxprEqn | None) -> Jaxpr:
         """A copy of `jaxpr` with tags; `parent` is the equation that holds it, if any."""
@@ -113,7 +109,6 @@ class _Tagger:
             self.operand_paths[path] = tuple(
                 None if isinstance(atom, Literal) else path_of.get(atom) for atom in eqn.invars
             )
-            self.source_by_equation[path] = self.sources.line(eqn)
             eqns.append(self.rebuild(eqn, path, tag_of))
             for position, var in enumerate(eqn.outvars):
                 if var in used and self.is_tagged(var):

@@ -24,6 +24,7 @@ from autoshard.frontend.dangling import honour_dangling
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.fingerprint import record_program
 from autoshard.frontend.meshes import abstract_mesh, mesh_context
+from autoshard.frontend.parameter_modules import module_of_parameter, with_parameter_modules
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.frontend.refused_borders import reused_manual_axes
 from autoshard.frontend.signature import (
@@ -196,11 +197,15 @@ def trace(
         [aval.shape for aval in out_avals],
         "out_shardings",
     )
-    tagged = tag_jaxpr(program.jaxpr, abstract_mesh(mesh))
+    named = with_parameter_modules(
+        program.jaxpr,
+        {leaf: module_of_parameter(in_names[leaf]) for leaf in call.arguments.object_leaves},
+    )
+    tagged = tag_jaxpr(named, abstract_mesh(mesh))
     with mesh_context(None):
         lowered, platform, platform_notes = _lower(program.stage, tagged.jaxpr, platform, call)
     return Traced(
-        jaxpr=program.jaxpr,
+        jaxpr=named,
         in_tree=in_tree,
         out_tree=out_tree,
         in_names=in_names,

@@ -262,7 +262,7 @@ class _Search(Generic[P]):
             self.options.hardware,
             problem.wishes,
             self.options.memory_limit,
-            solve,
+            replace(solve, simplicity=0.0),
             streamable=problem.streamable,
             stages=self.stages,
             progress=tell,

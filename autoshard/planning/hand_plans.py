@@ -14,7 +14,7 @@ from autoshard.candidates.op_candidates import read_pins
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
 from autoshard.errors import ShardingError
-from autoshard.graph.dimension_classes import dimension_classes
+from autoshard.graph.dimension_classes import DimClasses, dimension_classes
 from autoshard.graph.program import Graph
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.planning.pricing import nearest_choices, price_layouts
@@ -54,7 +54,8 @@ def hand_plans(
     Returns:
         By name; without Megatron where the program has nothing to cut so.
     """
-    state, examples = _parameters(graph, {argument for argument, _ in carried})
+    classes = dimension_classes(graph)
+    state, examples = _parameters(graph, classes, {argument for argument, _ in carried})
     shapes = [graph.values[op.results[0]].shape for op in graph.arguments]
     everything = tuple(range(len(parts.axes)))
     whole = [((),) * len(shape) for shape in shapes]
@@ -71,40 +72,43 @@ def hand_plans(
         "data parallel": batch,
         "fsdp": sharded,
     }
-    columns_then_rows = _megatron(graph, parts, state)
+    columns_then_rows = _megatron(graph, classes, parts, state)
     if columns_then_rows is not None:
         plans["megatron"] = columns_then_rows
     return {name: tuple(layouts) for name, layouts in plans.items()}
 
 
-def _parameters(graph: Graph, given_back: set[int]) -> tuple[set[int], list[int]]:
+def _parameters(
+    graph: Graph, classes: DimClasses, given_back: set[int]
+) -> tuple[set[int], list[int]]:
     """Positions of the parameters, and for each argument the dimension along which examples are."""
-    classes = dimension_classes(graph)
     arguments = [classes[op.results[0]] for op in graph.arguments]
     others = [position for position in range(len(arguments)) if position not in given_back]
-    examples = examples_class(graph, others)
+    examples = examples_class(graph, classes, others)
     dims = [own.index(examples) if examples in own else BATCH_DIM for own in arguments]
     shared = {position for position in given_back if examples not in arguments[position]}
-    return shared or shared_arguments(graph) or given_back, dims
+    return shared or shared_arguments(graph, classes) or given_back, dims
 
 
-def _megatron(graph: Graph, parts: MeshParts, state: set[int]) -> list[Layout] | None:
+def _megatron(
+    graph: Graph, classes: DimClasses, parts: MeshParts, state: set[int]
+) -> list[Layout] | None:
     """Weights cut by columns, then rows over the model axis; the batch over all others."""
     if not parts.axes:
         return None
     axis = next((name for name in MODEL_AXES if name in parts.axes), parts.axes[-1])
     model = parts.parts_by_axis[axis]
-    found = tensor_parallel(graph, state, parts.num_shards(model))
+    found = tensor_parallel(graph, classes, state, parts.num_shards(model))
     if found is None:
         return None
     others = tuple(part for part in range(len(parts.axes)) if part not in model)
     layouts = []
     for op in graph.arguments:
         value = op.results[0]
-        shape, classes = graph.values[value].shape, found.classes[value]
+        shape, dims = graph.values[value].shape, found.classes[value]
         layout: Layout = ((),) * len(shape)
         for axes, wanted in ((others, found.batch), (model, found.cut)):
-            dim = next((d for d, own in enumerate(classes) if own in wanted), None)
+            dim = next((d for d, own in enumerate(dims) if own in wanted), None)
             if dim is not None:
                 cut = _cut(parts, shape, axes, dim)
                 layout = tuple(a or b for a, b in zip(layout, cut, strict=True))

@@ -26,6 +26,7 @@ from autoshard.planning.least_memory import seek_leanest, solved_from_leanest
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.room_on_chip import with_room_on_chip
 from autoshard.planning.searches import Searches, SolveOptions
+from autoshard.planning.simpler import simpler
 from autoshard.planning.solution import DecidedRound, Solution, as_answer, solution_of
 from autoshard.planning.stages import COSTS, SEARCH, Stages
 from autoshard.planning.states_in_memory import with_states_in_memory
@@ -65,8 +66,9 @@ def plan_graph(
     The memory limit binds in the last round alone: until then a program need not fit. The
     `dot_general` equations at the paths `streamable` may run in steps, if there is one round only.
     Where the search is cut short and there is one round only, it goes on from the best plan written
-    by hand that fits, as `propagate` spreads it, and no worse one is returned. Ablations
-    give another compiler model than the machine's own, or other cost terms.
+    by hand that fits, as `propagate` spreads it, and no worse one is returned. A plan of one round
+    is made simpler, as far as the options allow. Ablations give another compiler model than the
+    machine's own, or other cost terms.
 
     Raises:
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
@@ -107,6 +109,8 @@ def plan_graph(
         searches = Searches(share, clock, progress, is_interrupted=is_interrupted)
         with _naming_round(rounds[:number]):
             solution = _solve_round(encoder, searches, propagate if len(rounds) == 1 else None)
+        if len(rounds) == 1:
+            solution = simpler(solution, searches, options.simplicity)
         is_interrupted = searches.is_interrupted
         seconds_left -= clock.seconds[SEARCH] - spent
         flat = tuple(pin for of_op in pins.values() for pin in of_op.values())

@@ -33,6 +33,10 @@ class SolveOptions:
         overlap: Whether collectives that the backend runs beside its computing cost less than those
             it waits for.
         corrections: What was learnt from compiled plans of the program.
+        simplicity: How much of the step time may be given up for a plan that is easier to review;
+            None for 1 %, as far as that stays within the gap.
+        constraint_effort: How much work the search for the smallest set of constraints may take,
+            as a multiple of the usual limit.
     """
 
     engine: str = "auto"
@@ -41,6 +45,8 @@ class SolveOptions:
     seed: int = 0
     overlap: bool = True
     corrections: Corrections = NO_CORRECTIONS
+    simplicity: float | None = None
+    constraint_effort: float = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -81,17 +87,24 @@ class Searches:
         hints = () if hint is None else (hint,)
         return self._solve(problem, self.options.time_limit_seconds, hints)
 
-    def another(self, problem: Problem, *hints: Sequence[int], share: float = SHORT) -> Result:
+    def another(
+        self,
+        problem: Problem,
+        *hints: Sequence[int],
+        share: float = SHORT,
+        relative_gap: float | None = None,
+    ) -> Result:
         """A search beside that; only where the searches are not over.
 
         Args:
             problem: What to solve.
             *hints: Choices to start from.
             share: Of the time limit, at most.
+            relative_gap: When to stop; that of the options if not given.
         """
         began = time.monotonic()
         seconds = min(share * self.options.time_limit_seconds, self._seconds_left)
-        result = self._solve(problem, seconds, hints)
+        result = self._solve(problem, seconds, hints, relative_gap)
         self._seconds_left -= time.monotonic() - began
         return result
 
@@ -123,8 +136,14 @@ class Searches:
         is_better = further.cost is not None and further.cost <= evaluate(problem, floor).cost
         return further if is_better else known
 
-    def _solve(self, problem: Problem, seconds: float, hints: Sequence[Sequence[int]]) -> Result:
-        gap = self.options.relative_gap
+    def _solve(
+        self,
+        problem: Problem,
+        seconds: float,
+        hints: Sequence[Sequence[int]],
+        relative_gap: float | None = None,
+    ) -> Result:
+        gap = self.options.relative_gap if relative_gap is None else relative_gap
         with self.stages.time(SEARCH):
             result = solve(
                 problem,

@@ -1,24 +1,61 @@
-"""Where the time of planning goes."""
+"""Where the time of planning goes, and telling it while it goes there."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from autoshard.encoding.picoseconds import PICOSECONDS
+from solvers import Progress
 
 COSTS = "candidates and costs"
 SEARCH = "solve"
 _LONG = frozenset({SEARCH, "mesh search"})
 """Stages that may take minutes."""
 
+_LOGGER = logging.getLogger("autoshard")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageProgress:
+    """A sign of life from planning; prints as `solve 12 s: bounds`.
+
+    Args:
+        stage: `trace and lower`, `solve`, `constraints`; "" where planning is done, or waits.
+        seconds: Since the stage began.
+        note: How far it is.
+        step_seconds: Of the best plan so far, in the stages that look for one.
+        least_step_seconds: No plan takes less, as far as is proven.
+    """
+
+    stage: str
+    seconds: float
+    note: str = ""
+    step_seconds: float | None = None
+    least_step_seconds: float | None = None
+
+    def __str__(self) -> str:
+        note = f": {self.note}" if self.note else ""
+        return f"{self.stage} {self.seconds:.0f} s{note}"
+
 
 @dataclass(slots=True)
 class Stages:
-    """Wall seconds by stage of planning."""
+    """Wall seconds by stage of planning.
 
+    Every stage is logged under `autoshard` as it ends.
+
+    Args:
+        progress: Told of every stage as it begins, of how far it is, and when none runs any more.
+    """
+
+    progress: Callable[[StageProgress], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    _running: list[tuple[str, float]] = field(default_factory=list)
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
@@ -31,10 +68,39 @@ class Stages:
         if is_paused:
             gc.disable()
         start = time.perf_counter()
+        self._running.append((name, start))
+        self.tell("")
         try:
             yield
         finally:
             spent = time.perf_counter() - start
+            self._running.pop()
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
+            _LOGGER.info("%s took %.2f s", name, spent)
+            self.tell("")
             if is_paused:
                 gc.enable()
+
+    def tell(self, note: str) -> None:
+        """How far the stage is that runs."""
+        self._tell(note, None, None)
+
+    def tell_solve(self, progress: Progress) -> None:
+        """How far a solve is."""
+        cost = None if progress.cost is None else progress.cost / PICOSECONDS
+        self._tell(progress.stage, cost, progress.lower_bound / PICOSECONDS)
+
+    def _tell(self, note: str, step: float | None, least: float | None) -> None:
+        stage, began = self._running[-1] if self._running else ("", time.perf_counter())
+        if note:
+            _LOGGER.debug("%s: %s", stage, note)
+        if self.progress is not None:
+            self.progress(
+                StageProgress(
+                    stage=stage,
+                    seconds=time.perf_counter() - began,
+                    note=note,
+                    step_seconds=step,
+                    least_step_seconds=least,
+                )
+            )

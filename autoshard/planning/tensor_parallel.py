@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from autoshard.graph.dimension_classes import DimClasses, dimension_classes, major_factors
+from autoshard.graph.dimension_classes import DimClasses, major_factors
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _WAIST = 4
@@ -74,20 +74,23 @@ class TensorParallel:
     classes: DimClasses
 
 
-def shared_arguments(graph: Graph) -> set[int]:
+def shared_arguments(graph: Graph, classes: DimClasses) -> set[int]:
     """Positions of the arguments that all examples share, as far as products tell.
 
     Without products nothing is taken for shared.
+
+    Args:
+        graph: The program.
+        classes: Of its dimensions.
     """
-    classes = dimension_classes(graph)
     arguments = [classes[op.results[0]] for op in graph.arguments]
-    examples = examples_class(graph, range(len(arguments)))
+    examples = examples_class(graph, classes, range(len(arguments)))
     if examples is None:
         return set()
     return {position for position, own in enumerate(arguments) if examples not in own}
 
 
-def examples_class(graph: Graph, batch: Iterable[int]) -> int | None:
+def examples_class(graph: Graph, classes: DimClasses, batch: Iterable[int]) -> int | None:
     """The class of the dimension that examples are along, as far as products tell.
 
     It is along the first dimension of some argument: the one whose class is in the results of most
@@ -95,9 +98,9 @@ def examples_class(graph: Graph, batch: Iterable[int]) -> int | None:
 
     Args:
         graph: The program.
+        classes: Of its dimensions.
         batch: Positions of the arguments that may hold examples.
     """
-    classes = dimension_classes(graph)
     arguments = [classes[graph.arguments[position].results[0]] for position in batch]
     made = [frozenset(classes[op.results[0]]) for op in graph.ops if op.op_class in PRODUCTS]
     firsts = [own[0] for own in arguments if own]
@@ -107,7 +110,7 @@ def examples_class(graph: Graph, batch: Iterable[int]) -> int | None:
 
 
 def tensor_parallel(
-    graph: Graph, parameters: Collection[int], num_devices: int
+    graph: Graph, classes: DimClasses, parameters: Collection[int], num_devices: int
 ) -> TensorParallel | None:
     """Find what Megatron would cut over `num_devices`.
 
@@ -116,6 +119,7 @@ def tensor_parallel(
 
     Args:
         graph: The program.
+        classes: Of its dimensions.
         parameters: Positions of the arguments that are parameters; the others are a batch, cut
             along their first dimension.
         num_devices: Along the mesh axis to cut by.
@@ -123,7 +127,6 @@ def tensor_parallel(
     Returns:
         None where no product makes what the next one sums up, and no experts are dealt out.
     """
-    classes = dimension_classes(graph)
     arguments = [op.results[0] for op in graph.arguments]
     batch = frozenset(
         classes[value][0]

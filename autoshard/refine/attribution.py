@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.corrections import (
@@ -34,6 +34,8 @@ from autoshard.refine.compiled_plan import CompiledPlan
 from autoshard.refine.live_at_peak import live_at_peak
 from autoshard.report.quantities import format_bytes, format_seconds
 from autoshard.sharding import Mesh, Sharding
+from autoshard.source_place import format_source, parse_source
+from autoshard.use_paths import split_uses
 from autoshard.verification.collective_comparison import ASYNC, CompiledCollective
 
 _EQUATION = re.compile(r"(?<!\w)E\[([^\[\]]*(?:\[\d+\][^\[\]]*)*)\]")
@@ -317,7 +319,7 @@ class _Attribution:
         """The op that a collective serves, and which operand, where its name tells."""
         constraint = _CONSTRAINT.findall(name)
         if constraint:
-            path, _, use = constraint[-1].partition("<")
+            path, _, use = split_uses(constraint[-1])[0].partition("<")
             operand = int(use.partition("~")[0]) if use else None
             equation = path if use else path.rpartition(".")[0]
         else:
@@ -427,9 +429,11 @@ def equation_of(name: str) -> str:
     constraint = _CONSTRAINT.findall(name)
     if not constraint:
         return ""
-    path, _, use = str(constraint[-1]).partition("<")
+    path, _, use = split_uses(str(constraint[-1]))[0].partition("<")
     return path if use else path.rpartition(".")[0]
 
 
 def _said(op: Op) -> str:
-    return f"{op.name} at {op.source.rpartition('/')[2]}" if op.source else op.name
+    place = parse_source(op.source)
+    short = format_source(replace(place, line=place.line.rpartition("/")[2]))
+    return f"{op.name} at {short}" if short else op.name

@@ -6,11 +6,12 @@ from autoshard.report.page import Against, format_page, write_page
 from autoshard.report.program_text import format_program
 from autoshard.report.report_json import format_report_json
 from autoshard.report.summary_html import format_summary
-from autoshard.report.text import format_report, print_report
+from autoshard.report.text import format_brief, format_report, print_report
 
 __all__ = [
     "Against",
     "ReportFacts",
+    "format_brief",
     "format_diff",
     "format_page",
     "format_program",

@@ -9,12 +9,15 @@ from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# A number that counts: `[3]`, `['3']`, `_3'` and `.3.`; the 1 of `w1` is part of a word.
+_MODULE = re.compile(r"((?:.*? at )?)((?!/)[^\s,:]+)((?: backward)?(?:, .*:\d.*)?)")
+
+# A number that counts: `[3]`, `['3']`, `_3'`, `.3.` and `/3/`; the 1 of `w1` is part of a word.
 _DIGITS = r"(?:0|[1-9][0-9]*)"
 _NUMBER = re.compile(
     rf"(?<=\[){_DIGITS}(?=\])"
     rf"|(?<=\[['\"]){_DIGITS}(?=['\"])"
     rf"|(?<=[_.]){_DIGITS}(?=['\".\[\]]|$)"
+    rf"|(?<![^_/]){_DIGITS}(?=/|$)"
 )
 
 
@@ -30,8 +33,7 @@ def gather_alike(items: Iterable[tuple[str, K]]) -> list[tuple[str, K, list[int]
     """
     groups: dict[tuple[tuple[str, ...], K], list[tuple[tuple[int, ...], int]]] = {}
     for position, (name, kind) in enumerate(items):
-        words = tuple(_NUMBER.split(name))
-        numbers = tuple(int(number) for number in _NUMBER.findall(name))
+        words, numbers = numbers_of(name)
         groups.setdefault((words, kind), []).append((numbers, position))
     gathered = [
         (_joined(words, part), kind, [position for _, position in part])
@@ -39,6 +41,29 @@ def gather_alike(items: Iterable[tuple[str, K]]) -> list[tuple[str, K, list[int]
         for part in _rectangles(members, 0)
     ]
     return sorted(gathered, key=lambda group: group[2][0])
+
+
+def gather_places(items: Iterable[tuple[str, K]]) -> list[tuple[str, K, list[int]]]:
+    """The same for texts that name a place: those that differ only in the numbers of its module.
+
+    Args:
+        items: `(text, kind)`, the text as `format_source` writes places, with or without `op at `
+            before it and further remarks behind it.
+    """
+    split: list[tuple[str, tuple[str, str, K]]] = []
+    for text, kind in items:
+        found = _MODULE.fullmatch(text)
+        before, module, after = found.groups() if found else (text, "", "")
+        split.append((module, (before, after, kind)))
+    return [
+        (before + module + after, kind, positions)
+        for module, (before, after, kind), positions in gather_alike(split)
+    ]
+
+
+def numbers_of(name: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """A name as the words between the numbers that count, and the numbers."""
+    return tuple(_NUMBER.split(name)), tuple(map(int, _NUMBER.findall(name)))
 
 
 def _rectangles(

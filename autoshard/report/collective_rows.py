@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoshard.graph.collective import PredictedCollective
+from autoshard.report.alike import gather_places
 
 _NUM_HEAVIEST = 2
 
@@ -66,9 +67,10 @@ def collective_rows(collectives: Iterable[PredictedCollective]) -> tuple[Collect
         groups.setdefault(key, []).append(collective)
     rows = []
     for (kind, axes, group_size), members in groups.items():
-        bytes_by_op: dict[str, float] = {}
-        for member in members:
-            bytes_by_op[member.op] = bytes_by_op.get(member.op, 0.0) + member.moved_bytes
+        bytes_by_op = {
+            op: sum(members[position].moved_bytes for position in positions)
+            for op, _, positions in gather_places((member.op, None) for member in members)
+        }
         heaviest = sorted(bytes_by_op.items(), key=lambda item: (-item[1], item[0]))
         rows.append(
             CollectiveRow(
@@ -88,9 +90,11 @@ def collective_rows(collectives: Iterable[PredictedCollective]) -> tuple[Collect
 
 def mover_rows(collectives: Iterable[PredictedCollective]) -> list[MoverRow]:
     """Ops that communicate, the heaviest first."""
-    by_op: dict[str, list[PredictedCollective]] = {}
-    for collective in collectives:
-        by_op.setdefault(collective.op, []).append(collective)
+    collectives = tuple(collectives)
+    by_op = {
+        op: [collectives[position] for position in positions]
+        for op, _, positions in gather_places((one.op, None) for one in collectives)
+    }
     rows = [
         MoverRow(
             op=op,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autoshard.plans.plan import Baseline, PlanData, PlannedRound
+from autoshard.report.alike import gather_places
 from autoshard.report.spec_text import format_spec
 
 
@@ -78,13 +79,16 @@ class ConstraintRow:
 
     Args:
         path: Of the value, or of a single read of it.
-        where: The same in words; the path where nobody knows them.
+        where: The same in words, with ranges of modules where it stands for several; the path
+            where nobody knows the words.
         spec: What to constrain to.
+        alike: Paths of further constraints that differ only in the numbers of their modules.
     """
 
     path: str
     where: str
     spec: str
+    alike: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +177,13 @@ def round_row(found: PlannedRound) -> RoundRow:
 def constraint_rows(plan: PlanData) -> Iterator[ConstraintRow]:
     """The constraints as the program runs; none where nobody has worked them out."""
     in_order = sorted((plan.constraints or {}).items(), key=lambda item: _place(item[0]))
-    for path, sharding in in_order:
-        where = plan.places.get(path, path)
-        yield ConstraintRow(path=path, where=where, spec=format_spec(sharding))
+    told = (
+        (plan.places.get(path, path), (format_spec(sharding), "" if path in plan.places else path))
+        for path, sharding in in_order
+    )
+    for where, (spec, _), positions in gather_places(told):
+        path, *alike = (in_order[position][0] for position in positions)
+        yield ConstraintRow(path=path, where=where, spec=spec, alike=tuple(alike))
 
 
 def miss_rows(plan: PlanData) -> Iterator[MissRow]:

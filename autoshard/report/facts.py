@@ -22,6 +22,7 @@ from autoshard.report.decision_rows import (
     round_row,
 )
 from autoshard.report.meshes import MeshRow, mesh_rows
+from autoshard.report.module_tree import ModuleRow, module_rows
 from autoshard.report.op_rows import OpRow, ProductRow, op_rows, product_rows
 from autoshard.report.tensor_rows import LiveRow, TensorRow, live_rows, tensor_rows
 
@@ -46,6 +47,7 @@ class ReportFacts:
         plans: Ours first.
         rounds: None where the plan was made in a single round.
         meshes: None where the mesh was given.
+        modules: Outermost ones first; none where the program names none.
         refinement: What was compiled; None where the plan was not refined.
         residuals: What is kept for backward passes; None for the program as it is written.
     """
@@ -91,6 +93,7 @@ class ReportFacts:
     num_other_results: int
     other_results_bytes: int
     collectives: tuple[CollectiveRow, ...]
+    modules: tuple[ModuleRow, ...]
     ops: tuple[OpRow, ...]
     other_ops_seconds: float
     movers: tuple[MoverRow, ...]
@@ -159,6 +162,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         num_other_results=other_results,
         other_results_bytes=result_rest,
         collectives=collective_rows(plan.collectives),
+        modules=module_rows(plan),
         ops=tuple(heavy_ops[:_NUM_OPS]),
         other_ops_seconds=sum(row.seconds for row in heavy_ops[_NUM_OPS:]),
         movers=tuple(movers[:_NUM_OPS]),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from autoshard.plans.plan import PlannedOp, PlannedProduct
+from autoshard.report.alike import gather_places
 from autoshard.report.spec_text import format_spec
 
 
@@ -83,11 +84,14 @@ class ProductRow:
 
 
 def op_rows(ops: Iterable[PlannedOp]) -> list[OpRow]:
-    """All ops, those alike as one, the longest first."""
-    groups: dict[tuple[str, str, str, str], list[PlannedOp]] = {}
-    for op in ops:
-        key = (op.name, op.source, op.result, format_spec(op.sharding))
-        groups.setdefault(key, []).append(op)
+    """All ops, those alike but for the numbers of their modules as one, the longest first."""
+    ops = tuple(ops)
+    groups = {
+        (name, source, result, spec): [ops[position] for position in positions]
+        for source, (name, result, spec), positions in gather_places(
+            (op.source, (op.name, op.result, format_spec(op.sharding))) for op in ops
+        )
+    }
     rows = [
         OpRow(
             name=name,
@@ -105,18 +109,14 @@ def op_rows(ops: Iterable[PlannedOp]) -> list[OpRow]:
 
 def product_rows(products: Iterable[PlannedProduct]) -> Iterator[ProductRow]:
     """Those that run in steps, and those that gather at once and could run in steps."""
-    groups: dict[tuple[object, ...], list[PlannedProduct]] = {}
-    for product in products:
-        if product.schedule is None and product.other_seconds is None:
-            continue
-        key = (product.name, product.source, product.result, product.schedule)
-        groups.setdefault((*key, product.extra_bytes, product.other_fits), []).append(product)
-    for members in groups.values():
+    shown = [p for p in products if p.schedule is not None or p.other_seconds is not None]
+    for source, _, positions in gather_places((p.source, _likeness(p)) for p in shown):
+        members = [shown[position] for position in positions]
         first, schedule = members[0], members[0].schedule
         others = [m.other_seconds for m in members if m.other_seconds is not None]
         yield ProductRow(
             name=first.name,
-            source=first.source,
+            source=source,
             result=first.result,
             count=len(members),
             algorithm="" if schedule is None else schedule.algorithm,
@@ -130,3 +130,9 @@ def product_rows(products: Iterable[PlannedProduct]) -> Iterator[ProductRow]:
             other_bytes=first.other_bytes,
             other_fits=first.other_fits,
         )
+
+
+def _likeness(product: PlannedProduct) -> Hashable:
+    """What products in one row share, beside the place of their source."""
+    way = (product.schedule, product.extra_bytes, product.other_fits)
+    return (product.name, product.result, *way)

@@ -115,6 +115,7 @@ def _navigation(facts: PageFacts, *, is_compared: bool) -> Element:
         "by-hand": "By hand",
         "memory": "Memory",
         "time": "Time",
+        "modules": "Modules" if facts.report.modules else "",
         "lines": "Lines",
         "collectives": "Collectives",
         "values": "Values",
@@ -160,6 +161,7 @@ def _views(facts: PageFacts) -> list[Node | None]:
             "Ops alike are one row, with all runs of one step.",
             element("div", id="ops-view", class_="view"),
         ),
+        parts.modules(report),
         section(
             "lines",
             "By source line",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoshard.plans.plan import HeldTensor, MemoryUse, PlanData, PlannedTensor
 from autoshard.plans.source_names import with_short_sources
+from autoshard.report.alike import gather_places
 from autoshard.report.drawing import Drawing, Grid, draw, grid_of
 from autoshard.report.facts import ReportFacts, gather_facts
 from autoshard.report.op_rows import OpRow, op_rows
 from autoshard.report.spec_text import format_spec
 from autoshard.report.tensor_rows import type_text
 from autoshard.sharding import Mesh, Sharding
+from autoshard.source_place import format_source, parse_source
 
 MOST_ROWS = 20_000
 """Rows of a table; the plan file has the others."""
@@ -180,7 +182,7 @@ def gather_page_facts(plan: PlanData) -> PageFacts:
     shardings = _Shardings(plan.mesh)
     ops = op_rows(plan.ops)
     sharding_by_op = {
-        (op.name, op.source, op.result, format_spec(op.sharding)): op.sharding for op in plan.ops
+        (op.name, op.result, format_spec(op.sharding)): op.sharding for op in plan.ops
     }
     moved = _moved_rows(plan)
     values = [*_value_rows(plan, shardings)]
@@ -193,8 +195,7 @@ def gather_page_facts(plan: PlanData) -> PageFacts:
         grid=grid_of(plan.mesh),
         ops=tuple(ops[:MOST_ROWS]),
         op_shardings=tuple(
-            shardings.number(sharding_by_op[op.name, op.source, op.result, op.spec])
-            for op in ops[:MOST_ROWS]
+            shardings.number(sharding_by_op[op.name, op.result, op.spec]) for op in ops[:MOST_ROWS]
         ),
         moved=tuple(moved[:MOST_ROWS]),
         values=tuple(values[:MOST_ROWS]),
@@ -210,23 +211,19 @@ def gather_page_facts(plan: PlanData) -> PageFacts:
 
 
 def _moved_rows(plan: PlanData) -> list[MovedRow]:
-    source_by_op = {f"{op.name} at {op.source}": op.source for op in plan.ops if op.source}
-    groups: dict[tuple[str, str, tuple[str, ...], int], tuple[float, float]] = {}
-    for one in plan.collectives:
-        key = (one.op, one.kind, one.axes, one.group_size)
-        count, num_bytes = groups.get(key, (0.0, 0.0))
-        groups[key] = (count + one.count, num_bytes + one.moved_bytes)
     rows = [
         MovedRow(
             op=op,
-            source=source_by_op.get(op) or op.partition(" at ")[2],
+            source=op.partition(" at ")[2],
             kind=kind,
             axes=axes,
             group_size=group_size,
-            count=count,
-            num_bytes=num_bytes,
+            count=sum(plan.collectives[position].count for position in positions),
+            num_bytes=sum(plan.collectives[position].moved_bytes for position in positions),
         )
-        for (op, kind, axes, group_size), (count, num_bytes) in groups.items()
+        for op, (kind, axes, group_size), positions in gather_places(
+            (one.op, (one.kind, one.axes, one.group_size)) for one in plan.collectives
+        )
     ]
     return sorted(rows, key=lambda row: -row.num_bytes)
 
@@ -284,9 +281,9 @@ def _line_rows(ops: Sequence[OpRow], moved: Sequence[MovedRow]) -> list[LineRow]
     ops_by_line: dict[str, list[int]] = {}
     moved_by_line: dict[str, list[int]] = {}
     for number, op in enumerate(ops):
-        ops_by_line.setdefault(op.source, []).append(number)
+        ops_by_line.setdefault(_line(op.source), []).append(number)
     for number, row in enumerate(moved):
-        moved_by_line.setdefault(row.source, []).append(number)
+        moved_by_line.setdefault(_line(row.source), []).append(number)
     return [
         LineRow(
             source=source,
@@ -300,6 +297,11 @@ def _line_rows(ops: Sequence[OpRow], moved: Sequence[MovedRow]) -> list[LineRow]
         )
         for source in sorted({*ops_by_line, *moved_by_line}, key=line_place)
     ]
+
+
+def _line(source: str) -> str:
+    """`train.py:12 (loss)`, whatever module runs it."""
+    return format_source(replace(parse_source(source), module=""))
 
 
 def line_place(source: str) -> tuple[bool, str, int, str]:

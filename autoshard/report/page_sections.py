@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from autoshard.report.facts import ReportFacts
 from autoshard.report.markup import Element, Node, element
+from autoshard.report.module_tree import ModuleRow
 from autoshard.report.page_parts import bar, data_table, part_of, section
 from autoshard.report.quantities import (
     format_bytes,
@@ -22,6 +23,8 @@ from autoshard.report.residuals_text import (
     tried_rows,
 )
 from autoshard.report.text import proof_text
+
+_OPEN_DEPTH = 2  # of the module tree, when the page opens
 
 
 def title(facts: ReportFacts) -> Element:
@@ -320,6 +323,51 @@ def products(facts: ReportFacts) -> Element | None:
     )
 
 
+def modules(facts: ReportFacts) -> Element | None:
+    """The tree of modules; each opens to those inside of it."""
+    if not facts.modules:
+        return None
+    return section(
+        "modules",
+        "By module",
+        "All runs of one step, the backward pass included. A module counts what is inside of it;"
+        " modules that differ only in a number are one.",
+        element(
+            "div",
+            element(
+                "div",
+                *(element("span", title) for title in ("module", "", "compute", "comm.", "bytes")),
+                class_="head",
+            ),
+            *(_module(row, facts.seconds, 0) for row in facts.modules),
+            class_="tree",
+        ),
+    )
+
+
+def _module(row: ModuleRow, step_seconds: float, depth: int) -> Element:
+    label = (
+        element(
+            "span", f"{row.name} ({row.count:,})" if row.count > 1 else row.name, class_="name"
+        ),
+        bar(
+            ("compute", part_of(row.compute_seconds, step_seconds)),
+            ("communication", part_of(row.communication_seconds, step_seconds)),
+        ),
+        element("span", format_seconds(row.compute_seconds), class_="number"),
+        element("span", format_seconds(row.communication_seconds), class_="number"),
+        element("span", format_bytes(row.num_bytes), class_="number"),
+    )
+    if not row.modules:
+        return element("div", *label, class_="leaf")
+    return element(
+        "details",
+        element("summary", *label),
+        *(_module(inside, step_seconds, depth + 1) for inside in row.modules),
+        open=depth < _OPEN_DEPTH,
+    )
+
+
 def constraints(facts: ReportFacts) -> Element:
     """What to paste, and what no constraint brings about."""
     rows = facts.constraints
@@ -332,7 +380,13 @@ def constraints(facts: ReportFacts) -> Element:
         body = data_table(
             "Constraints by value",
             ("where", "constrain to"),
-            [(row.where, element("code", row.spec)) for row in rows],
+            [
+                (
+                    f"{row.where} ({1 + len(row.alike):,})" if row.alike else row.where,
+                    element("code", row.spec),
+                )
+                for row in rows
+            ],
         )
     return section("constraints", "Constraints", remark, body, _misses(facts))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TextIO
 
 from rich.console import Group, RenderableType
@@ -13,6 +14,7 @@ from autoshard.report.decision_rows import RoundRow
 from autoshard.report.facts import ReportFacts, gather_facts
 from autoshard.report.layout import heading, indented, plain, print_on, render_text, section, table
 from autoshard.report.meshes import meshes_section
+from autoshard.report.module_tree import ModuleRow
 from autoshard.report.op_rows import ProductRow
 from autoshard.report.quantities import (
     format_bytes,
@@ -30,6 +32,8 @@ _MAX_MISSES = 10
 _MAX_ASKED = 20
 _MAX_SPECS = 3
 _MAX_PRODUCTS = 20
+_MODULE_DEPTH = 4
+_LEAST_SHARE = 0.01  # of the step, for a module to be told
 
 
 def format_report(plan: PlanData, width: int = 100) -> str:
@@ -43,6 +47,18 @@ def format_report(plan: PlanData, width: int = 100) -> str:
         width: Columns of the text; tables fold to keep within it.
     """
     return render_text(_report(gather_facts(plan)), width)
+
+
+def format_brief(plan: PlanData) -> str:
+    """A plan in one line: `train_step on 8 x tpu-v5e, mesh data=2, model=4: optimal, 13.2 ms`."""
+    facts = gather_facts(plan)
+    if not facts.is_feasible:
+        return f"{_title_text(facts)}: {facts.status}"
+    return (
+        f"{_title_text(facts)}: {facts.status}, {format_seconds(facts.seconds)} a step,"
+        f" {format_bytes(facts.collective_bytes)} through collectives,"
+        f" {format_bytes(facts.peak_bytes)} at the peak"
+    )
 
 
 def print_report(plan: PlanData, file: TextIO, width: int | None = None) -> None:
@@ -87,6 +103,7 @@ def _report(facts: ReportFacts) -> RenderableType:
             facts.other_results_bytes,
         ),
         _collectives(facts.collectives),
+        _modules(facts),
         _ops(facts),
         _movers(facts),
         _products(facts.products),
@@ -98,8 +115,15 @@ def _report(facts: ReportFacts) -> RenderableType:
 
 
 def _title(facts: ReportFacts) -> RenderableType:
-    place = plain(f" on {facts.num_devices} x {facts.hardware}, mesh {facts.mesh}")
-    return plain(facts.function, "bold").append_text(place)
+    return plain(facts.function, "bold").append_text(plain(_place(facts)))
+
+
+def _title_text(facts: ReportFacts) -> str:
+    return f"{facts.function}{_place(facts)}"
+
+
+def _place(facts: ReportFacts) -> str:
+    return f" on {facts.num_devices} x {facts.hardware}, mesh {facts.mesh}"
 
 
 def _totals(facts: ReportFacts) -> RenderableType:
@@ -322,6 +346,34 @@ def _heaviest(row: CollectiveRow) -> str:
     return "\n".join(lines)
 
 
+def _modules(facts: ReportFacts) -> RenderableType:
+    """The tree of modules, as deep as it says something."""
+    if not facts.modules:
+        return Group()
+    least = _LEAST_SHARE * facts.seconds
+    rows = list(_module_lines(facts.modules, 0, least))
+    return section(
+        heading("By module", "all runs of one step, backward included; what is inside counts"),
+        table(("module", ">compute", ">comm.", ">bytes"), rows),
+    )
+
+
+def _module_lines(
+    modules: tuple[ModuleRow, ...], depth: int, least_seconds: float
+) -> Iterator[tuple[str, str, str, str]]:
+    for row in modules:
+        if row.compute_seconds + row.communication_seconds < least_seconds:
+            continue
+        yield (
+            "  " * depth + _counted_name(row.name, row.count),
+            format_seconds(row.compute_seconds),
+            format_seconds(row.communication_seconds),
+            format_bytes(row.num_bytes),
+        )
+        if depth + 1 < _MODULE_DEPTH:
+            yield from _module_lines(row.modules, depth + 1, least_seconds)
+
+
 def _ops(facts: ReportFacts) -> RenderableType:
     if not facts.ops:
         return Group()
@@ -439,13 +491,17 @@ def _constraints(facts: ReportFacts) -> RenderableType:
     else:
         body = table(
             ("where", "constrain to"),
-            [(row.where, row.spec) for row in rows[:_MAX_CONSTRAINTS]]
+            [
+                (_counted_name(row.where, 1 + len(row.alike)), row.spec)
+                for row in rows[:_MAX_CONSTRAINTS]
+            ]
             + _rest(len(rows), _MAX_CONSTRAINTS),
         )
     if any(":(" in row.spec for row in rows):
         body = Group(body, indented("axis:(before)size is a part of an axis, from a refined mesh"))
     by_hand = "; plan.jit puts them in, by hand jax.lax.with_sharding_constraint does"
-    title = heading("Constraints", f"{len(rows):,}{by_hand if rows else ''}")
+    number = sum(1 + len(row.alike) for row in rows)
+    title = heading("Constraints", f"{number:,}{by_hand if rows else ''}")
     if not facts.misses:
         return section(title, body)
     misses = [

@@ -18,13 +18,11 @@ from autoshard.sharding.manual import ManualComputation, ManualRegion, ManualSha
 from autoshard.sharding.manual_parser import find_manual_regions, parse_manual_computation
 from autoshard.sharding.mesh import Mesh, MeshAxis, parse_mesh_sizes
 from autoshard.sharding.mesh_parser import parse_mesh, parse_named_mesh
+from autoshard.sharding.mesh_printer import format_axis_ref, format_mesh, format_mesh_name
 from autoshard.sharding.op_sharding_rule import OpShardingRule
 from autoshard.sharding.printer import (
-    format_axis_ref,
     format_dim_sharding,
     format_manual_computation,
-    format_mesh,
-    format_mesh_name,
     format_sharding,
 )
 from autoshard.sharding.refine import refine_mesh, refine_sharding

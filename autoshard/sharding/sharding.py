@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from autoshard.errors import ShardingError
 from autoshard.sharding.axes import AxisRef
 from autoshard.sharding.mesh import Mesh
+from autoshard.sharding.mesh_printer import format_axis_ref, format_mesh, format_mesh_name
 
 DEFAULT_MESH_NAME = "mesh"
 
@@ -44,6 +45,13 @@ class DimSharding:
     def round(self) -> int:
         """The priority, with the default filled in."""
         return 0 if self.priority is None else self.priority
+
+    def __str__(self) -> str:
+        items = [format_axis_ref(axis) for axis in self.axes]
+        if self.is_open:
+            items.append("?")
+        priority = "" if self.priority is None else f"p{self.priority}"
+        return f"{{{', '.join(items)}}}{priority}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,36 @@ class Sharding:
     def closed(self) -> Sharding:
         """The same layout with every dimension final; priorities have done their work and go."""
         return replace(self, dims=tuple(DimSharding(dim.axes) for dim in self.dims))
+
+    @property
+    def spec(self) -> tuple[str | tuple[str, ...] | None, ...]:
+        """The entries of JAX's `PartitionSpec`, one for each dimension: `P(*sharding.spec)`.
+
+        Raises:
+            ShardingError: An open dimension, part of an axis, a partial sum or another mesh, of
+                which a `PartitionSpec` of the mesh cannot speak.
+        """
+        parts = [ref for ref in self.axis_refs() if not ref.is_whole]
+        if parts or self.unreduced or self.inlined_mesh is not None or not self.is_fully_closed:
+            raise ShardingError(
+                f"a PartitionSpec cannot say {self}",
+                where="Sharding.spec",
+                fix="close it with .closed(); parts of axes and other meshes are NamedShardings of"
+                " plan.in_shardings",
+            )
+        names = [tuple(ref.name for ref in dim.axes) for dim in self.dims]
+        return tuple(one[0] if len(one) == 1 else one or None for one in names)
+
+    def __str__(self) -> str:
+        if self.inlined_mesh is not None:
+            mesh = f"mesh{format_mesh(self.inlined_mesh)}"
+        else:
+            mesh = format_mesh_name(self.mesh_name)
+        text = f"<{mesh}, [{', '.join(map(str, self.dims))}]"
+        for kind, axes in (("replicated", self.replicated), ("unreduced", self.unreduced)):
+            if axes:
+                text += f", {kind}={{{', '.join(map(format_axis_ref, axes))}}}"
+        return text + ">"
 
     @classmethod
     def replicated_everywhere(cls, rank: int, mesh_name: str = DEFAULT_MESH_NAME) -> Sharding:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from autoshard.errors import ShardingError
 from autoshard.sharding.axes import AxisRef
 from autoshard.sharding.mesh import Mesh
-from autoshard.sharding.printer import format_mesh, format_sharding
+from autoshard.sharding.mesh_printer import format_mesh
+from autoshard.sharding.printer import format_sharding
 from autoshard.sharding.sharding import Sharding
 
 

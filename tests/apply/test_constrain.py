@@ -191,3 +191,19 @@ def test_uses_without_stops_are_constrained_one_by_one() -> None:
     closed = program(twice_multiplied, X, SQUARE, SQUARE)
     found = constrain_jaxpr(closed, {"0<0": WHOLE, "1<0": WHOLE}, ABSTRACT)
     assert primitives(found).count("sharding_constraint") == 2
+
+
+def test_reads_with_one_path_share_one_constraint() -> None:
+    def fn(x: Any) -> Any:
+        return jnp.tanh(x), jnp.sin(x), jnp.cos(x)
+
+    closed = program(fn, X)
+    found = constrain_jaxpr(closed, {"0<0&2<0": CUT}, ABSTRACT)
+    assert primitives(found) == ["sharding_constraint", "tanh", "sin", "cos"]
+    constrained = found.eqns[0].outvars[0]
+    reads = [eqn.invars[0] for eqn in found.eqns[1:]]
+    assert [read is constrained for read in reads] == [True, False, True]
+
+
+def test_a_read_that_the_program_does_not_have_is_refused_among_others() -> None:
+    assert "0<0&9<0" in refusal({"0<0&9<0": CUT})

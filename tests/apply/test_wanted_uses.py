@@ -243,3 +243,31 @@ def test_what_a_loop_gives_is_constrained_once_whatever_it_is_called_after_that(
         decoded = chosen(solution, product, decoded, operands={0: columns})
     found = uses(solution, decoded, read_twice_after_a_loop, *args)
     assert [path for path in found if "<" not in path] == ["0.0"]
+
+
+def layer_with_gradient(params: Any, x: Any) -> Any:
+    def loss(params: Any) -> Any:
+        return (jnp.tanh(x @ params["w1"]) @ params["w2"]).sum()
+
+    return jax.value_and_grad(loss)(params)
+
+
+def test_reads_of_one_value_in_one_sharding_are_one_constraint_and_one_gather() -> None:
+    args = ({"w1": array(512, 64), "w2": array(64, 512)}, array(4096, 512))
+    cut = P(("x", "y"))
+    plan = autoshard.optimize(
+        layer_with_gradient,
+        *args,
+        mesh=MESH,
+        hardware="cpu-host",
+        baselines=False,
+        in_shardings=({"w1": cut, "w2": cut}, cut),
+    )
+    assert plan.solution is not None
+    found = uses(plan.solution, plan.solution.decoded, layer_with_gradient, *args)
+    shared = [path for path in found if "&" in path]
+    assert len(shared) == 1  # w2, in the forward and in the backward pass
+    assert plan.constraints.keys() >= {*shared}
+    assert not plan.data.misses
+    verification = plan.verify("local")
+    assert verification.compiled_bytes == pytest.approx(verification.predicted_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def test_plan_prints_the_report(calls: list[dict[str, Any]]) -> None:
 def test_plan_hands_everything_on(calls: list[dict[str, Any]]) -> None:
     options = "--hardware tpu-v5e --memory 0.9 --time-limit 5 --gap 0.1 --solver cbc --seed 7"
     counts = "--trip-count train.py:12=100 --trip-count loop=3 --no-baselines --schedules none"
-    counts += " --overlap none --no-cache"
+    counts += " --overlap none --no-cache --simplicity 0.02 --constraint-effort inf"
     run(*PLAN, *options.split(), *counts.split())
     (call,) = calls
     assert call.pop("progress") is not None
@@ -92,6 +93,8 @@ def test_plan_hands_everything_on(calls: list[dict[str, Any]]) -> None:
         "time_limit_seconds": 5.0,
         "relative_gap": 0.1,
         "seed": 7,
+        "simplicity": 0.02,
+        "constraint_effort": math.inf,
         "baselines": False,
         "cache": False,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autoshard.constraints import Equation, Program, TensorType
+from autoshard.source_place import SourcePlace
 
 F32 = "float32"
 W = TensorType((16, 16), F32)
@@ -25,7 +26,7 @@ PROGRAM = Program(
     equations={
         "0": Equation(
             primitive="scan",
-            source="src/net.py:20 (model)",
+            place=SourcePlace(line="src/net.py:20", function="model"),
             operands=("in.1", "in.3", "in.0"),
             results=("0.0", "0.1"),
             bodies={"jaxpr": ("0.jaxpr/2.0", "0.jaxpr/0.0")},
@@ -33,45 +34,44 @@ PROGRAM = Program(
         ),
         "0.jaxpr/0": Equation(
             primitive="dot_general",
-            source="src/net.py:11 (layer)",
+            place=SourcePlace(line="src/net.py:11", function="layer"),
             operands=("0.jaxpr/in.1", "0.jaxpr/in.2"),
             results=("0.jaxpr/0.0",),
         ),
         "0.jaxpr/1": Equation(
             primitive="name",
-            source="src/net.py:11 (layer)",
+            place=SourcePlace(line="src/net.py:11", function="layer"),
             name="hidden",
             operands=("0.jaxpr/0.0",),
             results=("0.jaxpr/1.0",),
         ),
         "0.jaxpr/2": Equation(
             primitive="tanh",
-            source="src/net.py:12 (layer)",
+            place=SourcePlace(line="src/net.py:12", function="layer"),
             operands=("0.jaxpr/1.0",),
             results=("0.jaxpr/2.0",),
         ),
         "0.jaxpr/3": Equation(
             primitive="mul",
-            source="src/net.py:12 (layer)",
+            place=SourcePlace(line="src/net.py:12", function="layer"),
             operands=("0.jaxpr/in.0", "0.jaxpr/in.0"),
             results=(None,),
         ),
         "1": Equation(
             primitive="dot_general",
-            source="src/net.py:21 (model)",
+            place=SourcePlace(line="src/net.py:21", function="model"),
             operands=("0.0", "in.1"),
             results=("1.0",),
         ),
         "2": Equation(
             primitive="mul",
-            source="src/net.py:22 (model)",
+            place=SourcePlace(line="src/net.py:22", function="model"),
             operands=("1.0", None),
             results=("2.0",),
         ),
         "3": Equation(
             primitive="dot_general",
-            source="src/net.py:21 (model)",
-            is_backward=True,
+            place=SourcePlace(line="src/net.py:21", function="model", is_backward=True),
             operands=("0.1", "1.0"),
             results=("3.0",),
         ),

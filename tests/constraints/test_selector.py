@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.constraints import NameSelector, PathSelector, SourceSelector, parse_selector
+from autoshard.constraints import (
+    ModuleSelector,
+    NameSelector,
+    PathSelector,
+    SourceSelector,
+    parse_selector,
+)
 from autoshard.constraints.selector import name_steps
 from autoshard.errors import InputError
 
@@ -92,6 +98,46 @@ def test_a_line_may_be_narrowed_to_a_primitive_a_function_and_the_backward_pass(
     assert (found.file, found.line, found.primitive, found.function, found.is_backward) == parts
 
 
+@pytest.mark.parametrize(
+    ("text", "selected", "others"),
+    [
+        ("h/*/attn", ["h/0/attn", "net/h/12/attn"], ["h/attn", "h/0/attn/c_attn", "oh/0/attn"]),
+        ("h_*/c_fc", ["h_0/c_fc", "net/h_1/c_fc"], ["h_0/mlp/c_fc"]),
+        ("h/**/c_fc", ["h/c_fc", "h/0/mlp/c_fc"], ["h/0/mlp/c_fc2"]),
+        ("module:c_attn", ["c_attn", "h/0/c_attn"], ["h/0/xc_attn"]),
+        (r"re:h/\d+/(attn|mlp)", ["h/0/attn", "net/h/12/mlp"], ["h/a/attn", "h/0/norm"]),
+    ],
+)
+def test_modules_are_selected_by_the_last_segments_of_their_paths(
+    text: str, selected: list[str], others: list[str]
+) -> None:
+    found = parse_selector(text)
+    assert isinstance(found, ModuleSelector)
+    assert [path for path in (*selected, *others) if found.matches(path)] == selected
+
+
+@pytest.mark.parametrize(
+    ("text", "primitive", "is_backward"),
+    [
+        ("h/*/attn", "", False),
+        ("h/*/attn dot_general", "dot_general", False),
+        ("h/*/attn backward", "", True),
+        ("re:h.* dot_general backward", "dot_general", True),
+    ],
+)
+def test_a_module_may_be_narrowed_to_a_primitive_and_the_backward_pass(
+    text: str, primitive: str, is_backward: bool
+) -> None:
+    found = parse_selector(text)
+    assert isinstance(found, ModuleSelector)
+    assert (found.primitive, found.is_backward) == (primitive, is_backward)
+
+
+def test_a_line_in_a_folder_is_no_module() -> None:
+    assert isinstance(parse_selector("nets/model.py:42 add"), SourceSelector)
+    assert isinstance(parse_selector('params["a/b"]'), PathSelector)
+
+
 def test_a_name_is_what_checkpoint_name_gave() -> None:
     assert parse_selector("name:mlp_hidden") == NameSelector("name:mlp_hidden", "mlp_hidden")
 
@@ -139,12 +185,28 @@ def test_a_name_is_what_checkpoint_name_gave() -> None:
         ),
         (
             "[0]",
-            "expected an argument or `result`, a line such as `model.py:42`, or `name:...`,"
+            "expected an argument or `result`, a line such as `model.py:42`, a module such as"
+            " `h/*/attn`, or `name:...`,"
             " found `[`\n"
             "  where: selector, line 1, column 1\n"
             "    [0]\n"
             "    ^\n"
-            '  fix: write params["w1"], result[0], **["w1"], model.py:42 or name:hidden',
+            '  fix: write params["w1"], result[0], **["w1"], model.py:42, h/*/attn or name:hidden',
+        ),
+        (
+            "h/attn dot_general (loss)",
+            "expected nothing more, found `(`\n"
+            "  where: selector, line 1, column 20\n"
+            "    h/attn dot_general (loss)\n"
+            "                       ^\n"
+            "  fix: write h/*/attn/c_attn, then if wanted a primitive and backward",
+        ),
+        (
+            "re:h(",
+            "expected a regular expression (missing ), unterminated subpattern), found `(`\n"
+            "  where: selector, line 1, column 5\n"
+            "    re:h(\n"
+            "        ^",
         ),
         (
             "name:",

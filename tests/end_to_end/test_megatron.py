@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from autoshard.frontend.trace import trace
+from autoshard.graph.dimension_classes import dimension_classes
 from autoshard.planning.tensor_parallel import tensor_parallel
 from autoshard.planning.traced_program import read_traced
 from autoshard.sharding import parse_mesh_sizes
@@ -21,7 +22,9 @@ def derived(name: str) -> dict[str, tuple[str | None, ...]]:
     traced = trace(workload.step, (workload.state, workload.batch), mesh=mesh, donate_argnums=0)
     program = read_traced(traced, mesh, (), None, 1.0)
     parameters = {argument for argument, _ in program.wishes.alike}
-    found = tensor_parallel(program.graph, parameters, NUM_DEVICES)
+    found = tensor_parallel(
+        program.graph, dimension_classes(program.graph), parameters, NUM_DEVICES
+    )
     assert found is not None
     cuts = {}
     for op in program.graph.arguments:

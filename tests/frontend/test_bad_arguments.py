@@ -112,7 +112,7 @@ def planned(fn: Callable[..., Any] = double, *args: Any, **options: Any) -> Call
         ),
         (
             planned(progress=3),
-            "expected a function of one argument, found int\n"
+            "expected a function of one argument, or True for a line, found int\n"
             "  where: progress=3\n"
             "  fix: write it as in progress=print",
         ),

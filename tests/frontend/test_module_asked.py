@@ -18,6 +18,7 @@ from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import trace
 from autoshard.graph.printing import format_graph
 from autoshard.graph.program import Graph, OpKind
+from autoshard.source_place import format_source
 from autoshard.wishes.wishes import Wishes
 from tests.frontend.exporting import MESH, array, named
 from tests.planner.graphs import plan
@@ -238,7 +239,8 @@ def test_facts_and_tags_name_the_same_values_and_reads() -> None:
         for path, operands in traced.operand_paths.items()
         if not path.endswith("/out")
     }
-    assert {path: e.source for path, e in program.equations.items()} == traced.source_by_equation
+    sources = {path: format_source(e.place) for path, e in program.equations.items()}
+    assert sources == traced.source_by_equation
     returned = {
         f"{path}.{key}/out": paths
         for path, equation in program.equations.items()

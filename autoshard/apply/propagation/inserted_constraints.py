@@ -14,6 +14,7 @@ from autoshard.apply.flat_module import FlatModule, MlirOp, MlirValue, block_of,
 from autoshard.apply.propagation.sharding_attributes import ShardingAttributes
 from autoshard.apply.propagation.use_readers import Reader, UseReaders, no_such_path
 from autoshard.sharding import Sharding
+from autoshard.use_paths import split_uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def program_order(path: str) -> tuple[tuple[float, int, str, float, float], ...]
     Of an equation: its reads, each behind the stops on its way (`38<1~0`), then what its bodies
     hold, then what it makes.
     """
-    return tuple(map(_step_order, path.split("/")))
+    return tuple(map(_step_order, split_uses(path)[0].split("/")))
 
 
 def _step_order(step: str) -> tuple[float, int, str, float, float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from autoshard.apply.flat_module import FlatModule, MlirOp, Place, equation_of, is_inside
 from autoshard.errors import PlanError
+from autoshard.use_paths import split_uses
 
 Reader = tuple[MlirOp, int]
 """An op and the number of one of its operands."""
@@ -37,7 +38,7 @@ class UseReaders:
         self._known: dict[str, tuple[Reader, ...]] = {}
 
     def of(self, use: str) -> tuple[Reader, ...]:
-        """The operands that a use path (`7.jaxpr/38<1`, `out<2`) stands for.
+        """The operands that a use path (`7.jaxpr/38<1`, `38<1&52<0`, `out<2`) stands for.
 
         None where a loop carries a value that it neither changes nor reads: the flat program reads
         it past the loop.
@@ -46,11 +47,16 @@ class UseReaders:
             PlanError: The program has no such use.
         """
         if use not in self._known:
-            found = tuple(self._find(use))
-            if not found and not self._is_known(use):
-                raise no_such_path(use)
-            self._known[use] = found
+            self._known[use] = tuple(
+                dict.fromkeys(reader for one in split_uses(use) for reader in self._of_one(one))
+            )
         return self._known[use]
+
+    def _of_one(self, use: str) -> list[Reader]:
+        found = list(self._find(use))
+        if not found and not self._is_known(use):
+            raise no_such_path(use)
+        return found
 
     def _is_known(self, use: str) -> bool:
         equation, position = _parts(use)
@@ -59,7 +65,7 @@ class UseReaders:
 
     def block_of(self, use: str) -> Any:
         """Where the equation of a use stands; a loop may read the operand only inside its body."""
-        equation, position = _parts(use)
+        equation, position = _parts(split_uses(use)[0])
         if equation == "out" or equation.endswith("/out"):
             return _outermost_block([user for user, _ in self.of(use)])
         path = self._operand_paths[equation][position]
