@@ -98,13 +98,14 @@ def changes_of(name: str, sizes: Mapping[str, Any], chip: str, only: Sequence[st
     program = traced(name, sizes)
     options = SolveOptions(time_limit_seconds=30.0)
     base = _planned(program, machine, options)
+    whole = _priced(base, base, options)  # by its layouts alone, as every other is
     found = []
     for rule in rules_of(backend_for(machine)):
         if only and rule.name not in only:
             continue
         other = _planned(program, machine, options, rule)
-        priced = price_layouts(base, other.decoded.layouts, options, in_steps=True)
-        loss = None if priced is None else priced.step_seconds / base.step_seconds - 1
+        priced = _priced(base, other, options)
+        loss = None if priced is None or whole is None else priced / whole - 1
         found.append(
             Change(
                 rule.name,
@@ -138,6 +139,12 @@ def _planned(
         compiler=None if rule is None else rule.backend,
         op_terms=OP_TERMS if rule is None else rule.terms,
     )
+
+
+def _priced(base: Solution, other: Solution, options: SolveOptions) -> float | None:
+    """Seconds of a step with the layouts of a plan, in the problem of another; None: not allowed."""
+    priced = price_layouts(base, other.decoded.layouts, options, in_steps=True)
+    return None if priced is None else priced.step_seconds
 
 
 def page_rows(changes: Sequence[Change]) -> list[dict[str, str]]:
