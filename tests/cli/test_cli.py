@@ -95,6 +95,7 @@ def test_plan_hands_everything_on(calls: list[dict[str, Any]]) -> None:
         "seed": 7,
         "simplicity": 0.02,
         "constraint_effort": math.inf,
+        "remat": "auto",
         "baselines": False,
         "cache": False,
     }
