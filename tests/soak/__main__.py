@@ -12,9 +12,11 @@ import json
 import time
 from collections import Counter
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from experiments.results_table import provenance
 from tests.soak.generate import program_of
 from tests.soak.judge import Outcome
 from tests.soak.minimise import minimal
@@ -22,7 +24,7 @@ from tests.soak.program import Program
 from tests.soak.report import write_report
 from tests.soak.worker import Worker
 
-MINIMISED_A_KEY = 2
+MINIMISED_A_KEY = 1
 """Failures of one kind that are made small; more of the same are on record alone."""
 
 TEST = '''"""Found by the soak of programs, number {number} of seed {seed}: {verdict}."""
@@ -55,11 +57,16 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first program")
     parser.add_argument("--record", type=Path, default=Path("soak.jsonl"))
     parser.add_argument("--failures", type=Path, default=Path("soak_failures"))
-    parser.add_argument("--report", type=Path, help="write this page from all records named")
-    parser.add_argument("--records", type=Path, nargs="*", default=[])
+    parser.add_argument(
+        "--report",
+        type=Path,
+        nargs="+",
+        metavar="RECORD",
+        help="run nothing; write experiments/results/reliability.md from records of all soaks",
+    )
     chosen = parser.parse_args()
     if chosen.report is not None:
-        write_report(chosen.report, chosen.records or [chosen.record])
+        print(write_report(chosen.report))
         return
     counts = run(
         range(chosen.first, chosen.first + chosen.programs),
@@ -71,11 +78,9 @@ def main() -> None:
     print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
 
 
-def run(
-    numbers: range, seed: int, deadline: float, record: Path, failures: Path
-) -> Counter[str]:
+def run(numbers: range, seed: int, deadline: float, record: Path, failures: Path) -> Counter[str]:
     """Judge programs that are not on record until the deadline; how many ended how."""
-    known = _known(record)
+    known, commit = _known(record), provenance()["commit"]
     counts: Counter[str] = Counter()
     with Worker() as worker, record.open("a") as out:
         for number in numbers:
@@ -86,16 +91,18 @@ def run(
             program = program_of(number, seed)
             outcome = worker.judge(program)
             counts[outcome.verdict] += 1
-            line = {"seed": seed, "number": number, **asdict(outcome)}
+            line = {"commit": commit, "seed": seed, "number": number, **asdict(outcome)}
             if not outcome.is_good:
-                print(f"{number}: {outcome.verdict} {outcome.key} {outcome.detail[-300:]}", flush=True)
+                print(
+                    f"{number}: {outcome.verdict} {outcome.key} {outcome.detail[-300:]}", flush=True
+                )
                 key = f"{outcome.verdict} {outcome.key}"
                 known[key] = known.get(key, 0) + 1
                 if known[key] <= MINIMISED_A_KEY:
-                    small = minimal(program, lambda one: _ends_like(worker, one, outcome))
+                    small = minimal(program, partial(_ends_like, worker, outcome))
                     failures.mkdir(parents=True, exist_ok=True)
                     path = failures / f"test_program_{number}_of_seed_{seed}.py"
-                    path.write_text(test_text(small, outcome, number, seed))
+                    path.write_text(module_text(small, outcome, number, seed))
             out.write(json.dumps(line) + "\n")
             out.flush()
     return counts
@@ -108,12 +115,12 @@ def _known(record: Path) -> dict[Any, int]:
     return {(line["seed"], line["number"]): 1 for line in lines}
 
 
-def _ends_like(worker: Worker, program: Program, outcome: Outcome) -> bool:
+def _ends_like(worker: Worker, outcome: Outcome, program: Program) -> bool:
     found = worker.judge(program)
     return (found.verdict, found.key) == (outcome.verdict, outcome.key)
 
 
-def test_text(program: Program, outcome: Outcome, number: int, seed: int) -> str:
+def module_text(program: Program, outcome: Outcome, number: int, seed: int) -> str:
     """A test module of a program, which fails until its fault is mended."""
     source = "".join(f"# {line}\n" for line in program.source.splitlines())
     told = (outcome.detail.strip().splitlines() or [""])[-1][:90]

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from tests.soak.op_texts import Write, write_op
 from tests.soak.program import AXES, Body, Type
-from tests.soak.writer import NothingFits, Writer
+from tests.soak.writer import NothingFitsError, Writer
 
 
 def write_steps(w: Writer, count: int) -> None:
@@ -14,7 +14,7 @@ def write_steps(w: Writer, count: int) -> None:
     for _ in range(3 * count):
         if len(w.steps) >= count:
             return
-        with suppress(NothingFits):
+        with suppress(NothingFitsError):
             write_any(w)
 
 
@@ -22,7 +22,7 @@ def write_any(w: Writer) -> str:
     """A step with or without bodies.
 
     Raises:
-        NothingFits: What was drawn reads what is not there.
+        NothingFitsError: What was drawn reads what is not there.
     """
     share = (0.2, 0.12, 0.0)[min(w.depth, 2)]
     if w.rng.random() < share:
@@ -35,16 +35,14 @@ def _ending_in(w: Writer, carry: str, kind: Type) -> str:
     last = next(reversed(w.known))
     if last != carry and w.known[last] == kind:
         return last
-    with suppress(NothingFits):
+    with suppress(NothingFitsError):
         of_last = f"jnp.mean(jnp.tanh({last}.astype(t.float32))).astype({carry}.dtype)"
         if last != carry:
             return w.add(f"jnp.tanh({carry} + {of_last})", carry, last)
     return w.add(f"jnp.tanh({carry} * 0.5)", carry)
 
 
-def _body_of(
-    w: Writer, parameters: list[tuple[str, Type]], carry: str, captured: str = ""
-) -> Body:
+def _body_of(w: Writer, parameters: list[tuple[str, Type]], carry: str, captured: str = "") -> Body:
     """A function of parameters that ends in the type of one of them."""
     inner = w.inside(*parameters)
     if captured:
@@ -197,7 +195,7 @@ def _manual(w: Writer) -> str:
     place = w.rng.randrange(len(w.mesh))
     size, axis = w.mesh[place], AXES[place]
     if w.shape(x)[0] % size or w.depth:
-        raise NothingFits
+        raise NothingFitsError
     body = w.rng.choice(_MANUAL).format(a=repr(axis), n=size)
     return w.add(f"mapped(lambda p: {body}, P({axis!r}), P({axis!r}), ({axis!r},))({x})", x)
 

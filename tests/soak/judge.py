@@ -97,7 +97,7 @@ def planned(program: Program, *, is_wide: bool = False, budget: Any = None) -> P
         autoshard.Pin(names[place], sharding_of(spec, mesh).spec) for place, spec in asked.pinned
     ]
     if asked.alike is not None:
-        constraints.append(autoshard.Group([names[place] for place in asked.alike]))
+        constraints.append(autoshard.Group(*(names[place] for place in asked.alike)))
     results = tuple(None if spec is None else sharding_of(spec, mesh) for spec in asked.results)
     return autoshard.optimize(
         fn,

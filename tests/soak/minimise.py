@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from tests.soak.program import Body, Program, Step
 
+T = TypeVar("T")
 
-def minimal(program: Program, is_same: Callable[[Program], bool], most_tries: int = 60) -> Program:
+
+def minimal(program: Program, is_same: Callable[[Program], bool], most_tries: int = 40) -> Program:
     """Leave out what can be left out, one thing at a time.
 
     Args:
@@ -43,6 +46,16 @@ def simpler(program: Program) -> Iterator[Program]:
     yield from _unread_arguments(program)
     for body in _smaller_bodies(main):
         yield replace(program, main=body)
+    yield from _asking_less(program)
+    for step in main.live_steps():
+        if step.name in main.results and len(step.reads) == 1 and len(main.results) == 1:
+            ended = replace(main, results=step.reads)
+            yield Program(ended, replace(asked, results=()))
+
+
+def _asking_less(program: Program) -> Iterator[Program]:
+    """With one wish less."""
+    asked = program.asked
     if asked.budget is not None:
         yield program.asking(budget=None)
     if asked.alike is not None:
@@ -57,13 +70,9 @@ def simpler(program: Program) -> Iterator[Program]:
                 yield program.asking(**{field: (*specs[:place], None, *specs[place + 1 :])})
     if asked.hardware != "cpu-host":
         yield program.asking(hardware="cpu-host")
-    for step in main.live_steps():
-        if step.name in main.results and len(step.reads) == 1 and len(main.results) == 1:
-            ended = replace(main, results=step.reads)
-            yield Program(ended, replace(asked, results=()))
 
 
-def _without(items: tuple[object, ...], place: int) -> tuple[object, ...]:
+def _without(items: tuple[T, ...], place: int) -> tuple[T, ...]:
     return (*items[:place], *items[place + 1 :])
 
 
@@ -113,7 +122,7 @@ def _smaller_bodies(body: Body) -> Iterator[Body]:
 
 def _passed_on(body: Body) -> Iterator[Body]:
     """With a step that makes a value of the type of an earlier one replaced by that."""
-    types = {name: kind for name, kind in body.parameters}
+    types = dict(body.parameters)
     for place, step in enumerate(body.steps):
         for name, kind in types.items():
             if kind == step.type and step.text != name:

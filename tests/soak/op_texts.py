@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.soak.writer import FLOATS, INTEGERS, NothingFits, Writer
+from tests.soak.writer import FLOATS, INTEGERS, NothingFitsError, Writer
 
 Write = Callable[[Writer], str]
 
-_FLOAT_UNARY = """
+_FLOAT_UNARY = (
+    """
 jnp.sin({x})|jnp.cos({x})|jnp.tanh({x})|jnp.exp(-jnp.abs({x}))|jnp.log(jnp.abs({x}) + 1)|-{x}
 jnp.abs({x})|jnp.sqrt(jnp.abs({x}))|lax.rsqrt(jnp.abs({x}) + 1)|jax.nn.sigmoid({x})|lax.erf({x})
 jax.nn.gelu({x})|jax.nn.relu({x})|jnp.square(jnp.tanh({x}))|jnp.expm1(jnp.tanh({x}))
@@ -17,25 +18,40 @@ lax.reduce_precision({x}, 5, 7)|lax.stop_gradient({x})|jnp.arctan({x})|jnp.sinh(
 lax.optimization_barrier({x})|jnp.isfinite({x})|jnp.nan_to_num({x})|lax.lgamma(jnp.abs({x}) + 1)
 lax.digamma(jnp.abs({x}) + 1)|lax.erf_inv(jnp.tanh({x}) * 0.9)|{x} * 1|{x} + 0
 jnp.where(jnp.isfinite({x}), {x}, 0)|jnp.clip({x}, -1, 1)|jax.nn.softplus({x})|{x}.astype(t.float32)
-""".replace("\n", "|").strip("|").split("|")
-_FLOAT_BINARY = """
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
+_FLOAT_BINARY = (
+    """
 {x} + {y}|{x} - {y}|{x} * jnp.tanh({y})|{x} / (jnp.abs({y}) + 1)|jnp.maximum({x}, {y})
 jnp.minimum({x}, {y})|jnp.arctan2({x}, {y})|jnp.where({x} > {y}, {x}, {y})|{x} < {y}
 lax.nextafter({x}, {y})|jnp.power(jnp.abs({x}) + 1, jnp.tanh({y}))|lax.rem({x}, jnp.abs({y}) + 1)
 jnp.hypot({x}, {y})|lax.clamp({x} - 1, {y}, {x} + 1)|jnp.add({x}, {y}) * 0.5
-""".replace("\n", "|").strip("|").split("|")
-_INTEGER = """
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
+_INTEGER = (
+    """
 {x} + {y}|{x} * {y}|{x} & {y}|{x} | {y}|{x} ^ {y}|~{x}|{x} << 1|{x} >> 1|lax.population_count({x})
 lax.clz({x})|{x} // ({y} | 1)|{x} % ({y} | 1)|{x} == {y}|{x}.astype(t.float32)
 lax.shift_right_logical({x}, {x} & 3)|jnp.maximum({x}, {y})|{x}.astype(t.int4).astype(t.int32)
-""".replace("|{x} | {y}|", "|jnp.bitwise_or({x}, {y})|").replace(
-    "({y} | 1)", "jnp.bitwise_or({y}, 1)"
-).replace("\n", "|").strip("|").split("|")
+""".replace("|{x} | {y}|", "|jnp.bitwise_or({x}, {y})|")
+    .replace("({y} | 1)", "jnp.bitwise_or({y}, 1)")
+    .replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
 _BOOLEAN = "~{x}|{x} & {y}|jnp.logical_or({x}, {y})|{x} ^ {y}|{x}.astype(t.float32)".split("|")
-_COMPLEX = """
+_COMPLEX = (
+    """
 jnp.real({x})|jnp.imag({x})|jnp.abs({x})|jnp.conj({x})|{x} * {y}|{x} * 1j|{x} + {y}
 jnp.angle({x})|jnp.exp(1j * jnp.real({x}))
-""".replace("\n", "|").strip("|").split("|")
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
 _CASTS = (
     "{x}.astype(t.bfloat16)",
     "{x}.astype(t.float16)",
@@ -47,8 +63,10 @@ _CASTS = (
     "({x} > 0)",
     "({x} + 1j).astype(t.complex64)",
 )
-_REDUCED = """
-jnp.sum({x}, {d})|jnp.max({x}, {d})|jnp.min({x}, {d})|jnp.mean({x}, {d})|jnp.prod(jnp.tanh({x}), {d})
+_REDUCED = (
+    """
+jnp.sum({x}, {d})|jnp.max({x}, {d})|jnp.min({x}, {d})|jnp.mean({x}, {d})
+jnp.prod(jnp.tanh({x}), {d})
 jnp.sum({x}, {d}, keepdims=True)|jnp.sum({x})|jax.nn.softmax({x}, {d})|jax.nn.logsumexp({x}, {d})
 jnp.argmax({x}, {d})|jnp.argmin({x}, {d})|jnp.var({x}, {d})|jnp.any({x} > 1, {d})|jnp.max({x})
 jnp.cumsum({x}, {d})|jnp.cumprod(jnp.tanh({x}), {d})|lax.cummax({x}, {d})|lax.cumlogsumexp({x}, {d})
@@ -58,8 +76,12 @@ lax.associative_scan(jnp.add, {x}, axis={d})|lax.rev({x}, ({d},))|jnp.squeeze({x
 lax.reduce_xor(({x} > 0).astype(t.int32), ({d},))|lax.reduce_and({x} > 0, ({d},))
 jnp.repeat({x}, 2, {d})|jnp.concatenate([{x}, {x}], {d})|jnp.expand_dims({x}, {d})
 jnp.stack([{x}, {x}], {d})|jnp.tile({x}, 2)|lax.top_k({x}, 1)[0]|lax.top_k({x}, 1)[1]
-""".replace("\n", "|").strip("|").split("|")
-_MOVED = """
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
+_MOVED = (
+    """
 jnp.transpose({x})|{x}.ravel()|{x}.reshape(-1, {x}.shape[-1])|{x}.reshape({x}.shape[0], -1)
 jnp.swapaxes({x}, 0, -1)|{x}[::2]|{x}[1:]|{x}[..., ::-1]|{x}[:, None]|jnp.moveaxis({x}, 0, -1)
 jnp.pad({x}, 1)|{x}[None]|{x}[0]|{x}[..., -1]|jnp.broadcast_to({x}, (4, *{x}.shape))
@@ -68,10 +90,15 @@ jnp.take({x}, jnp.array([0, 2, 1]), 0, mode="clip")|jnp.split({x}, 2)[1]|{x}[jnp
 lax.pad({x}, jnp.zeros((), {x}.dtype), [(1, -1, 1)] + [(0, 0, 0)] * ({x}.ndim - 1))
 lax.bitcast_convert_type({x}, t.int32)|jnp.zeros_like({x})|jnp.full_like({x}, 2)
 lax.broadcasted_iota(t.int32, {x}.shape, 0)|jax.nn.one_hot({x}.argmax(-1), {x}.shape[-1])
-""".replace("\n", "|").strip("|").split("|")
-_UPDATES = """
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
+_UPDATES = (
+    """
 {x}.at[0].set({u})|{x}.at[-1].add({u})|{x}.at[{i}].set({u})|{x}.at[{i}].add({u})
-{x}.at[{i}].max({u})|{x}.at[{i}].multiply({u})|lax.dynamic_update_slice_in_dim({x}, {u}[None], {i}, 0)
+{x}.at[{i}].max({u})|{x}.at[{i}].multiply({u})
+lax.dynamic_update_slice_in_dim({x}, {u}[None], {i}, 0)
 lax.dynamic_index_in_dim({x}, {i}, 0)|lax.dynamic_slice_in_dim({x}, {i}, {x}.shape[0] // 2)
 {x}[{i}]|jnp.take({x}, {i}, 0)|{x}.at[{i}].get(mode="fill", fill_value=0)
 lax.dynamic_update_slice_in_dim({x}, {x}[:2], {i}, 0)|{x}.at[::2].set({x}[::2] * 2)
@@ -79,7 +106,10 @@ lax.dynamic_update_slice_in_dim({x}, {x}[:2], {i}, 0)|{x}.at[::2].set({x}[::2] *
 {x}.at[jnp.array([0, 0, 1])].add(1)|jax.ops.segment_sum({x}, jnp.arange({x}.shape[0]) // 2, 3)
 jnp.take_along_axis({x}, jnp.argsort({x}, 0), 0)|jnp.searchsorted({x}.ravel(), {x}.ravel())
 {x}.T.at[:, 0].set({u})|{x}.at[0, 0].add(1)|{x}.at[{i}, 0].set(2)
-""".replace("\n", "|").strip("|").split("|")
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
 _WHOLE = (
     "jnp.fft.fft({x})",
     "jnp.fft.rfft({x})",
@@ -135,7 +165,9 @@ def _update(w: Writer) -> str:
     whole = [name for name, of in w.known.items() if of.dtype == "int32" and not of.shape]
     at = w.rng.choice(whole) if whole and w.rng.random() < 0.7 else str(w.rng.randrange(4))
     reads = dict.fromkeys((x, *(r for r in rows if r == u), *(i for i in whole if i == at)))
-    used = [name for name in reads if f"{{{'x' if name == x else 'u' if name == u else 'i'}}}" in text]
+    used = [
+        name for name in reads if f"{{{'x' if name == x else 'u' if name == u else 'i'}}}" in text
+    ]
     return w.add(text.format(x=x, u=u, i=at), *dict.fromkeys((x, *used)))
 
 
@@ -149,7 +181,7 @@ def _product(w: Writer) -> str:
         if m == n and m > 1
     ]
     if not pairs:
-        raise NothingFits
+        raise NothingFitsError
     i, j = w.rng.choice(pairs)
     batch = [(m, n) for m, n in pairs if m != i and n != j]
     left, right = [i], [j]
@@ -181,9 +213,7 @@ def _convolution(w: Writer) -> str:
     if w.rng.random() < 0.3:
         inner = call.format("y", "k")
         place = w.rng.randrange(2)
-        return w.add(
-            f"jax.grad(lambda y, k: jnp.sum(jnp.sin({inner})), {place})({x}, {made})", x
-        )
+        return w.add(f"jax.grad(lambda y, k: jnp.sum(jnp.sin({inner})), {place})({x}, {made})", x)
     return w.add(call.format(x, made), x)
 
 
@@ -231,7 +261,7 @@ def write_op(w: Writer) -> str:
     """A step of a single op.
 
     Raises:
-        NothingFits: The op drawn reads what is not there.
+        NothingFitsError: The op drawn reads what is not there.
     """
     weights = [weight for weight, _ in OPS]
     _, write = w.rng.choices(OPS, weights)[0]

@@ -218,7 +218,7 @@ def scope_of(
     def mapped(
         body: Callable[..., Any], in_specs: Any, out_specs: Any, axes: Sequence[str]
     ) -> Callable[..., Any]:
-        return jax.shard_map(
+        found: Callable[..., Any] = jax.shard_map(
             body,
             mesh=mesh,
             in_specs=in_specs,
@@ -226,10 +226,10 @@ def scope_of(
             axis_names=set(axes),
             check_vma=False,
         )
+        return found
 
-    names = ("float32", "float16", "bfloat16", "float8_e4m3fn", "complex64", "int32", "int8")
-    names += ("uint8", "uint32", "int4", "bool", "int16")
-    types = {name: element_type(name, is_wide=is_wide) for name in names}
+    names = "float32 float16 bfloat16 float8_e4m3fn complex64 int32 int8 int4 uint32 uint8 bool"
+    types = {name: element_type(name, is_wide=is_wide) for name in names.split()}
     return {
         "jax": jax,
         "jnp": jnp,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -19,7 +20,7 @@ INTEGERS = ("int32", "int8", "uint8", "uint32")
 MOST_ELEMENTS = 20_000
 
 
-class NothingFits(Exception):
+class NothingFitsError(Exception):
     """No value is there that an expression could read."""
 
 
@@ -49,9 +50,7 @@ class Writer:
 
     def inside(self, *parameters: tuple[str, Type]) -> Writer:
         """A writer of a body inside this one."""
-        return Writer(
-            self.rng, self.mesh, dict(parameters), names=self.names, depth=self.depth + 1
-        )
+        return Writer(self.rng, self.mesh, dict(parameters), names=self.names, depth=self.depth + 1)
 
     # -- picking ------------------------------------------------------------------------------
 
@@ -59,11 +58,11 @@ class Writer:
         """A value of a type that fits; later ones more often.
 
         Raises:
-            NothingFits: There is none.
+            NothingFitsError: There is none.
         """
         names = [name for name, found in self.known.items() if fits(found)]
         if not names:
-            raise NothingFits
+            raise NothingFitsError
         late = names[-4:]
         return self.rng.choice(late if self.rng.random() < 0.6 else names)
 
@@ -113,7 +112,7 @@ class Writer:
         """A step, where its expression traces and makes one array of moderate size.
 
         Raises:
-            NothingFits: It does not.
+            NothingFitsError: It does not.
         """
         found = self._type_of(text, reads, bodies)
         name = self.name()
@@ -136,13 +135,15 @@ class Writer:
             return eval(text, scope)
 
         try:
-            made = jax.eval_shape(run, *given)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                made = jax.eval_shape(run, *given)
         except (TypeError, ValueError, IndexError, NotImplementedError, AssertionError) as error:
-            raise NothingFits from error
+            raise NothingFitsError from error
         if not isinstance(made, jax.ShapeDtypeStruct) or prod(made.shape) > MOST_ELEMENTS:
-            raise NothingFits
+            raise NothingFitsError
         if not isinstance(made.dtype, jnp.dtype):
-            raise NothingFits
+            raise NothingFitsError
         return Type.of(made)
 
     def body(self, results: Sequence[str], parameters: Sequence[tuple[str, Type]]) -> Body:
