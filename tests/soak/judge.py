@@ -163,6 +163,8 @@ class _Trial:
             self.found["asked too much" if _asks(program) else "refused"] = _in_short(error)
         except Exception as error:
             word = "refused" if isinstance(error, AutoshardError) else "crashed"
+            if isinstance(error, jax.errors.JaxRuntimeError) and _fails_by_hand(program):
+                word = "invalid"
             self.found[word] = "".join(traceback.format_exception(error))[-2500:]
             self.key = _place(error)
 
@@ -242,6 +244,27 @@ class _Trial:
         made = compiles(text, plan.export(), tuple(arguments_of(types)), plan)
         if "rounding" not in self.found:
             self._compare([np.asarray(one) for one in made], expected, "collectives")
+
+
+def _fails_by_hand(program: Program) -> bool:
+    """Whether JAX alone fails under the shardings that are asked."""
+    asked = program.asked
+    mesh = jax_mesh(asked.mesh)
+    types = [kind for _, kind in program.main.parameters]
+    given, wanted = (
+        tuple(None if spec is None else sharding_of(spec, mesh) for spec in specs) or None
+        for specs in (asked.arguments, asked.results)
+    )
+    if wanted is not None and len(wanted) == 1:
+        (wanted,) = wanted
+    step = jax.jit(
+        function_of(program.source, scope_of(mesh)), in_shardings=given, out_shardings=wanted
+    )
+    try:
+        jax.block_until_ready(step(*arguments_of(types)))
+    except jax.errors.JaxRuntimeError:
+        return True
+    return False
 
 
 def _asks(program: Program) -> bool:
