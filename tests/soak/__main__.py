@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first program")
     parser.add_argument("--record", type=Path, default=Path("soak.jsonl"))
+    parser.add_argument("--tries", type=int, default=40, help="to make one failure small")
     parser.add_argument("--failures", type=Path, default=Path("soak_failures"))
     parser.add_argument(
         "--report",
@@ -74,11 +75,19 @@ def main() -> None:
         time.monotonic() + chosen.hours * 3600,
         chosen.record,
         chosen.failures,
+        chosen.tries,
     )
     print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
 
 
-def run(numbers: range, seed: int, deadline: float, record: Path, failures: Path) -> Counter[str]:
+def run(
+    numbers: range,
+    seed: int,
+    deadline: float,
+    record: Path,
+    failures: Path,
+    most_tries: int = 40,
+) -> Counter[str]:
     """Judge programs that are not on record until the deadline; how many ended how."""
     known, commit = _known(record), provenance()["commit"]
     counts: Counter[str] = Counter()
@@ -99,7 +108,7 @@ def run(numbers: range, seed: int, deadline: float, record: Path, failures: Path
                 key = f"{outcome.verdict} {outcome.key}"
                 known[key] = known.get(key, 0) + 1
                 if known[key] <= MINIMISED_A_KEY:
-                    small = minimal(program, partial(_ends_like, worker, outcome))
+                    small = minimal(program, partial(_ends_like, worker, outcome), most_tries)
                     failures.mkdir(parents=True, exist_ok=True)
                     path = failures / f"test_program_{number}_of_seed_{seed}.py"
                     path.write_text(module_text(small, outcome, number, seed))

@@ -11,7 +11,7 @@ from tests.soak.program import Body, Program, Step
 T = TypeVar("T")
 
 
-def minimal(program: Program, is_same: Callable[[Program], bool], most_tries: int = 40) -> Program:
+def minimal(program: Program, is_same: Callable[[Program], bool], most_tries: int) -> Program:
     """Leave out what can be left out, one thing at a time.
 
     Args:
