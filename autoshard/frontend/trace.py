@@ -279,8 +279,8 @@ def _refuse_ordered_effects(call: Call, stage: jax.stages.Traced) -> None:
             f"`{call.name}` has effects in a fixed order ({', '.join(found)}), which no plan"
             " keeps: JAX has them on one device only",
             where=f"`{call.name}`",
-            fix="call jax.debug.print, jax.debug.callback and io_callback with ordered=False; for one"
-            " device jax.jit is all it takes",
+            fix="call jax.debug.print, jax.debug.callback and io_callback with ordered=False;"
+            " for one device jax.jit is all it takes",
         )
 
 
