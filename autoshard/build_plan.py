@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -54,6 +54,20 @@ class Solved:
     residuals: ResidualChoice | None = None
 
 
+PEAK_SPREAD = 0.15
+"""How far compiled peaks lie around predicted ones (`fragmentation_factor` in the data of CPUs)."""
+
+
+def budget_notes(budget: int | None, peak_bytes: int) -> Iterator[str]:
+    """A doubt, where the compiled program may pass a budget that the predicted peak keeps."""
+    if budget is not None and peak_bytes * (1 + PEAK_SPREAD) > budget:
+        yield (
+            f"the predicted peak is within {PEAK_SPREAD:.0%} of the memory budget, as far as"
+            " compiled programs lie around predictions: plan.verify tells what this one takes,"
+            " plan.refine keeps to the budget as compiled"
+        )
+
+
 def plan_data(name: str, solved: Solved) -> PlanData:
     """The record of a plan.
 
@@ -66,6 +80,8 @@ def plan_data(name: str, solved: Solved) -> PlanData:
     notes = hand_plan_notes(solution, solved.by_hand) if compares else ()
     with setting.stages.time("account"):
         account = solution.account
+        if solution.is_feasible:
+            notes = (*notes, *budget_notes(setting.budget, account.memory.peak_bytes))
         rounds, listing = planned_rounds(solution)
         uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
         values = _values(solution)

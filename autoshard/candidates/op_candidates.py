@@ -91,7 +91,8 @@ class OpCandidates:
         assert op.rule is not None
         forbidden = self.graph.manual_axes(op.region)
         base = self._maker.of_rule(op.rule, forbidden)
-        if op.name in self.collectives.unpartitioned_ops or op.index in self._empty_results:
+        is_kept = op.name in self.collectives.unpartitioned_ops or op.index in self._empty_results
+        if is_kept or _is_over_one_device(op, forbidden):
             base = base[:1]
         base = self._filter.usable(base)
         if op.kind in (OpKind.ENTER_MANUAL, OpKind.LEAVE_MANUAL):
@@ -207,6 +208,15 @@ class OpCandidates:
                 fix="take one of them out of its shard_alike group",
             )
         return base
+
+
+def _is_over_one_device(op: Op, manual_axes: frozenset[str]) -> bool:
+    """True for an all-reduce of the user's over manual axes of size 1, which leave no region.
+
+    XLA refuses it where it is cut: "Cross-partition allreduce must be in (partial) manual
+    partitioning mode" (jaxlib 0.10.2).
+    """
+    return op.name == "all_reduce" and not manual_axes
 
 
 def _empty_results(graph: Graph, wishes: Wishes) -> frozenset[int]:

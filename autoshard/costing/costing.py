@@ -283,9 +283,14 @@ class Costing(MoveCosts):
             (op.results, candidate.results) if is_gather else (op.operands, candidate.operands)
         )
         return sum(
-            graph.values[value].num_bytes // self.parts.num_pieces(layout)
+            int(self.sent_bytes(graph.values[value])) // self.parts.num_pieces(layout)
             for value, layout in zip(values, layouts, strict=True)
         )
+
+    def sent_bytes(self, value: Value) -> float:
+        """Bytes of a whole tensor as it is sent or reduced, as wide as intermediates."""
+        wide = self.backend.layout.intermediate_bits(value.dtype, value.bits)
+        return value.num_bytes * wide / max(value.bits, 1)
 
     def halos(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Halo, ...]:
         """What neighbours exchange for a convolution that sums over positions of an image."""

@@ -1,7 +1,8 @@
 """How wide the elements of a value travel to each of its readers.
 
 Where a backend multiplies narrower elements than it is given, it narrows an operand before it moves
-it. So a read by a product sends fewer bytes than another of the same value.
+it. So a read by a product sends fewer bytes than another of the same value. Arguments and results
+of a type that the backend widens travel as wide as intermediates do.
 """
 
 from __future__ import annotations
@@ -27,23 +28,27 @@ class ReadBits:
     Args:
         graph: The program.
         narrowed: By op index and operand position, where they are fewer than the value has.
+        widened: By value, where they are more.
     """
 
     graph: Graph
     narrowed: Mapping[tuple[int, int], int]
+    widened: Mapping[int, int]
 
     @classmethod
     def of(cls, graph: Graph, backend: Backend) -> ReadBits:
-        """What a backend narrows of a program."""
+        """What a backend narrows and widens of a program."""
+        sent = {v.index: backend.layout.intermediate_bits(v.dtype, v.bits) for v in graph.values}
+        widened = {value: bits for value, bits in sent.items() if bits > graph.values[value].bits}
         if not backend.collectives.convert_motion:
-            return cls(graph, {})
-        readers = graph.consumers
-        return cls(graph, _narrowed(graph, backend, readers, _HAND_ON))
+            return cls(graph, {}, widened)
+        return cls(graph, _narrowed(graph, backend, graph.consumers, _HAND_ON), widened)
 
     def to(self, op: Op, position: int) -> int:
         """Bits of an element of the operand at a position."""
-        found = self.narrowed.get((op.index, position))
-        return self.graph.values[op.operands[position]].bits if found is None else found
+        value = op.operands[position]
+        found = self.narrowed.get((op.index, position), self.widened.get(value))
+        return self.graph.values[value].bits if found is None else found
 
     def written(self, with_products: Set[int]) -> Mapping[int, int]:
         """By value, bits of an element as written, of what is read in narrower ones alone."""

@@ -40,7 +40,7 @@ class Reductions:
         """float64[num_candidates]: of each run of the op."""
         costing, graph = self.facts.costing, self.facts.graph
         seconds = self._halo_seconds(op, candidates)
-        total = float(sum(graph.values[v].num_bytes for v in op.results))
+        total = sum(costing.sent_bytes(graph.values[v]) for v in op.results)
         in_body, after_loop = self.in_call(op)
         groups: dict[_Kinds, list[tuple[int, tuple[int, ...]]]] = {}
         for index, candidate in enumerate(candidates):
@@ -65,7 +65,8 @@ class Reductions:
         for index, candidate in enumerate(candidates):
             if op.op_class is not OpClass.CONVOLUTION:
                 break
-            bits = graph.values[op.operands[0]].bits
+            image = graph.values[op.operands[0]]
+            bits = costing.backend.layout.intermediate_bits(image.dtype, image.bits)
             for halo in costing.halos(graph, op, candidate):
                 num_bytes = np.asarray(halo.num_elements * bits / 8)
                 axes = costing.axis_parts(halo.parts)

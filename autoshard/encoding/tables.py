@@ -29,7 +29,7 @@ class Tables:
         resharder: Finds the way from layout to layout.
 
     Attributes:
-        by_type: The tables; there is one more for every narrower type that elements are sent in.
+        by_type: The tables; there is one more for every other width that elements are sent in.
     """
 
     graph: Graph
@@ -70,19 +70,21 @@ class Tables:
                     layouts = universe.setdefault(key, {})
                     for candidate in offered:
                         layouts.setdefault(candidate.side(is_result=is_result)[position])
-        narrower = self._narrower()
+        other = self._other_widths()
         for (shape, bits), layouts in universe.items():
             for candidate in of_shape(shape):
                 layouts.setdefault(candidate.results[0])
             known = tuple(sorted(layouts))
-            for sent in {bits, *narrower.get((shape, bits), ())}:
+            for sent in {bits, *other.get((shape, bits), ())}:
                 self.by_type[shape, bits, sent] = self.resharder.table(known, shape, sent)
 
-    def _narrower(self) -> dict[tuple[tuple[int, ...], int], set[int]]:
-        """By tensor type, the narrower widths that some of its elements are sent in."""
+    def _other_widths(self) -> dict[tuple[tuple[int, ...], int], set[int]]:
+        """By tensor type, the narrower and wider widths that some of its elements are sent in."""
         found: dict[tuple[tuple[int, ...], int], set[int]] = {}
         for (op, position), bits in self.read_bits.narrowed.items():
             found.setdefault(self.type_of(self.graph.ops[op].operands[position]), set()).add(bits)
+        for value, bits in self.read_bits.widened.items():
+            found.setdefault(self.type_of(value), set()).add(bits)
         return found
 
     def of(self, value: int, bits: int | None = None) -> ReshardTable:

@@ -49,7 +49,7 @@ def exported(
     with module_context():
         parsed = parse_module(module)
         make_runnable(parsed)
-        _write_captured(parsed, traced.jaxpr.consts)
+        write_captured(parsed, traced.jaxpr.consts)
         serialized = jax_export._module_to_bytecode(parsed)
     return replace(
         frame,
@@ -90,7 +90,7 @@ def _frame(
         return jax.export.export(jitted, platforms=[platform])(*shapes)
 
 
-def _write_captured(module: Any, consts: Sequence[Any]) -> None:
+def write_captured(module: Any, consts: Sequence[Any]) -> None:
     """Turn the leading arguments of main, which stand for captured arrays, into constants."""
     if not consts:
         return

@@ -94,12 +94,19 @@ def _restore_constants(module: Module) -> None:
 def _of_other_name(op: MlirOp, name: str) -> MlirOp:
     """An op with the same attributes and another name, before this one.
 
-    Through text, as Python cannot hold constants of all element types (complex numbers).
+    Through text, as Python cannot hold constants of all element types (complex numbers); without
+    its sharding, whose mesh the text does not hold.
     """
+    shardings = {key: op.attributes[key] for key in (SHARDING,) if key in op.attributes}
+    for key in shardings:
+        del op.attributes[key]
     text = op.get_asm(print_generic_op_form=True, enable_debug_info=True)
-    return ir.Operation.parse(text.replace(f'"{op.name}"', f'"{name}"', 1)).clone(
+    made = ir.Operation.parse(text.replace(f'"{op.name}"', f'"{name}"', 1)).clone(
         ip=ir.InsertionPoint(op)
     )
+    for key, sharding in shardings.items():
+        made.attributes[key] = sharding
+    return made
 
 
 def _drop_marks(module: Module) -> None:

@@ -276,10 +276,11 @@ def _refuse_ordered_effects(call: Call, stage: jax.stages.Traced) -> None:
     """Refuse effects in order: JAX runs them on one device only."""
     if found := sorted(map(str, ordered_effects.filter_in(stage.jaxpr.effects))):
         raise ExportError(
-            f"`{call.name}` has effects in a fixed order ({', '.join(found)}), which JAX runs on"
-            " one device only",
+            f"`{call.name}` has effects in a fixed order ({', '.join(found)}), which no plan"
+            " keeps: JAX has them on one device only",
             where=f"`{call.name}`",
-            fix="call jax.debug.print, jax.debug.callback and io_callback with ordered=False",
+            fix="call jax.debug.print, jax.debug.callback and io_callback with ordered=False;"
+            " for one device jax.jit is all it takes",
         )
 
 

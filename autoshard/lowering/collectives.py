@@ -71,7 +71,7 @@ class Collectives:
         is_windowed = self.costing.is_windowed(op, candidate, graph.values[op.results[0]])
         for value in op.results:
             for one in sums:
-                num_bytes = graph.values[value].num_bytes // one.pieces
+                num_bytes = int(self.costing.sent_bytes(graph.values[value])) // one.pieces
                 for found in self._transfers(
                     op, one.kind, one.parts, num_bytes, 1 / candidate.runs_per_sum
                 ):

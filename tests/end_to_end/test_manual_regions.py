@@ -127,6 +127,26 @@ def test_free_axes_cut_what_is_sent_inside() -> None:
     assert plan.data.arguments[0].local_bytes < X.nbytes
 
 
+def test_a_maximum_over_an_axis_of_size_one_is_not_cut() -> None:
+    """XLA refuses it: "Cross-partition allreduce must be in (partial) manual partitioning mode"."""
+    mesh = Mesh(DEVICES.reshape(1, 8), ("x", "y"))
+
+    def fn(x: jax.Array) -> Any:
+        region = jax.shard_map(
+            lambda piece: piece - lax.pmax(piece, "x"),
+            mesh=mesh,
+            in_specs=P("x"),
+            out_specs=P("x"),
+            axis_names={"x"},
+            check_vma=False,
+        )
+        return region(jnp.sin(x))
+
+    x = np.ones((64, 64), np.float32)
+    plan = autoshard.optimize(fn, x, mesh=mesh, in_shardings=P("y"), baselines=False)
+    np.testing.assert_array_equal(plan.jit()(x), np.zeros_like(x))
+
+
 def test_axes_inside_another_region_are_those_of_its_own() -> None:
     def program(x: Any, w: Any) -> Any:
         def outer(a: Any, b: Any) -> Any:

@@ -67,3 +67,15 @@ def test_what_a_loop_carries_for_itself_alone_is_not_paid_for() -> None:
         fn, X, X, count, in_shardings=(P("b"), P("b"), None), out_shardings=P("b")
     )
     assert planned == compiled == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "int4", "int8"])
+def test_arguments_and_results_are_sent_as_wide_as_the_compiler_sends_them(dtype: str) -> None:
+    """XLA on CPUs sends bfloat16 as float32, 8-bit floats as float16, 4-bit integers as bytes."""
+    x = jax.ShapeDtypeStruct((1024, 64), jnp.dtype(dtype))
+
+    def summed(x: jax.Array) -> Any:
+        return lax.reduce(x, jnp.zeros((), x.dtype), lax.max, (0,)), x
+
+    planned, compiled = verified(summed, x, in_shardings=P("a"), out_shardings=(P(), P(None, "a")))
+    assert planned == compiled > 0

@@ -13,6 +13,7 @@ from jax._src.export import _export as jax_export
 from jax._src.lib import xla_client
 
 from autoshard import Plan
+from autoshard.export.exported import write_captured
 from autoshard.export.runnable import make_runnable
 from autoshard.mlir_modules import module_bytecode, module_context, parse_module
 
@@ -36,11 +37,14 @@ def compile_text(text: str, num_devices: int) -> Any:
 
 def compiles(text: str, frame: jax.export.Exported, args: tuple[Any, ...], plan: Plan) -> list[Any]:
     """What a module computes when it is run in the frame of another export of its program."""
+    assert plan.traced is not None
     with module_context():
         parsed = parse_module(text)
+        write_captured(parsed, plan.traced.jaxpr.consts)
         make_runnable(parsed)
         serialized = jax_export._module_to_bytecode(parsed)
-    exported = replace(frame, mlir_module_serialized=serialized)
+    kept = tuple(range(len(frame.in_avals)))  # the text has arguments that nothing reads too
+    exported = replace(frame, mlir_module_serialized=serialized, module_kept_var_idx=kept)
     placed = [jax.device_put(a, s) for a, s in zip(args, plan.in_shardings, strict=True)]
     found: list[Any] = jax.tree.leaves(jax.jit(exported.call)(*placed))
     return found

@@ -215,3 +215,14 @@ def test_complex_constants_compute_the_same_when_exported() -> None:
     plan = autoshard.optimize(fn, x, mesh="a=2,b=4", hardware="cpu-host", baselines=False)
     found = jax.jit(plan.export().call)(plan.shard(x))
     np.testing.assert_array_equal(found, x * 1j)
+
+
+def test_a_constant_that_is_sharded_is_restored_with_its_sharding() -> None:
+    """Its text was read without the mesh that the sharding names: `unknown mesh: @mesh`."""
+
+    def rows(x: Any) -> Any:
+        return x[np.array([1, 0])]
+
+    x = np.ones((8, 4), np.float32)
+    plan = autoshard.optimize(rows, x, mesh="x=4,y=2", hardware="cpu-host", baselines=False)
+    assert verify_module(plan.stablehlo("collectives")) == ()

@@ -148,17 +148,19 @@ def planned(fn: Callable[..., Any] = double, *args: Any, **options: Any) -> Call
         ),
         (
             planned(printed),
-            "`printed` has effects in a fixed order (OrderedDebug), which JAX runs on one device"
-            " only\n"
+            "`printed` has effects in a fixed order (OrderedDebug), which no plan keeps: JAX has"
+            " them on one device only\n"
             "  where: `printed`\n"
-            "  fix: call jax.debug.print, jax.debug.callback and io_callback with ordered=False",
+            "  fix: call jax.debug.print, jax.debug.callback and io_callback with ordered=False;"
+            " for one device jax.jit is all it takes",
         ),
         (
             planned(called_back),
-            "`called_back` has effects in a fixed order (OrderedIO), which JAX runs on one device"
-            " only\n"
+            "`called_back` has effects in a fixed order (OrderedIO), which no plan keeps: JAX has"
+            " them on one device only\n"
             "  where: `called_back`\n"
-            "  fix: call jax.debug.print, jax.debug.callback and io_callback with ordered=False",
+            "  fix: call jax.debug.print, jax.debug.callback and io_callback with ordered=False;"
+            " for one device jax.jit is all it takes",
         ),
     ],
 )

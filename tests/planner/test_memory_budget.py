@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoshard.build_plan import budget_notes
 from autoshard.errors import InputError
 from autoshard.planning.memory_budget import parse_memory_budget
 
@@ -62,3 +63,13 @@ def test_a_fraction_is_within_the_device(fraction: float) -> None:
     found = parse_memory_budget(fraction, DEVICE)
     assert found is not None
     assert 0 < found <= DEVICE
+
+
+def test_a_peak_that_compiling_may_bring_over_the_budget_is_told() -> None:
+    (told,) = budget_notes(1000, 900)
+    assert told == (
+        "the predicted peak is within 15% of the memory budget, as far as compiled programs lie"
+        " around predictions: plan.verify tells what this one takes, plan.refine keeps to the"
+        " budget as compiled"
+    )
+    assert not [*budget_notes(1035, 900), *budget_notes(None, 900)]

@@ -1,0 +1,96 @@
+"""The page of what the soaks found, from their records."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.results_table import markdown_table, write_page
+from tests.soak.judge import GOOD, VERDICTS
+
+ASKED = "asked of a release: 5,000 programs, 60,000 files, 200 signals"
+
+_MEANINGS = {
+    "wrong": "numbers differ from the unsharded function, in float64 too",
+    "crashed": "an exception that is no message, or the end of the process",
+    "hung": "no answer in the time allowed",
+    "refused": "a message, where nothing asked for could not be met",
+    "export": "a stage that does not verify, or computes something else",
+    "save": "a plan read back that is another",
+    "budget": "compiled memory more than 5 % over the budget",
+    "bytes": "compiled collectives more than 5 % off the planned ones",
+    "rounding": "numbers differ, in float64 not",
+    "asked too much": "a message: pins contradict one another, or nothing fits the budget",
+    "invalid": "JAX itself does not run the program",
+    "equal": "nothing to say",
+}
+
+
+def write_report(records: Sequence[Path]) -> Path:
+    """Write `experiments/results/reliability.md`; records of all three soaks are told apart."""
+    lines = [json.loads(line) for path in records for line in path.read_text().splitlines()]
+    programs = [line for line in lines if isinstance(line, dict) and "number" in line]
+    ops = [line for line in lines if isinstance(line, dict) and "trial" in line]
+    files = [line for line in lines if isinstance(line, list)]
+    parts = [f"What was run, beside what is {ASKED}.", *_of_programs(programs)]
+    parts += [*_of_ops(ops), *_of_files(files)]
+    return write_page("reliability", "Reliability", "\n\n".join(parts) + "\n")
+
+
+def _of_programs(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "## Whole programs"
+    if not lines:
+        yield "None."
+        return
+    by_commit = defaultdict(list)
+    for line in lines:
+        by_commit[line["commit"]].append(line)
+    for commit, found in by_commit.items():
+        counts = Counter(line["verdict"] for line in found)
+        good = sum(counts[word] for word in GOOD)
+        yield f"At {commit}: {len(found)} programs, {good} of them good."
+        yield markdown_table(
+            [
+                {"ended": word, "programs": counts[word], "meaning": _MEANINGS[word]}
+                for word in VERDICTS
+                if counts[word]
+            ]
+        ).strip()
+        yield _shares([line["facts"] for line in found])
+
+
+def _shares(facts: Iterable[Mapping[str, Any]]) -> str:
+    """How many plans for CPUs have the bytes and keep the budgets."""
+    known = [each for each in facts if "planned_bytes" in each]
+    near = [each for each in known if _is_near(each["planned_bytes"], each["compiled_bytes"])]
+    limited = [each for each in known if "budget" in each]
+    kept = [each for each in limited if each["compiled_peak"] <= 1.05 * each["budget"]]
+    return (
+        f"Planned for CPUs: {len(known)}, bytes within 5 % on {len(near)};"
+        f" with a budget {len(limited)}, within 5 % of it as compiled {len(kept)}."
+    )
+
+
+def _is_near(a: float, b: float) -> bool:
+    low, high = sorted((a, b))
+    return high <= 1.05 * low
+
+
+def _of_ops(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "## Single ops under random shardings"
+    counts = Counter(line["verdict"] for line in lines)
+    names = {line["case"] for line in lines}
+    told = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    yield f"{len(lines)} trials of {len(names)} ops: {told}." if lines else "None."
+
+
+def _of_files(lines: Sequence[Sequence[Any]]) -> Iterator[str]:
+    yield "## Damaged files"
+    bad = sum(bool(problems) for *_, problems in lines)
+    formats = {name for name, *_ in lines}
+    yield (
+        f"{len(lines)} files of {len(formats)} formats, {bad} with problems." if lines else "None."
+    )

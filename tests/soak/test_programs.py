@@ -1,0 +1,118 @@
+"""A minute of the soak of whole programs, and that it holds what it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.soak.__main__ import module_text, run
+from tests.soak.generate import program_of
+from tests.soak.judge import Outcome, _differing, judge
+from tests.soak.minimise import minimal
+from tests.soak.program import Asked, Body, Program, Step, Type
+from tests.soak.worker import Worker
+
+VECTOR = Type((8,), "float32")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def chain(*texts: str) -> Program:
+    """A program of steps that each read the one before."""
+    steps = tuple(
+        Step(f"v{place}", text.format(x=f"v{place - 1}"), (f"v{place - 1}",), VECTOR)
+        for place, text in enumerate(texts, start=1)
+    )
+    main = Body("main", (("v0", VECTOR),), steps, (f"v{len(texts)}",))
+    return Program(main, Asked(mesh=(8,)))
+
+
+def test_a_number_makes_one_program_and_its_text_is_read_back() -> None:
+    for number in range(20):
+        program = program_of(number)
+        assert program == program_of(number)
+        assert Program.from_json(program.to_json()) == program
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_plan_of_a_generated_program_keeps_what_it_says(number: int) -> None:
+    outcome = judge(program_of(number))
+    assert outcome.is_good, outcome.detail
+
+
+def test_numbers_are_compared_to_the_precision_of_their_type() -> None:
+    exact = np.ones(4, np.float32)
+    assert _differing([exact + np.float32(1e-5)], [exact]) == ""
+    assert _differing([exact + np.float32(1e-2)], [exact]) == "4 of 4"
+    assert _differing([exact.astype(np.float64) + 1e-5], [exact.astype(np.float64)]) == "4 of 4"
+    assert _differing([exact[:2]], [exact]) == "shapes [(2,)] for [(4,)]"
+
+
+def test_a_program_is_made_as_small_as_it_stays_bad() -> None:
+    program = chain("jnp.sin({x})", "jnp.sort({x})", "jnp.cos({x})", "jnp.tanh({x})")
+    small = minimal(program, lambda one: "sort" in one.source, 40)
+    assert small.source == "def main(v1):\n    v2 = jnp.sort(v1)\n    return v2"
+
+
+def test_a_process_that_ends_costs_one_program() -> None:
+    with Worker() as worker:
+        ended = worker.judge(chain("__import__('os').abort()"))
+        assert (ended.verdict, ended.key) == ("crashed", "exit code -6")
+        assert worker.judge(chain("jnp.sin({x})")).verdict == "equal"
+
+
+def test_a_process_that_does_not_answer_is_told_as_hung() -> None:
+    with Worker(seconds=20.0) as worker:
+        found = worker.judge(chain("__import__('time').sleep(60) or {x}"))
+    assert found.verdict == "hung"
+
+
+def test_a_run_goes_on_where_its_record_ends(tmp_path: Path) -> None:
+    record, failures = tmp_path / "soak.jsonl", tmp_path / "failures"
+    deadline = time.monotonic() + 600
+    assert run(range(1), 0, deadline, record, failures).total() == 1
+    assert run(range(1), 0, deadline, record, failures).total() == 0
+    (line,) = map(json.loads, record.read_text().splitlines())
+    assert (line["seed"], line["number"]) == (0, 0)
+
+
+def test_a_failure_is_written_as_a_test_that_fails(tmp_path: Path) -> None:
+    program = chain("jnp.sin({x}) + undefined")
+    found = Outcome("crashed", "NameError: undefined")
+    path = tmp_path / "test_it.py"
+    path.write_text(module_text(program, found, 3, 1).replace("is_good", 'verdict == "equal"'))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    assert "undefined" in done.stdout
+
+
+DIGESTS = """
+from tests.soak.generate import program_of
+from tests.soak.judge import judge
+print([judge(program_of(number)).facts["digest"] for number in range(3)])
+"""
+
+
+def test_plans_are_the_same_under_another_hash_seed() -> None:
+    found = set()
+    for seed in ("1", "2"):
+        settings = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        }
+        command = [sys.executable, "-W", "ignore", "-c", DIGESTS]
+        done = subprocess.run(
+            command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        found.add(done.stdout)
+    assert len(found) == 1
