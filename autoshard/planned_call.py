@@ -128,8 +128,8 @@ class PlannedCall:
             raise InputError(
                 "nothing in the program tells which dimension of its arguments examples are along",
                 where=f"`{function_name(self.fn)}`, batch={count}",
-                fix="pass the arguments: plan.replan(state, batch); or donate the state that a step gives"
-                " back, which tells parameters from examples",
+                fix="pass the arguments: plan.replan(state, batch); or donate the state that a step"
+                " gives back, which tells parameters from examples",
             )
         places = iter(range(len(dims)))
 
