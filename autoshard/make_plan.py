@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 import jax
 
-from autoshard.apply.propagation.propagator import propagator_for
+from autoshard.apply.propagation.propagator import Propagator, propagator_for
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
 from autoshard.encoding.corrections import NO_CORRECTIONS
@@ -189,7 +189,7 @@ def _solve(
             program, solution, residuals = chosen.program, chosen.solution, chosen.choice
     elif program.residuals is not None:
         residuals = ResidualChoice.of_everything(program.residuals)
-    by_hand = _plans_by_hand(program, solution, setting)
+    by_hand = _plans_by_hand(_propagate(program), solution, setting)
     solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
     return Solved(setting, program, solution, by_hand, search, residuals)
 
@@ -226,22 +226,26 @@ def _planned(
     )
 
 
-def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting) -> HandPrices:
+def _plans_by_hand(propagate: Propagate, solution: Solution, setting: Setting) -> HandPrices:
     """What plans written by hand cost, where somebody wants to know."""
     if not (setting.baselines and solution.is_feasible):
         return HandPrices({})
     with setting.stages.time("baselines"):
-        return price_hand_plans(solution, _propagate(program), setting.options)
+        return price_hand_plans(solution, propagate, setting.options)
 
 
 def _propagate(program: TracedProgram) -> Propagate:
     """Shardings of all values from those of arguments, captured arrays first, and results."""
     first = program.graph.num_captured
 
+    @functools.cache  # parsing and flattening the program takes longer than a propagation
+    def propagator() -> Propagator:
+        return propagator_for(program.traced, program.mesh)
+
     def propagate(
         inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None]
     ) -> Mapping[str, Sharding]:
-        found = propagator_for(program.traced, program.mesh).propagate(inputs[first:], outputs)
+        found = propagator().propagate(inputs[first:], outputs)
         return cast("Mapping[str, Sharding]", found)
 
     return propagate

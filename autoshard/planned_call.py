@@ -158,10 +158,10 @@ def _example_dims(program: TracedProgram) -> tuple[frozenset[int], ...]:
     graph = program.graph
     given_back = {argument for argument, _ in program.wishes.alike}
     others = [place for place in range(len(graph.arguments)) if place not in given_back]
-    examples = examples_class(graph, others) if given_back else None
+    classes = dimension_classes(graph)
+    examples = examples_class(graph, classes, others) if given_back else None
     if examples is None:
         return ()
-    classes = dimension_classes(graph)
     arguments = graph.arguments[graph.num_captured :]
     return tuple(
         frozenset(d for d, own in enumerate(classes[op.results[0]]) if own == examples)

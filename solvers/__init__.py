@@ -14,6 +14,7 @@ from solvers.problem import (
     Problem,
     verify_problem,
 )
+from solvers.restricted import Restricted, restrict
 from solvers.result import Progress, Result, Status, proven_status
 from solvers.solve import solve
 
@@ -31,6 +32,7 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Progress",
+    "Restricted",
     "Result",
     "SolverError",
     "Status",
@@ -38,6 +40,7 @@ __all__ = [
     "least_use",
     "pick_solver",
     "proven_status",
+    "restrict",
     "solve",
     "solve_k_best",
     "verify_problem",
