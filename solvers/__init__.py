@@ -14,8 +14,8 @@ from solvers.problem import (
     Problem,
     verify_problem,
 )
-from solvers.restricted import Restricted, restrict
 from solvers.result import Progress, Result, Status, proven_status
+from solvers.settled import Settled, settle
 from solvers.solve import solve
 
 __all__ = [
@@ -32,15 +32,15 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Progress",
-    "Restricted",
     "Result",
+    "Settled",
     "SolverError",
     "Status",
     "evaluate",
     "least_use",
     "pick_solver",
     "proven_status",
-    "restrict",
+    "settle",
     "solve",
     "solve_k_best",
     "verify_problem",

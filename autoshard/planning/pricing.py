@@ -17,7 +17,7 @@ from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import Solution, solution_of
 from autoshard.planning.stages import Stages
 from autoshard.sharding import Sharding
-from solvers import Problem, Result, evaluate, restrict, solve
+from solvers import Problem, Result, evaluate, settle, solve
 
 
 def price_layouts(
@@ -73,10 +73,9 @@ def nearest_choices(
             admitted = admitted if any(admitted) else plain
         if any(admitted):
             keep[node] = np.array(admitted)
-    timeless = replace(problem, node_memory=(), edge_memory=(), memory_limit=None, memory_limits=())
-    restricted = restrict(timeless, keep)
+    settled = settle(problem, keep)
     result = solve(
-        restricted.problem,
+        settled.problem,
         engine=options.engine,
         time_limit_seconds=options.time_limit_seconds,
         seed=options.seed,
@@ -84,7 +83,7 @@ def nearest_choices(
     )
     if result.choices is None:
         return result
-    choices = restricted.restore(result.choices)
+    choices = settled.restore(result.choices)
     told = evaluate(problem, choices)
     return replace(result, choices=choices, peak=told.peak, peak_time=told.peak_time)
 
