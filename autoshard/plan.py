@@ -255,6 +255,7 @@ class Plan:
         fn: Callable[..., Any] | None = None,
         *,
         moves_arguments: bool = False,
+        retraces: bool = True,
         **jit_kwargs: Any,
     ) -> PlannedFunction:
         """`jax.jit` of the function with the plan's shardings at the boundary and inside.
@@ -265,6 +266,8 @@ class Plan:
             fn: As for `wrap`.
             moves_arguments: Move arrays that lie on the devices in another sharding, which
                 `jax.jit` refuses.
+            retraces: Trace the function on a call, and refuse another program than the one planned;
+                False takes the trace of the plan, and is for calls of its signature only.
             jit_kwargs: Passed on to `jax.jit`; `donate_argnums` is as planned unless given.
         """
         jit_kwargs.setdefault("donate_argnums", self.donate_argnums)
@@ -281,6 +284,7 @@ class Plan:
             residuals=self.data.kept_residuals,
             own_compiler_options=compiler_options(mesh.platform, in_order=self.data.is_tight),
             moves_arguments=moves_arguments,
+            known=None if retraces else self.traced,
             **jit_kwargs,
         )
 
