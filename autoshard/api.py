@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,10 @@ from autoshard.mesh_search.request import (
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.plan import Plan
 from autoshard.plan_cache.folder import cache_folder
+from autoshard.planned_call import PlannedCall
 from autoshard.planning.progress_line import shown
 from autoshard.planning.stages import StageProgress, Stages
+from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.plan import (
     PlanData,
 )
@@ -72,6 +74,7 @@ def optimize(
     corrections: str | Path | None = None,
     refine: str | None = None,
     cache: bool | str | os.PathLike[str] | None = None,
+    start: Plan | None = None,
     progress: Callable[[StageProgress], None] | bool | None = None,
 ) -> Plan:
     """Choose a sharding for every tensor of a JAX function.
@@ -134,6 +137,8 @@ def optimize(
             plan from there. True for the platform's own, None as the environment variable
             `AUTOSHARD_CACHE` says (none where it is unset). Under `jax.distributed` process 0
             plans, and the others wait for its file.
+        start: An earlier plan of this program or a similar one, loaded or not: the search starts
+            from its shardings. Not where a mesh is searched.
         progress: Told of every stage and how far it is; True shows a line in the terminal or
             notebook. The logger `autoshard` has the same.
 
@@ -147,74 +152,149 @@ def optimize(
         ConstraintError: Shardings asked for that contradict one another or fit no tensor.
         PlanError: Process 0 kept no plan that this one could read.
     """
+    said = {name: value for name, value in locals().items() if name not in ("fn", "args")}
+    return _optimized(fn, args, OptimizeOptions(**said))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OptimizeOptions:
+    """The keyword arguments of `optimize`."""
+
+    mesh: Any
+    devices: int | None
+    axis_names: Sequence[str]
+    hardware: str | Path | Hardware
+    memory_budget: str | float | None
+    in_shardings: Any
+    out_shardings: Any
+    constraints: Any
+    donate_argnums: int | Sequence[int]
+    static_argnums: int | Sequence[int]
+    kwargs: Mapping[str, Any] | None
+    trip_counts: Mapping[str, float] | None
+    default_trip_count: float
+    solver: str
+    time_limit_seconds: float
+    relative_gap: float
+    seed: int
+    simplicity: float | None
+    constraint_effort: float
+    baselines: bool
+    schedules: str
+    overlap: str
+    remat: str
+    custom_costs: Mapping[str, CustomCost] | None
+    corrections: str | Path | None
+    refine: str | None
+    cache: bool | str | os.PathLike[str] | None
+    start: Plan | None
+    progress: Callable[[StageProgress], None] | bool | None
+
+
+def _optimized(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    said: OptimizeOptions,
+    known: Traced | None = None,
+) -> Plan:
+    """Plan a call as `optimize` does.
+
+    Args:
+        fn: The function.
+        args: Its positional arguments.
+        said: All else.
+        known: The call's trace on the mesh given, as it is written, where there is one already.
+    """
     check_types(
-        kwargs=kwargs,
-        donate_argnums=donate_argnums,
-        static_argnums=static_argnums,
-        trip_counts=trip_counts,
-        custom_costs=custom_costs,
-        progress=progress,
+        kwargs=said.kwargs,
+        donate_argnums=said.donate_argnums,
+        static_argnums=said.static_argnums,
+        trip_counts=said.trip_counts,
+        custom_costs=said.custom_costs,
+        progress=said.progress,
     )
-    folder = cache_folder(cache)
-    stages = Stages(shown(progress))
-    request = read_request(mesh, devices, axis_names)
+    folder = cache_folder(said.cache)
+    stages = Stages(shown(said.progress))
+    request = read_request(said.mesh, said.devices, said.axis_names)
     options = read_solve_options(
-        solver, time_limit_seconds, relative_gap, seed, overlap, simplicity, constraint_effort
+        said.solver,
+        said.time_limit_seconds,
+        said.relative_gap,
+        said.seed,
+        said.overlap,
+        said.simplicity,
+        said.constraint_effort,
     )
-    may_stream = is_auto("schedules", schedules, "choose them")
-    if refine is not None and not is_measured(refine):
-        check_installed(parse_target(refine))
-    saved = None if corrections is None else load_corrections(corrections)
+    may_stream = is_auto("schedules", said.schedules, "choose them")
+    if said.refine is not None and not is_measured(said.refine):
+        check_installed(parse_target(said.refine))
+    saved = None if said.corrections is None else load_corrections(said.corrections)
     if saved is not None:
         options = replace(options, corrections=saved.corrections)
-    shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}
-    named = named_in_search(request, shardings, constraints)
+    shardings = {"in_shardings": said.in_shardings, "out_shardings": said.out_shardings}
+    named = named_in_search(request, shardings, said.constraints)
     setting = Setting.of(
-        request, named, hardware, memory_budget, options, stages, baselines, read_remat(remat)
+        request,
+        named,
+        said.hardware,
+        said.memory_budget,
+        options,
+        stages,
+        said.baselines,
+        read_remat(said.remat),
     )
-    reading = GraphReading(constraints, trip_counts, default_trip_count, may_stream, custom_costs)
+    reading = GraphReading(
+        said.constraints, said.trip_counts, said.default_trip_count, may_stream, said.custom_costs
+    )
 
     @functools.cache
     def traced_on(ours: Mesh, residuals: tuple[str, ...] | None = None) -> Traced:
+        if known is not None and residuals is None:
+            return known
         _, context, concrete = setting.choice.readings[ours]
         with stages.time("trace and lower"):
             traced = trace(
                 fn,
                 args,
-                kwargs,
+                said.kwargs,
                 mesh=ours,
                 context=context,
                 devices=concrete,
-                donate_argnums=donate_argnums,
-                static_argnums=static_argnums,
+                donate_argnums=said.donate_argnums,
+                static_argnums=said.static_argnums,
                 rewrite=lambda closed: keeping_residuals(closed, residuals),
                 **shardings,
             )
         if saved is not None:
             machine = setting.machine.name
-            saved.check(traced.record.fingerprint, machine, str(corrections))
+            saved.check(traced.record.fingerprint, machine, str(said.corrections))
         return traced
 
     name = function_name(fn)
-    donated = argument_positions(donate_argnums, len(args), "donate_argnums", fn)
-    static = argument_positions(static_argnums, len(args), "static_argnums", fn)
+    donated = argument_positions(said.donate_argnums, len(args), "donate_argnums", fn)
+    static = argument_positions(said.static_argnums, len(args), "static_argnums", fn)
 
     def finished(data: PlanData) -> PlanData:
         data = replace(data, donate_argnums=donated, static_argnums=static)
         if saved is None:
             return data
         used = in_words(saved.corrections)
-        note = f"costs corrected from {corrections}: {used}, as compiled by {saved.compiler}"
+        note = f"costs corrected from {said.corrections}: {used}, as compiled by {saved.compiler}"
         return replace(data, notes=(*data.notes, note))
 
     program = PlannableProgram(name, traced_on, reading, finished, (donated, static))
+    start = None if said.start is None else WarmStart.of(said.start.data)
+    plan = make_plan(program, setting, folder, stages.tell_solve, start)
+    assert plan.traced is not None
+    graph = functools.partial(reading.of, plan.traced, plan.data.mesh, setting)
     plan = replace(
-        make_plan(program, setting, folder, stages.tell_solve),
+        plan,
         fn=fn,
         donate_argnums=donated,
         static_argnums=static,
+        call=PlannedCall.of(fn, args, said, graph, _optimized),
     )
-    return plan if refine is None else plan.refine(refine)
+    return plan if said.refine is None else plan.refine(said.refine)
 
 
 def optimize_module(

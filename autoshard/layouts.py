@@ -150,6 +150,16 @@ class MeshParts:
 
     def to_sharding(self, layout: Layout) -> Sharding:
         """The layout as a closed sharding, which carries its mesh where that is another one."""
+        found = self._sharding_by_layout.get(layout)
+        if found is None:
+            found = self._sharding_by_layout[layout] = self._as_sharding(layout)
+        return found
+
+    @cached_property
+    def _sharding_by_layout(self) -> dict[Layout, Sharding]:
+        return {}
+
+    def _as_sharding(self, layout: Layout) -> Sharding:
         first = next((part for dim in layout for part in dim), 0)
         home, start = self._home(first) if self.axes else (self, 0)
         dims = (home.refs(tuple(part - start for part in dim)) for dim in layout)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 import jax
 
-from autoshard.apply.propagation.propagator import propagator_for
+from autoshard.apply.propagation.propagator import Propagator, propagator_for
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
 from autoshard.encoding.corrections import NO_CORRECTIONS
@@ -27,6 +27,7 @@ from autoshard.planning.planner import plan_graph
 from autoshard.planning.pricing import seconds_with
 from autoshard.planning.solution import Solution
 from autoshard.planning.traced_program import TracedProgram
+from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.plan import MeshSearch, PlanData
 from autoshard.remat.choice import ResidualChoice
 from autoshard.remat.joint_program import JointProgram
@@ -73,6 +74,7 @@ def make_plan(
     setting: Setting,
     folder: Path | None,
     progress: Callable[[Progress], None] | None,
+    start: WarmStart | None = None,
 ) -> Plan:
     """The plan that a cache holds, or one that is made now, and kept where there is a cache.
 
@@ -81,11 +83,11 @@ def make_plan(
         PlanError: Process 0 kept no plan that this one could read.
     """
     if folder is None:
-        return _made(program, setting, progress)
+        return _made(program, setting, progress, start)
     first = setting.choice.meshes[0]
     asked = (program.name, program.said, program.traced_on(first).asked)
     said = program.reading.asked(first, setting)
-    key = plan_key({"program": asked, "reading": said, **setting.asked})
+    key = plan_key({"program": asked, "reading": said, "start": start, **setting.asked})
     lookup = Lookup.of(PlanCache(folder), program.name, key)
     is_follower = jax.distributed.is_initialized() and jax.process_index() > 0
     if not is_follower:
@@ -96,7 +98,7 @@ def make_plan(
     # Of meshes to search, the program on the first one was looked up.
     if data is not None and program.traced_on(data.mesh).fingerprint == data.program.fingerprint:
         return _plan_from_cache(data, program, setting, progress)
-    plan = _made(program, setting, progress)
+    plan = _made(program, setting, progress, start)
     if plan.solved is not None and plan.solved.solution.result.is_interrupted:
         return plan
     if plan.data.is_feasible:
@@ -106,9 +108,12 @@ def make_plan(
 
 
 def _made(
-    program: PlannableProgram, setting: Setting, progress: Callable[[Progress], None] | None
+    program: PlannableProgram,
+    setting: Setting,
+    progress: Callable[[Progress], None] | None,
+    start: WarmStart | None,
 ) -> Plan:
-    solved = _solve(partial(program.on, setting=setting), setting, progress)
+    solved = _solve(partial(program.on, setting=setting), setting, progress, start)
     return _plan(program.finished(plan_data(program.name, solved)), solved)
 
 
@@ -121,12 +126,15 @@ def _plan_from_cache(
     """A kept plan; its problem is solved again where only that can answer."""
     kept = data.kept_residuals
     single = replace(setting, choice=setting.choice.only(data.mesh), remat=REMAT_KEEP)
-    traced = program.traced_on(data.mesh, kept)
+    traced, reading = program.traced_on(data.mesh, kept), program.reading
+
+    def program_on(ours: Mesh) -> TracedProgram:  # holds no arrays, as the whole program does
+        return replace(reading.of(traced, ours, single), residuals=kept)
 
     @functools.cache
     def solve_again() -> Solved:
-        program_on = partial(program.on, setting=single, residuals=kept)
-        return replace(_solve(program_on, single, progress), residuals=data.residuals)
+        solved = _solve(program_on, single, progress, WarmStart.of(data))
+        return replace(solved, residuals=data.residuals)
 
     seconds = sum(data.stage_seconds.values())
     note = f"kept plan, made in {seconds:.1f} s and not made again; cache=False makes it anew"
@@ -146,6 +154,7 @@ def _solve(
     program_on: Callable[..., TracedProgram],
     setting: Setting,
     progress: Callable[[Progress], None] | None,
+    start: WarmStart | None,
 ) -> Solved:
     """Plan a program on the mesh given, or on the best of those to choose from."""
     search: MeshSearch | None = None
@@ -166,7 +175,7 @@ def _solve(
         program, solution, search = found.problem, found.solution, found.record
     else:
         program = program_on(setting.choice.meshes[0])
-        solution = _planned(program, setting, setting.budget, progress)
+        solution = _planned(program, setting, setting.budget, progress, start)
     if setting.remat == REMAT_AUTO and not solution.is_feasible and setting.budget is not None:
         chosen = RematSearch(
             lambda names: program_on(program.mesh, residuals=names),
@@ -180,7 +189,7 @@ def _solve(
             program, solution, residuals = chosen.program, chosen.solution, chosen.choice
     elif program.residuals is not None:
         residuals = ResidualChoice.of_everything(program.residuals)
-    by_hand = _plans_by_hand(program, solution, setting)
+    by_hand = _plans_by_hand(_propagate(program), solution, setting)
     solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
     return Solved(setting, program, solution, by_hand, search, residuals)
 
@@ -197,6 +206,7 @@ def _planned(
     setting: Setting,
     budget: int | None,
     progress: Callable[[Progress], None] | None,
+    start: WarmStart | None = None,
 ) -> Solution:
     options = setting.options
     if program.residuals is not None:  # what was learnt is of the program as it is written
@@ -209,28 +219,33 @@ def _planned(
         budget,
         options,
         propagate=_propagate(program),
+        start=start,
         streamable=program.streamable,
         stages=setting.stages,
         progress=progress,
     )
 
 
-def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting) -> HandPrices:
+def _plans_by_hand(propagate: Propagate, solution: Solution, setting: Setting) -> HandPrices:
     """What plans written by hand cost, where somebody wants to know."""
     if not (setting.baselines and solution.is_feasible):
         return HandPrices({})
     with setting.stages.time("baselines"):
-        return price_hand_plans(solution, _propagate(program), setting.options)
+        return price_hand_plans(solution, propagate, setting.options)
 
 
 def _propagate(program: TracedProgram) -> Propagate:
     """Shardings of all values from those of arguments, captured arrays first, and results."""
     first = program.graph.num_captured
 
+    @functools.cache  # parsing and flattening the program takes longer than a propagation
+    def propagator() -> Propagator:
+        return propagator_for(program.traced, program.mesh)
+
     def propagate(
         inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None]
     ) -> Mapping[str, Sharding]:
-        found = propagator_for(program.traced, program.mesh).propagate(inputs[first:], outputs)
+        found = propagator().propagate(inputs[first:], outputs)
         return cast("Mapping[str, Sharding]", found)
 
     return propagate

@@ -42,6 +42,7 @@ from autoshard.export.platform_module import AS_WRITTEN, lowered_for
 from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
 from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced
+from autoshard.planned_call import PlannedCall
 from autoshard.planning.pricing import seconds_with
 from autoshard.planning.solution import Solution
 from autoshard.plans.plan import PlanData
@@ -78,6 +79,7 @@ class Plan:
         solved: The problem that was solved, its answer, and all that went into it; None for a plan
             read from a file.
         solve_again: Solves the problem of a plan from a cache, when only that can answer.
+        call: The call that made it; None for a plan read from a file, or of a module.
         corrections: What refining learnt; None for a plan that was not refined.
     """
 
@@ -91,6 +93,7 @@ class Plan:
     prices: ModulePrices | None = None
     solved: Solved | None = None
     solve_again: Callable[[], Solved] | None = None
+    call: PlannedCall | None = None
     corrections: SavedCorrections | None = None
     _jax_mesh: JaxMesh | None = field(default=None, init=False)
 
@@ -199,6 +202,31 @@ class Plan:
             self._jax_mesh = JaxMesh(self.mesh or concrete_mesh(self.data.mesh))
         return self._jax_mesh
 
+    def replan(self, *args: Any, batch: int | None = None, **changes: Any) -> Plan:
+        """Plan again after a change: the search starts from this plan.
+
+        The trace stays where neither arguments nor mesh nor shardings at the boundary change.
+
+        Args:
+            *args: Other positional arguments; those of this plan if none are given.
+            batch: Another number of examples in place of other arguments: all dimensions along
+                which the arguments have examples, as far as matmuls tell.
+            changes: Any option of `optimize` that is to be another: `mesh`, `memory_budget`,
+                `relative_gap`, ... `constraints` are added to those that this plan was given.
+
+        Raises:
+            PlanError: The plan was read from a file, or is of a module.
+            InputError, ExportError, ConstraintError: As `optimize`.
+        """
+        if self.call is None:
+            raise PlanError(
+                "the plan was read from a file or is of a module, and does not know its call",
+                where=f"plan for {self.data.function}",
+                fix="plan the function as changed, and start there: optimize(..., start=plan)",
+            )
+        planned: Plan = self.call.again(self, args, batch, changes)
+        return planned
+
     # -- running under it -----------------------------------------------------------------------
 
     def wrap(self, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -227,6 +255,7 @@ class Plan:
         fn: Callable[..., Any] | None = None,
         *,
         moves_arguments: bool = False,
+        retraces: bool = True,
         **jit_kwargs: Any,
     ) -> PlannedFunction:
         """`jax.jit` of the function with the plan's shardings at the boundary and inside.
@@ -237,6 +266,8 @@ class Plan:
             fn: As for `wrap`.
             moves_arguments: Move arrays that lie on the devices in another sharding, which
                 `jax.jit` refuses.
+            retraces: Trace the function on a call, and refuse another program than the one planned;
+                False takes the trace of the plan, and is for calls of its signature only.
             jit_kwargs: Passed on to `jax.jit`; `donate_argnums` is as planned unless given.
         """
         jit_kwargs.setdefault("donate_argnums", self.donate_argnums)
@@ -253,6 +284,7 @@ class Plan:
             residuals=self.data.kept_residuals,
             own_compiler_options=compiler_options(mesh.platform, in_order=self.data.is_tight),
             moves_arguments=moves_arguments,
+            known=None if retraces else self.traced,
             **jit_kwargs,
         )
 

@@ -36,7 +36,7 @@ class _Planned:
 
     @functools.cached_property
     def function(self) -> PlannedFunction:
-        return self.plan.jit(moves_arguments=True, **self.jit_options)
+        return self.plan.jit(moves_arguments=True, retraces=False, **self.jit_options)
 
 
 class PlannedJit:

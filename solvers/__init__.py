@@ -15,6 +15,7 @@ from solvers.problem import (
     verify_problem,
 )
 from solvers.result import Progress, Result, Status, proven_status
+from solvers.settled import Settled, settle
 from solvers.solve import solve
 
 __all__ = [
@@ -32,12 +33,14 @@ __all__ = [
     "ProblemError",
     "Progress",
     "Result",
+    "Settled",
     "SolverError",
     "Status",
     "evaluate",
     "least_use",
     "pick_solver",
     "proven_status",
+    "settle",
     "solve",
     "solve_k_best",
     "verify_problem",

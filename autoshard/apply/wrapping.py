@@ -36,7 +36,7 @@ from autoshard.frontend.signature import (
     flatten_call,
     function_name,
 )
-from autoshard.frontend.trace import Program, abstract_leaf, donated_leaves, trace_call
+from autoshard.frontend.trace import Program, Traced, abstract_leaf, donated_leaves, trace_call
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.remat.joint_program import keeping_residuals
 from autoshard.sharding import Sharding
@@ -62,6 +62,7 @@ class WrappedFunction:
     static_argnums: tuple[int, ...]
     schedules: Mapping[str, DotSchedule] = field(default_factory=dict)
     residuals: Sequence[str] | None = None
+    known: Traced | None = None
     prepared: dict[Hashable, Prepared] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,11 +77,16 @@ class WrappedFunction:
         key = call_signature(call)
         found = None if key is None else self.prepared.get(key)
         if found is None:
-            program = trace_call(call, self.mesh.abstract, self.mesh.order)
-            self.check(program)
-            closed = keeping_residuals(program.jaxpr, self.residuals)
+            program: Program | Traced
+            if self.known is not None:
+                program, closed = self.known, self.known.jaxpr
+            else:
+                program = trace_call(call, self.mesh.abstract, self.mesh.order)
+                self.check(program)
+                closed = keeping_residuals(program.jaxpr, self.residuals)
             constrained = constrain_jaxpr(closed, self.constraints, self.mesh, self.schedules)
             runnable = with_sound_slices(constrained, self.mesh.abstract.size)
+            assert program.results is not None  # of a function, not of a module
             found = Prepared(program.results, program.updated, _evaluator(runnable, call.name))
             # A program that closes over tracers is only good inside the trace they belong to.
             if key is not None and not any(
@@ -141,6 +147,7 @@ def wrap(
     static_argnums: int | Sequence[int] = (),
     schedules: Mapping[str, DotSchedule] | None = None,
     residuals: Sequence[str] | None = None,
+    known: Traced | None = None,
 ) -> WrappedFunction:
     """The function with the constraints of a plan inside.
 
@@ -159,6 +166,7 @@ def wrap(
         static_argnums: As given when planning.
         schedules: By path of a `dot_general`; see `constrain_jaxpr`.
         residuals: What is kept for backward passes; None for the program as it is written.
+        known: Trace of the only signature that it will be called with; None traces the calls.
 
     Raises:
         PlanError: On a call, when the traced program is not the recorded one.
@@ -172,6 +180,7 @@ def wrap(
         _numbers(static_argnums),
         dict(schedules or {}),
         residuals,
+        known,
     )
 
 
@@ -364,6 +373,7 @@ def jit_with(
     residuals: Sequence[str] | None = None,
     own_compiler_options: Mapping[str, Any] | None = None,
     moves_arguments: bool = False,
+    known: Traced | None = None,
     **jit_options: Any,
 ) -> PlannedFunction:
     """`jax.jit` of the function with a plan's constraints inside and shardings at its boundary.
@@ -382,6 +392,7 @@ def jit_with(
         own_compiler_options: Set where the function is compiled by itself, and not within another.
         moves_arguments: Move arrays that lie on the devices in another sharding, which `jax.jit`
             refuses.
+        known: As for `wrap`.
         jit_options: Passed on to `jax.jit`.
     """
     wrapped = wrap(
@@ -392,6 +403,7 @@ def jit_with(
         static_argnums=static_argnums,
         schedules=schedules,
         residuals=residuals,
+        known=known,
     )
     return PlannedFunction(
         wrapped,

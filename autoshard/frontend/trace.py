@@ -91,6 +91,7 @@ class Traced:
             programs.
         platform: The platform the module was lowered for.
         notes: What was done otherwise than asked, for the report.
+        results: What the function returns, as abstract arrays; None for a module.
     """
 
     jaxpr: ClosedJaxpr
@@ -113,6 +114,7 @@ class Traced:
     record: ProgramRecord
     platform: str
     notes: tuple[str, ...]
+    results: FlatTree | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -225,6 +227,7 @@ def trace(
         record=program.record,
         platform=platform,
         notes=(*notes, *platform_notes),
+        results=program.results,
     )
 
 

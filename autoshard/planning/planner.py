@@ -31,6 +31,7 @@ from autoshard.planning.solution import DecidedRound, Solution, as_answer, solut
 from autoshard.planning.stages import COSTS, SEARCH, Stages
 from autoshard.planning.states_in_memory import with_states_in_memory
 from autoshard.planning.tightened import tightened
+from autoshard.planning.warm_start import WarmStart
 from autoshard.sharding import Mesh
 from autoshard.wishes.mesh_parts import parts_for
 from autoshard.wishes.other_meshes import carried_on_other_meshes
@@ -56,6 +57,7 @@ def plan_graph(
     *,
     streamable: frozenset[str] = frozenset(),
     propagate: Propagate | None = None,
+    start: WarmStart | None = None,
     stages: Stages | None = None,
     progress: Callable[[Progress], None] | None = None,
     compiler: Backend | None = None,
@@ -66,8 +68,9 @@ def plan_graph(
     The memory limit binds in the last round alone: until then a program need not fit. The
     `dot_general` equations at the paths `streamable` may run in steps, if there is one round only.
     Where the search is cut short and there is one round only, it goes on from the best plan written
-    by hand that fits, as `propagate` spreads it, and no worse one is returned. A plan of one round
-    is made simpler, as far as the options allow. Ablations give another compiler model than the
+    by hand that fits, as `propagate` spreads it, and no worse one is returned. The first round
+    starts from an earlier plan if there is one. A plan of one round is made simpler, as far as the
+    options allow. Ablations give another compiler model than the
     machine's own, or other cost terms.
 
     Raises:
@@ -108,7 +111,8 @@ def plan_graph(
         spent = clock.seconds.get(SEARCH, 0.0)
         searches = Searches(share, clock, progress, is_interrupted=is_interrupted)
         with _naming_round(rounds[:number]):
-            solution = _solve_round(encoder, searches, propagate if len(rounds) == 1 else None)
+            by_hand = propagate if len(rounds) == 1 else None
+            solution = _solve_round(encoder, searches, by_hand, start)
         if len(rounds) == 1:
             solution = simpler(solution, searches, options.simplicity)
         is_interrupted = searches.is_interrupted
@@ -219,11 +223,19 @@ def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
     return scarce, scarce.encode()
 
 
-def _solve_round(encoder: Encoder, searches: Searches, propagate: Propagate | None) -> Solution:
+def _solve_round(
+    encoder: Encoder,
+    searches: Searches,
+    propagate: Propagate | None,
+    start: WarmStart | None,
+) -> Solution:
     with searches.stages.time(COSTS):
         encoder, encoded = _encoded(encoder)
     decided = encoder.round.decided
-    hint = _as_decided(encoded, decided) if decided else None
+    hint: Sequence[int] | None = _as_decided(encoded, decided) if decided else None
+    if start is not None and hint is None:
+        with searches.stages.time(SEARCH):
+            hint = start.choices(encoded, searches.options)
     if encoder.is_scarce and not searches.is_interrupted:
         seek_leanest(encoded.problem, searches)
     result = searches.first(encoded.problem, hint)

@@ -17,7 +17,7 @@ from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import Solution, solution_of
 from autoshard.planning.stages import Stages
 from autoshard.sharding import Sharding
-from solvers import FORBIDDEN, Problem, Result, solve
+from solvers import Problem, Result, evaluate, settle, solve
 
 
 def price_layouts(
@@ -61,29 +61,31 @@ def nearest_choices(
         options: For the small solve that is left.
         in_steps: Whether products may run in steps.
     """
-    costs = []
+    problem = encoded.problem
+    keep = [np.ones(len(costs), dtype=np.bool_) for costs in problem.node_costs]
     known: dict[Hashable, list[bool]] = {}
     for node, op_index in enumerate(encoded.ops):
         op = encoded.graph.ops[op_index]
-        own = encoded.problem.node_costs[node]
         admitted = _admitted(encoded, op, encoded.candidates[node], layouts, known)
         if not in_steps:
             plain = [candidate.streamed is None for candidate in encoded.candidates[node]]
             admitted = [a and b for a, b in zip(admitted, plain, strict=True)]
             admitted = admitted if any(admitted) else plain
-        if any(admitted) and not all(admitted):
-            own = own.copy()
-            own[[i for i, ok in enumerate(admitted) if not ok]] = FORBIDDEN
-        costs.append(own)
-    costs += encoded.problem.node_costs[len(encoded.ops) :]
-    problem = replace_costs(encoded.problem, tuple(costs))
-    return solve(
-        problem,
+        if any(admitted):
+            keep[node] = np.array(admitted)
+    settled = settle(problem, keep)
+    result = solve(
+        settled.problem,
         engine=options.engine,
         time_limit_seconds=options.time_limit_seconds,
         seed=options.seed,
         relative_gap=0.0,
     )
+    if result.choices is None:
+        return result
+    choices = settled.restore(result.choices)
+    told = evaluate(problem, choices)
+    return replace(result, choices=choices, peak=told.peak, peak_time=told.peak_time)
 
 
 def _admitted(

@@ -53,6 +53,22 @@ def test_one_changed_line_trains_to_the_same_numbers_with_planned_shardings() ->
         assert array.sharding.is_equivalent_to(place, array.ndim)
 
 
+def test_a_function_is_traced_once_for_a_signature() -> None:
+    traced: list[Any] = []
+
+    def counted(params: Any, x: Any) -> Any:
+        traced.append(x.shape)
+        return step(params, x)
+
+    ours = planned(counted)
+    for _ in range(2):
+        ours(init(), X)
+    ours.lower(init(), X)
+    assert traced == [(32, 64)]
+    ours(init(), X[:16])
+    assert traced == [(32, 64), (16, 64)]
+
+
 def test_another_shape_another_setting_or_a_scalar_instead_of_an_array_is_another_plan() -> None:
     ours = planned(step, static_argnames="kind")
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [

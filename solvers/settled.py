@@ -1,0 +1,70 @@
+"""A problem of the nodes that still have a choice, which pays for the others; and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled:
+    """A smaller problem, and the way back.
+
+    Args:
+        problem: The nodes that have several choices left, and a last one of one choice that costs
+            what all settled nodes and edges do. Without memory.
+        kept: Original choices left, per original node.
+    """
+
+    problem: Problem
+    kept: tuple[IntArray, ...]
+
+    def restore(self, choices: Sequence[int]) -> tuple[int, ...]:
+        """Turns choices of the smaller problem into choices of the original."""
+        picked = iter(choices)
+        return tuple(int(own[next(picked) if len(own) > 1 else 0]) for own in self.kept)
+
+
+def settle(problem: Problem, keep: Sequence[BoolArray]) -> Settled:
+    """Takes choices and memory out of a problem, then the nodes that have one choice left.
+
+    Args:
+        problem: Any problem.
+        keep: bool[num_choices] per node, somewhere true at every node.
+    """
+    kept = tuple(np.flatnonzero(own) for own in keep)
+    masks = [own.tobytes() for own in keep]
+    place = {node: at for at, node in enumerate(n for n, own in enumerate(kept) if len(own) > 1)}
+    only = [int(own[0]) for own in kept]
+    costs = [np.minimum(problem.node_costs[node][kept[node]], FORBIDDEN) for node in place]
+    settled = sum(int(problem.node_costs[n][only[n]]) for n in range(len(kept)) if n not in place)
+    tables: dict[tuple[int, bytes, bytes], IntArray] = {}
+    edges = []
+
+    def pay(node: int, more: IntArray) -> None:
+        own = costs[place[node]]
+        # Saturates: many forbidden pairs at one node would pass 64 bits.
+        np.minimum(own + np.minimum(more, FORBIDDEN), FORBIDDEN, out=own)
+
+    for edge in problem.edges:
+        u, v = edge.u, edge.v
+        if u in place and v in place:
+            key = (id(edge.costs), masks[u], masks[v])
+            if key not in tables:
+                tables[key] = edge.costs[np.ix_(kept[u], kept[v])]
+            edges.append(Edge(place[u], place[v], tables[key]))
+        elif u in place:
+            pay(u, edge.costs[kept[u], only[v]])
+        elif v in place:
+            pay(v, edge.costs[only[u], kept[v]])
+        else:
+            settled += int(edge.costs[only[u], only[v]])
+    constant = np.array([min(settled, FORBIDDEN)], dtype=np.int64)
+    return Settled(Problem((*costs, constant), tuple(edges), name=problem.name), kept)
