@@ -220,6 +220,7 @@ class Plan:
             static_argnums=self.static_argnums,
             schedules=self.data.schedules,
             residuals=self.data.kept_residuals,
+            out_shardings=[tensor.sharding for tensor in self.data.results],
         )
 
     def jit(

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from autoshard.apply.axis_types import to_auto_axes, to_context_axes
+from autoshard.apply.axis_types import to_auto_axes, to_given_axes
 from autoshard.apply.named_shardings import (
     AnyJaxMesh,
     JaxMesh,
@@ -49,7 +49,7 @@ def shard(tree: Any, shardings: Any, mesh: AnyJaxMesh) -> Any:
     ]
     with mesh_context(mesh.abstract):
         leaves = jax.device_put(list(flat.leaves), placed)
-    return flat.rebuild(to_context_axes(leaves))
+    return flat.rebuild(to_given_axes(leaves, mesh))
 
 
 def init(fn: Callable[..., Any], shardings: Any, mesh: AnyJaxMesh) -> Callable[..., Any]:
@@ -82,7 +82,7 @@ def init(fn: Callable[..., Any], shardings: Any, mesh: AnyJaxMesh) -> Callable[.
         )
         with mesh_context(wrapped.mesh.abstract):
             leaves = jax.jit(prepared.run, out_shardings=named)(*leaves_in)
-        return call.finish(prepared.results.rebuild(to_context_axes(leaves)))
+        return call.finish(prepared.results.rebuild(to_given_axes(leaves, wrapped.mesh)))
 
     return run
 

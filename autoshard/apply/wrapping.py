@@ -13,9 +13,11 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.axis_types import (
+    explicit_mesh_of,
     placed_as,
+    run_under_auto_axes,
     to_auto_axes,
-    to_context_axes,
+    to_given_axes,
     without_explicit_axes,
 )
 from autoshard.apply.constrain import constrain_jaxpr
@@ -28,7 +30,7 @@ from autoshard.apply.named_shardings import (
 from autoshard.apply.sound_slices import with_sound_slices
 from autoshard.errors import InputError, PlanError
 from autoshard.frontend.fingerprint import canonical_lines
-from autoshard.frontend.meshes import mesh_context
+from autoshard.frontend.meshes import mesh_context, with_explicit
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.frontend.signature import (
     Call,
@@ -62,6 +64,7 @@ class WrappedFunction:
     static_argnums: tuple[int, ...]
     schedules: Mapping[str, DotSchedule] = field(default_factory=dict)
     residuals: Sequence[str] | None = None
+    out_shardings: tuple[Sharding | None, ...] = ()
     prepared: dict[Hashable, Prepared] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -69,14 +72,22 @@ class WrappedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = flatten_call(self.fn, args, kwargs, self.static_argnums)
-        prepared = self.prepare(call)
-        return call.finish(prepared.results.rebuild(prepared.run(*call.arguments.leaves)))
+        prepared, leaves = self.prepare(call), call.arguments.leaves
+        explicit = explicit_mesh_of(leaves)
+        results = (
+            prepared.run(*leaves)
+            if explicit is None
+            else run_under_auto_axes(
+                prepared.run, leaves, explicit, prepared.results.leaves, self.out_shardings
+            )
+        )
+        return call.finish(prepared.results.rebuild(results))
 
     def prepare(self, call: Call) -> Prepared:
         key = call_signature(call)
         found = None if key is None else self.prepared.get(key)
         if found is None:
-            program = trace_call(call, self.mesh.abstract, self.mesh.order)
+            program = self.trace(call)
             self.check(program)
             closed = keeping_residuals(program.jaxpr, self.residuals)
             constrained = constrain_jaxpr(closed, self.constraints, self.mesh, self.schedules)
@@ -88,6 +99,13 @@ class WrappedFunction:
             ):
                 self.prepared[key] = found
         return found
+
+    def trace(self, call: Call) -> Program:
+        """The program under the axis types it was planned with; else under those of the mesh."""
+        if self.record is None:
+            return trace_call(call, self.mesh.given.abstract_mesh, self.mesh.order)
+        context = with_explicit(self.mesh.abstract, self.record.explicit_axes)
+        return trace_call(call, context, self.mesh.order, self.record.argument_axes)
 
     def check(self, program: Program) -> None:
         """Refuse a program other than the one the constraints were made for.
@@ -141,6 +159,7 @@ def wrap(
     static_argnums: int | Sequence[int] = (),
     schedules: Mapping[str, DotSchedule] | None = None,
     residuals: Sequence[str] | None = None,
+    out_shardings: Sequence[Sharding | None] = (),
 ) -> WrappedFunction:
     """The function with the constraints of a plan inside.
 
@@ -159,6 +178,7 @@ def wrap(
         static_argnums: As given when planning.
         schedules: By path of a `dot_general`; see `constrain_jaxpr`.
         residuals: What is kept for backward passes; None for the program as it is written.
+        out_shardings: By flat result, for their types where arguments have Explicit axes in theirs.
 
     Raises:
         PlanError: On a call, when the traced program is not the recorded one.
@@ -172,6 +192,7 @@ def wrap(
         _numbers(static_argnums),
         dict(schedules or {}),
         residuals,
+        tuple(out_shardings),
     )
 
 
@@ -184,7 +205,7 @@ class PlannedFunction:
     first; that costs some microseconds per leaf and call.
 
     Arrays on a mesh with Explicit axes are taken as lying on the same mesh with Auto axes, at no
-    copy; under `jax.set_mesh` of such a mesh, results come back with its Explicit axes.
+    copy; results come back with the axis types of the mesh.
     """
 
     def __init__(
@@ -217,19 +238,13 @@ class PlannedFunction:
                 where=f"`{function_name(self._wrapped.fn)}`",
                 fix="pass a mesh of devices; planning, saving and lowering work without",
             )
-        if not trace_state_clean() and jax.sharding.get_abstract_mesh().explicit_axes:
-            raise InputError(
-                "a planned function is called while JAX traces with Explicit axes, whose types a"
-                " plan does not keep",
-                where=f"`{function_name(self._wrapped.fn)}`",
-                fix="set a mesh with Auto axes (jax.make_mesh(..., axis_types=...)), or call it"
-                " outside of the trace",
-            )
+        if not trace_state_clean() and explicit_mesh_of(jax.tree.leaves((args, kwargs))):
+            return self._wrapped(*args, **kwargs)
         function, leaves_in, finish = self._function_for(args, kwargs)
         leaves_in = to_auto_axes(leaves_in, mesh)
         with mesh_context(mesh.abstract):
             results = function(*leaves_in)
-        return finish(to_context_axes(results))
+        return finish(to_given_axes(results, mesh))
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """Trace for these arguments, arrays or `jax.ShapeDtypeStruct`s, as `jax.jit` does.
@@ -392,6 +407,7 @@ def jit_with(
         static_argnums=static_argnums,
         schedules=schedules,
         residuals=residuals,
+        out_shardings=out_shardings,
     )
     return PlannedFunction(
         wrapped,

@@ -38,6 +38,8 @@ _ADDED_LATER = frozenset(
         "PlanData.refinement",
         "PlanData.residuals",
         "PredictedCollective.is_windowed",
+        "ProgramRecord.argument_axes",
+        "ProgramRecord.explicit_axes",
         "SolverFacts.model_gap",
         "SolverFacts.overlap",
     }
