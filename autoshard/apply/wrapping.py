@@ -40,6 +40,7 @@ from autoshard.frontend.signature import (
 )
 from autoshard.frontend.trace import Program, abstract_leaf, donated_leaves, trace_call
 from autoshard.loops.dot_schedule import DotSchedule
+from autoshard.loops.on_examples import OnExamples
 from autoshard.remat.joint_program import keeping_residuals
 from autoshard.sharding import Sharding
 
@@ -62,7 +63,7 @@ class WrappedFunction:
     mesh: JaxMesh
     record: ProgramRecord | None
     static_argnums: tuple[int, ...]
-    schedules: Mapping[str, DotSchedule] = field(default_factory=dict)
+    schedules: Mapping[str, DotSchedule | OnExamples] = field(default_factory=dict)
     residuals: Sequence[str] | None = None
     out_shardings: tuple[Sharding | None, ...] = ()
     prepared: dict[Hashable, Prepared] = field(default_factory=dict)
@@ -157,7 +158,7 @@ def wrap(
     *,
     record: ProgramRecord | None = None,
     static_argnums: int | Sequence[int] = (),
-    schedules: Mapping[str, DotSchedule] | None = None,
+    schedules: Mapping[str, DotSchedule | OnExamples] | None = None,
     residuals: Sequence[str] | None = None,
     out_shardings: Sequence[Sharding | None] = (),
 ) -> WrappedFunction:
@@ -176,7 +177,7 @@ def wrap(
         mesh: The mesh to run on.
         record: The program the constraints belong to; None skips the check.
         static_argnums: As given when planning.
-        schedules: By path of a `dot_general`; see `constrain_jaxpr`.
+        schedules: By path of an equation; see `constrain_jaxpr`.
         residuals: What is kept for backward passes; None for the program as it is written.
         out_shardings: By flat result, for their types where arguments have Explicit axes in theirs.
 
@@ -375,7 +376,7 @@ def jit_with(
     record: ProgramRecord | None = None,
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
-    schedules: Mapping[str, DotSchedule] | None = None,
+    schedules: Mapping[str, DotSchedule | OnExamples] | None = None,
     residuals: Sequence[str] | None = None,
     own_compiler_options: Mapping[str, Any] | None = None,
     moves_arguments: bool = False,
@@ -392,7 +393,7 @@ def jit_with(
         record: The program the plan was made for; None skips the check.
         donate_argnums: As in `jax.jit`.
         static_argnums: As given when planning.
-        schedules: By path of a `dot_general`; see `constrain_jaxpr`.
+        schedules: By path of an equation; see `constrain_jaxpr`.
         residuals: As for `wrap`.
         own_compiler_options: Set where the function is compiled by itself, and not within another.
         moves_arguments: Move arrays that lie on the devices in another sharding, which `jax.jit`

@@ -33,6 +33,7 @@ _ADDED_LATER = frozenset(
         "MemoryUse.held",
         "PlanData.compiler_model",
         "PlanData.mesh_search",
+        "PlanData.on_examples",
         "PlanData.overlapped_seconds",
         "PlanData.places",
         "PlanData.refinement",
