@@ -15,6 +15,7 @@ from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
 from autoshard.encoding.corrections import NO_CORRECTIONS
+from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.trace import Traced
 from autoshard.graph_reading import GraphReading
 from autoshard.mesh_search.search import SearchOptions, search_meshes
@@ -219,8 +220,11 @@ def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting)
     """What plans written by hand cost, where somebody wants to know."""
     if not (setting.baselines and solution.is_feasible):
         return HandPrices({})
+    traced = program.traced
+    own = map(with_word_dims, traced.annotated, traced.in_avals)
+    annotated = (*(None,) * program.graph.num_captured, *own)
     with setting.stages.time("baselines"):
-        return price_hand_plans(solution, _propagate(program), setting.options)
+        return price_hand_plans(solution, _propagate(program), setting.options, annotated)
 
 
 def _propagate(program: TracedProgram) -> Propagate:

@@ -16,7 +16,7 @@ from autoshard.aot.verify import VerifyOptions, verify_plan
 from autoshard.apply.against_propagation import against_propagation
 from autoshard.apply.boundary_shardings import as_written, in_module, planned_in_module
 from autoshard.apply.found_constraints import with_constraints
-from autoshard.apply.logical_names import named_dims, names_by_pattern, names_from_metadata
+from autoshard.apply.logical_names import named_dims, names_by_pattern
 from autoshard.apply.logical_rules import LogicalRules, find_logical_rules
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.apply.named_specs import argument_specs, module_rules
@@ -39,6 +39,7 @@ from autoshard.export.module_program import module_program
 from autoshard.export.plan_module import annotated_module
 from autoshard.export.planned_text import PLANNED, planned_text
 from autoshard.export.platform_module import AS_WRITTEN, lowered_for
+from autoshard.frontend.annotations import names_from_metadata
 from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
 from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced
@@ -419,7 +420,7 @@ class Plan:
         self.data.require_feasible()
         traced = self._program()
         if names is None:
-            logical = names_from_metadata(traced)
+            logical = names_from_metadata(traced.in_tree)
         else:
             program = read_program(traced.jaxpr, traced.in_names, traced.out_names)
             logical = names_by_pattern(program, names)

@@ -21,6 +21,7 @@ from jax.sharding import AbstractMesh
 from jax.tree_util import PyTreeDef
 
 from autoshard.errors import ExportError, InputError
+from autoshard.frontend.annotations import annotated_shardings
 from autoshard.frontend.dangling import honour_dangling
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.explicit_axes import (
@@ -107,6 +108,7 @@ class Traced:
             programs.
         platform: The platform the module was lowered for.
         notes: What was done otherwise than asked, for the report.
+        annotated: By flat argument, the sharding it carries, which nobody insists on.
     """
 
     jaxpr: ClosedJaxpr
@@ -129,6 +131,7 @@ class Traced:
     record: ProgramRecord
     platform: str
     notes: tuple[str, ...]
+    annotated: tuple[Sharding | None, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -137,7 +140,7 @@ class Traced:
     @property
     def asked(self) -> tuple[Any, ...]:
         """All that a plan of the program follows from, as plain values; source lines included."""
-        user = (self.user_in, self.user_out, self.donated, self.updated)
+        user = (self.user_in, self.user_out, self.annotated, self.donated, self.updated)
         return (self.record, self.source_by_equation, *user, self.platform, self.notes)
 
 
@@ -245,6 +248,7 @@ def trace(
         record=program.record,
         platform=platform,
         notes=(*notes, *platform_notes),
+        annotated=annotated_shardings(call.arguments.leaves, in_tree, order),
     )
 
 

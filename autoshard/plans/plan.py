@@ -461,8 +461,14 @@ class PlanData:
     @property
     def priced_seconds(self) -> float:
         """Predicted time of one step as plans were compared: overlapped, where that was asked."""
-        beside = self.overlapped_seconds
-        return self.seconds if beside is None or self.solver.overlap == "none" else beside
+        return self._priced(self.seconds, self.overlapped_seconds)
+
+    def priced_seconds_of(self, baseline: Baseline) -> float:
+        """The same of a plan by hand."""
+        return self._priced(baseline.seconds, baseline.overlapped_seconds)
+
+    def _priced(self, seconds: float, overlapped: float | None) -> float:
+        return seconds if overlapped is None or self.solver.overlap == "none" else overlapped
 
     @property
     def collective_bytes(self) -> float:
