@@ -188,6 +188,7 @@ def optimize(
                 donate_argnums=donate_argnums,
                 static_argnums=static_argnums,
                 rewrite=lambda closed: keeping_residuals(closed, residuals),
+                is_for_cpu=setting.machine.backend == "cpu",
                 **shardings,
             )
         if saved is not None:

@@ -20,7 +20,7 @@ from autoshard.apply.logical_names import named_dims, names_by_pattern
 from autoshard.apply.logical_rules import LogicalRules, find_logical_rules
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.apply.named_specs import argument_specs, module_rules
-from autoshard.apply.placing import init, shard, without_static
+from autoshard.apply.placing import check_like, init, shard, without_static
 from autoshard.apply.plan_code import plan_code
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
@@ -265,6 +265,7 @@ class Plan:
             tree: Like the argument.
             argument: Which positional argument it is for; of a tuple of arguments, which ones.
         """
+        check_like(tree, self._shapes_of(argument), f"plan for {self.data.function}")
         return shard(tree, self._in_shardings_of(argument), self._devices())
 
     def init(
@@ -281,12 +282,18 @@ class Plan:
         return init(fn, self._in_shardings_of(argument), self._devices())
 
     def _in_shardings_of(self, argument: int | tuple[int, ...]) -> Any:
-        """Shardings of positional arguments, counted with the static ones, as users do."""
+        return self._of_arguments(self.in_shardings, argument)
+
+    def _shapes_of(self, argument: int | tuple[int, ...]) -> Any:
+        shapes, _ = jax.tree.unflatten(self._program().in_tree, self._program().in_avals)
+        return self._of_arguments(shapes, argument)
+
+    def _of_arguments(self, trees: Sequence[Any], argument: int | tuple[int, ...]) -> Any:
+        """Those of positional arguments, counted with the static ones, as users do."""
         if isinstance(argument, tuple):
-            return tuple(self._in_shardings_of(one) for one in argument)
-        shardings = self.in_shardings
+            return tuple(self._of_arguments(trees, one) for one in argument)
         where = f"plan for {self.data.function}"
-        return shardings[without_static(argument, len(shardings), self.static_argnums, where)]
+        return trees[without_static(argument, len(trees), self.static_argnums, where)]
 
     def _function(self, fn: Callable[..., Any] | None) -> Callable[..., Any]:
         self.data.require_feasible()

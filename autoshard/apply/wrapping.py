@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -241,6 +242,8 @@ class PlannedFunction:
             )
         if not trace_state_clean() and explicit_mesh_of(jax.tree.leaves((args, kwargs))):
             return self._wrapped(*args, **kwargs)
+        if self._donate_argnums and not trace_state_clean():
+            self._warn_of_donation()
         function, leaves_in, finish = self._function_for(args, kwargs)
         leaves_in = to_auto_axes(leaves_in, mesh)
         with mesh_context(mesh.abstract):
@@ -309,6 +312,14 @@ class PlannedFunction:
     def _argument_places(self) -> tuple[NamedSharding | None, ...]:
         names = [f"argument {place}" for place in range(len(self._in_shardings))]
         return flat_named_shardings(self._in_shardings, self._wrapped.mesh, names)
+
+    def _warn_of_donation(self) -> None:
+        name, numbers = function_name(self._wrapped.fn), self._donate_argnums
+        warnings.warn(
+            f"`{name}` donates arguments {numbers} and is called inside another jax.jit, where JAX"
+            " gives up no buffer: donate them there, and call plan.wrap()",
+            stacklevel=3,
+        )
 
     def _options(self) -> dict[str, Any]:
         """For `jax.jit`, which takes compiler options only where nothing is traced around it."""

@@ -159,6 +159,7 @@ def trace(
     static_argnums: int | Sequence[int] = (),
     platform: str = "tpu",
     rewrite: Callable[[ClosedJaxpr], ClosedJaxpr] | None = None,
+    is_for_cpu: bool = False,
 ) -> Traced:
     """Trace a function once and lower it with every value tagged by its path.
 
@@ -187,6 +188,7 @@ def trace(
             module be lowered for "cpu" instead, with a note.
         rewrite: Makes the program to plan of the one that was traced, with the same arguments and
             results; the record is of the traced one.
+        is_for_cpu: It is to run there, so that this needs no note.
 
     Raises:
         ExportError: The function does not trace or lower.
@@ -209,6 +211,8 @@ def trace(
     if axes is None:
         axes = argument_axes(call.arguments.leaves, context)
     program = trace_call(call, context, order, axes)
+    if rewrite is not None:
+        program = replace(program, jaxpr=rewrite(program.jaxpr))
     in_avals = tuple(var.aval for var in program.jaxpr.jaxpr.invars)
     out_avals = tuple(atom.aval for atom in program.jaxpr.jaxpr.outvars)
     out_tree, out_names = program.results.dynamic_tree, program.results.names
@@ -226,7 +230,7 @@ def trace(
     )
     tagged = tag_jaxpr(named, abstract_mesh(mesh))
     with mesh_context(None):
-        lowered, platform, platform_notes = _lower(program.stage, tagged.jaxpr, platform, call)
+        lowered, lowered_for, platform_notes = _lower(program.stage, tagged.jaxpr, platform, call)
     return Traced(
         jaxpr=named,
         in_tree=in_tree,
@@ -246,8 +250,8 @@ def trace(
         user_in=tuple(map(_first_said, user_in, _fixed_arguments(program, context))),
         user_out=tuple(map(_first_said, user_out, program.fixed_results)),
         record=program.record,
-        platform=platform,
-        notes=(*notes, *platform_notes),
+        platform=lowered_for,
+        notes=notes if is_for_cpu else (*notes, *platform_notes),
         annotated=annotated_shardings(call.arguments.leaves, in_tree, order),
     )
 

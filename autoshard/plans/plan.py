@@ -501,8 +501,8 @@ class PlanData:
             return
         over = self.memory.peak_bytes - (self.memory_budget or 0)
         missed = (
-            f"; the least peak found is {over:,} bytes over the budget of "
-            f"{self.memory_budget:,} bytes, at {self.memory.peak_where}"
+            f"; the least peak found, {self.memory.peak_bytes:,} bytes at"
+            f" {self.memory.peak_where}, exceeds the budget of {self.memory_budget:,} by {over:,}"
             if self.memory_budget is not None and over > 0
             else ""
         )
