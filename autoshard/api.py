@@ -263,6 +263,7 @@ def _optimized(
                 donate_argnums=said.donate_argnums,
                 static_argnums=said.static_argnums,
                 rewrite=lambda closed: keeping_residuals(closed, residuals),
+                is_for_cpu=setting.machine.backend == "cpu",
                 **shardings,
             )
         if saved is not None:

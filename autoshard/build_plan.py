@@ -18,6 +18,7 @@ from autoshard.planning.product_records import planned_products
 from autoshard.planning.round_records import planned_rounds
 from autoshard.planning.solution import Solution
 from autoshard.planning.traced_program import TracedProgram
+from autoshard.planning.unpartitioned import ops_on_examples, unpartitioned_notes
 from autoshard.plans.plan import (
     AskedTerm,
     MeshSearch,
@@ -86,6 +87,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
         uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
         values = _values(solution)
         products = planned_products(solution)
+        on_examples = ops_on_examples(solution)
     return with_short_sources(
         PlanData(
             function=name,
@@ -112,10 +114,11 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             rounds=rounds,
             listing=listing,
             products=products,
+            on_examples=on_examples,
             mesh_search=solved.search,
             overlapped_seconds=solution.overlapped_seconds,
             compiler_model=solution.encoder.costing.backend.describe(setting.machine.name),
-            notes=(*traced.notes, *solution.graph.notes, *notes),
+            notes=(*traced.notes, *solution.graph.notes, *unpartitioned_notes(solution), *notes),
             residuals=solved.residuals,
             stage_seconds=dict(setting.stages.seconds),
             versions={

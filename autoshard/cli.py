@@ -8,6 +8,8 @@ from importlib.metadata import version
 
 import click
 
+from autoshard.commands.accelerators import use_host_where_nothing_else
+
 MODULE_BY_COMMAND = {
     "cache": "autoshard.commands.cache",
     "calibrate": "autoshard.commands.calibrate",
@@ -68,3 +70,4 @@ class LazyCommands(MutableMapping[str, click.Command]):
 @click.version_option(version("autoshard"), prog_name="autoshard")
 def main() -> None:
     """Plan how a JAX program is sharded over a device mesh, before the compile."""
+    use_host_where_nothing_else()

@@ -8,7 +8,7 @@ from typing import Any
 
 from autoshard.constraints import Term
 from autoshard.frontend.device_orders import DeviceOrder
-from autoshard.frontend.scheduled_products import rewritable_products
+from autoshard.frontend.rewritable_equations import MATMULS, rewritable_equations
 from autoshard.frontend.trace import Traced
 from autoshard.frontend.user_constraints import read_constraints
 from autoshard.graph.custom_cost import CustomCost
@@ -41,7 +41,7 @@ class GraphReading:
         Raises:
             ExportError, ConstraintError, InputError: As `read_traced`.
         """
-        steps = rewritable_products(traced.jaxpr.jaxpr) if self.may_stream else ()
+        steps = rewritable_equations(traced.jaxpr.jaxpr, MATMULS) if self.may_stream else ()
         with setting.stages.time("graph"):
             return read_traced(
                 traced,

@@ -15,6 +15,7 @@ from autoshard.apply.propagation.propagator import Propagator, propagator_for
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
 from autoshard.encoding.corrections import NO_CORRECTIONS
+from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.trace import Traced
 from autoshard.graph_reading import GraphReading
 from autoshard.mesh_search.search import SearchOptions, search_meshes
@@ -189,7 +190,7 @@ def _solve(
             program, solution, residuals = chosen.program, chosen.solution, chosen.choice
     elif program.residuals is not None:
         residuals = ResidualChoice.of_everything(program.residuals)
-    by_hand = _plans_by_hand(_propagate(program), solution, setting)
+    by_hand = _plans_by_hand(program, solution, setting)
     solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
     return Solved(setting, program, solution, by_hand, search, residuals)
 
@@ -226,12 +227,15 @@ def _planned(
     )
 
 
-def _plans_by_hand(propagate: Propagate, solution: Solution, setting: Setting) -> HandPrices:
+def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting) -> HandPrices:
     """What plans written by hand cost, where somebody wants to know."""
     if not (setting.baselines and solution.is_feasible):
         return HandPrices({})
+    traced = program.traced
+    own = map(with_word_dims, traced.annotated, traced.in_avals)
+    annotated = (*(None,) * program.graph.num_captured, *own)
     with setting.stages.time("baselines"):
-        return price_hand_plans(solution, propagate, setting.options)
+        return price_hand_plans(solution, _propagate(program), setting.options, annotated)
 
 
 def _propagate(program: TracedProgram) -> Propagate:

@@ -16,11 +16,11 @@ from autoshard.aot.verify import VerifyOptions, verify_plan
 from autoshard.apply.against_propagation import against_propagation
 from autoshard.apply.boundary_shardings import as_written, in_module, planned_in_module
 from autoshard.apply.found_constraints import with_constraints
-from autoshard.apply.logical_names import named_dims, names_by_pattern, names_from_metadata
+from autoshard.apply.logical_names import named_dims, names_by_pattern
 from autoshard.apply.logical_rules import LogicalRules, find_logical_rules
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.apply.named_specs import argument_specs, module_rules
-from autoshard.apply.placing import init, shard, without_static
+from autoshard.apply.placing import check_like, init, shard, without_static
 from autoshard.apply.plan_code import plan_code
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
@@ -39,6 +39,7 @@ from autoshard.export.module_program import module_program
 from autoshard.export.plan_module import annotated_module
 from autoshard.export.planned_text import PLANNED, planned_text
 from autoshard.export.platform_module import AS_WRITTEN, lowered_for
+from autoshard.frontend.annotations import names_from_metadata
 from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
 from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced
@@ -248,6 +249,7 @@ class Plan:
             static_argnums=self.static_argnums,
             schedules=self.data.schedules,
             residuals=self.data.kept_residuals,
+            out_shardings=[tensor.sharding for tensor in self.data.results],
         )
 
     def jit(
@@ -295,6 +297,7 @@ class Plan:
             tree: Like the argument.
             argument: Which positional argument it is for; of a tuple of arguments, which ones.
         """
+        check_like(tree, self._shapes_of(argument), f"plan for {self.data.function}")
         return shard(tree, self._in_shardings_of(argument), self._devices())
 
     def init(
@@ -311,12 +314,18 @@ class Plan:
         return init(fn, self._in_shardings_of(argument), self._devices())
 
     def _in_shardings_of(self, argument: int | tuple[int, ...]) -> Any:
-        """Shardings of positional arguments, counted with the static ones, as users do."""
+        return self._of_arguments(self.in_shardings, argument)
+
+    def _shapes_of(self, argument: int | tuple[int, ...]) -> Any:
+        shapes, _ = jax.tree.unflatten(self._program().in_tree, self._program().in_avals)
+        return self._of_arguments(shapes, argument)
+
+    def _of_arguments(self, trees: Sequence[Any], argument: int | tuple[int, ...]) -> Any:
+        """Those of positional arguments, counted with the static ones, as users do."""
         if isinstance(argument, tuple):
-            return tuple(self._in_shardings_of(one) for one in argument)
-        shardings = self.in_shardings
+            return tuple(self._of_arguments(trees, one) for one in argument)
         where = f"plan for {self.data.function}"
-        return shardings[without_static(argument, len(shardings), self.static_argnums, where)]
+        return trees[without_static(argument, len(trees), self.static_argnums, where)]
 
     def _function(self, fn: Callable[..., Any] | None) -> Callable[..., Any]:
         self.data.require_feasible()
@@ -450,7 +459,7 @@ class Plan:
         self.data.require_feasible()
         traced = self._program()
         if names is None:
-            logical = names_from_metadata(traced)
+            logical = names_from_metadata(traced.in_tree)
         else:
             program = read_program(traced.jaxpr, traced.in_names, traced.out_names)
             logical = names_by_pattern(program, names)

@@ -9,6 +9,7 @@ from typing import Any
 
 from autoshard.errors import PlanError
 from autoshard.frontend.fingerprint import canonical_lines
+from autoshard.frontend.meshes import abstract_mesh, with_explicit
 from autoshard.frontend.trace import trace
 from autoshard.plan import Plan
 from autoshard.plans.plan_json import load_plan_data
@@ -44,6 +45,8 @@ def load_plan(
             args,
             kwargs,
             mesh=data.mesh,
+            context=with_explicit(abstract_mesh(data.mesh), data.program.explicit_axes),
+            axes=data.program.argument_axes,
             donate_argnums=data.donate_argnums,
             static_argnums=data.static_argnums,
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, NamedSharding
+from jax._src.core import trace_state_clean  # private; checked on jax 0.10.2
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from autoshard.apply.named_shardings import JaxMesh
 from autoshard.frontend.meshes import as_auto, mesh_context
 from autoshard.frontend.trace import abstract_leaf
+from autoshard.sharding import Sharding
 
 
 def to_auto_axes(tree: Any, mesh: JaxMesh) -> Any:
@@ -72,30 +75,81 @@ def _lies_elsewhere(leaf: Any, sharding: NamedSharding) -> bool:
     return not leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 
 
-def to_context_axes(tree: Any) -> Any:
-    """Arrays with the Explicit axes of the mesh set by `jax.set_mesh`, if it has some.
+def to_given_axes(tree: Any, mesh: JaxMesh) -> Any:
+    """Arrays with the axis types of a plan's mesh, or of the same mesh as `jax.set_mesh` has it.
 
     Without this, JAX refuses to compute with them there. Arrays on another mesh, such as one split
     for a sub-axis, stay as they are.
     """
-    context = jax.sharding.get_abstract_mesh()
-    if not context.explicit_axes or isinstance(concrete := jax.sharding.get_mesh(), AbstractMesh):
+    target = _target(mesh) if trace_state_clean() else None
+    if target is None:
         return tree
     leaves, structure = jax.tree.flatten(tree)
     found = [
         i
         for i, leaf in enumerate(leaves)
-        if isinstance(leaf, jax.Array)
-        and not isinstance(leaf, jax.core.Tracer)
-        and isinstance(leaf.sharding, NamedSharding)
-        and leaf.sharding.mesh.shape == concrete.shape
-        and leaf.sharding.mesh != concrete
+        if _is_placed(leaf) and leaf.sharding.mesh.shape == target.shape
     ]
-    targets = [NamedSharding(concrete, leaves[i].sharding.spec) for i in found]
+    targets = [NamedSharding(target, leaves[i].sharding.spec) for i in found]
     moved = jax.device_put([leaves[i] for i in found], targets)
     for i, leaf in zip(found, moved, strict=True):
         leaves[i] = leaf
     return jax.tree.unflatten(structure, leaves)
+
+
+def _target(mesh: JaxMesh) -> jax.sharding.Mesh | None:
+    """The mesh with Explicit axes that results belong on, if there is one."""
+    around = jax.sharding.get_mesh()
+    is_set = isinstance(around, jax.sharding.Mesh) and around.shape == mesh.auto.shape
+    chosen = around if is_set else mesh.given
+    if isinstance(chosen, AbstractMesh) or not chosen.abstract_mesh.explicit_axes:
+        return None
+    return chosen
+
+
+def explicit_mesh_of(leaves: Sequence[Any]) -> AbstractMesh | None:
+    """The mesh with Explicit axes that arrays have in their types, else that JAX computes under."""
+    meshes = [jax.typeof(leaf).sharding.mesh for leaf in leaves if isinstance(leaf, jax.Array)]
+    around = jax.sharding.get_abstract_mesh()
+    return next((mesh for mesh in (*meshes, around) if mesh.explicit_axes), None)
+
+
+def run_under_auto_axes(
+    run: Callable[..., Sequence[Any]],
+    leaves: Sequence[Any],
+    mesh: AbstractMesh,
+    results: Sequence[Any],
+    shardings: Sequence[Sharding | None],
+) -> Sequence[Any]:
+    """Call a function for Auto axes on arrays with Explicit ones in their types.
+
+    Args:
+        run: Of flat arrays.
+        leaves: What it takes.
+        mesh: Of the types.
+        results: Types of what it returns.
+        shardings: Of results, for their types; where there are none, results are replicated.
+    """
+    given = shardings or (None,) * len(results)
+    types = tuple(
+        NamedSharding(mesh, _explicit_spec(sharding, mesh, len(result.shape)))
+        for sharding, result in zip(given, results, strict=True)
+    )
+    found: Sequence[Any] = jax.sharding.auto_axes(run, out_sharding=types)(*leaves)
+    return found
+
+
+def _explicit_spec(sharding: Sharding | None, mesh: AbstractMesh, rank: int) -> PartitionSpec:
+    """The part of a sharding that types can carry: whole Explicit axes, up to the first other."""
+    if sharding is None or sharding.inlined_mesh is not None:
+        return PartitionSpec(*(None,) * rank)
+    entries = []
+    for dim in sharding.dims:
+        whole = itertools.takewhile(
+            lambda ref: ref.is_whole and ref.name in mesh.explicit_axes, dim.axes
+        )
+        entries.append(tuple(ref.name for ref in whole) or None)
+    return PartitionSpec(*entries)
 
 
 def _is_placed(leaf: Any) -> bool:

@@ -12,11 +12,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.named_shardings import JaxMesh, sharding_to_spec
+from autoshard.apply.on_examples import equation_on_examples
 from autoshard.apply.own_calls import with_own_calls
 from autoshard.apply.scheduled.in_program import Scheduled, scheduled_equation, turned_before_use
 from autoshard.errors import PlanError, ShardingError
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, is_constrainable, rewrite_bodies
 from autoshard.loops.dot_schedule import DotSchedule
+from autoshard.loops.on_examples import OnExamples
 from autoshard.sharding import Mesh, MeshAxis, Sharding, format_sharding, translate_sharding
 from autoshard.use_paths import split_uses
 
@@ -27,7 +29,7 @@ def constrain_jaxpr(
     closed: ClosedJaxpr,
     constraints: Mapping[str, Sharding],
     mesh: jax.sharding.Mesh | AbstractMesh | JaxMesh,
-    schedules: Mapping[str, DotSchedule] | None = None,
+    schedules: Mapping[str, DotSchedule | OnExamples] | None = None,
 ) -> ClosedJaxpr:
     """A copy of a program with a `sharding_constraint` equation for each constraint.
 
@@ -46,7 +48,7 @@ def constrain_jaxpr(
         closed: As `frontend.trace.trace_call` gives it.
         constraints: By path. Open dimensions are left to the partitioner.
         mesh: Concrete to run, abstract to look at the lowered program only.
-        schedules: By path of a `dot_general` equation, what to put in its place.
+        schedules: By path of an equation, what to put in its place.
 
     Raises:
         PlanError: A path that the program does not have, a value that cannot be cut, another
@@ -66,7 +68,7 @@ def constrain_jaxpr(
 class _Inserter:
     constraints: Mapping[str, Sharding]
     mesh: JaxMesh
-    schedules: Mapping[str, DotSchedule]
+    schedules: Mapping[str, DotSchedule | OnExamples]
     equations: ConstraintEquations = field(default_factory=ConstraintEquations)
     placed: set[str] = field(default_factory=set)
 
@@ -118,9 +120,14 @@ class _Inserter:
             path = f"{prefix}{index}"
             operands = constrain_uses(path, eqn.invars, eqn)
             if path in self.schedules:
-                order = turned.get(eqn.outvars[0])
-                eqns.append(self.in_steps(eqn, operands, path, order, scheduled))
-                scheduled = Scheduled(eqn.outvars[0], self.schedules[path].homes[0])
+                schedule = self.schedules[path]
+                if isinstance(schedule, OnExamples):
+                    self.placed.add(path)
+                    eqns.append(equation_on_examples(eqn, operands, schedule, self.mesh, path))
+                else:
+                    order = turned.get(eqn.outvars[0])
+                    eqns.append(self.in_steps(eqn, operands, path, order, scheduled, schedule))
+                    scheduled = Scheduled(eqn.outvars[0], schedule.homes[0])
             else:
                 eqns.append(eqn.replace(invars=operands, params=self.params(eqn, path)))
             for position, var in enumerate(eqn.outvars):
@@ -147,11 +154,10 @@ class _Inserter:
         path: str,
         order: Sequence[int] | None,
         earlier: Scheduled | None,
+        schedule: DotSchedule,
     ) -> JaxprEqn:
         self.placed.add(path)
-        return scheduled_equation(
-            eqn, operands, self.schedules[path], self.mesh, path, order, earlier
-        )
+        return scheduled_equation(eqn, operands, schedule, self.mesh, path, order, earlier)
 
     def brought(
         self,

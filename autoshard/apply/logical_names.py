@@ -3,46 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import jax
-from jax.sharding import PartitionSpec
 
 from autoshard.apply.logical_rules import NamedDims
 from autoshard.constraints import PathSelector, parse_selector
 from autoshard.constraints.program import Program
 from autoshard.constraints.select import Chooser
 from autoshard.errors import ConstraintError, InputError, PlanError
-from autoshard.frontend.trace import Traced
+from autoshard.frontend.annotations import LogicalNames
 from autoshard.sharding import Sharding, format_sharding
-
-LogicalNames = tuple[str | None, ...]
-
-
-def names_from_metadata(traced: Traced) -> tuple[LogicalNames | None, ...]:
-    """Per flat argument, the names that Flax keeps around it, or None.
-
-    Linen keeps them in boxes (`nn.with_logical_partitioning`), NNX in its variables
-    (`nnx.with_partitioning`), the optimizer's included.
-    """
-    count = traced.in_tree.num_leaves
-    tree = jax.tree.unflatten(traced.in_tree, range(count))
-    found: list[LogicalNames | None] = [None] * count
-    for node in jax.tree.leaves(tree, is_leaf=lambda node: _kept_names(node) is not None):
-        names, places = _kept_names(node), jax.tree.leaves(node)
-        if names is not None and len(places) == 1:
-            found[places[0]] = names
-    return tuple(found)
-
-
-def _kept_names(node: Any) -> LogicalNames | None:
-    """What a box or variable calls the dimensions of its array."""
-    kept = getattr(node, "names", None) if hasattr(node, "unbox") else None
-    if hasattr(node, "get_metadata") and hasattr(node, "get_raw_value"):
-        kept = node.get_metadata().get("out_sharding")
-    if isinstance(kept, PartitionSpec):
-        kept = kept.partitions
-    return tuple(kept) if isinstance(kept, (tuple, list)) else None
 
 
 def names_by_pattern(

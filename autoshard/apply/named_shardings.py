@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from autoshard.errors import ShardingError
 from autoshard.frontend.device_orders import DeviceOrder, in_order
-from autoshard.frontend.meshes import read_mesh
+from autoshard.frontend.meshes import as_auto, read_mesh
 from autoshard.frontend.user_shardings import read_named_sharding
 from autoshard.sharding import (
     DimSharding,
@@ -32,11 +32,11 @@ class JaxMesh:
     that carries a mesh of its own is written on that one.
 
     Args:
-        given: Concrete or abstract; Explicit axes are taken as Auto.
+        given: Concrete or abstract, its axes Auto or Explicit.
 
     Attributes:
         base: The mesh in our terms.
-        auto: The JAX mesh with Auto axes.
+        auto: The same with Auto axes, in which shardings are written.
         order: Its devices, which other meshes may have in another order.
 
     Raises:
@@ -54,7 +54,7 @@ class JaxMesh:
 
     def __post_init__(self) -> None:
         self.base, abstract, concrete = read_mesh(self.given)
-        self.auto = abstract if concrete is None else concrete
+        self.auto = as_auto(abstract if concrete is None else concrete)
         self.order = DeviceOrder.of(self.base, concrete)
 
     @property
@@ -66,7 +66,7 @@ class JaxMesh:
 
     @property
     def abstract(self) -> AbstractMesh:
-        """The mesh to trace under."""
+        """The mesh with Auto axes, without devices."""
         return self.auto if isinstance(self.auto, AbstractMesh) else self.auto.abstract_mesh
 
     def named_sharding(

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from autoshard.apply.axis_types import to_auto_axes, to_context_axes
+from autoshard.apply.axis_types import to_auto_axes, to_given_axes
 from autoshard.apply.named_shardings import (
     AnyJaxMesh,
     JaxMesh,
@@ -49,7 +49,40 @@ def shard(tree: Any, shardings: Any, mesh: AnyJaxMesh) -> Any:
     ]
     with mesh_context(mesh.abstract):
         leaves = jax.device_put(list(flat.leaves), placed)
-    return flat.rebuild(to_context_axes(leaves))
+    return flat.rebuild(to_given_axes(leaves, mesh))
+
+
+def check_like(tree: Any, planned: Any, where: str) -> None:
+    """Refuse a tree with other arrays than an argument that was planned.
+
+    Args:
+        tree: Of arrays.
+        planned: Of their planned types.
+        where: The plan, for errors.
+
+    Raises:
+        InputError: An array is missing, is one too many, or has another shape; names the first.
+    """
+    found, wanted = (_shapes(flatten_named([("tree", one)], one)) for one in (tree, planned))
+    for name, shape in wanted.items():
+        if found.get(name, shape) != shape:
+            raise InputError(
+                f"`{name}` has shape {found[name]}, and the plan is for shape {shape}",
+                where=where,
+                fix="pass the arrays of the argument that was planned, or plan for these",
+            )
+    if odd := [name for name in (*wanted, *found) if (name in wanted) != (name in found)]:
+        what = "is not in the tree" if odd[0] in wanted else "is not in the argument planned"
+        raise InputError(
+            f"`{odd[0]}` {what}",
+            where=where,
+            fix="pass a tree like the argument, and its number: plan.shard(tree, argument=1)",
+        )
+
+
+def _shapes(flat: FlatTree) -> dict[str, tuple[int, ...]]:
+    leaves = map(abstract_leaf, flat.leaves)
+    return {name: leaf.shape for name, leaf in zip(flat.names, leaves, strict=True)}
 
 
 def init(fn: Callable[..., Any], shardings: Any, mesh: AnyJaxMesh) -> Callable[..., Any]:
@@ -82,7 +115,7 @@ def init(fn: Callable[..., Any], shardings: Any, mesh: AnyJaxMesh) -> Callable[.
         )
         with mesh_context(wrapped.mesh.abstract):
             leaves = jax.jit(prepared.run, out_shardings=named)(*leaves_in)
-        return call.finish(prepared.results.rebuild(to_context_axes(leaves)))
+        return call.finish(prepared.results.rebuild(to_given_axes(leaves, wrapped.mesh)))
 
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -13,9 +14,11 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.axis_types import (
+    explicit_mesh_of,
     placed_as,
+    run_under_auto_axes,
     to_auto_axes,
-    to_context_axes,
+    to_given_axes,
     without_explicit_axes,
 )
 from autoshard.apply.constrain import constrain_jaxpr
@@ -28,7 +31,7 @@ from autoshard.apply.named_shardings import (
 from autoshard.apply.sound_slices import with_sound_slices
 from autoshard.errors import InputError, PlanError
 from autoshard.frontend.fingerprint import canonical_lines
-from autoshard.frontend.meshes import mesh_context
+from autoshard.frontend.meshes import mesh_context, with_explicit
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.frontend.signature import (
     Call,
@@ -38,6 +41,7 @@ from autoshard.frontend.signature import (
 )
 from autoshard.frontend.trace import Program, Traced, abstract_leaf, donated_leaves, trace_call
 from autoshard.loops.dot_schedule import DotSchedule
+from autoshard.loops.on_examples import OnExamples
 from autoshard.remat.joint_program import keeping_residuals
 from autoshard.sharding import Sharding
 
@@ -60,9 +64,10 @@ class WrappedFunction:
     mesh: JaxMesh
     record: ProgramRecord | None
     static_argnums: tuple[int, ...]
-    schedules: Mapping[str, DotSchedule] = field(default_factory=dict)
+    schedules: Mapping[str, DotSchedule | OnExamples] = field(default_factory=dict)
     residuals: Sequence[str] | None = None
     known: Traced | None = None
+    out_shardings: tuple[Sharding | None, ...] = ()
     prepared: dict[Hashable, Prepared] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -70,8 +75,16 @@ class WrappedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = flatten_call(self.fn, args, kwargs, self.static_argnums)
-        prepared = self.prepare(call)
-        return call.finish(prepared.results.rebuild(prepared.run(*call.arguments.leaves)))
+        prepared, leaves = self.prepare(call), call.arguments.leaves
+        explicit = explicit_mesh_of(leaves)
+        results = (
+            prepared.run(*leaves)
+            if explicit is None
+            else run_under_auto_axes(
+                prepared.run, leaves, explicit, prepared.results.leaves, self.out_shardings
+            )
+        )
+        return call.finish(prepared.results.rebuild(results))
 
     def prepare(self, call: Call) -> Prepared:
         key = call_signature(call)
@@ -81,7 +94,7 @@ class WrappedFunction:
             if self.known is not None:
                 program, closed = self.known, self.known.jaxpr
             else:
-                program = trace_call(call, self.mesh.abstract, self.mesh.order)
+                program = self.trace(call)
                 self.check(program)
                 closed = keeping_residuals(program.jaxpr, self.residuals)
             constrained = constrain_jaxpr(closed, self.constraints, self.mesh, self.schedules)
@@ -94,6 +107,13 @@ class WrappedFunction:
             ):
                 self.prepared[key] = found
         return found
+
+    def trace(self, call: Call) -> Program:
+        """The program under the axis types it was planned with; else under those of the mesh."""
+        if self.record is None:
+            return trace_call(call, self.mesh.given.abstract_mesh, self.mesh.order)
+        context = with_explicit(self.mesh.abstract, self.record.explicit_axes)
+        return trace_call(call, context, self.mesh.order, self.record.argument_axes)
 
     def check(self, program: Program) -> None:
         """Refuse a program other than the one the constraints were made for.
@@ -145,9 +165,10 @@ def wrap(
     *,
     record: ProgramRecord | None = None,
     static_argnums: int | Sequence[int] = (),
-    schedules: Mapping[str, DotSchedule] | None = None,
+    schedules: Mapping[str, DotSchedule | OnExamples] | None = None,
     residuals: Sequence[str] | None = None,
     known: Traced | None = None,
+    out_shardings: Sequence[Sharding | None] = (),
 ) -> WrappedFunction:
     """The function with the constraints of a plan inside.
 
@@ -164,9 +185,10 @@ def wrap(
         mesh: The mesh to run on.
         record: The program the constraints belong to; None skips the check.
         static_argnums: As given when planning.
-        schedules: By path of a `dot_general`; see `constrain_jaxpr`.
+        schedules: By path of an equation; see `constrain_jaxpr`.
         residuals: What is kept for backward passes; None for the program as it is written.
         known: Trace of the only signature that it will be called with; None traces the calls.
+        out_shardings: By flat result, for their types where arguments have Explicit axes in theirs.
 
     Raises:
         PlanError: On a call, when the traced program is not the recorded one.
@@ -181,6 +203,7 @@ def wrap(
         dict(schedules or {}),
         residuals,
         known,
+        tuple(out_shardings),
     )
 
 
@@ -193,7 +216,7 @@ class PlannedFunction:
     first; that costs some microseconds per leaf and call.
 
     Arrays on a mesh with Explicit axes are taken as lying on the same mesh with Auto axes, at no
-    copy; under `jax.set_mesh` of such a mesh, results come back with its Explicit axes.
+    copy; results come back with the axis types of the mesh.
     """
 
     def __init__(
@@ -226,19 +249,15 @@ class PlannedFunction:
                 where=f"`{function_name(self._wrapped.fn)}`",
                 fix="pass a mesh of devices; planning, saving and lowering work without",
             )
-        if not trace_state_clean() and jax.sharding.get_abstract_mesh().explicit_axes:
-            raise InputError(
-                "a planned function is called while JAX traces with Explicit axes, whose types a"
-                " plan does not keep",
-                where=f"`{function_name(self._wrapped.fn)}`",
-                fix="set a mesh with Auto axes (jax.make_mesh(..., axis_types=...)), or call it"
-                " outside of the trace",
-            )
+        if not trace_state_clean() and explicit_mesh_of(jax.tree.leaves((args, kwargs))):
+            return self._wrapped(*args, **kwargs)
+        if self._donate_argnums and not trace_state_clean():
+            self._warn_of_donation()
         function, leaves_in, finish = self._function_for(args, kwargs)
         leaves_in = to_auto_axes(leaves_in, mesh)
         with mesh_context(mesh.abstract):
             results = function(*leaves_in)
-        return finish(to_context_axes(results))
+        return finish(to_given_axes(results, mesh))
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """Trace for these arguments, arrays or `jax.ShapeDtypeStruct`s, as `jax.jit` does.
@@ -302,6 +321,14 @@ class PlannedFunction:
     def _argument_places(self) -> tuple[NamedSharding | None, ...]:
         names = [f"argument {place}" for place in range(len(self._in_shardings))]
         return flat_named_shardings(self._in_shardings, self._wrapped.mesh, names)
+
+    def _warn_of_donation(self) -> None:
+        name, numbers = function_name(self._wrapped.fn), self._donate_argnums
+        warnings.warn(
+            f"`{name}` donates arguments {numbers} and is called inside another jax.jit, where JAX"
+            " gives up no buffer: donate them there, and call plan.wrap()",
+            stacklevel=3,
+        )
 
     def _options(self) -> dict[str, Any]:
         """For `jax.jit`, which takes compiler options only where nothing is traced around it."""
@@ -369,7 +396,7 @@ def jit_with(
     record: ProgramRecord | None = None,
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
-    schedules: Mapping[str, DotSchedule] | None = None,
+    schedules: Mapping[str, DotSchedule | OnExamples] | None = None,
     residuals: Sequence[str] | None = None,
     own_compiler_options: Mapping[str, Any] | None = None,
     moves_arguments: bool = False,
@@ -387,7 +414,7 @@ def jit_with(
         record: The program the plan was made for; None skips the check.
         donate_argnums: As in `jax.jit`.
         static_argnums: As given when planning.
-        schedules: By path of a `dot_general`; see `constrain_jaxpr`.
+        schedules: By path of an equation; see `constrain_jaxpr`.
         residuals: As for `wrap`.
         own_compiler_options: Set where the function is compiled by itself, and not within another.
         moves_arguments: Move arrays that lie on the devices in another sharding, which `jax.jit`
@@ -404,6 +431,7 @@ def jit_with(
         schedules=schedules,
         residuals=residuals,
         known=known,
+        out_shardings=out_shardings,
     )
     return PlannedFunction(
         wrapped,

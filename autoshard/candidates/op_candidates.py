@@ -91,9 +91,10 @@ class OpCandidates:
         assert op.rule is not None
         forbidden = self.graph.manual_axes(op.region)
         base = self._maker.of_rule(op.rule, forbidden)
-        is_kept = op.name in self.collectives.unpartitioned_ops or op.index in self._empty_results
-        if is_kept or _is_over_one_device(op, forbidden):
+        if op.index in self._empty_results or _is_over_one_device(op, forbidden):
             base = base[:1]
+        elif op.name in self.collectives.unpartitioned_ops:
+            base = self._on_examples(base) if op.equation in self.graph.batched else base[:1]
         base = self._filter.usable(base)
         if op.kind in (OpKind.ENTER_MANUAL, OpKind.LEAVE_MANUAL):
             return self._filter.extending(op, border_candidates(self.graph, self.parts, op, base))
@@ -106,6 +107,18 @@ class OpCandidates:
         if len(op.results) > 1 and self._grouped.intersection(op.results):
             base = self._alike_results(op, base)
         return base
+
+    def _on_examples(self, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Those that a `shard_map` can say: sharded along whole mesh axes."""
+        return tuple(
+            candidate
+            for candidate in base
+            if all(
+                ref.is_whole
+                for layout in (*candidate.operands, *candidate.results)
+                for ref in self.parts.to_sharding(layout).axis_refs()
+            )
+        )
 
     def _as_compiled(self, op: Op, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Those that the partitioner follows; equal ops share them."""

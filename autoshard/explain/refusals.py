@@ -97,7 +97,8 @@ def _reason(
         return f"{size:,} is no multiple of {axis_size:,}"
     if pin is not None and not _leaves_room(solution, pin, dimension, axis):
         return f"asked for: {'; '.join(asked)}"
-    if op.name in solution.encoder.costing.backend.collectives.unpartitioned_ops:
+    unpartitioned = solution.encoder.costing.backend.collectives.unpartitioned_ops
+    if op.name in unpartitioned and op.equation not in solution.graph.batched:
         return f"this machine's compiler runs {op.name} whole on every device"
     if _is_kept_whole(tensor, dimension):
         return f"{op.name} works along it and needs it whole"

@@ -104,8 +104,11 @@ def _remark(other: Alternative) -> str:
         return "no plan with it fits"
     if other.status == "no solution":
         return "none found in time"
-    is_proven = other.status != "feasible"
-    return "" if is_proven else f"not proven: at least {_signed(other.least_extra_seconds)}"
+    if other.status != "feasible":
+        return ""
+    if other.least_extra_seconds < 0:
+        return f"not proven: may be up to {format_seconds(-other.least_extra_seconds)} faster"
+    return f"not proven: at least {_signed(other.least_extra_seconds)}"
 
 
 def _extra_memory(other: Alternative, found: Explanation) -> str:

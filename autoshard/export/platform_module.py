@@ -14,6 +14,7 @@ from autoshard.frontend.meshes import abstract_mesh, mesh_context
 from autoshard.frontend.tagging import tag_jaxpr
 from autoshard.frontend.trace import Traced
 from autoshard.loops.dot_schedule import DotSchedule
+from autoshard.loops.on_examples import OnExamples
 from autoshard.mlir_modules import module_bytecode
 from autoshard.sharding import Mesh
 
@@ -27,7 +28,7 @@ def lowered_for(
     traced: Traced,
     mesh: Mesh,
     platform: str | None,
-    schedules: Mapping[str, DotSchedule] | None = None,
+    schedules: Mapping[str, DotSchedule | OnExamples] | None = None,
 ) -> Traced:
     """The same traced program with its module lowered for a platform.
 
@@ -39,8 +40,7 @@ def lowered_for(
         mesh: Of the plan.
         platform: `cpu`, `tpu`, `cuda`; None keeps the module it was planned on, whose ops belong to
             no platform wherever JAX has a choice.
-        schedules: By path of a `dot_general` equation, how it runs in steps: a manual computation
-            over the axes of its grid.
+        schedules: By path of an equation, the manual computation in its place.
 
     Raises:
         InputError: There is no such platform.

@@ -19,10 +19,7 @@ from autoshard.sharding import Mesh, MeshAxis, parse_mesh_sizes
 
 
 def read_mesh(mesh: Any) -> tuple[Mesh, AbstractMesh, jax.sharding.Mesh | None]:
-    """A mesh in our terms, the mesh to trace under, and the devices if the user gave any.
-
-    Axis types do not matter: planning is for Auto axes, so Explicit axes (what `jax.make_mesh`
-    gives) count as Auto.
+    """A mesh in our terms, the mesh to trace under, and the one with devices if it has some.
 
     Args:
         mesh: A `jax.sharding.Mesh`, an `AbstractMesh`, text such as `"data=2,model=4"`, a mapping
@@ -34,14 +31,13 @@ def read_mesh(mesh: Any) -> tuple[Mesh, AbstractMesh, jax.sharding.Mesh | None]:
     """
     if isinstance(mesh, jax.sharding.Mesh):
         _check_axes(tuple(mesh.axis_names), mesh.axis_types, mesh)
-        auto = as_auto(mesh)
         order = ranks([device.id for device in mesh.devices.flat])
         axes = tuple(MeshAxis(str(name), size) for name, size in mesh.shape.items())
-        return Mesh(axes, order), auto.abstract_mesh, auto
+        return Mesh(axes, order), mesh.abstract_mesh, mesh
     if isinstance(mesh, AbstractMesh):
         _check_axes(tuple(mesh.axis_names), mesh.axis_types, mesh)
         axes = tuple(MeshAxis(str(name), size) for name, size in mesh.shape.items())
-        return Mesh(axes), as_auto(mesh), None
+        return Mesh(axes), mesh, None
     if isinstance(mesh, str):
         ours = parse_mesh_sizes(mesh)
     elif isinstance(mesh, Mapping):
@@ -82,12 +78,20 @@ def mesh_context(mesh: AbstractMesh | None) -> Iterator[None]:
 
 
 def as_auto(mesh: Any) -> Any:
-    """The same mesh, concrete or abstract, with every axis Auto."""
-    if all(kind == AxisType.Auto for kind in mesh.axis_types):
+    """The same mesh, concrete or abstract, with its Explicit axes Auto; Manual ones stay."""
+    return with_explicit(mesh, ())
+
+
+def with_explicit(mesh: Any, names: Sequence[str]) -> Any:
+    """The same mesh, concrete or abstract, with these axes Explicit, all others Auto or Manual."""
+    kinds = tuple(
+        AxisType.Explicit if axis in names else AxisType.Auto if kind == AxisType.Explicit else kind
+        for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+    )
+    if kinds == tuple(mesh.axis_types):
         return mesh
-    kinds = (AxisType.Auto,) * len(mesh.axis_names)
     if isinstance(mesh, AbstractMesh):
-        return AbstractMesh(tuple(mesh.shape.values()), mesh.axis_names, kinds)
+        return mesh.update(axis_types=kinds)
     return jax.sharding.Mesh(mesh.devices, mesh.axis_names, kinds)
 
 

@@ -23,6 +23,9 @@ class ProgramRecord:
         result_types: By flat result.
         num_equations: Bodies included.
         line_digests: Six hexadecimal digits for each line of the program's canonical text.
+        explicit_axes: Mesh axes that are Explicit where it is traced.
+        argument_axes: By flat argument and dimension, those of them in its type; () for arguments
+            whose type names none.
     """
 
     fingerprint: str
@@ -32,6 +35,8 @@ class ProgramRecord:
     result_types: tuple[str, ...]
     num_equations: int
     line_digests: str
+    explicit_axes: tuple[str, ...] = ()
+    argument_axes: tuple[tuple[tuple[str, ...], ...], ...] = ()
 
     def difference(self, other: ProgramRecord, lines: Sequence[str]) -> str:
         """How `other` differs from this program, in one sentence; "" when they are equal.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +21,24 @@ from jax.sharding import AbstractMesh
 from jax.tree_util import PyTreeDef
 
 from autoshard.errors import ExportError, InputError
+from autoshard.frontend.annotations import annotated_shardings
 from autoshard.frontend.dangling import honour_dangling
 from autoshard.frontend.device_orders import DeviceOrder
+from autoshard.frontend.explicit_axes import (
+    ArgumentAxes,
+    argument_axes,
+    fixed_by_type,
+    typed,
+    typed_axes,
+    without_explicit_types,
+)
 from autoshard.frontend.fingerprint import record_program
-from autoshard.frontend.meshes import abstract_mesh, mesh_context
+from autoshard.frontend.meshes import (
+    abstract_mesh,
+    as_auto,
+    mesh_context,
+    with_explicit,
+)
 from autoshard.frontend.parameter_modules import module_of_parameter, with_parameter_modules
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.frontend.refused_borders import reused_manual_axes
@@ -36,7 +51,7 @@ from autoshard.frontend.signature import (
     flatten_call,
 )
 from autoshard.frontend.tagging import tag_jaxpr
-from autoshard.frontend.trace_errors import does_not_lower, does_not_trace
+from autoshard.frontend.trace_errors import does_not_lower, does_not_trace, speaks_of_axis_types
 from autoshard.frontend.user_shardings import read_shardings
 from autoshard.sharding import Mesh, Sharding
 
@@ -52,6 +67,7 @@ class Program:
         updated: Pairs of a flat argument and the result that replaces it in an object.
         record: What a plan keeps to know the program again.
         stage: JAX's own form of it, for lowering.
+        fixed_results: By flat result, the sharding that its type fixes along Explicit axes.
     """
 
     jaxpr: ClosedJaxpr
@@ -60,6 +76,7 @@ class Program:
     updated: tuple[tuple[int, int], ...]
     record: ProgramRecord
     stage: jax.stages.Traced
+    fixed_results: tuple[Sharding | None, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +109,7 @@ class Traced:
         platform: The platform the module was lowered for.
         notes: What was done otherwise than asked, for the report.
         results: What the function returns, as abstract arrays; None for a module.
+        annotated: By flat argument, the sharding it carries, which nobody insists on.
     """
 
     jaxpr: ClosedJaxpr
@@ -115,6 +133,7 @@ class Traced:
     platform: str
     notes: tuple[str, ...]
     results: FlatTree | None = None
+    annotated: tuple[Sharding | None, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -123,7 +142,7 @@ class Traced:
     @property
     def asked(self) -> tuple[Any, ...]:
         """All that a plan of the program follows from, as plain values; source lines included."""
-        user = (self.user_in, self.user_out, self.donated, self.updated)
+        user = (self.user_in, self.user_out, self.annotated, self.donated, self.updated)
         return (self.record, self.source_by_equation, *user, self.platform, self.notes)
 
 
@@ -135,12 +154,14 @@ def trace(
     mesh: Mesh,
     context: AbstractMesh | None = None,
     devices: jax.sharding.Mesh | None = None,
+    axes: ArgumentAxes | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
     platform: str = "tpu",
     rewrite: Callable[[ClosedJaxpr], ClosedJaxpr] | None = None,
+    is_for_cpu: bool = False,
 ) -> Traced:
     """Trace a function once and lower it with every value tagged by its path.
 
@@ -154,9 +175,11 @@ def trace(
             arrays (functions in an Equinox module, strings) are static.
         kwargs: Keyword arguments, likewise.
         mesh: What the shardings refer to.
-        context: The JAX mesh to trace under; by default the abstract form of `mesh`.
+        context: The JAX mesh to trace under, its axes of any type; by default the abstract form of
+            `mesh`.
         devices: The JAX mesh that `mesh` was read from, if it has devices. Meshes of shardings and
             of the program may have the same ones in another order.
+        axes: Explicit axes in the types of arguments; by default those in the types of `args`.
         in_shardings: A pytree prefix for the non-static positional arguments, of `None` (free),
             `PartitionSpec`, `NamedSharding` or autoshard `Sharding`. Here, other than in `jax.jit`,
             `PartitionSpec.UNCONSTRAINED` may leave single dimensions free.
@@ -167,6 +190,7 @@ def trace(
             module be lowered for "cpu" instead, with a note.
         rewrite: Makes the program to plan of the one that was traced, with the same arguments and
             results; the record is of the traced one.
+        is_for_cpu: It is to run there, so that this needs no note.
 
     Raises:
         ExportError: The function does not trace or lower.
@@ -174,23 +198,26 @@ def trace(
         ShardingError: A user sharding that does not fit its array.
     """
     call = flatten_call(fn, args, dict(kwargs or {}), static_argnums)
-    notes = _placement_notes(call)
     order = DeviceOrder.of(mesh, devices)
-    program = trace_call(call, context or abstract_mesh(mesh), order)
-    if rewrite is not None:
-        program = replace(program, jaxpr=rewrite(program.jaxpr))
-    in_avals = tuple(var.aval for var in program.jaxpr.jaxpr.invars)
-    out_avals = tuple(atom.aval for atom in program.jaxpr.jaxpr.outvars)
-    in_tree, out_tree = call.arguments.dynamic_tree, program.results.dynamic_tree
-    in_names, out_names = call.arguments.names, program.results.names
+    context = context or abstract_mesh(mesh)
+    notes = _placement_notes(call, context)
+    in_tree, in_names = call.arguments.dynamic_tree, call.arguments.names
     user_in = read_shardings(
         None if in_shardings is None else (_as_tuple(in_shardings), None),
         in_tree,
         order,
         in_names,
-        [aval.shape for aval in in_avals],
+        [abstract_leaf(leaf).shape for leaf in call.arguments.leaves],
         "in_shardings",
     )
+    if axes is None:
+        axes = argument_axes(call.arguments.leaves, context)
+    program = trace_call(call, context, order, axes)
+    if rewrite is not None:
+        program = replace(program, jaxpr=rewrite(program.jaxpr))
+    in_avals = tuple(var.aval for var in program.jaxpr.jaxpr.invars)
+    out_avals = tuple(atom.aval for atom in program.jaxpr.jaxpr.outvars)
+    out_tree, out_names = program.results.dynamic_tree, program.results.names
     user_out = read_shardings(
         (out_shardings, None) if call.arguments.objects else out_shardings,
         out_tree,
@@ -205,7 +232,7 @@ def trace(
     )
     tagged = tag_jaxpr(named, abstract_mesh(mesh))
     with mesh_context(None):
-        lowered, platform, platform_notes = _lower(program.stage, tagged.jaxpr, platform, call)
+        lowered, lowered_for, platform_notes = _lower(program.stage, tagged.jaxpr, platform, call)
     return Traced(
         jaxpr=named,
         in_tree=in_tree,
@@ -222,11 +249,12 @@ def trace(
         module=_bytecode(lowered),
         operand_paths=tagged.operand_paths,
         source_by_equation=tagged.source_by_equation,
-        user_in=user_in,
-        user_out=user_out,
+        user_in=tuple(map(_first_said, user_in, _fixed_arguments(program, context))),
+        user_out=tuple(map(_first_said, user_out, program.fixed_results)),
         record=program.record,
-        platform=platform,
-        notes=(*notes, *platform_notes),
+        platform=lowered_for,
+        notes=notes if is_for_cpu else (*notes, *platform_notes),
+        annotated=annotated_shardings(call.arguments.leaves, in_tree, order),
         results=program.results,
     )
 
@@ -235,14 +263,18 @@ def _as_tuple(in_shardings: Any) -> Any:
     return tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
 
 
-def trace_call(call: Call, context: AbstractMesh, order: DeviceOrder) -> Program:
-    """Trace a call to a jaxpr without dead code, always under the same mesh.
+def trace_call(
+    call: Call, context: AbstractMesh, order: DeviceOrder, axes: ArgumentAxes = ()
+) -> Program:
+    """Trace a call to a jaxpr for Auto axes without dead code, always under the same mesh.
 
-    Planning and applying both go through here, so that equal programs get equal paths.
+    Planning and applying both go through here, so that equal programs get equal paths. A program
+    that does not trace under the axis types of the mesh is traced under those it does trace under.
 
     Args:
         call: What to trace.
-        context: The JAX mesh to trace under.
+        context: The JAX mesh to trace under, its axes of any type.
+        axes: Those in the types of arguments, where axes are Explicit.
         order: The devices to run on; shardings on meshes in another order are said in it.
 
     Raises:
@@ -251,28 +283,65 @@ def trace_call(call: Call, context: AbstractMesh, order: DeviceOrder) -> Program
             arguments otherwise than to the arrays of NNX objects.
     """
     avals = [abstract_leaf(leaf) for leaf in call.arguments.leaves]
-    try:
-        try:
-            stage, found = _stage(call, avals, context)
-        except ValueError as error:
-            if "context mesh" not in str(error):
-                raise
-            # `shard_map` refuses a mesh of its own under another one; without any it is accepted.
-            try:
-                stage, found = _stage(call, avals, None)
-            except Exception:
-                raise error from None
-    except InputError:
-        raise
-    except Exception as error:
-        raise does_not_trace(call, error) from error
+    if len(axes) != len(avals):  # of a plan for other arguments, which is told after the trace
+        axes = ()
+    stage, found, context = _first_that_traces(call, avals, context, axes)
     _refuse_ordered_effects(call, stage)
     assert found.flat is not None
     results = replace(found.flat, leaves=tuple(map(abstract_leaf, stage.jaxpr.out_avals)))
     first_update = len(results.leaves) - len(found.updated)
     updated = tuple((position, first_update + i) for i, position in enumerate(found.updated))
-    closed = order.rewrite(_with_captured_consts(stage, len(avals)))
-    return Program(closed, call, results, updated, record_program(closed, call, results), stage)
+    closed = _with_captured_consts(stage, len(avals))
+    explicit = () if context is None else context.explicit_axes
+    fixed: tuple[Sharding | None, ...] = (None,) * len(closed.jaxpr.outvars)
+    if explicit:
+        assert context is not None
+        fixed = tuple(fixed_by_type(typed_axes(var.aval), context) for var in closed.jaxpr.outvars)
+        closed = without_explicit_types(closed)
+    closed = order.rewrite(closed)
+    record = replace(
+        record_program(closed, call, results),
+        explicit_axes=explicit,
+        argument_axes=axes if any(axes) and explicit else (),
+    )
+    return Program(closed, call, results, updated, record, stage, fixed)
+
+
+def _first_that_traces(
+    call: Call, avals: Sequence[Any], context: AbstractMesh, axes: ArgumentAxes
+) -> tuple[jax.stages.Traced, Results, AbstractMesh | None]:
+    """The trace under a mesh; else under its axes as Auto, as Explicit, or under no mesh."""
+    try:
+        return (*_stage(call, typed(avals, axes, context), context), context)
+    except InputError:
+        raise
+    except Exception as error:
+        for other in _other_contexts(context, error):
+            with contextlib.suppress(Exception):
+                return (*_stage(call, avals, other), other)
+        raise does_not_trace(call, error) from error
+
+
+def _other_contexts(context: AbstractMesh, error: Exception) -> Iterator[AbstractMesh | None]:
+    if context.explicit_axes:
+        yield as_auto(context)
+    elif speaks_of_axis_types(error):
+        yield with_explicit(context, context.axis_names)
+    if "context mesh" in str(error):
+        # `shard_map` refuses a mesh of its own under another one; without any it is accepted.
+        yield None
+
+
+def _fixed_arguments(program: Program, context: AbstractMesh) -> tuple[Sharding | None, ...]:
+    """By flat argument, the sharding that its type fixes."""
+    axes = program.record.argument_axes
+    if not axes:
+        return (None,) * len(program.jaxpr.jaxpr.invars)
+    return tuple(fixed_by_type(of_argument, context) for of_argument in axes)
+
+
+def _first_said(asked: Sharding | None, fixed: Sharding | None) -> Sharding | None:
+    return fixed if asked is None else asked
 
 
 def _refuse_ordered_effects(call: Call, stage: jax.stages.Traced) -> None:
@@ -391,11 +460,13 @@ def _bytecode(lowered: jax.stages.Lowered) -> bytes:
     return buffer.getvalue()
 
 
-def _placement_notes(call: Call) -> tuple[str, ...]:
+def _placement_notes(call: Call, context: AbstractMesh) -> tuple[str, ...]:
+    leaves = call.arguments.leaves
+    axes = argument_axes(leaves, context) or ((),) * len(leaves)
     placed = [
         name
-        for name, leaf in zip(call.arguments.names, call.arguments.leaves, strict=True)
-        if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is not None
+        for name, leaf, fixed in zip(call.arguments.names, leaves, axes, strict=True)
+        if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is not None and not fixed
     ]
     if not placed:
         return ()

@@ -35,6 +35,11 @@ def does_not_lower(call: Call, platform: str, error: Exception) -> ExportError:
     )
 
 
+def speaks_of_axis_types(error: Exception) -> bool:
+    """Whether JAX refuses the types of mesh axes."""
+    return re.search(r"of type Auto|Explicit|explicit", str(error)) is not None
+
+
 def _out_of_memory(call: Call, error: MemoryError, step: str) -> ExportError:
     return ExportError(
         f"memory ran out while `{call.name}` was {step}{f': {error}' if str(error) else ''}",

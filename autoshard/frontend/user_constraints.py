@@ -92,17 +92,24 @@ def _read(term: Term, order: DeviceOrder) -> Term:
     if isinstance(term, Group):
         return term
     said: Any = sharding_of(term)
+    if isinstance(said, tuple) and all(map(_is_entry, said)):
+        said = PartitionSpec(*said)
     if isinstance(said, (PartitionSpec, NamedSharding)):
         return with_sharding(term, SpecOfAnyRank(said, order))
     if not isinstance(said, (Sharding, AnyRank)):
         raise InputError(
             f"expected a sharding, found {type(said).__name__}",
             where=str(term),
-            fix=f"write it as PartitionSpec{said!r}"
-            if isinstance(said, tuple)
-            else "give an autoshard.Sharding, its text, a PartitionSpec or a NamedSharding",
+            fix="give an autoshard.Sharding, its text, a PartitionSpec (or a tuple of its entries:"
+            " names of axes, or None) or a NamedSharding",
         )
     return term
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether a `PartitionSpec` takes it for a dimension."""
+    names = entry if isinstance(entry, tuple) else (entry,)
+    return entry is None or all(isinstance(name, str) for name in names)
 
 
 def resolve_constraints(terms: Sequence[Term], traced: Traced, mesh: Mesh) -> Resolved:

@@ -174,6 +174,8 @@ class Graph:
         donated: Positions of the arguments whose buffers the program may reuse.
         notes: What the exporter had to say: ops kept whole, assumed trip counts.
         num_captured: Leading arguments that are arrays the function closes over.
+        batched: Paths of the equations that can run on each device's examples (`shard_map`), where
+            the compiler does not partition their op.
     """
 
     values: tuple[Value, ...]
@@ -184,6 +186,7 @@ class Graph:
     donated: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     num_captured: int = 0
+    batched: frozenset[str] = frozenset()
     _consumers: list[list[int]] = field(default_factory=list, init=False, repr=False, compare=False)
     _of_kind: dict[OpKind, tuple[Op, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False

@@ -6,6 +6,7 @@ propagation makes of it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from solvers import evaluate
 Propagate = Callable[[Sequence[Sharding | None], Sequence[Sharding | None]], Mapping[str, Sharding]]
 
 BATCH_DIM = 0
+_KEY_WORDS = 4  # at most, of a random key: an argument of no examples
 HAND_PLANS = ("replicated", "data parallel", "fsdp", "megatron")
 MODEL_AXES = ("model", "tensor", "tp")
 """Names of the mesh axis that a Megatron plan cuts weights by; it is the last one where none is."""
@@ -37,25 +39,32 @@ _LEAST_SECONDS = 5.0
 
 
 def hand_plans(
-    graph: Graph, parts: MeshParts, carried: Sequence[tuple[int, int]]
+    graph: Graph,
+    parts: MeshParts,
+    carried: Sequence[tuple[int, int]],
+    annotated: Sequence[Sharding | None] = (),
 ) -> dict[str, tuple[Layout, ...]]:
     """Argument layouts of replicated, data-parallel, fully sharded and Megatron plans.
 
     The arguments that a step gives back (its state) count as parameters, all others as a batch
     that is cut along its examples, or its first dimension. What is given back and has a dimension
-    of examples (a cache of decoding) is part of the batch. Where nothing else is given back, those
-    are parameters that the examples share, if any are.
+    of examples (a cache of decoding, environments of a rollout) is part of the batch. Where nothing
+    else is given back, those are parameters that the examples share, if any are; where everything
+    is given back and there are no products, everything is a batch.
 
     Args:
         graph: The program.
         parts: The mesh parts of the plan compared with.
         carried: Pairs of an argument and the result that replaces it.
+        annotated: Shardings that arguments carry; the others are as in data parallel.
 
     Returns:
-        By name; without Megatron where the program has nothing to cut so.
+        By name; without Megatron where the program has nothing to cut so, and without the user's
+        own (`yours`) where no argument carries a sharding.
     """
     classes = dimension_classes(graph)
-    state, examples = _parameters(graph, classes, {argument for argument, _ in carried})
+    given_back = {argument for argument, _ in carried}
+    state, examples = _parameters(graph, classes, given_back)
     shapes = [graph.values[op.results[0]].shape for op in graph.arguments]
     everything = tuple(range(len(parts.axes)))
     whole = [((),) * len(shape) for shape in shapes]
@@ -64,7 +73,9 @@ def hand_plans(
         for i, (layout, shape) in enumerate(zip(whole, shapes, strict=True))
     ]
     sharded = [
-        _cut(parts, shape, everything, _largest_divisible(parts, shape)) if i in state else layout
+        _cut(parts, shape, everything, _largest_divisible(parts, shape))
+        if i in (state or given_back)
+        else layout
         for i, (layout, shape) in enumerate(zip(batch, shapes, strict=True))
     ]
     plans: dict[str, Sequence[Layout]] = {
@@ -75,7 +86,21 @@ def hand_plans(
     columns_then_rows = _megatron(graph, classes, parts, state)
     if columns_then_rows is not None:
         plans["megatron"] = columns_then_rows
+    if any(annotated):
+        plans["yours"] = [
+            _annotated_layout(parts, given) or layout
+            for given, layout in zip(annotated, batch, strict=True)
+        ]
     return {name: tuple(layouts) for name, layouts in plans.items()}
+
+
+def _annotated_layout(parts: MeshParts, given: Sharding | None) -> Layout | None:
+    if given is None or not given.is_fully_closed:
+        return None
+    try:
+        return parts.to_layout(given)
+    except ShardingError:  # a part of an axis that this plan keeps in one piece
+        return None
 
 
 def _parameters(
@@ -84,7 +109,13 @@ def _parameters(
     """Positions of the parameters, and for each argument the dimension along which examples are."""
     arguments = [classes[op.results[0]] for op in graph.arguments]
     others = [position for position in range(len(arguments)) if position not in given_back]
+    sizes = (math.prod(graph.values[graph.arguments[i].results[0]].shape) for i in others)
+    holds_examples = any(size > _KEY_WORDS for size in sizes)
+    if not holds_examples:  # all is given back, as by a simulation: parameters and examples
+        others = list(range(len(arguments)))
     examples = examples_class(graph, classes, others)
+    if examples is None and not holds_examples:
+        return set(), [BATCH_DIM] * len(arguments)
     dims = [own.index(examples) if examples in own else BATCH_DIM for own in arguments]
     shared = {position for position in given_back if examples not in arguments[position]}
     return shared or shared_arguments(graph, classes) or given_back, dims
@@ -131,7 +162,12 @@ class HandPrices:
     late: tuple[str, ...] = ()
 
 
-def price_hand_plans(solution: Solution, propagate: Propagate, options: SolveOptions) -> HandPrices:
+def price_hand_plans(
+    solution: Solution,
+    propagate: Propagate,
+    options: SolveOptions,
+    annotated: Sequence[Sharding | None] = (),
+) -> HandPrices:
     """Price the hand plans of a program.
 
     Args:
@@ -139,13 +175,14 @@ def price_hand_plans(solution: Solution, propagate: Propagate, options: SolveOpt
             what the user fixed, keep theirs.
         propagate: Shardings of all values from those of arguments and results.
         options: For the small solves; together they keep to a part of its time limit.
+        annotated: Shardings that arguments carry, captured arrays included.
     """
     encoder, encoded = solution.encoder, solution.encoded
     clock = _Clock(options)
     priced: dict[str, Solution] = {}
     refused: list[str] = []
     late: list[str] = []
-    for name, arguments in _plans_for(encoder, encoded).items():
+    for name, arguments in _plans_for(encoder, encoded, annotated).items():
         if clock.is_over:
             late.append(name)
             continue
@@ -289,8 +326,10 @@ class _Clock:
         return replace(self._options, engine="auto", time_limit_seconds=left)
 
 
-def _plans_for(encoder: Encoder, encoded: Encoded) -> dict[str, tuple[Layout, ...]]:
-    return hand_plans(encoder.graph, encoded.parts, encoder.wishes.alike)
+def _plans_for(
+    encoder: Encoder, encoded: Encoded, annotated: Sequence[Sharding | None] = ()
+) -> dict[str, tuple[Layout, ...]]:
+    return hand_plans(encoder.graph, encoded.parts, encoder.wishes.alike, annotated)
 
 
 def _with_fixed(

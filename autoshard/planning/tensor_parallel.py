@@ -94,7 +94,7 @@ def examples_class(graph: Graph, classes: DimClasses, batch: Iterable[int]) -> i
     """The class of the dimension that examples are along, as far as products tell.
 
     It is along the first dimension of some argument: the one whose class is in the results of most
-    products.
+    products; of several, one that is never a further dimension (widths are, of other weights).
 
     Args:
         graph: The program.
@@ -106,7 +106,8 @@ def examples_class(graph: Graph, classes: DimClasses, batch: Iterable[int]) -> i
     firsts = [own[0] for own in arguments if own]
     if not firsts or not made:
         return None
-    return max(firsts, key=lambda first: sum(first in dims for dims in made))
+    inner = {found for own in arguments for found in own[1:]}
+    return max(firsts, key=lambda first: (sum(first in dims for dims in made), first not in inner))
 
 
 def tensor_parallel(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoshard.constraints import Resolved, Term
@@ -11,6 +11,7 @@ from autoshard.costing.custom_costs import with_custom_costs
 from autoshard.errors import InputError
 from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.module import ModuleNames, module_to_graph
+from autoshard.frontend.rewritable_equations import BATCHED, rewritable_equations
 from autoshard.frontend.trace import Traced
 from autoshard.frontend.user_constraints import asked_inside, resolve_constraints
 from autoshard.graph.custom_cost import CustomCost
@@ -79,7 +80,10 @@ def read_traced(
         default_trip_count=default_trip_count,
         asked=asked_inside(asked, traced, mesh),
     )
-    graph = with_custom_costs(graph, custom_costs)
+    graph = replace(
+        with_custom_costs(graph, custom_costs),
+        batched=frozenset(rewritable_equations(traced.jaxpr.jaxpr, BATCHED)),
+    )
     return TracedProgram(mesh, traced, asked, graph, _wishes(traced, graph, asked), streamable)
 
 

@@ -14,6 +14,7 @@ from autoshard.errors import PlanError
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
 from autoshard.loops.dot_schedule import DotSchedule
+from autoshard.loops.on_examples import OnExamples
 from autoshard.plans.refinement import Refinement
 from autoshard.remat.choice import ResidualChoice
 from autoshard.sharding import Mesh, Sharding
@@ -388,6 +389,8 @@ class PlanData:
         refinement: How it was refined by compiling; None where it was not.
         residuals: What is kept for backward passes and what is computed again; None for the program
             as it is written.
+        on_examples: By path, the equations that run on each device's examples in a `shard_map`,
+            because the compiler does not partition their op.
     """
 
     function: str
@@ -423,6 +426,7 @@ class PlanData:
     places: Mapping[str, str] = field(default_factory=dict)
     compiler_model: str = ""
     refinement: Refinement | None = None
+    on_examples: Mapping[str, OnExamples] = field(default_factory=dict)
     residuals: ResidualChoice | None = None
 
     @property
@@ -444,9 +448,10 @@ class PlanData:
         return self.memory_budget is not None and 2 * self.memory.peak_bytes > self.memory_budget
 
     @property
-    def schedules(self) -> Mapping[str, DotSchedule]:
-        """By path of a `dot_general` equation, the schedule that takes its place."""
-        return {p.equation: p.schedule for p in self.products if p.schedule is not None}
+    def schedules(self) -> Mapping[str, DotSchedule | OnExamples]:
+        """By path of an equation, the `shard_map` that takes its place."""
+        steps = {p.equation: p.schedule for p in self.products if p.schedule is not None}
+        return {**steps, **self.on_examples}
 
     @property
     def seconds(self) -> float:
@@ -456,8 +461,14 @@ class PlanData:
     @property
     def priced_seconds(self) -> float:
         """Predicted time of one step as plans were compared: overlapped, where that was asked."""
-        beside = self.overlapped_seconds
-        return self.seconds if beside is None or self.solver.overlap == "none" else beside
+        return self._priced(self.seconds, self.overlapped_seconds)
+
+    def priced_seconds_of(self, baseline: Baseline) -> float:
+        """The same of a plan by hand."""
+        return self._priced(baseline.seconds, baseline.overlapped_seconds)
+
+    def _priced(self, seconds: float, overlapped: float | None) -> float:
+        return seconds if overlapped is None or self.solver.overlap == "none" else overlapped
 
     @property
     def collective_bytes(self) -> float:
@@ -490,8 +501,8 @@ class PlanData:
             return
         over = self.memory.peak_bytes - (self.memory_budget or 0)
         missed = (
-            f"; the least peak found is {over:,} bytes over the budget of "
-            f"{self.memory_budget:,} bytes, at {self.memory.peak_where}"
+            f"; the least peak found, {self.memory.peak_bytes:,} bytes at"
+            f" {self.memory.peak_where}, exceeds the budget of {self.memory_budget:,} by {over:,}"
             if self.memory_budget is not None and over > 0
             else ""
         )

@@ -160,6 +160,10 @@ def _by_path(data: PlanData) -> Iterator[tuple[str, Sharding]]:
     ):
         for path, sharding in shardings.items():
             yield f"{name}[{json.dumps(path)}]", sharding
+    for path, op in data.on_examples.items():
+        place = f"on_examples[{json.dumps(path)}]"
+        yield f"{place}.operand", op.operand
+        yield from ((f"{place}.results[{i}]", result) for i, result in enumerate(op.results))
 
 
 def _in_lists(data: PlanData) -> Iterator[tuple[str, Sharding]]:

@@ -13,7 +13,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from autoshard.apply.constrain import constrain_jaxpr
 from autoshard.errors import PlanError
-from autoshard.frontend.scheduled_products import rewritable_products
+from autoshard.frontend.rewritable_equations import MATMULS, rewritable_equations
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.sharding import parse_sharding
 
@@ -44,7 +44,7 @@ def arrays(dtype: str = "float32") -> list[jax.Array]:
 
 
 def paths_of(closed: Any) -> list[str]:
-    return list(rewritable_products(closed.jaxpr))
+    return list(rewritable_equations(closed.jaxpr, MATMULS))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

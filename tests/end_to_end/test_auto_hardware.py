@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec
 
 import autoshard
 from autoshard.errors import InputError
@@ -152,9 +153,15 @@ def test_an_axis_by_itself_is_no_pin_and_its_spelling_is_told() -> None:
     )
 
 
-def test_a_pin_that_is_a_tuple_is_told_its_spelling() -> None:
-    assert refusal(mesh=MESH, constraints={"x": ("data", None)}) == (
+def test_a_pin_may_be_a_tuple_of_axes() -> None:
+    plan = planned(mesh=MESH, constraints={"x": ("data", None)})
+    assert plan.in_shardings[0].spec == PartitionSpec("data", None)
+
+
+def test_a_pin_that_is_a_shape_is_told_what_pins_are() -> None:
+    assert refusal(mesh=MESH, constraints={"x": (32, 64)}) == (
         "expected a sharding, found tuple\n"
         "  where: pin `x`\n"
-        "  fix: write it as PartitionSpec('data', None)"
+        "  fix: give an autoshard.Sharding, its text, a PartitionSpec (or a tuple of its entries:"
+        " names of axes, or None) or a NamedSharding"
     )

@@ -118,7 +118,7 @@ def test_weights_that_do_not_fit_gathered_are_streamed(
 
 
 def algorithms(plan: autoshard.Plan) -> set[str]:
-    return {schedule.algorithm for schedule in plan.data.schedules.values()}
+    return {p.schedule.algorithm for p in plan.data.products if p.schedule is not None}
 
 
 def test_the_tighter_the_budget_the_less_is_held_at_a_time() -> None:
