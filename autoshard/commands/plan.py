@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from autoshard import api
 from autoshard.aot.targets import parse_target
@@ -218,9 +217,6 @@ def plan_command(
     """
     if mesh is not None and mesh != AUTO:
         parse_mesh_sizes(mesh)
-    source = click.get_current_context().get_parameter_source("hardware")
-    if source is ParameterSource.DEFAULT:
-        click.echo(f"planned for {hardware}, the default; --hardware names a machine", err=True)
     counts = dict(map(read_trip_count, trip_counts))
     if out is not None:
         refuse_unwritable(out, "--out")
