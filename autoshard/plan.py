@@ -206,7 +206,7 @@ class Plan:
     def replan(self, *args: Any, batch: int | None = None, **changes: Any) -> Plan:
         """Plan again after a change: the search starts from this plan.
 
-        The trace stays where neither arguments nor mesh nor shardings at the boundary change.
+        The trace stays where arguments, mesh, hardware and shardings at the boundary do.
 
         Args:
             *args: Other positional arguments; those of this plan if none are given.

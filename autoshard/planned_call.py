@@ -18,7 +18,15 @@ from autoshard.planning.tensor_parallel import examples_class
 from autoshard.planning.traced_program import TracedProgram
 
 _TRACED = frozenset(
-    {"mesh", "in_shardings", "out_shardings", "donate_argnums", "static_argnums", "kwargs"}
+    {
+        "mesh",
+        "hardware",
+        "in_shardings",
+        "out_shardings",
+        "donate_argnums",
+        "static_argnums",
+        "kwargs",
+    }
 )
 """Options that another trace comes of."""
 

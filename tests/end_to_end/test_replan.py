@@ -65,11 +65,10 @@ def no_trace(*_: Any, **__: Any) -> Any:
     [
         {"memory_budget": "24MiB"},
         {"constraints": {"params['up']": jax.P("model")}},
-        {"hardware": "tpu-v5p"},
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_another_limit_pin_or_machine_needs_no_trace(
+def test_another_limit_or_pin_needs_no_trace(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, anew = planned(), planned(**change)
@@ -94,6 +93,12 @@ def test_another_batch_size_is_said_as_a_number_or_as_arguments() -> None:
     for found in (before.replan(batch=1024), before.replan(PARAMS, batch(1024))):
         assert [t.shape for t in found.data.arguments] == [t.shape for t in anew.data.arguments]
         assert_as_good(found, anew)
+
+
+def test_another_machine_is_traced_for() -> None:
+    found = planned().replan(hardware="tpu-v5p")
+    assert "trace and lower" in found.data.stage_seconds
+    assert_as_good(found, planned(hardware="tpu-v5p"))
 
 
 def test_another_mesh_starts_from_the_shardings_it_can_have() -> None:
