@@ -101,6 +101,8 @@ def run(
             outcome = worker.judge(program)
             counts[outcome.verdict] += 1
             line = {"commit": commit, "seed": seed, "number": number, **asdict(outcome)}
+            out.write(json.dumps(line) + "\n")
+            out.flush()
             if not outcome.is_good:
                 print(
                     f"{number}: {outcome.verdict} {outcome.key} {outcome.detail[-300:]}", flush=True
@@ -112,8 +114,6 @@ def run(
                     failures.mkdir(parents=True, exist_ok=True)
                     path = failures / f"test_program_{number}_of_seed_{seed}.py"
                     path.write_text(module_text(small, outcome, number, seed))
-            out.write(json.dumps(line) + "\n")
-            out.flush()
     return counts
 
 
