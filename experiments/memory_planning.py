@@ -151,11 +151,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cells whose program's name holds this")
     parser.add_argument("--compile", action="store_true", help="compile the plans too")
     options = parser.parse_args()
-    cells = [cell for cell in CELLS if options.only in cell.name]
-    found = [row for cell in cells for row in rows(cell, compiles=options.compile)]
-    write_page(
-        "memory_planning", "Residuals where memory binds", f"{_ABOUT}\n{markdown_table(found)}"
-    )
+    found: list[dict[str, str]] = []
+    for cell in (cell for cell in CELLS if options.only in cell.name):
+        found += rows(cell, compiles=options.compile)
+        text = f"{_ABOUT}\n{markdown_table(found)}"
+        write_page("memory_planning", "Residuals where memory binds", text)
 
 
 _ABOUT = """\
