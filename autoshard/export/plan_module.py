@@ -10,6 +10,7 @@ from jaxlib.mlir import ir
 from autoshard.apply.boundary_shardings import planned_in_module
 from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.propagation.propagator import PlannedProgram, propagator_for
+from autoshard.export.kept_slices import keep_slices_apart
 from autoshard.export.value_shardings import ValueShardings, blocks_of_work
 from autoshard.mlir_modules import (
     RULE,
@@ -70,6 +71,7 @@ def annotated_module(
         )
         _drop_marks(module)
         _drop_unused_meshes(module)
+        keep_slices_apart(module, data.mesh.num_devices)
         write_missing(module)
         module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(
             ir.IntegerType.get_signless(32), data.mesh.num_devices
