@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from itertools import permutations
 from math import prod
@@ -68,7 +67,6 @@ def tiled_bytes(
         tile = max(tiling.num_lanes * least_rows, _power_of_two(number))
         elements = _whole(number, min(tiling.max_vector_tile, tile))
     else:
-        ((shape[row], shape[lane]) for row, lane in orders or _any_two(len(shape)))
         elements = min(
             prod(shape)
             // (rows * columns)
@@ -80,10 +78,6 @@ def tiled_bytes(
             )
         )
     return elements * bits // _BITS_PER_BYTE
-
-
-def _any_two(num_dims: int) -> Iterable[tuple[int, int]]:
-    return permutations(range(num_dims), 2)
 
 
 def _whole(size: int, multiple: int) -> int:

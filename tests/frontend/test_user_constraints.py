@@ -90,8 +90,8 @@ def test_a_partition_spec_leaves_out_what_it_does_not_cut(given: Any) -> None:
             {"a": 7},
             "expected a sharding, found int\n"
             "  where: pin `a`\n"
-            "  fix: give an autoshard.Sharding, its text, a PartitionSpec (or a tuple of its entries:"
-            " names of axes, or None) or a NamedSharding",
+            "  fix: give an autoshard.Sharding, its text, a PartitionSpec (or a tuple of its"
+            " entries: names of axes, or None) or a NamedSharding",
         ),
         (
             {7: "[{}]"},
