@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -97,7 +98,8 @@ def jax_md_lennard_jones() -> Program:
 
     displacement, shift = space.periodic(10.0)
     init, apply = simulate.nve(energy.lennard_jones_pair(displacement), shift, 1e-3)
-    positions = jax.random.uniform(KEY, (512, 3)) * 10.0
+    grid = jnp.stack(jnp.meshgrid(*[jnp.arange(8.0)] * 3), -1).reshape(512, 3)
+    positions = 1.25 * grid + 0.05 * jax.random.normal(KEY, (512, 3))  # none near another
     state = init(KEY, positions, kT=0.1)
 
     def steps(state: Any) -> Any:
@@ -125,9 +127,10 @@ def gymnax_ppo() -> Program:
             policy = distrax.Categorical(logits)
             action, log_prob = policy.sample_and_log_prob(seed=key)
             keys = jax.random.split(key, obs.shape[0])
-            after, states, reward, done, _ = jax.vmap(env.step, (0, 0, 0, None))(
+            after, states, reward, *ends, _ = jax.vmap(env.step, (0, 0, 0, None))(
                 keys, states, action, env_params
             )
+            done = functools.reduce(jnp.logical_or, ends)  # gymnax 1.0 tells cut short from ended
             return (after, states), (obs, action, log_prob, value, reward, done)
 
         return jax.lax.scan(step, (obs, states), jax.random.split(key, 8))
