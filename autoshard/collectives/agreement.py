@@ -17,6 +17,7 @@ from autoshard.collectives.factor_cuts import factor_cuts, layout_of
 from autoshard.collectives.pricing import ModulePrices
 from autoshard.collectives.search import priced_collectives
 from autoshard.collectives.splitting import finest_parts, parts_at
+from autoshard.collectives.steps import braced
 from autoshard.errors import ShardingError
 from autoshard.graph.rule import Dims, Rule
 from autoshard.layouts import Layout, MeshParts, Parts
@@ -99,6 +100,9 @@ def agree(
         work: What the op does.
         known: Shardings of all operands, then results, under which they agree: the answer, unless
             a cheaper one is found.
+
+    Raises:
+        ShardingError: A result has to be left to sum over axes that no cut of the op makes so.
     """
     work = work or OpWork()
     tensors = (*operands, *results)
@@ -156,7 +160,13 @@ class _Search:
             found = self._climb(start, sources)
             if found is not None and (best is None or found[0] < best[0]):
                 best = found
-        assert best is not None, "nothing cut is always a way"
+        if best is None:
+            left = [axis for tensor in self.results for axis in tensor.sharding.unreduced]
+            raise ShardingError(
+                f"a result is to be left to sum over {braced(left)}, and no cut of a summed"
+                " dimension makes it so",
+                fix="sum it up before",
+            )
         return best[1]
 
     # -- what is there --------------------------------------------------------------------------
@@ -375,7 +385,13 @@ class _Search:
 
     def _moved(self, start: Sharding, end: Sharding, tensor: OpTensor) -> tuple[float, int]:
         cost, steps = priced_collectives(
-            start, end, self.mesh, tensor.shape, bits=tensor.bits, prices=self.prices
+            start,
+            end,
+            self.mesh,
+            tensor.shape,
+            bits=tensor.bits,
+            prices=self.prices,
+            is_rough=True,
         )
         return cost, len(steps)
 

@@ -36,7 +36,7 @@ class Moves:
     Args:
         parts: The mesh in what moves as one.
         kept: Parts that stay unsummed all the way.
-        towards: Where permutations lead to, if not everywhere.
+        towards: Where steps lead to, if not everywhere.
         shape: Of the tensor.
     """
 
@@ -63,6 +63,9 @@ class Moves:
     def _divides(self, dim: int, parts: Parts) -> bool:
         return self.shape[dim] % self.parts.num_shards(parts) == 0
 
+    def _may_cut(self, dim: int, part: int) -> bool:
+        return self.towards is None or part in self.towards[dim]
+
     def _gathers(self, state: State) -> Iterator[Move]:
         for dim, cut in enumerate(state.layout):
             for length in range(1, len(cut) + 1):
@@ -81,7 +84,7 @@ class Moves:
             if part in used:
                 continue
             for dim, cut in enumerate(state.layout):
-                if self._divides(dim, (*cut, part)):
+                if self._may_cut(dim, part) and self._divides(dim, (*cut, part)):
                     after = with_cut(state.layout, dim, (*cut, part))
                     yield Move(
                         CollectiveKind.ALL_SLICE,
@@ -96,7 +99,9 @@ class Moves:
             for length in range(1, len(cut) + 1):
                 moved = cut[-length:]
                 for target, other in enumerate(state.layout):
-                    if target != source and self._divides(target, (*other, *moved)):
+                    if target == source or not self._may_cut(target, moved[0]):
+                        continue
+                    if self._divides(target, (*other, *moved)):
                         single.append((source, target, moved))
         for detail in chain(((one,) for one in single), combinations(single, 2)):
             touched = [dim for source, target, _ in detail for dim in (source, target)]
@@ -124,7 +129,7 @@ class Moves:
                 )
         for part in pending:
             for dim, cut in enumerate(state.layout):
-                if self._divides(dim, (*cut, part)):
+                if self._may_cut(dim, part) and self._divides(dim, (*cut, part)):
                     after = with_cut(state.layout, dim, (*cut, part))
                     yield Move(
                         CollectiveKind.REDUCE_SCATTER,

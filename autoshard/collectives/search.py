@@ -25,10 +25,14 @@ from autoshard.sharding import AxisRef, DimSharding, Mesh, Sharding, canonicaliz
 
 _MAX_PARTS = 6
 """With more parts than this the mesh is cut only where the shardings are, what moves together is
-one, and if there are still more, permutations lead towards the goal only."""
+one, and if there are still more, every step leads towards the goal."""
+
+_MAX_PARTS_ROUGHLY = 3
+"""Likewise of a rough price, which is asked for many times."""
 
 _MAX_SETTLED = 6_000
-"""After so many layouts the plain way is taken: gather what is not as wanted, and cut."""
+"""After so many layouts every step leads towards the goal; after as many again the plain way is
+taken: gather what is not as wanted, and cut."""
 
 
 def find_collectives(
@@ -71,8 +75,13 @@ def priced_collectives(
     *,
     bits: int = 32,
     prices: CollectivePrices | None = None,
+    is_rough: bool = False,
 ) -> tuple[float, tuple[Collective, ...]]:
-    """As `find_collectives`, with what they cost together before them."""
+    """As `find_collectives`, with what they cost together before them.
+
+    A rough price is that of a way on which every step leads towards the goal: found in a fraction
+    of the time, and rarely more than the cheapest.
+    """
     start, goal = (canonicalize(_plain(sharding), mesh) for sharding in (before, after))
     if not start.rank == goal.rank == len(shape):
         raise ShardingError(
@@ -80,7 +89,8 @@ def priced_collectives(
             fix="give both one entry per dimension of the tensor",
         )
     key = prices or _RECEIVED_BYTES
-    return _cheapest(start, goal, mesh, _padded(start, goal, mesh, shape), bits, key)
+    padded = _padded(start, goal, mesh, shape)
+    return _cheapest(start, goal, mesh, padded, bits, key, is_rough)
 
 
 _RECEIVED_BYTES = ReceivedBytes()
@@ -107,13 +117,14 @@ def _cheapest(
     shape: tuple[int, ...],
     bits: int,
     prices: CollectivePrices,
+    is_rough: bool,
 ) -> tuple[float, tuple[Collective, ...]]:
     refs = (*start.axis_refs(), *goal.axis_refs())
     try:
         ways = _ways_to_cut(tuple(refs), mesh)
     except ShardingError:
-        return _by_way_of_common(start, goal, mesh, shape, bits, prices)
-    found = [_path(parts, start, goal, shape, bits, prices) for parts in ways]
+        return _by_way_of_common(start, goal, mesh, shape, bits, prices, is_rough)
+    found = [_path(parts, start, goal, shape, bits, prices, is_rough) for parts in ways]
     key, steps = min(found, key=lambda way: way[0])
     return key[0], steps
 
@@ -132,6 +143,7 @@ def _by_way_of_common(
     shape: tuple[int, ...],
     bits: int,
     prices: CollectivePrices,
+    is_rough: bool,
 ) -> tuple[float, tuple[Collective, ...]]:
     """Two sub-axes of an axis of 6 may not fit one splitting: gather what the other cannot say."""
     middle = _without_clashes(goal, start)
@@ -139,8 +151,8 @@ def _by_way_of_common(
         parts_at((*start.axis_refs(), *middle.axis_refs()), mesh)
     except ShardingError as error:  # cannot be: what is left of the goal fits
         raise AssertionError(str(error)) from error
-    there, first = _cheapest(start, middle, mesh, shape, bits, prices)
-    on, second = _cheapest(middle, goal, mesh, shape, bits, prices)
+    there, first = _cheapest(start, middle, mesh, shape, bits, prices, is_rough)
+    on, second = _cheapest(middle, goal, mesh, shape, bits, prices, is_rough)
     return there + on, (*first, *second)
 
 
@@ -173,6 +185,7 @@ def _path(
     shape: tuple[int, ...],
     bits: int,
     prices: CollectivePrices,
+    is_rough: bool,
 ) -> tuple[_Key, tuple[Collective, ...]]:
     """Cost of the cheapest steps over some parts, and the steps."""
     layouts = parts.to_layout(start), parts.to_layout(goal)
@@ -188,9 +201,13 @@ def _path(
             fix="reshard to a sharding whose unreduced axes the tensor has",
         )
     begins, ends = (tuple(map(atoms.spell, layout)) for layout in layouts)
-    towards = None if len(atoms.sizes) <= _MAX_PARTS else ends
+    most = _MAX_PARTS_ROUGHLY if is_rough else _MAX_PARTS
     origin = State(begins, begin - kept)
-    return _search_from(origin, atoms, kept, towards, shape, bits, prices).path(ends, goal)
+    for towards in (None, ends) if len(atoms.sizes) <= most else (ends,):
+        search = _search_from(origin, atoms, kept, towards, shape, bits, prices)
+        if (found := search.path(ends, goal)) is not None:
+            return found
+    return search.plain_way(ends, goal)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -214,7 +231,7 @@ class _Search:
         parts: The mesh in what moves as one.
         origin: Where paths begin.
         kept: Parts that stay unsummed all the way.
-        towards: Where permutations lead to, if not everywhere.
+        towards: Where steps lead to, if not everywhere.
         shape: Of the tensor.
         bits: Of one element.
         prices: Of a step.
@@ -240,27 +257,30 @@ class _Search:
         self._best[self.origin] = (0.0, 0, 0)
         self._queue.append(((0.0, 0, 0), 0, self.origin))
 
-    def path(self, layout: Layout, goal: Sharding) -> tuple[_Key, tuple[Collective, ...]]:
-        """Cost, and the steps merged where one collective does what several moves say."""
-        target = State(layout, frozenset())
-        while target not in self._done:
-            if len(self._done) > _MAX_SETTLED:
-                self._go_straight(target)
-                break
-            self._settle_next()
-        return self._best[target], self._collectives(target, goal)
+    def path(self, layout: Layout, goal: Sharding) -> tuple[_Key, tuple[Collective, ...]] | None:
+        """Cost, and the steps merged where one collective does what several moves say.
 
-    def _go_straight(self, target: State) -> None:
-        """Take the plain way: sum up, gather all that is not as wanted, cut."""
-        state = self.origin
-        key = self._best[state]
+        None after too many layouts. Nothing that was asked before changes the answer.
+        """
+        target = State(layout, frozenset())
+        while target not in self._done and self._queue and len(self._done) < _MAX_SETTLED:
+            self._settle_next()
+        if target not in self._done:
+            return None
+        return self._best[target], self._collectives(self._moves_to(target), goal)
+
+    def plain_way(self, layout: Layout, goal: Sharding) -> tuple[_Key, tuple[Collective, ...]]:
+        """Sum up, gather all that is not as wanted, cut."""
+        target = State(layout, frozenset())
+        state, key = self.origin, (0.0, 0, 0)
+        moves = []
         while state != target:
             move = self._plain_move(state, target)
             is_slice = move.kind is CollectiveKind.ALL_SLICE
             key = (key[0] + self._cost(state, move), key[1] + (not is_slice), key[2] + 1)
-            self._best[move.after], self._came[move.after] = key, (state, move)
+            moves.append(move)
             state = move.after
-        self._done.add(target)
+        return key, self._collectives(moves, goal)
 
     def _plain_move(self, state: State, target: State) -> Move:
         if state.pending:
@@ -309,14 +329,16 @@ class _Search:
 
     # -- the answer -----------------------------------------------------------------------------
 
-    def _collectives(self, end: State, goal: Sharding) -> tuple[Collective, ...]:
+    def _moves_to(self, end: State) -> list[Move]:
         moves: list[Move] = []
-        state = end
-        while state != self.origin:
-            state, move = self._came[state]
+        while end != self.origin:
+            end, move = self._came[end]
             moves.append(move)
-        found = []
-        for run in _runs(reversed(moves)):
+        return moves[::-1]
+
+    def _collectives(self, moves: Sequence[Move], goal: Sharding) -> tuple[Collective, ...]:
+        state, found = self.origin, []
+        for run in _runs(moves):
             after = run[-1].after
             found.append(self._collective(run, state, after, goal))
             state = after
@@ -362,7 +384,7 @@ _BY_DIMENSION = frozenset(
 """Several of them in a row, on whatever dimensions, are one."""
 
 
-def _runs(moves: Iterator[Move]) -> Iterator[list[Move]]:
+def _runs(moves: Sequence[Move]) -> Iterator[list[Move]]:
     run: list[Move] = []
     for move in moves:
         if run and (move.kind is not run[0].kind or move.kind not in _BY_DIMENSION):

@@ -66,9 +66,13 @@ def module_cost(module: str | bytes, prices: ModulePrices | None = None) -> Modu
         ExportError: The module does not parse, or has no mesh.
     """
     with module_context():
-        parsed = parse_module(module)
-        write_rules(parsed)
-        return _Referee(parsed, prices or ReceivedBytes()).count()
+        return cost_of(parse_module(module), prices)
+
+
+def cost_of(module: Module, prices: ModulePrices | None = None) -> ModuleCost:
+    """As `module_cost`, of a parsed module, whose ops get their sharding rules written on."""
+    write_rules(module)
+    return _Referee(module, prices or ReceivedBytes()).count()
 
 
 class _Referee:

@@ -17,6 +17,10 @@ from autoshard.mlir_modules import (
 from autoshard.sharding import Mesh, Sharding, format_sharding, translate_sharding
 
 
+class OtherMeshError(ExportError):
+    """A sharding is on a mesh whose axes or device order the module's first one cannot say."""
+
+
 @dataclass(slots=True)
 class ModuleMesh:
     """The mesh of a module, and what manual computations leave of it.
@@ -61,7 +65,7 @@ class ModuleMesh:
         """A sharding near an op as the search takes it: closed, on the one mesh.
 
         Raises:
-            ExportError: It is on another mesh.
+            OtherMeshError: It is on another mesh.
         """
         mesh = sharding.inlined_mesh or self._meshes.get(sharding.mesh_name)
         bare: Sharding | None = Sharding(
@@ -73,7 +77,7 @@ class ModuleMesh:
             assert bare is not None
             bare = translate_sharding(bare, mesh, self.mesh, mesh_name=self.name)
         if mesh is None or bare is None:
-            raise ExportError(
+            raise OtherMeshError(
                 f"sharding {format_sharding(sharding)} cannot be said on the module's mesh"
                 f" @{self.name} = {self.mesh}",
                 where=f"{op.name} at {place_of(op)}",

@@ -19,6 +19,7 @@ from autoshard.mlir_modules import (
     Module,
     first_mesh,
     functions_of,
+    meshes_of,
     module_bytecode,
     module_context,
     parse_module,
@@ -30,7 +31,7 @@ from autoshard.mlir_modules import (
     sharding_attribute,
 )
 from autoshard.plans.plan import PlanData
-from autoshard.sharding import Sharding
+from autoshard.sharding import Mesh, Sharding
 
 _OF_THE_PLANNER = ("autoshard_equation", "autoshard_mark")
 _HAS_OWN = frozenset(
@@ -63,6 +64,7 @@ def annotated_module(
     sharded = propagator.sharded_module(inputs, outputs, constraints, missed)
     with module_context():
         module = parse_module(sharded)
+        _put_first(data.mesh, module)
         _restore_constants(module)
         run_passes(
             module,
@@ -77,6 +79,15 @@ def annotated_module(
             ir.IntegerType.get_signless(32), data.mesh.num_devices
         )
         return module_bytecode(module)
+
+
+def _put_first(mesh: Mesh, module: Module) -> None:
+    """Put the plan's mesh before those of regions on other meshes: later steps price by it."""
+    axes = Mesh(mesh.axes)  # ids count places in its order
+    name = next((name for name, found in meshes_of(module).items() if found == axes), None)
+    for op in [found.operation for found in module.body.operations]:
+        if op.name == "sdy.mesh" and ir.StringAttr(op.attributes["sym_name"]).value == name:
+            op.move_before(module.body.operations[0])
 
 
 def _cuts(sharding: Sharding) -> tuple[object, ...]:

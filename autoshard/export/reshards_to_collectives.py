@@ -1,6 +1,13 @@
-"""Reshards as collectives: each `sdy.reshard` becomes the cheapest sequence that does it."""
+"""Reshards as collectives: each `sdy.reshard` becomes the cheapest sequence that does it.
+
+Between meshes in other device orders it becomes the one that jaxlib's own pass finds. From one
+device to all a reshard stays: Shardy has no collective for it.
+"""
 
 from __future__ import annotations
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 
 from autoshard.apply.nested_ops import operations_of
 from autoshard.collectives import ModulePrices, ReceivedBytes, find_collectives
@@ -8,10 +15,10 @@ from autoshard.export.collective_ops import (
     insert_collectives,
     read_collective,
 )
-from autoshard.export.module_mesh import ModuleMesh
+from autoshard.export.module_mesh import ModuleMesh, OtherMeshError
 from autoshard.export.value_shardings import ValueShardings
 from autoshard.frontend.tensor_types import read_tensor_type
-from autoshard.mlir_modules import MlirOp, MlirValue, Module
+from autoshard.mlir_modules import MlirOp, MlirValue, Module, run_passes, sharding_attribute
 from autoshard.sharding import Sharding
 
 
@@ -26,17 +33,24 @@ def reshards_to_collectives(module: Module, prices: ModulePrices | None = None) 
         prices: What a collective costs; the bytes received if not given.
 
     Raises:
-        ExportError: The module has no mesh, or shardings on several.
+        ExportError: The module has no mesh.
     """
+    reshards = [op for op in operations_of(module.operation) if op.name == "sdy.reshard"]
+    if not reshards:
+        return
     prices = prices or ReceivedBytes()
     mesh = ModuleMesh(module)
     values = ValueShardings(module, mesh.name)
-    for op in operations_of(module.operation):
-        if op.name == "sdy.reshard":
-            _skip_through(op)
-    for op in list(operations_of(module.operation)):
-        if op.name == "sdy.reshard":
-            _convert(op, mesh, values, prices)
+    for op in reshards:
+        _skip_through(op)
+    left = [op for op in operations_of(module.operation) if op.name == "sdy.reshard"]
+    between_orders = [op for op in left if not _convert(op, mesh, values, prices)]
+    if between_orders:
+        run_passes(
+            module,
+            "func.func(sdy-reshard-to-collectives)",
+            step="turning reshards between device orders into collectives",
+        )
 
 
 def _skip_through(op: MlirOp) -> None:
@@ -48,9 +62,13 @@ def _skip_through(op: MlirOp) -> None:
         before.erase()
 
 
-def _convert(op: MlirOp, mesh: ModuleMesh, values: ValueShardings, prices: ModulePrices) -> None:
-    source, start = op.operands[0], mesh.plain(values.of(op.operands[0]), op)
-    goal = mesh.plain(values.of(op.results[0]), op)
+def _convert(op: MlirOp, mesh: ModuleMesh, values: ValueShardings, prices: ModulePrices) -> bool:
+    """Replace a reshard, if the mesh can say both of its shardings."""
+    source = op.operands[0]
+    try:
+        start, goal = (mesh.plain(values.of(value), op) for value in (source, op.results[0]))
+    except OtherMeshError:
+        return False
     summing = _maker(source)
     if summing is not None and summing.name == "sdy.all_reduce" and _is_read_once(source):
         operand = mesh.plain(values.of(summing.operands[0]), summing)
@@ -58,6 +76,13 @@ def _convert(op: MlirOp, mesh: ModuleMesh, values: ValueShardings, prices: Modul
         source = summing.operands[0]
     else:
         summing = None
+    if values.is_on_one_device(source):
+        if start == goal:
+            return True
+        whole = sdy.ReshardOp(
+            source, sharding_attribute(start), ip=ir.InsertionPoint(op), loc=op.location
+        )
+        source = whole.operation.results[0]
     shape, _, bits = read_tensor_type(source.type)
     steps = find_collectives(
         start, _summed(goal, start), mesh.at(op), shape, bits=bits, prices=prices
@@ -66,6 +91,7 @@ def _convert(op: MlirOp, mesh: ModuleMesh, values: ValueShardings, prices: Modul
     op.erase()
     if summing is not None:
         summing.erase()
+    return True
 
 
 def _summed(goal: Sharding, start: Sharding) -> Sharding:

@@ -14,7 +14,7 @@ from jaxlib.mlir import ir
 from autoshard.apply.nested_ops import operations_of
 from autoshard.collectives import ModulePrices
 from autoshard.errors import ExportError, InputError
-from autoshard.export.explicit_reshards import insert_explicit_reshards
+from autoshard.export.cheaper_reshards import insert_cheaper_reshards
 from autoshard.export.reshards_to_collectives import reshards_to_collectives
 from autoshard.export.value_shardings import ValueShardings
 from autoshard.mlir_modules import (
@@ -145,7 +145,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "explicit",
         "reshards are explicit: every op's operands and results agree",
-        insert_explicit_reshards,
+        insert_cheaper_reshards,
     ),
     Stage(
         "no-rules",

@@ -16,6 +16,7 @@ from autoshard.mlir_modules import (
     Module,
     boundary_shardings,
     functions_of,
+    meshes_of,
     result_shardings,
     shape_of,
 )
@@ -29,6 +30,8 @@ CARRYING = frozenset({"stablehlo.while"})
 class ValueShardings:
     """Reads shardings from a module; what nothing is written on is whole on every device.
 
+    So is a value of one device: XLA brings it to those that read it, as Shardy's passes leave it.
+
     Args:
         module: Not changed between reads, but for ops that are added.
         mesh_name: What the mesh is called in shardings made up here.
@@ -39,8 +42,11 @@ class ValueShardings:
     _arguments: dict[str, list[Sharding | None]] = field(default_factory=dict)
     _results: dict[str, list[Sharding | None]] = field(default_factory=dict)
     _functions: dict[str, MlirOp] = field(default_factory=dict)
+    _of_one_device: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        meshes = meshes_of(self.module).items()
+        self._of_one_device = frozenset(name for name, mesh in meshes if mesh.is_maximal)
         self._functions = functions_of(self.module)
         for name, function in self._functions.items():
             block = function.regions[0].blocks[0]
@@ -59,9 +65,21 @@ class ValueShardings:
         found = self._all_written(value)
         if found is None:
             return None
-        is_argument = isinstance(value.owner, ir.Block)
-        index: int = value.arg_number if is_argument else value.result_number
-        return found[index]
+        return self._on_all(found[_place(value)], value)
+
+    def is_on_one_device(self, value: MlirValue) -> bool:
+        """Whether a value is written to be on one device of the mesh."""
+        found = self._all_written(value)
+        return found is not None and self._is_on_one(found[_place(value)])
+
+    def _is_on_one(self, sharding: Sharding | None) -> bool:
+        if sharding is None:
+            return False
+        mesh = sharding.inlined_mesh
+        return sharding.mesh_name in self._of_one_device if mesh is None else mesh.is_maximal
+
+    def _on_all(self, sharding: Sharding | None, value: MlirValue) -> Sharding | None:
+        return self._whole(value) if self._is_on_one(sharding) else sharding
 
     def _all_written(self, value: MlirValue) -> Sequence[Sharding | None] | None:
         """The shardings of a value and of those made beside it."""
@@ -91,6 +109,12 @@ class ValueShardings:
 
         An entry is None where the operand is taken as it is.
         """
+        found = self._wanted(op)
+        if found is None:
+            return None
+        return [self._on_all(one, value) for one, value in zip(found, op.operands, strict=True)]
+
+    def _wanted(self, op: MlirOp) -> Sequence[Sharding | None] | None:
         name = op.name
         if name in CARRYING or name == "stablehlo.optimization_barrier":
             return [self.of(result) for result in op.results]
@@ -125,6 +149,11 @@ class ValueShardings:
 
     def _whole(self, value: MlirValue) -> Sharding:
         return Sharding.replicated_everywhere(len(shape_of(value) or ()), self.mesh_name)
+
+
+def _place(value: MlirValue) -> int:
+    place: int = value.arg_number if isinstance(value.owner, ir.Block) else value.result_number
+    return place
 
 
 def _carried(op: MlirOp) -> list[Sharding | None]:

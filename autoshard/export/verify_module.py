@@ -46,6 +46,7 @@ from autoshard.sharding import (
     format_sharding,
     in_mesh_order,
     merge_axes,
+    translate_sharding,
     verify_sharding,
 )
 
@@ -104,10 +105,12 @@ def verify_module(module: str | bytes) -> tuple[Violation, ...]:
 
 def violations_in(module: Module) -> Iterator[Violation]:
     """As `verify_module`, of a parsed module, whose ops get their sharding rules written on."""
-    if not meshes_of(module):
+    meshes = meshes_of(module)
+    grid = next((name for name, mesh in meshes.items() if not mesh.is_maximal), None)
+    if grid is None:
         return
     write_rules(module)
-    checker = _Checker(ValueShardings(module, next(iter(meshes_of(module)))), meshes_of(module))
+    checker = _Checker(ValueShardings(module, grid), meshes, grid)
     for function in functions_of(module).values():
         yield from checker.check_function(function)
 
@@ -116,6 +119,7 @@ def violations_in(module: Module) -> Iterator[Violation]:
 class _Checker:
     values: ValueShardings
     meshes: dict[str, Mesh]
+    grid: str
 
     def check_function(self, function: MlirOp) -> Iterator[Violation]:
         block = function.regions[0].blocks[0]
@@ -161,6 +165,16 @@ class _Checker:
     def _mesh(self, sharding: Sharding) -> Mesh:
         return sharding.inlined_mesh or self.meshes[sharding.mesh_name]
 
+    def _of(self, value: MlirValue) -> Sharding:
+        """The sharding of a value, in axes of the first mesh where those say it."""
+        return self._said(self.values.of(value))
+
+    def _said(self, sharding: Sharding) -> Sharding:
+        mesh, first = self._mesh(sharding), self.meshes[self.grid]
+        if mesh in (first, Mesh(())):
+            return sharding
+        return translate_sharding(sharding, mesh, first, mesh_name=self.grid) or sharding
+
     def _unsound(self, value: MlirValue, name: str) -> Iterator[str]:
         sharding, shape = self.values.written(value), shape_of(value)
         if sharding is None or shape is None:
@@ -190,7 +204,14 @@ class _Checker:
                     f" {format_sharding(sharding)}"
                 )
 
+    def _order(self, value: MlirValue) -> tuple[int, ...] | None:
+        """The order of the devices that a tensor is cut over, None for a whole one."""
+        sharding = self._of(value)
+        is_cut = any(dim.axes for dim in sharding.dims)
+        return self._mesh(sharding).device_order if is_cut else None
+
     def _cuts(self, sharding: Sharding) -> tuple[tuple[Axes, ...], frozenset[AxisRef]]:
+        sharding = self._said(sharding)
         mesh = self._mesh(sharding)
         dims = tuple(merge_axes(dim.axes, mesh) for dim in sharding.dims)
         return dims, frozenset(sharding.unreduced)
@@ -228,7 +249,7 @@ class _Checker:
         for operand, dims in zip(op.operands, rule.operands, strict=True):
             if not shape_of(operand):
                 continue
-            sharding = self.values.of(operand)
+            sharding = self._of(operand)
             by_factor, _ = axes_by_factor(dims, sharding, rule, self._mesh(sharding))
             for factor in sorted(rule.reduction):
                 found += [axis for axis in by_factor.get(factor, ()) if axis not in found]
@@ -250,10 +271,13 @@ class _Checker:
                     yield f"{name} is cut, and nothing tells how to work on a piece of it"
             return
         cuts: dict[int, tuple[str, Axes]] = {}
+        orders = {self._order(value) for _, value in tensors if shape_of(value)} - {None}
+        if len(orders) > 1:
+            yield "its tensors are cut by meshes in different device orders"
         for (name, value), dims in zip(tensors, (*rule.operands, *rule.results), strict=True):
             if not shape_of(value):
                 continue
-            sharding = self.values.of(value)
+            sharding = self._of(value)
             mesh = self._mesh(sharding)
             by_factor, fault = axes_by_factor(dims, sharding, rule, mesh)
             if fault:
@@ -295,7 +319,7 @@ class _Checker:
         if not summed:
             return
         for value in op.results:
-            sharding = self.values.of(value)
+            sharding = self._of(value)
             mesh = self._mesh(sharding) if sharding.dims else next(iter(self.meshes.values()))
             left = set(_atoms(summed, mesh)) - set(_atoms(sharding.unreduced, mesh))
             if not left:

@@ -2,7 +2,9 @@
 
 JAX runs a program on devices in one order. A sharding on a mesh that has them in another order is
 written on an abstract mesh instead, with its device ids as places in the plan's order; that is what
-`jax.device_put` does between such meshes, and it lowers to an `sdy.mesh` with `device_ids`.
+`jax.device_put` does between such meshes, and it lowers to an `sdy.mesh` with `device_ids`. A
+`shard_map` on such a mesh runs on its abstract mesh in the plan's order: what it computes does not
+depend on which device holds which piece.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ class DeviceOrder:
         """A program whose shardings are all in the plan's device order; itself if they were.
 
         Raises:
-            InputError: A sharding is on other devices, or a `shard_map` in another order.
+            InputError: A sharding is on other devices.
         """
         rewritten = self._rewrite(closed.jaxpr)
         return closed if rewritten is closed.jaxpr else ClosedJaxpr(rewritten, closed.consts)
@@ -110,8 +112,8 @@ class DeviceOrder:
                 new = self._in_order(value, eqn)
             if new != value:
                 changed[name] = new
-        if eqn.primitive.name == "shard_map":
-            self._check_shard_map(eqn)
+        if eqn.primitive.name == "shard_map" and self._is_in_another(eqn):
+            changed["mesh"] = eqn.params["mesh"].abstract_mesh
         is_same = not changed and all(params[name] is eqn.params[name] for name in params)
         return eqn if is_same else eqn.replace(params={**params, **changed})
 
@@ -124,16 +126,9 @@ class DeviceOrder:
         order = self.mesh_of(value, _where(eqn)).device_ids
         return value if order is None else in_order(value.mesh.abstract_mesh, value.spec, order)
 
-    def _check_shard_map(self, eqn: JaxprEqn) -> None:
-        mesh = eqn.params["mesh"]
-        if self.read_mesh(mesh, _where(eqn)).device_ids is not None:
-            raise InputError(
-                "a shard_map runs on a mesh that has the plan's devices in another order, and JAX"
-                " runs a program in one order",
-                where=_where(eqn),
-                fix="give shard_map a mesh with its devices in the order of the plan's mesh, or"
-                " plan for the mesh of the shard_map",
-            )
+    def _is_in_another(self, eqn: JaxprEqn) -> bool:
+        """Whether a shard_map's mesh has the plan's devices in another order."""
+        return self.read_mesh(eqn.params["mesh"], _where(eqn)).device_ids is not None
 
 
 def in_order(

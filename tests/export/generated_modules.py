@@ -24,6 +24,13 @@ MESHES = (
     Mesh((MeshAxis("x", 8),)),
     Mesh((MeshAxis("x", 2), MeshAxis("y", 4))),
 )
+WIDE_MESHES = (
+    Mesh((MeshAxis("x", 4), MeshAxis("y", 4), MeshAxis("z", 4), MeshAxis("t", 8))),
+    Mesh((MeshAxis("x", 4), MeshAxis("y", 2), MeshAxis("z", 4))),
+    Mesh(tuple(MeshAxis(name, 2) for name in "xyzwt")),
+    Mesh((MeshAxis("x", 6), MeshAxis("y", 4))),
+)
+"""As in tests of Shardy's: more parts than a search over all layouts goes through."""
 SIZES = (4, 8, 16)
 
 Shape = tuple[int, ...]
@@ -218,13 +225,18 @@ _OPS = (
 )
 
 
-def sharded_module(seed: int, num_ops: int = 6) -> str:
+def sharded_module(
+    seed: int,
+    num_ops: int = 6,
+    meshes: Sequence[Mesh] = MESHES,
+    sizes: Sequence[int] = SIZES,
+) -> str:
     """A program every value of which has a closed, evenly dividing sharding, and is read."""
     rng = random.Random(seed)
-    w = _Writer(rng, rng.choice(MESHES))
+    w = _Writer(rng, rng.choice(meshes))
     arguments = []
     for number in range(3):
-        shape = (rng.choice(SIZES), rng.choice(SIZES))
+        shape = (rng.choice(sizes), rng.choice(sizes))
         text = format_sharding(random_sharding(rng, w.mesh, shape))
         arguments.append(f"%arg{number}: {_type(shape)} {{sdy.sharding = #sdy.sharding{text}}}")
         w.values.append((f"%arg{number}", shape))
