@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import chdir
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 
@@ -46,6 +46,8 @@ from tests.soak.damage import damaged_json, damaged_module, damaged_yaml
 from tests.solvers.instances import random_problem
 
 ROOT = Path(__file__).resolve().parents[2]
+A_TURN = 500
+"""Cases of one format before those of the next."""
 MOST_SECONDS = 5.0
 HANGS_AFTER_SECONDS = 30.0
 MOST_LETTERS = 20_000  # of all that is told of an error
@@ -144,8 +146,8 @@ def _compiles() -> list[bytes]:
 def _modules() -> list[bytes]:
     from autoshard.mlir_modules import module_bytecode, module_context, parse_module
 
-    with module_context():
-        return [MODULE.encode(), MODULE.encode(), module_bytecode(parse_module(MODULE))]
+    with module_context():  # bytecode is parsed by a process of its own first: some seconds
+        return [*[MODULE.encode()] * 29, module_bytecode(parse_module(MODULE))]
 
 
 FORMATS = {
@@ -197,11 +199,16 @@ FORMATS = {
 _REFUSALS = (AutoshardError, CostModelError, SolverError, OSError)
 
 
+@cache
+def _whole(name: str) -> list[bytes]:
+    return FORMATS[name].whole()
+
+
 def write_case(name: str, number: int, folder: Path) -> Path:
     """The damaged file of a case, written to a folder."""
     kind = FORMATS[name]
     rng = Random(f"{name} {number}")
-    whole = kind.whole()
+    whole = _whole(name)
     path = folder / f"damaged{kind.suffix}"
     path.write_bytes(kind.damage(rng.choice(whole), rng))
     return path
@@ -210,9 +217,9 @@ def write_case(name: str, number: int, folder: Path) -> Path:
 def problems_of(name: str, number: int, folder: Path) -> Iterator[str]:
     """What readers of a damaged file do that they must not; nothing where all is well."""
     kind = FORMATS[name]
-    (folder / "whole.json").write_bytes(_plans()[0])
-    (folder / "whole.mlir").write_text(MODULE)
-    (folder / "train.py").write_text(TRAIN)
+    needed = {"whole.json": _whole("plan")[0], "whole.mlir": MODULE.encode()}
+    for file, content in {**needed, "train.py": TRAIN.encode()}.items():
+        (folder / file).write_bytes(content)
     path = write_case(name, number, folder)
     before = set(folder.iterdir())
     with chdir(folder):
@@ -271,11 +278,14 @@ def _unreadable(reader: str, text: str, most: int = MOST_LETTERS) -> Iterator[st
 def work(name: str, first: int, count: int) -> None:
     """Runs cases and tells of each: its number before, its problems after."""
     warnings.simplefilter("ignore")
-    for number in range(first, first + count):
-        print(json.dumps([number, None]), flush=True)
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(first, first + count):
+            print(json.dumps([number, None]), flush=True)
             found = list(problems_of(name, number, Path(folder)))
-        print(json.dumps([number, found]), flush=True)
+            for left in Path(folder).iterdir():
+                if left.is_file():
+                    left.unlink()
+            print(json.dumps([number, found]), flush=True)
 
 
 def run(name: str, first: int, count: int) -> Iterator[tuple[int, list[str]]]:
@@ -347,15 +357,19 @@ def main() -> None:
             name, number, problems = json.loads(line)
             done[name] = max(done[name], number + 1)
             bad[name] += bool(problems)
+    names = given.format or list(FORMATS)
     with given.record.open("a") as record:
-        for name in given.format or FORMATS:
-            for number, problems in run(name, done[name], given.count - done[name]):
+        while min(done[name] for name in names) < given.count:
+            name = min(names, key=lambda name: done[name])
+            for number, problems in run(name, done[name], min(A_TURN, given.count - done[name])):
                 record.write(json.dumps([name, number, problems]) + "\n")
                 record.flush()
+                done[name] = number + 1
                 bad[name] += bool(problems)
                 for problem in problems:
                     print(f"{name} {number}: {problem}", flush=True)
-            print(f"{name}: {given.count} files, {bad[name]} with problems", flush=True)
+    for name in names:
+        print(f"{name}: {done[name]} files, {bad[name]} with problems", flush=True)
     sys.exit(bool(bad.total()))
 
 
