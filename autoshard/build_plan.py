@@ -84,7 +84,12 @@ def plan_data(name: str, solved: Solved) -> PlanData:
         if solution.is_feasible:
             notes = (*notes, *budget_notes(setting.budget, account.memory.peak_bytes))
         rounds, listing = planned_rounds(solution)
-        uses = wanted_uses(solution.encoded, solution.decoded, traced.operand_paths)
+        uses = wanted_uses(
+            solution.encoded,
+            solution.decoded,
+            traced.operand_paths,
+            windows_all_gathers=solution.encoder.costing.backend.collectives.windows_all_gathers,
+        )
         values = _values(solution)
         products = planned_products(solution)
         on_examples = ops_on_examples(solution)

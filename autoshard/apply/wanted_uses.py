@@ -32,15 +32,18 @@ def wanted_uses(
     encoded: Encoded,
     decoded: Decoded,
     operand_paths: Mapping[str, tuple[str | None, ...]],
+    *,
+    windows_all_gathers: bool = True,
 ) -> dict[str, Sharding]:
     """Shardings of operands that differ from the value read, by use path (`"7.jaxpr/38<1"`).
 
     Left to itself the partitioner may compute first and gather the result, so every operand that
-    has to be moved is named; one that only has to be cut further follows the result by itself,
-    except where the op is free to sum over it, or reads a sum that is held whole: compilers for
-    TPUs scatter such a sum only where all that reads it is told to cut it. Only uses that a jaxpr
-    equation makes directly have a path, or by element-wise ops of its lowering; what else happens
-    there is left to the partitioner.
+    has to be moved is named, except where a matmul needs it gathered in one step whatever it does
+    (unless `windows_all_gathers`: there the compiler makes a windowed einsum of the two). One that
+    only has to be cut further follows the result by itself, except where the op is free to sum over
+    it, or reads a sum that is held whole: compilers for TPUs scatter such a sum only where all that
+    reads it is told to cut it. Only uses that a jaxpr equation makes directly have a path, or by
+    element-wise ops of its lowering; what else happens there is left to the partitioner.
 
     Where a reshard takes several steps, those before the last are named too, as `"7.jaxpr/38<1~0"`,
     `"7.jaxpr/38<1~1"`: the partitioner knows single steps, and gathers the whole tensor for many
@@ -73,24 +76,21 @@ def wanted_uses(
                 found[f"{op.equation}<{place}"] = parts.to_sharding(layout)
         for position, value in enumerate(op.operands):
             have = placed_layout(graph, decoded, value)
-            if not graph.values[value].shape or have == wanted[position]:
-                continue
-            if _is_free(graph, value):
+            is_kept = not graph.values[value].shape or have == wanted[position]
+            if is_kept or _is_free(graph, value):
                 continue
             is_slice = refines(wanted[position], have)
             if is_slice and have == decoded.layouts[value] and _follows_result(op):
                 continue
             reader = _reader(op, position, operand_paths)
-            earlier = _times_read_before(graph, op, position)
-            places = (
-                _operand_place(graph, reader, before, operand_paths, earlier)
-                for before in _before_lowering(graph, op, value)
-            )
-            place = next((place for place in places if place >= 0), -1)
+            place = _place_before_lowering(graph, op, position, reader, operand_paths)
             if place < 0:
                 continue
             use = f"{reader}<{place}"
             stops = [] if is_slice else _on_the_way(encoded, decoded, op, position)
+            is_free = not (windows_all_gathers or stops)
+            if is_free and _is_gathered_anyway(encoded, decoded, op, position):
+                continue
             for number, layout in enumerate(stops):
                 found[f"{use}~{number}"] = parts.to_sharding(layout)
             found[use] = parts.to_sharding(wanted[position])
@@ -122,6 +122,24 @@ def _shared(found: dict[str, Sharding], alike: list[list[str]]) -> dict[str, Sha
 def _follows_result(op: Op) -> bool:
     """Whether the partitioner cuts what an op reads as its result is cut."""
     return op.op_class not in _DECIDES_BY_OPERANDS and op.kind is not OpKind.JOIN
+
+
+def _is_gathered_anyway(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> bool:
+    """True of a matmul whose other operand and result are sharded alike over all of the mesh.
+
+    Every device then computes rows of its own, for which it needs all of this operand.
+    """
+    if op.op_class is not OpClass.MATMUL or len(op.operands) != 2:
+        return False
+    candidate, other = decoded.candidates[op.index], 1 - position
+    (result,), rows = candidate.results, candidate.operands[other]
+    everything = list(range(len(encoded.parts.axes)))
+    return (
+        not any(candidate.operands[position])
+        and rows == placed_layout(encoded.graph, decoded, op.operands[other])
+        and sorted(part for dim in rows for part in dim) == everything
+        and sorted(part for dim in result for part in dim) == everything
+    )
 
 
 def _reader(op: Op, position: int, operand_paths: Mapping[str, tuple[str | None, ...]]) -> str:
@@ -258,6 +276,22 @@ def _before_lowering(graph: Graph, reader: Op, value: int) -> Iterator[int]:
         (value,) = made
         yield value
         maker = graph.maker(value)
+
+
+def _place_before_lowering(
+    graph: Graph,
+    op: Op,
+    position: int,
+    reader: str,
+    operand_paths: Mapping[str, tuple[str | None, ...]],
+) -> int:
+    """Which operand of its equation an op's operand is, or is made of; -1 when it is none."""
+    earlier = _times_read_before(graph, op, position)
+    places = (
+        _operand_place(graph, reader, before, operand_paths, earlier)
+        for before in _before_lowering(graph, op, op.operands[position])
+    )
+    return next((place for place in places if place >= 0), -1)
 
 
 def _is_free(graph: Graph, value: int) -> bool:

@@ -21,7 +21,8 @@ from autoshard.mesh_search.floor import cuts_nothing, floor_seconds
 from autoshard.mesh_search.shapes import axes_text, distinct_meshes
 from autoshard.mesh_search.trial import MeshTrial, P, Problem, tell_trials
 from autoshard.planning.planner import plan_further, plan_graph
-from autoshard.planning.searches import SolveOptions
+from autoshard.planning.searches import Searches, SolveOptions
+from autoshard.planning.simpler import simpler
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.stages import Stages
 from autoshard.plans.plan import MeshSearch, TriedMesh
@@ -200,13 +201,20 @@ class _Search(Generic[P]):
         tried = tell_trials(
             self.candidates, chosen, self.options.solve.relative_gap, self.options.memory_limit
         )
+        searches = Searches(
+            replace(self.options.solve, time_limit_seconds=self._seconds_left()),
+            self.stages,
+            self._teller(chosen.mesh),
+            is_interrupted=self.is_interrupted,
+        )
+        solution = simpler(chosen.solution, searches, self.options.solve.simplicity)
         bounds = [one.bound for one in self.candidates if one.can_have_plans]
         record = MeshSearch(
             num_devices=chosen.mesh.num_devices,
             bound_seconds=min(bounds, default=0) / PICOSECONDS,
             tried=(*tried, *self.alike, *refused),
         )
-        return Searched(chosen.mesh, chosen.problem, chosen.solution, record)
+        return Searched(chosen.mesh, chosen.problem, solution, record)
 
     @property
     def best(self) -> MeshTrial[P] | None:

@@ -113,7 +113,7 @@ def plan_graph(
         with _naming_round(rounds[:number]):
             by_hand = propagate if len(rounds) == 1 else None
             solution = _solve_round(encoder, searches, by_hand, start)
-        if len(rounds) == 1:
+        if number == len(rounds):
             solution = simpler(solution, searches, options.simplicity)
         is_interrupted = searches.is_interrupted
         seconds_left -= clock.seconds[SEARCH] - spent

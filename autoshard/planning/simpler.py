@@ -1,7 +1,8 @@
-"""A plan that is easier to review: few reshards, equal layers alike, one order of axes."""
+"""A plan easier to review: few changes of sharding, equal layers alike, one order of axes."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +16,15 @@ from autoshard.layouts import Layout, refines
 from autoshard.lowering.reshard_steps import reshard_steps
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of
-from autoshard.planning.stages import SEARCH
 from autoshard.report.alike import numbers_of
-from solvers import FORBIDDEN, Edge, Problem, evaluate
+from solvers import FORBIDDEN, Edge, Problem, Status, evaluate
 
 USUAL = 0.01
-_SHARE = 0.1  # of the time limit, for the search, or as long as the first one took; a choice
+_FIRST_PRICE, _MOST_SOLVES = 8.0, 3
+"""The first over the price at which no plan gives up more than it may, and how many are tried."""
+_LEAST_STEP, _MOST_STEP = 0.25, 0.5
+"""A price over the one before: so much less as the plan gave up too much, within these. Choices."""
+_PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +50,6 @@ class _Penalties:
     def priced(self, problem: Problem, price: int) -> Problem:
         """The problem in which each of them costs so much more."""
         nodes = zip(problem.node_costs, self.nodes, strict=True)
-        edges = zip(problem.edges, self.edges, strict=True)
         known: dict[int, npt.NDArray[np.int64]] = {}  # edges share arrays
         for edge, counts in zip(problem.edges, self.edges, strict=True):
             if id(edge.costs) not in known:
@@ -54,46 +57,56 @@ class _Penalties:
         return replace(
             problem,
             node_costs=tuple(costs + price * counts for costs, counts in nodes),
-            edges=tuple(Edge(edge.u, edge.v, known[id(edge.costs)]) for edge, _ in edges),
+            edges=tuple(Edge(edge.u, edge.v, known[id(edge.costs)]) for edge in problem.edges),
         )
 
 
 def simpler(solution: Solution, searches: Searches, simplicity: float | None) -> Solution:
-    """A plan with fewer reshards, unlike layers and unusual orders of axes that costs little more.
+    """A plan with fewer changes of sharding, unlike layers and unusual orders of axes.
 
-    Each of them is given a price, the same for all: what may be given up over their number in the
-    plan. A cheaper plan at these prices then gives up no more than that.
+    Each of them is given a price, the same for all. It is lowered until the plan found so gives up
+    no more than it may: a share of the step time, and as much of the memory limit.
 
     Args:
         solution: The plan.
-        searches: For one more solve.
-        simplicity: How much of the step time may be given up; None for 1 %, as far as the plan
-            stays within the gap asked for.
+        searches: For the solves.
+        simplicity: The share; None for 1 %, as far as the plan stays within the gap asked for.
     """
-    if not solution.is_feasible or searches.is_over or simplicity == 0:
+    if not solution.is_feasible or simplicity == 0:
         return solution
     problem, choices = solution.encoded.problem, solution.choices
     penalties = _penalties(solution)
-    number = penalties.count(problem, choices)
-    cost = evaluate(problem, choices).cost
-    price = int(_room(solution, searches, simplicity, cost) // max(number, 1))
-    if not number or price <= 0:
+    number, cost = penalties.count(problem, choices), evaluate(problem, choices).cost
+    room = _room(solution, searches, simplicity, cost)
+    if not number or room <= 0:
         return solution
-    share = _SHARE
-    if simplicity is None:
-        spent = searches.stages.seconds.get(SEARCH, 0.0)
-        share = min(share, spent / max(searches.options.time_limit_seconds, 1.0))
-    result = searches.another(
-        penalties.priced(problem, price), choices, share=share, relative_gap=price / (2 * cost)
-    )
-    found = result.choices
-    if found is None or penalties.count(problem, found) >= number:
-        return solution
+    price = _FIRST_PRICE * room / number
+    for _ in range(_MOST_SOLVES):
+        if price < 1 or searches.is_over:
+            break
+        priced, gap = penalties.priced(problem, int(price)), price / (2 * cost)
+        result = searches.another(priced, choices, relative_gap=gap)
+        found = result.choices
+        is_proven = result.status in _PROVEN  # else a clock had a say in it
+        if found is None or not is_proven or penalties.count(problem, found) >= number:
+            break
+        other = _decided(solution, searches, found, simplicity)
+        given_up = max(
+            (evaluate(problem, found).cost - cost) / room, _given_up(other, solution, simplicity)
+        )
+        if given_up <= 1.0:
+            return other if num_reshards(other) <= num_reshards(solution) else solution
+        price *= max(_LEAST_STEP, min(_MOST_STEP, 1.0 / given_up))
+    return solution
+
+
+def _decided(
+    solution: Solution, searches: Searches, choices: tuple[int, ...], simplicity: float | None
+) -> Solution:
     gap = max(searches.options.relative_gap, simplicity or 0.0)
     with searches.stages.time("account"):
-        answer = as_answer(solution, solution.result, found, gap)
-        other = solution_of(solution.encoder, solution.encoded, answer)
-    return other if _is_worthwhile(other, solution, simplicity) else solution
+        answer = as_answer(solution, solution.result, choices, gap)
+        return solution_of(solution.encoder, solution.encoded, answer)
 
 
 def _room(solution: Solution, searches: Searches, simplicity: float | None, cost: int) -> float:
@@ -104,14 +117,16 @@ def _room(solution: Solution, searches: Searches, simplicity: float | None, cost
     return min(USUAL * cost, within_gap - cost)
 
 
-def _is_worthwhile(other: Solution, solution: Solution, simplicity: float | None) -> bool:
-    """The lowered plan, too, is simpler, gives up no more than was allowed, and fits as before."""
-    if num_reshards(other) > num_reshards(solution):
-        return False
+def _given_up(other: Solution, solution: Solution, simplicity: float | None) -> float:
+    """What the lowered plan gives up of time and memory, over what it may."""
+    share = USUAL if simplicity is None else simplicity
     limit = solution.encoder.memory_limit
-    fits = limit is None or other.peak_bytes <= max(limit, solution.peak_bytes)
-    most = (1.0 + (USUAL if simplicity is None else simplicity)) * solution.step_seconds
-    return fits and other.step_seconds <= most
+    seconds = (other.step_seconds / solution.step_seconds - 1.0) / share
+    if limit is None:
+        return seconds
+    if other.peak_bytes > max(limit, solution.peak_bytes):
+        return math.inf
+    return max(seconds, (other.peak_bytes - solution.peak_bytes) / (share * limit))
 
 
 def num_reshards(solution: Solution) -> int:
@@ -137,12 +152,14 @@ def num_reshards(solution: Solution) -> int:
 
 def _penalties(solution: Solution) -> _Penalties:
     problem, encoded = solution.encoded.problem, solution.encoded
-    unordered: dict[int, npt.NDArray[np.int64]] = {}  # ops share candidates
-    for candidates in encoded.candidates:
-        if id(candidates) not in unordered:
-            counts = [_is_unordered(candidate) for candidate in candidates]
-            unordered[id(candidates)] = np.array(counts, np.int64)
-    nodes = [unordered[id(candidates)] for candidates in encoded.candidates]
+    intricate: dict[tuple[int, bool], npt.NDArray[np.int64]] = {}  # ops share candidates
+    nodes = []
+    for node, candidates in enumerate(encoded.candidates):
+        key = (id(candidates), encoded.maker(node).kind is OpKind.ARGUMENT)
+        if key not in intricate:
+            counts = [_is_unordered(one) + key[1] * _num_further_dims(one) for one in candidates]
+            intricate[key] = np.array(counts, np.int64)
+        nodes.append(intricate[key])
     nodes += [np.zeros(len(costs), np.int64) for costs in problem.node_costs[len(nodes) :]]
     for node, usual in _likes(solution):
         unlike = [candidate.results[0] != usual for candidate in encoded.candidates[node]]
@@ -158,6 +175,11 @@ def _penalties(solution: Solution) -> _Penalties:
 def _is_unordered(candidate: Candidate) -> bool:
     """A result has mesh axes of one dimension in another order than the mesh."""
     return any(list(dim) != sorted(dim) for layout in candidate.results for dim in layout)
+
+
+def _num_further_dims(candidate: Candidate) -> int:
+    """Dimensions of a result that are sharded beside a first one: each is a step of its gather."""
+    return sum(max(0, sum(map(bool, layout)) - 1) for layout in candidate.results)
 
 
 def _likes(solution: Solution) -> Iterator[tuple[int, Layout]]:

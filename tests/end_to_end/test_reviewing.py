@@ -123,7 +123,7 @@ def test_modules_are_pinned_by_pattern_and_numbers_stay_right() -> None:
 
 
 def test_few_constraints_bring_about_all_of_the_plan(plan: autoshard.Plan) -> None:
-    assert len(plan.constraints) <= 20  # 29 before reads of one value shared a constraint
+    assert len(plan.constraints) <= 12  # 29 before reads shared one, 17 with all gathers
     assert not plan.data.misses
     verification = plan.verify("local")
     assert verification.compiled_bytes == pytest.approx(verification.predicted_bytes)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 import autoshard
 from autoshard.errors import InputError
+from autoshard.planning.searches import Searches
 from autoshard.planning.simpler import num_reshards
 from experiments.workloads.registry import SMALL_WORKLOADS
+from solvers import Problem, Result, Status
 
 PRESET = SMALL_WORKLOADS["embedding"]
 WORKLOAD = PRESET.build("embedding", PRESET.config)
 
 
-def planned(simplicity: float | None, relative_gap: float = 0.01) -> autoshard.Plan:
+def planned(simplicity: float | None, relative_gap: float = 0.01, **asked: Any) -> autoshard.Plan:
     return autoshard.optimize(
         WORKLOAD.step,
         WORKLOAD.state,
@@ -24,6 +30,7 @@ def planned(simplicity: float | None, relative_gap: float = 0.01) -> autoshard.P
         baselines=False,
         simplicity=simplicity,
         relative_gap=relative_gap,
+        **asked,
     )
 
 
@@ -40,6 +47,35 @@ def test_a_simpler_plan_has_fewer_constraints_and_gives_up_no_more_than_was_allo
     assert fastest.data.priced_seconds < simpler.data.priced_seconds
     assert simpler.data.priced_seconds <= 1.02 * fastest.data.priced_seconds
     assert simpler.data.solver.bound_seconds == fastest.data.solver.bound_seconds
+
+
+def test_a_simpler_plan_gives_up_as_much_as_it_may() -> None:
+    uses = [len(planned(share).data.wanted_uses) for share in (0, 0.02, 0.2)]
+    assert uses == sorted(uses, reverse=True)
+    assert uses[-1] <= uses[0] / 2
+
+
+def test_a_plan_whose_search_the_clock_cuts_stays_as_it_is(
+    fastest: autoshard.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Searches.another
+
+    def cut(self: Searches, problem: Problem, *hints: Sequence[int], **options: Any) -> Result:
+        return replace(whole(self, problem, *hints, **options), status=Status.FEASIBLE)
+
+    monkeypatch.setattr(Searches, "another", cut)
+    assert planned(0.02).data.values == fastest.data.values
+
+
+def test_a_plan_in_rounds_is_made_simpler_in_the_last_one() -> None:
+    asked = {
+        "batch['dense']": '[{"data"}, {?}]',
+        "state['params']['tables'][0]": '[{"model"}p1, {?}]',
+    }
+    found = [planned(share, constraints=asked) for share in (0, 0.1)]
+    counts = [len(plan.data.wanted_uses) for plan in found]
+    assert [len(plan.data.rounds) for plan in found] == [2, 2]
+    assert counts[1] < counts[0]
 
 
 def test_by_default_the_plan_stays_within_the_gap(fastest: autoshard.Plan) -> None:
