@@ -105,6 +105,30 @@ def _count(w: Writer) -> str:
     )
 
 
+def _count_to(w: Writer) -> str:
+    """A loop over a number of runs that only the arguments tell, and two values carried."""
+    x = w.plain(1)
+    carry = w.name("c")
+    body = _body_of(w, [(carry, w.known[x])], carry)
+    runs = w.rng.choice([f"(jnp.sum({x}) > 0).astype(t.int32) + 1", f"jnp.int32({x}.ndim)"])
+    step = f"lambda i, s: ({body.name}(s[0]), s[1] + jnp.sum(s[0]))"
+    text = f"lax.fori_loop(0, {runs}, {step}, ({x}, jnp.float32(0)))[0]"
+    return w.add(text, x, bodies=(body,))
+
+
+def _while_tensor(w: Writer) -> str:
+    """A loop whose condition reduces a tensor, and whose body branches."""
+    x = w.plain(1)
+    first, second = w.name("c"), w.name("c")
+    bodies = tuple(_body_of(w, [(name, w.known[x])], name) for name in (first, second))
+    one, other = (body.name for body in bodies)
+    text = (
+        "lax.while_loop(lambda s: (s[0] < 3) & jnp.all(jnp.isfinite(s[1])),"
+        f" lambda s: (s[0] + 1, lax.cond(s[0] % 2 == 0, {one}, {other}, s[1])), (0, {x}))[1]"
+    )
+    return w.add(text, x, bodies=bodies)
+
+
 def _while(w: Writer) -> str:
     """A loop that ends by what it computes."""
     x = w.plain(1)
@@ -158,6 +182,8 @@ def _gradient(w: Writer) -> str:
             body.name,
             f"jax.checkpoint({body.name})",
             f"jax.checkpoint({body.name}, policy=jax.checkpoint_policies.dots_saveable)",
+            f"jax.checkpoint({body.name}, policy=jax.checkpoint_policies.nothing_saveable)",
+            f"(lambda q: jax.checkpoint({body.name})(q) + jax.jit({body.name})(q))",
         ]
     )
     text = f"jax.grad(lambda y: jnp.sum(jnp.sin({called}(y))))({x})"
@@ -186,6 +212,11 @@ _MANUAL = (
     "p * lax.axis_index({a}).astype(p.dtype)",
     "lax.psum(p, {a}) @ jnp.ones((p.shape[-1], p.shape[-1]), p.dtype)",
     "lax.psum_scatter(lax.all_gather(p, {a}, axis=0, tiled=True), {a}, tiled=True)",
+    "lax.all_to_all(jnp.tile(p, ({n},) + (1,) * (p.ndim - 1)), {a}, 0, 0, tiled=True)[:p.shape[0]]",
+    "lax.pmean(p, {a}) + lax.pmin(p, {a})",
+    "lax.scan(lambda c, _: (lax.psum(jnp.tanh(c), {a}) / {n}, None), p, None, 3)[0]",
+    "jax.grad(lambda q: jnp.sum(lax.all_gather(jnp.sin(q), {a}) ** 2))(p)",
+    "lax.cond(lax.axis_index({a}) > 0, jnp.sin, jnp.cos, p)",
 )
 
 
@@ -197,6 +228,12 @@ def _manual(w: Writer) -> str:
     if w.shape(x)[0] % size or w.depth:
         raise NothingFitsError
     body = w.rng.choice(_MANUAL).format(a=repr(axis), n=size)
+    other = (place + 1) % len(w.mesh)
+    if w.rng.random() < 0.3 and w.shape(x)[0] % (size * w.mesh[other]) == 0 and other != place:
+        axes = (axis, AXES[other])
+        spec = f"P({axes!r})"
+        body = f"p + lax.psum(jnp.sum(p), {axes!r}).astype(p.dtype)"
+        return w.add(f"mapped(lambda p: {body}, {spec}, {spec}, {axes!r})({x})", x)
     return w.add(f"mapped(lambda p: {body}, P({axis!r}), P({axis!r}), ({axis!r},))({x})", x)
 
 
@@ -205,7 +242,9 @@ _WITH_BODIES: tuple[Write, ...] = (
     _scan,
     _scan_gradient,
     _count,
+    _count_to,
     _while,
+    _while_tensor,
     _branches,
     _called,
     _gradient,

@@ -31,8 +31,10 @@ def program_of(number: int, seed: int = 0) -> Program:
     write_steps(w, rng.randint(4, 18))
     made = [name for name in w.known if name not in arguments and w.known[name].dtype != "int4"]
     results = made[-1:] + rng.sample(made[:-1], min(len(made[:-1]), rng.randint(0, 3)))
-    if not results:
-        results = [parameters[0][0]]
+    if not results or rng.random() < 0.05:
+        results.append(parameters[0][0])  # handed on as it is
+    if rng.random() < 0.05:
+        results.append(results[0])  # one value, twice
     main = _named(w, parameters, results)
     return Program(main, _asked(w, parameters, results))
 
@@ -50,7 +52,7 @@ def _type(rng: Random, sizes: list[int], *, is_first: bool) -> Type:
     elif roll < 0.9:
         dtype = rng.choice(INTEGERS)
     else:
-        dtype = rng.choice(["bool", "complex64", "int32"])
+        dtype = rng.choice(["bool", "complex64", "int32", "int4", "float8_e4m3fn"])
     if dtype == "int32" and rng.random() < 0.6:
         return Type((), dtype)
     rank = rng.choice([1, 2, 2, 2, 3, 3, 4])

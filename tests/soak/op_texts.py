@@ -37,17 +37,28 @@ _INTEGER = (
 {x} + {y}|{x} * {y}|{x} & {y}|{x} | {y}|{x} ^ {y}|~{x}|{x} << 1|{x} >> 1|lax.population_count({x})
 lax.clz({x})|{x} // ({y} | 1)|{x} % ({y} | 1)|{x} == {y}|{x}.astype(t.float32)
 lax.shift_right_logical({x}, {x} & 3)|jnp.maximum({x}, {y})|{x}.astype(t.int4).astype(t.int32)
+jnp.sum({x})|jnp.cumsum({x}.ravel())|jnp.bincount({x}.ravel().astype(t.int32) & 3, length=4)
 """.replace("|{x} | {y}|", "|jnp.bitwise_or({x}, {y})|")
     .replace("({y} | 1)", "jnp.bitwise_or({y}, 1)")
     .replace("\n", "|")
     .strip("|")
     .split("|")
 )
+_FOUR_BITS = (
+    "{x} + {y}",
+    "{x}.astype(t.float32) * 0.5",
+    "jnp.concatenate([{x}, {y}])",
+    "{x}.reshape(-1)",
+    "{x}[0]",
+    "{x}.T.astype(t.int32)",
+    "jnp.sum({x}.astype(t.int32), 0)",
+)
 _BOOLEAN = "~{x}|{x} & {y}|jnp.logical_or({x}, {y})|{x} ^ {y}|{x}.astype(t.float32)".split("|")
 _COMPLEX = (
     """
 jnp.real({x})|jnp.imag({x})|jnp.abs({x})|jnp.conj({x})|{x} * {y}|{x} * 1j|{x} + {y}
-jnp.angle({x})|jnp.exp(1j * jnp.real({x}))
+jnp.angle({x})|jnp.exp(1j * jnp.real({x}))|jnp.sum({x})|{x}.reshape(-1)|jnp.fft.fft({x})
+jnp.tensordot({x}, jnp.conj({y}), {x}.ndim)|jnp.real({x} * {y}).astype(t.bfloat16)
 """.replace("\n", "|")
     .strip("|")
     .split("|")
@@ -133,11 +144,37 @@ _WHOLE = (
     "jnp.histogram({x}, 4, (-2, 2))[0]",
     "jnp.interp({x}, jnp.array([-1.0, 0.0, 1.0]), jnp.array([3.0, 1.0, 2.0]))",
     "jnp.unique({x}.ravel(), size=3, fill_value=0)",
-)
-_CONVOLUTIONS = (
-    "'SAME'), dimension_numbers=('NHWC', 'HWIO', 'NHWC')",
-    "'VALID'), dimension_numbers=('NHWC', 'HWIO', 'NHWC')",
-    "'SAME'), feature_group_count={g}, dimension_numbers=('NHWC', 'HWIO', 'NHWC')",
+    "jnp.linalg.eigh({x} @ {x}.T)[0]",
+    "jax.scipy.linalg.lu({x} @ {x}.T + 8 * jnp.eye({x}.shape[0]))[2]",
+    "lax.linalg.triangular_solve(jnp.tril({x} @ {x}.T) + 8 * jnp.eye({x}.shape[0]), {x},"
+    " left_side=True, lower=True)",
+    "lax.rng_bit_generator(jnp.arange(4, dtype=t.uint32), {x}.shape)[1]",
+    "lax.reduce(({x}, {x} * 2), (jnp.float32(0), jnp.float32(1)),"
+    " lambda a, b: (a[0] + b[0], jnp.maximum(a[1], b[1])), (0,))[1]",
+    "lax.reduce_window({x}, 0.0, lax.add, (2,) * {x}.ndim, (1,) * {x}.ndim, 'SAME',"
+    " window_dilation=(2,) * {x}.ndim)",
+    "lax.approx_max_k({x}, 1)[0]",
+    "jnp.einsum('...i,...i->...', {x}, {x})",
+    "jnp.kron({x}.ravel()[:4], {x}.ravel()[:3])",
+    "jnp.outer({x}.ravel()[:8], {x}.ravel()[:8])",
+    "jnp.tensordot({x}, {x}, ({x}.ndim - 1, {x}.ndim - 1))",
+    "lax.complex({x}, {x} * 2)",
+    "jnp.abs(jnp.fft.ifft(lax.complex({x}, jnp.sin({x}))))",
+    "lax.igamma(jnp.abs({x}) + 1, jnp.abs({x}) + 2)",
+    "jnp.searchsorted(jnp.sort({x}.ravel()), {x})",
+    "jax.hessian(lambda y: jnp.sum(jnp.sin(y)))({x}.ravel()[:5])",
+    "jax.jacfwd(jnp.tanh)({x}.ravel()[:6])",
+    "jax.linearize(jnp.sin, {x})[1]({x})",
+    "lax.dot_general(({x} * 4).astype(t.int8), ({x} * 4).astype(t.int8),"
+    " ((({x}.ndim - 1,), ({x}.ndim - 1,)), ((), ())), preferred_element_type=t.int32)",
+    "jax.vmap(lambda row: lax.cond(row.ravel()[0] > 0, jnp.sin, jnp.cos, row))({x})",
+    "jnp.where({x} > 0, jnp.nan, {x})",
+    "lax.ragged_dot({x}.reshape(-1, {x}.shape[-1]), jnp.ones((2, {x}.shape[-1], 4), t.float32),"
+    " jnp.array([1, {x}.size // {x}.shape[-1] - 1], t.int32))",
+    "{x}.at[jnp.argsort({x}.ravel())[:2] % {x}.shape[0]].mul(2.0)",
+    "jnp.apply_along_axis(jnp.cumsum, 0, {x})",
+    "jax.nn.dot_product_attention({x}.reshape(1, -1, 1, {x}.shape[-1]),"
+    " {x}.reshape(1, -1, 1, {x}.shape[-1]), {x}.reshape(1, -1, 1, {x}.shape[-1]))",
 )
 
 
@@ -205,9 +242,14 @@ def _convolution(w: Writer) -> str:
     kernel = (w.rng.choice((1, 2, 3)), 3, features // groups, groups * w.rng.choice((1, 2, 4)))
     strides = w.rng.choice(((1, 1), (2, 2), (1, 2)))
     padding = w.rng.choice(("SAME", "VALID"))
+    more = f", feature_group_count={groups}"
+    if groups == 1:
+        more = w.rng.choice(["", ", lhs_dilation=(2, 1)", ", rhs_dilation=(1, 2)"])
+    if w.rng.random() < 0.15 and w.shape(x)[0] % 2 == 0 and kernel[3] % 2 == 0 and groups == 1:
+        more = ", batch_group_count=2"
     call = (
         f"lax.conv_general_dilated({{0}}, {{1}}, {strides}, '{padding}',"
-        f" dimension_numbers=('NHWC', 'HWIO', 'NHWC'), feature_group_count={groups})"
+        f" dimension_numbers=('NHWC', 'HWIO', 'NHWC'){more})"
     )
     made = f"jnp.sin(jnp.arange({kernel[0] * 3 * kernel[2] * kernel[3]}.0)).reshape{kernel}"
     if w.rng.random() < 0.3:
@@ -215,6 +257,20 @@ def _convolution(w: Writer) -> str:
         place = w.rng.randrange(2)
         return w.add(f"jax.grad(lambda y, k: jnp.sum(jnp.sin({inner})), {place})({x}, {made})", x)
     return w.add(call.format(x, made), x)
+
+
+def _row_convolution(w: Writer) -> str:
+    x = w.pick(lambda of: of.dtype == "float32" and len(of.shape) == 3 and 0 not in of.shape)
+    features, made = w.shape(x)[2], w.rng.choice((2, 8))
+    kernel = f"jnp.cos(jnp.arange({3 * features * made}.0)).reshape(3, {features}, {made})"
+    numbers = "dimension_numbers=('NWC', 'WIO', 'NWC')"
+    text = w.rng.choice(
+        [
+            f"lax.conv_general_dilated({x}, {kernel}, (1,), 'SAME', {numbers})",
+            f"lax.conv_transpose({x}, {kernel}, (2,), 'SAME', {numbers})",
+        ]
+    )
+    return w.add(text, x)
 
 
 def _joined(w: Writer) -> str:
@@ -241,6 +297,7 @@ OPS: tuple[tuple[int, Write], ...] = (
     (8, _from(_FLOAT_BINARY, Writer.real)),
     (3, _from(_INTEGER, lambda w: w.pick(lambda of: of.dtype in INTEGERS))),
     (2, _from(_BOOLEAN, lambda w: w.pick(lambda of: of.dtype == "bool"))),
+    (1, _from(_FOUR_BITS, lambda w: w.pick(lambda of: of.dtype == "int4"))),
     (2, _from(_COMPLEX, lambda w: w.pick(lambda of: of.dtype == "complex64"))),
     (3, _from(_CASTS, Writer.real)),
     (2, _from(("{x}.astype(t.float32)",), lambda w: w.tensor(0))),
@@ -250,6 +307,7 @@ OPS: tuple[tuple[int, Write], ...] = (
     (3, _from(_WHOLE, lambda w: w.plain(1))),
     (10, _product),
     (4, _convolution),
+    (2, _row_convolution),
     (3, _joined),
     (4, _broadcast),
     (6, _held),

@@ -30,13 +30,14 @@ _MEANINGS = {
 
 
 def write_report(records: Sequence[Path]) -> Path:
-    """Write `experiments/results/reliability.md`; records of all three soaks are told apart."""
+    """Write `experiments/results/reliability.md`; records of all soaks are told apart."""
     lines = [json.loads(line) for path in records for line in path.read_text().splitlines()]
     programs = [line for line in lines if isinstance(line, dict) and "number" in line]
     ops = [line for line in lines if isinstance(line, dict) and "trial" in line]
     files = [line for line in lines if isinstance(line, list)]
     parts = [f"What was run, beside what is {ASKED}.", *_of_programs(programs)]
-    parts += [*_of_ops(ops), *_of_files(files)]
+    stops = [line for line in lines if isinstance(line, dict) and "stop" in line]
+    parts += [*_of_ops(ops), *_of_files(files), *_of_stops(stops)]
     return write_page("reliability", "Reliability", "\n\n".join(parts) + "\n")
 
 
@@ -94,3 +95,14 @@ def _of_files(lines: Sequence[Sequence[Any]]) -> Iterator[str]:
     yield (
         f"{len(lines)} files of {len(formats)} formats, {bad} with problems." if lines else "None."
     )
+
+
+def _of_stops(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "## Signals, deadlines, plans made twice"
+    kinds = {"signal": "signals", "deadline": "deadlines", "twice": "plans made twice"}
+    for kind, name in kinds.items():
+        found = [line for line in lines if line["stop"] == kind]
+        bad = [line for line in found if line["problems"]]
+        late = [line["late"] for line in found if "late" in line]
+        worst = f", the latest by {max(late):.1f} s" if late else ""
+        yield f"{len(found)} {name}, {len(bad)} with problems{worst}." if found else f"No {name}."

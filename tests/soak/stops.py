@@ -1,0 +1,195 @@
+"""Signals, deadlines and plans made twice: `python -m tests.soak.stops --kind signal --count 200`.
+
+Each case is a command of its own, of a model or a problem instance in turn, and a line of the
+record; what is on record is not run again.
+
+* `signal`: SIGINT or SIGTERM at a random moment; the command ends within 2 s.
+* `deadline`: a limit of 1, 3, 10 or 30 s; the command ends within a second more, or 5 %.
+* `twice`: a plan made under two hash seeds, the second time beside processes that take every core;
+  the two are equal but for the seconds they took, or say by what a clock cut them.
+
+How late a command is can be told on a machine of which nothing else takes the processors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from autoshard.plans.plan_json import load_plan_data
+from experiments.results_table import provenance
+from solvers.formats import write_problem
+from tests.cli.test_solve import hard_problem
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = "import sys; sys.argv[0] = 'autoshard'; from autoshard.cli import main; main()"
+KINDS = ("signal", "deadline", "twice")
+LIMITS = (1, 3, 10, 30)
+MODELS = ("mlp", "gpt_scan", "moe", "unet", "embedding", "gnn")
+MOST_AFTER_SIGNAL = 2.0
+SECONDS = 600.0
+MODEL = """from experiments.workloads import get_workload
+
+WORKLOAD = get_workload({name!r})
+step = WORKLOAD.step
+
+def autoshard_args():
+    return WORKLOAD.state, WORKLOAD.batch
+"""
+
+
+def plan_words(folder: Path, name: str, limit: float) -> list[str]:
+    """Words of the command that plans a model."""
+    (folder / "model.py").write_text(MODEL.format(name=name))
+    mesh, out = ("--mesh", "data=2,model=4"), ("--out", "plan.json")
+    return ["plan", "model:step", *mesh, "--time-limit", str(limit), *out]
+
+
+def any_words(folder: Path, number: int, limit: float) -> list[str]:
+    """Words of a command: each model in turn, then an instance that no solver proves."""
+    place = number % (len(MODELS) + 1)
+    if place < len(MODELS):
+        return plan_words(folder, MODELS[place], limit)
+    write_problem(hard_problem(), folder / "hard.json")
+    return ["solve", "hard.json", "--timeout", str(limit)]
+
+
+@contextmanager
+def started(folder: Path, words: list[str], hash_seed: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONHASHSEED": str(hash_seed),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def signalled(number: int, folder: Path) -> dict[str, Any]:
+    """How a command ends that gets a signal at a random moment."""
+    rng = Random(number)
+    sent = rng.choice([signal.SIGINT, signal.SIGTERM])
+    moment = rng.uniform(0.5, 15.0)
+    words = any_words(folder, number, 60)
+    with started(folder, words) as process:
+        try:
+            process.wait(timeout=moment)
+        except subprocess.TimeoutExpired:
+            process.send_signal(sent)
+        began = time.monotonic()
+        out, err = process.communicate(timeout=SECONDS)
+    late = time.monotonic() - began
+    problems = list(_left(folder, out, err))
+    codes = (0, 1, 128 + sent, -sent)  # by the signal itself: it came before anything was imported
+    if process.returncode not in codes:
+        problems.append(f"exit code {process.returncode}")
+    if late > MOST_AFTER_SIGNAL:
+        problems.append(f"ended {late:.1f} s after the signal")
+    return {"words": words, "late": late, "problems": problems}
+
+
+def _left(folder: Path, out: str, err: str) -> Iterator[str]:
+    """Tracebacks, and files that are not whole."""
+    if "Traceback" in out + err:
+        yield f"a traceback: {err[-200:]}"
+    for path in folder.iterdir():
+        if path.name == "plan.json":
+            load_plan_data(path)
+        elif path.name not in ("model.py", "hard.json", "__pycache__"):
+            yield f"left behind: {path.name}"
+
+
+def limited(number: int, folder: Path) -> dict[str, Any]:
+    """How late a command is that has a limit."""
+    limit = LIMITS[number // (len(MODELS) + 1) % len(LIMITS)]
+    words = any_words(folder, number, limit)
+    began = time.monotonic()
+    with started(folder, words) as process:
+        out, err = process.communicate(timeout=SECONDS)
+    late = time.monotonic() - began - limit
+    problems = list(_left(folder, out, err))
+    if late > max(1.0, 0.05 * limit):
+        problems.append(f"{late:.1f} s over {limit} s")
+    return {"words": words, "late": late, "problems": problems}
+
+
+def twice(number: int, folder: Path) -> dict[str, Any]:
+    """How plans of one model differ that are made idle and under load."""
+    words = plan_words(folder, MODELS[number % len(MODELS)], 300)
+    answers = []
+    for hash_seed in (1, 2):
+        with ExitStack() as stack:
+            if hash_seed == 2:
+                for _ in range(os.cpu_count() or 1):
+                    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                    stack.callback(busy.wait)
+                    stack.callback(busy.kill)
+            process = stack.enter_context(started(folder, words, hash_seed))
+            process.communicate(timeout=SECONDS)
+        answers.append(_decided(folder / "plan.json"))
+    same = answers[0] == answers[1]
+    return {"words": words, "problems": [] if same else ["the second plan is another"]}
+
+
+def _decided(path: Path) -> object:
+    """What a plan decides; None for a plan that a clock cut, which says so."""
+    plan = load_plan_data(path)
+    if plan.solver.status not in ("optimal", "within gap"):
+        return None
+    return plan.arguments, plan.results, plan.values, plan.seconds
+
+
+RUNS = {"signal": signalled, "deadline": limited, "twice": twice}
+
+
+def main() -> None:
+    """Run the cases that are not on record."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.stops", description=__doc__)
+    parser.add_argument("--kind", choices=KINDS, action="append")
+    parser.add_argument("--count", type=int, default=200, help="cases of each kind")
+    parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--record", type=Path, default=Path("soak-stops.jsonl"))
+    given = parser.parse_args()
+    lines = given.record.read_text().splitlines() if given.record.exists() else []
+    known = {(line["stop"], line["case"]) for line in map(json.loads, lines)}
+    deadline = time.monotonic() + 3600 * given.hours
+    commit = provenance()["commit"]
+    with given.record.open("a") as record:
+        for number, kind in product(range(given.count), given.kind or KINDS):
+            if (kind, number) in known or time.monotonic() > deadline:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                found = RUNS[kind](number, Path(folder))
+            line = {"commit": commit, "stop": kind, "case": number, **found}
+            record.write(json.dumps(line) + "\n")
+            record.flush()
+            for problem in found["problems"]:
+                print(f"{kind} {number}: {problem}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
