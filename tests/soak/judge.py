@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import autoshard
+from autoshard.build_plan import PEAK_SPREAD, budget_notes
 from autoshard.errors import AutoshardError, ConstraintError
 from autoshard.export import stage_names, verify_module
 from autoshard.hlo.compiled import read_module_collectives
@@ -218,7 +219,11 @@ class _Trial:
                 f" {rows[0].predicted_bytes:.0f} against {rows[0].compiled_bytes:.0f}"
             )
         budget = self.facts.get("budget")
-        if budget is not None and peak > _MORE * budget:
+        if budget is None:
+            return
+        doubts = budget_notes(budget, plan.data.memory.peak_bytes)
+        self.facts["is_doubted"] = is_doubted = any(note in plan.data.notes for note in doubts)
+        if peak > (1 + PEAK_SPREAD if is_doubted else _MORE) * budget:
             self.found["budget"] = f"compiled {peak} of {budget} bytes"
 
     def _save(self, plan: Plan) -> None:

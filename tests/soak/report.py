@@ -20,7 +20,7 @@ _MEANINGS = {
     "refused": "a message, where nothing asked for could not be met",
     "export": "a stage that does not verify, or computes something else",
     "save": "a plan read back that is another",
-    "budget": "compiled memory more than 5 % over the budget",
+    "budget": "compiled memory more than 5 % over the budget, or 15 % where the plan has a doubt",
     "bytes": "compiled collectives more than 5 % off the planned ones",
     "rounding": "numbers differ, in float64 not",
     "asked too much": "a message: pins contradict one another, or nothing fits the budget",
@@ -69,9 +69,11 @@ def _shares(facts: Iterable[Mapping[str, Any]]) -> str:
     near = [each for each in known if _is_near(each["planned_bytes"], each["compiled_bytes"])]
     limited = [each for each in known if "budget" in each]
     kept = [each for each in limited if each["compiled_peak"] <= 1.05 * each["budget"]]
+    told = [each for each in limited if each not in kept and each.get("is_doubted")]
     return (
         f"Planned for CPUs: {len(known)}, bytes within 5 % on {len(near)};"
-        f" with a budget {len(limited)}, within 5 % of it as compiled {len(kept)}."
+        f" with a budget {len(limited)}, within 5 % of it as compiled {len(kept)}, and of the"
+        f" others {len(told)} plans say that they may not be."
     )
 
 
