@@ -51,7 +51,7 @@ class ChoiceMemory:
 
     def terms(self) -> Iterator[NodeMemory]:
         """All of them."""
-        yield from self._copied_results()
+        yield from self._copied_arguments()
         yield from self._narrowed_for_loops()
         for value in self.room.graph.values:
             if value.index not in self.room.reused and value.op in self.node_by_op:
@@ -161,17 +161,15 @@ class ChoiceMemory:
                 left = room.on_chip.left(usage, is_brief=room.on_chip.moved)
                 yield NodeMemory(self.node_by_op[index], index, last + 1, left)
 
-    def _copied_results(self) -> Iterator[NodeMemory]:
-        """Results that are arguments, or results before them, unchanged: the program copies."""
+    def _copied_arguments(self) -> Iterator[NodeMemory]:
+        """Results that are arguments unchanged: the program writes a copy."""
         room = self.room
-        taken = {op.results[0] for op in room.graph.arguments}
+        arguments = {op.results[0] for op in room.graph.arguments}
         kept = {result for _, result in self.alike}
         for position, op in enumerate(room.graph.results):
             value = room.graph.values[op.operands[0]]
-            owner = room.buffers.owner[value.index]
-            is_taken = owner in taken and room.buffers.is_stored[owner]
-            taken.add(owner)
-            if not is_taken or position in kept or op.index not in self.node_by_op:
+            is_argument = room.buffers.owner[value.index] in arguments
+            if not is_argument or position in kept or op.index not in self.node_by_op:
                 continue
             usage = self._local(value, op, 0, is_result=False)
             yield NodeMemory(self.node_by_op[op.index], op.index, len(room.graph.ops), usage)

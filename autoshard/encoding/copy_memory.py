@@ -56,6 +56,8 @@ class CopyMemory:
         if room.is_scarce and op.op_class is OpClass.GATHER:  # narrowed where the rows move on
             bits = room.graph.values[value].bits
         usage = self.of_move(table, rows, columns, value, bits, is_brief=is_brief)
+        if op.index in room.repeated:
+            usage = self._twice_bytes(table, rows, columns, value)
         if usage is None:
             return None
         moved = room.buffers.moving_time(op.index, room.graph.values[value].op)
@@ -168,6 +170,16 @@ class CopyMemory:
             held = [self.room.local_bytes(value, layout, bits) for layout in table.layouts]
             self._held[key] = table, np.array(held, dtype=np.int64)
         return self._held[key][1]
+
+    def _twice_bytes(
+        self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
+    ) -> IntArray | None:
+        """int64[num_rows, num_columns]: bytes of a result that is another one too, moved or not."""
+        found = self.room.graph.values[value]
+        if found.num_bytes < self.room.negligible_bytes:
+            return None
+        local = self._local(table, found, found.bits)[columns]
+        return np.broadcast_to(local, (len(rows), len(columns))).astype(np.int64)
 
     def _outgrown_bytes(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int

@@ -32,6 +32,7 @@ class DeviceRoom:
         buffers: Its storage.
         costing: Of the mesh and the machine.
         reused: Values that end in the buffer of a donated argument.
+        repeated: Ops of results whose value another result has a buffer with.
         on_chip: What lies in the memory of the chip.
         indices: Of rows, where they come from other slices.
         negligible_bytes: What less than that is held of a whole value is not counted.
@@ -48,6 +49,7 @@ class DeviceRoom:
     buffers: Buffers
     costing: Costing
     reused: frozenset[int]
+    repeated: frozenset[int]
     on_chip: OnChip
     indices: PaddedIndices
     negligible_bytes: float
@@ -76,6 +78,7 @@ class DeviceRoom:
             buffers,
             costing,
             _reused_results(graph, buffers, wishes),
+            _repeated_results(graph, buffers),
             _for_certain(on_chip) if is_scarce else on_chip,
             PaddedIndices.of(graph, costing),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
@@ -167,6 +170,19 @@ def _negligible_bytes(graph: Graph, num_devices: int, memory_limit: int | None) 
     if memory_limit is None:
         return held * NEGLIGIBLE_SHARE
     return min(memory_limit * NEGLIGIBLE_SHARE, held * NEGLIGIBLE_SHARE_HELD)
+
+
+def _repeated_results(graph: Graph, buffers: Buffers) -> frozenset[int]:
+    """Result ops whose value is in the buffer of a result before them, which an argument is not."""
+    taken = {op.results[0] for op in graph.arguments}
+    found = []
+    first = set()
+    for op in graph.results:
+        owner = buffers.owner[op.operands[0]]
+        if owner in first and owner not in taken and buffers.is_stored[owner]:
+            found.append(op.index)
+        first.add(owner)
+    return frozenset(found)
 
 
 def _reused_results(graph: Graph, buffers: Buffers, wishes: Wishes) -> frozenset[int]:

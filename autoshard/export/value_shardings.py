@@ -126,9 +126,10 @@ class ValueShardings:
             return [None] * len(op.operands)
         if name == "func.call":
             return self._arguments[callee(op)]
-        if name == "func.return":
-            function = op.block.owner.operation
-            return self._results[ir.StringAttr(function.attributes["sym_name"]).value]
+        parent = op.block.owner.operation
+        if name == "func.return" or (name == "stablehlo.return" and parent.name == "func.func"):
+            # The second kind is a computation that a custom call names: a comparator.
+            return self._results[ir.StringAttr(parent.attributes["sym_name"]).value]
         if name in {"stablehlo.return", "sdy.return"}:
             return self._returned(op)
         return None

@@ -44,13 +44,13 @@ def test_a_constraint_straight_on_a_pinned_argument_moves_what_is_planned(
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     with jax.set_mesh(mesh):
         planned, compiled = verified(fn, X, in_shardings=have)
-    assert planned == pytest.approx(compiled, rel=0.05)
+    assert planned == pytest.approx(compiled, rel=0.1)
 
 
 def test_a_pinned_result_of_a_pinned_argument_moves_what_is_planned() -> None:
     have, wanted = MOVES[0]
     planned, compiled = verified(lambda x: x, X, in_shardings=have, out_shardings=wanted)
-    assert planned == pytest.approx(compiled, rel=0.05)
+    assert planned == pytest.approx(compiled, rel=0.1)
 
 
 def test_what_a_loop_carries_for_itself_alone_is_not_paid_for() -> None:
@@ -98,4 +98,4 @@ def test_a_value_returned_twice_takes_two_buffers(form: str) -> None:
     placed = jax.device_put(x, plan.in_shardings[0])
     found = plan.jit().lower(placed).compile().memory_analysis()
     compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
-    assert plan.data.memory.peak_bytes == pytest.approx(compiled, rel=0.05)
+    assert plan.data.memory.peak_bytes == pytest.approx(compiled, rel=0.1)

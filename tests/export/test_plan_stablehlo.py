@@ -10,8 +10,10 @@ from typing import Any
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import autoshard
 from autoshard.apply.nested_ops import operations_of
@@ -225,4 +227,16 @@ def test_a_constant_that_is_sharded_is_restored_with_its_sharding() -> None:
 
     x = np.ones((8, 4), np.float32)
     plan = autoshard.optimize(rows, x, mesh="x=4,y=2", hardware="cpu-host", baselines=False)
+    assert verify_module(plan.stablehlo("collectives")) == ()
+
+
+def test_a_custom_call_that_names_a_comparator_is_exported() -> None:
+    """The comparator is a function that ends as the region of an op does: it was taken for main."""
+
+    def largest(x: Any) -> Any:
+        return lax.approx_max_k(jnp.sin(x), 2)[0]
+
+    plan = autoshard.optimize(
+        largest, jnp.ones((8, 16)), mesh="a=8", hardware="cpu-host", baselines=False
+    )
     assert verify_module(plan.stablehlo("collectives")) == ()
