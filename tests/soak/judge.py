@@ -114,6 +114,7 @@ def planned(program: Program, *, is_wide: bool = False, budget: Any = None) -> P
         constraints=constraints or None,
         donate_argnums=asked.donated,
         time_limit_seconds=20.0,
+        default_trip_count=1.0,  # as the text of a compiled loop counts, where nothing tells more
         baselines=False,
     )
 
