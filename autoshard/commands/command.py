@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import signal
@@ -118,6 +119,16 @@ def _message(error: Exception) -> str:
 
     if isinstance(error, (AutoshardError, CostModelError, SolverError)):
         return str(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"what is printed cannot be written: {error.strerror}\n"
+            "  fix: make room where standard output goes"
+        )
+    if isinstance(error, MemoryError):
+        return (
+            "the memory that the process may take ran out\n"
+            "  fix: raise its limit (ulimit -v), or plan a smaller program"
+        )
     return (
         f"unexpected {type(error).__name__}: {error}\n"
         "  fix: --debug shows where; if that is not in your code, report it"
