@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import math
+import os
 import signal
 import sys
 import threading
@@ -54,6 +55,10 @@ class Command(click.Command):
         return ctx.exit(EXIT_ERROR)
 
 
+_SECONDS_TO_RETURN = 0.05
+"""From a callback in which a signal was ignored: sent there, it would be ignored again."""
+
+
 class Stopped(KeyboardInterrupt):
     """A signal asked the command to end; where a search is running it gives its best so far."""
 
@@ -64,7 +69,10 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def _stopped_by_sigterm() -> Iterator[None]:
-    """Treats SIGTERM as the interrupt that Ctrl-C is."""
+    """Treats SIGTERM as the interrupt that Ctrl-C is; one that was ignored is sent again.
+
+    Python ignores what is raised in callbacks of its garbage collector, of which JAX has one.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -73,11 +81,21 @@ def _stopped_by_sigterm() -> Iterator[None]:
         del frame
         raise Stopped(signal.Signals(number))
 
+    def send_again(ignored: sys.UnraisableHookArgs) -> None:
+        error = ignored.exc_value
+        if not isinstance(error, KeyboardInterrupt):
+            told(ignored)
+            return
+        number = error.number if isinstance(error, Stopped) else signal.SIGINT
+        threading.Timer(_SECONDS_TO_RETURN, os.kill, (os.getpid(), number)).start()
+
     before = signal.signal(signal.SIGTERM, stop)
+    told, sys.unraisablehook = sys.unraisablehook, send_again
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = told
 
 
 class Seconds(click.FloatRange):

@@ -72,6 +72,44 @@ def test_a_signal_while_tracing_ends_the_command_with_its_name(
     assert not (tmp_path / "plan.json").exists()
 
 
+COLLECTED = """
+import jax, time
+
+class Slow:
+    def __del__(self):
+        print("collecting", flush=True)
+        time.sleep(30)
+
+def traced(x):
+    Slow()
+    time.sleep(60)
+    return x
+
+def autoshard_args():
+    return (jax.ShapeDtypeStruct((8,), "float32"),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+)
+def test_a_signal_that_python_ignores_while_it_collects_garbage_is_not_lost(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """It was told as a traceback, and the command went on."""
+    (tmp_path / "train.py").write_text(COLLECTED)
+    words = ("plan", "train:traced", "--mesh", "data=8", "--out", "plan.json")
+    with started(tmp_path, *words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "collecting\n"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=50)
+    assert (process.returncode, err) == (
+        code,
+        f"error: stopped by {number.name} before it was done\n",
+    )
+
+
 @pytest.mark.parametrize("seconds", [2.0, 4.0])
 def test_a_solve_ends_by_its_limit_whatever_it_is_doing(tmp_path: Path, seconds: float) -> None:
     write_problem(hard_problem(), tmp_path / "hard.json")
