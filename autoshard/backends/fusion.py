@@ -36,6 +36,8 @@ class FusionPolicy:
             element-wise.
         strength_reduces_dots: A matmul of one row, one column or one term becomes a multiplication
             and a reduction, in the width of its operands.
+        stores_masked_groups: A ragged matmul stores its rows once for each group, those of other
+            groups masked, and multiplies them with the matrices of all groups.
         fuses_stack_updates: The rows that a loop writes to several stacks are one kernel, if they
             are computed from the same values.
     """
@@ -54,4 +56,5 @@ class FusionPolicy:
     materializes_moved_elements: bool
     one_hot_scatters: bool
     strength_reduces_dots: bool
+    stores_masked_groups: bool
     fuses_stack_updates: bool

@@ -19,6 +19,10 @@ class MemoryPolicy:
         vmem_bytes: VMEM that holds temporaries with a near reader; 0: none.
         most_unread_bytes: Bytes that HBM moves in the longest time that a buffer waits in VMEM from
             one read to the next; beyond it is evicted.
+        lookup_slowdowns: Seconds of a gather of rows, and of a scatter, in memory space assignment,
+            over those in which HBM moves the rows in whole tiles.
+        unsorted_scatter_bytes: Bytes of a scatter's result up to which it takes rows in their
+            order; beyond it they are sorted first, and take the time of HBM.
         matmul_results_in_vmem: Matmuls, collectives and gathers write to VMEM too.
         tuple_index_table_bytes: Bytes of the table that an op with several results keeps.
         tuple_index_tables_per_matmul: Tables for each matmul or convolution, on average.
@@ -32,6 +36,8 @@ class MemoryPolicy:
     cse_reshards: bool
     vmem_bytes: int
     most_unread_bytes: int
+    lookup_slowdowns: tuple[float, float]
+    unsorted_scatter_bytes: int
     matmul_results_in_vmem: bool
     tuple_index_table_bytes: int
     tuple_index_tables_per_matmul: float

@@ -69,8 +69,8 @@ def local_products(
     """float64[num_candidates] each: rows, columns and summed length on one device.
 
     Dimensions that their cut does not divide count as padded up. Of a product in steps it is the
-    product of one step. The rows of a ragged product are those of one group, on the average. Where
-    a convolution has few input features, the taps of its kernel count as features too.
+    product of one step. Where a convolution has few input features, the taps of its kernel count
+    as features too.
 
     Args:
         parts: The mesh parts of this plan.
@@ -84,8 +84,6 @@ def local_products(
         cuts.local_size(factors) for factors in (found.rows, found.columns, found.summed)
     )
     groups = max(prod(rule.factor_sizes[factor] for factor in found.groups), 1)
-    if name == "ragged_dot":
-        rows = np.ceil(rows / groups)
     if name == "convolution":
         summed = np.where(summed < FEW_FEATURES, summed * groups, summed)
     return rows, columns, summed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,7 @@ class ChoiceMemory:
         yield from self._panels()
         yield from self._padded_rows()
         yield from self._summed_rows()
+        yield from self._masked_groups()
 
     def _of_value(self, value: Value) -> Iterator[NodeMemory]:
         """A value itself, and what making it takes beside it."""
@@ -160,6 +162,29 @@ class ChoiceMemory:
                 usage = (held * room.overhead).astype(np.int64)
                 left = room.on_chip.left(usage, is_brief=room.on_chip.moved)
                 yield NodeMemory(self.node_by_op[index], index, last + 1, left)
+
+    def _masked_groups(self) -> Iterator[NodeMemory]:
+        """Operands of ragged matmuls once for each group, masked.
+
+        The rows are, and both operands where rows are contracted: from the first ragged matmul that
+        reads them, for all their masks are one fusion.
+
+        Source: openxla/xla, `ragged_dot_rewriter.cc`.
+        """
+        graph = self.room.graph
+        if not self.room.backend.fusion.stores_masked_groups:
+            return
+        first: dict[int, int] = {}
+        for index, node in self.node_by_op.items():
+            op = graph.ops[index]
+            if op.name != "ragged_dot":
+                continue
+            rows, matrices, groups = (graph.values[value] for value in op.operands)
+            is_contracted = len(matrices.shape) == len(rows.shape)
+            for place, value in enumerate((rows, matrices)[: 1 + is_contracted]):
+                start = first.setdefault(value.index, index)
+                usage = prod(groups.shape) * self._local(value, op, place, is_result=False)
+                yield NodeMemory(node, start, index + 1, usage)
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""

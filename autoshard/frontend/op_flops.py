@@ -69,7 +69,7 @@ def _dot_general(op: Any, operands: Shapes, results: Shapes) -> float:
 
 
 def _ragged_dot(op: Any, operands: Shapes, results: Shapes) -> float:
-    """Every row meets the matrix of its own group only, however many groups there are."""
+    """Every row meets the matrix of every group: compilers mask those of other groups."""
     del results
     numbers = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
     others = {
@@ -78,7 +78,7 @@ def _ragged_dot(op: Any, operands: Shapes, results: Shapes) -> float:
         *numbers.rhs_group_dimensions,
     }
     free = prod(size for dim, size in enumerate(operands[1]) if dim not in others)
-    return 2.0 * prod(operands[0]) * free
+    return 2.0 * prod(operands[0]) * free * prod(operands[2])
 
 
 def _convolution(op: Any, operands: Shapes, results: Shapes) -> float:

@@ -27,7 +27,7 @@ from autoshard.graph.product_writes import (
     written_by_products,
 )
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
-from autoshard.graph.run_late import after_the_next, needed_products, run_late
+from autoshard.graph.run_late import after_the_next, late_gathers, needed_products, run_late
 from autoshard.graph.scatters import scattered_into, zeros_filled_at
 from autoshard.graph.stored_values import is_stored_constant, stored_values
 
@@ -135,6 +135,8 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         stored[one] = True
     owner = buffer_owners(graph, stored, addends)
     run_at = run_late(graph, schedule.deferred_past_matmuls)
+    if schedule.frees_operands_first:
+        run_at = {**run_at, **late_gathers(graph, stored)}
     filled_at = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}
     moved_at = after_the_next(graph) if schedule.frees_operands_first else {}
     products = products_by_written(graph, written)

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from autoshard.backends.schedule import EVERY
 from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.op_traits import TRANSPARENT
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+from autoshard.graph.row_lookups import takes_rows
 from autoshard.graph.scatters import is_into_zeros
 
 
@@ -97,3 +98,25 @@ def readers_of(graph: Graph, value: int) -> list[int]:
         return op.name in TRANSPARENT or op.kind is OpKind.CONSTRAINT
 
     return [op.index for op in trace_forward(graph, value, passes)]
+
+
+def late_gathers(graph: Graph, stored: Sequence[bool]) -> Mapping[int, int]:
+    """When gathers run that make more than they read, by op index: right before they are needed.
+
+    Args:
+        graph: The program.
+        stored: Per value, whether it has a buffer.
+    """
+    needed_at = [len(graph.ops)] * len(graph.values)  # by the first op that is no fused one
+    found: dict[int, int] = {}
+    for op in reversed(graph.ops):
+        times = [needed_at[value] for value in op.results if not stored[value]]
+        time = min(times) if times and op.kind is not OpKind.RESULT else op.index
+        if takes_rows(graph, op) and op.op_class is OpClass.GATHER and op.region == 0:
+            first, made = needed_at[op.results[0]], graph.values[op.results[0]].num_bytes
+            read = sum(graph.values[value].num_bytes for value in op.operands)
+            if op.index + 1 < first < len(graph.ops) and read < made:
+                time = found[op.index] = first - 1
+        for value in op.operands:
+            needed_at[value] = min(needed_at[value], time)
+    return found

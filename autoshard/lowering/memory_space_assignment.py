@@ -55,8 +55,8 @@ class Machine:
         copy_seconds_per_byte: Between HBM and VMEM.
         longest_unread: Seconds that a buffer waits in VMEM from one read to the next.
         repeat: Runs in a step of what runs at each time: `float64[num_times]`.
-        arithmetic: Seconds of a matmul's arithmetic at each time, in one run, 0 elsewhere:
-            `float64[num_times]`.
+        arithmetic: Seconds of a matmul's arithmetic, or of a gather or scatter, at each time, in
+            one run, 0 elsewhere: `float64[num_times]`.
     """
 
     vmem_bytes: int

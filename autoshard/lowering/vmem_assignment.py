@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
+from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_on_chip import brought_arguments
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.padded_rows import padded_row_bytes
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.images import images_of
-from autoshard.graph.program import Graph, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
 from autoshard.lowering.local_program import Buffer, Space
@@ -132,9 +135,11 @@ class VmemAssignment:
     def _machine(self) -> Machine:
         graph, costing = self.room.graph, self.room.costing
         arithmetic = np.zeros(len(graph.ops))
-        for index, candidate in self.decoded.candidates.items():
-            arithmetic[index] = costing.arithmetic_seconds(graph, graph.ops[index], candidate)
         per_byte = 1.0 / costing.model.hardware.memory.bytes_per_second
+        for index, candidate in self.decoded.candidates.items():
+            op = graph.ops[index]
+            looked_up = per_byte * self._slow_bytes(op, candidate)
+            arithmetic[index] = looked_up or costing.arithmetic_seconds(graph, op, candidate)
         return Machine(
             vmem_bytes=self.room.on_chip.room,
             copy_seconds_per_byte=per_byte,
@@ -142,6 +147,23 @@ class VmemAssignment:
             repeat=np.array([op.repeat for op in graph.ops], dtype=np.float64),
             arithmetic=arithmetic,
         )
+
+    def _slow_bytes(self, op: Op, candidate: Candidate) -> float:
+        """Bytes that HBM moves in the time that a gather or scatter of rows takes; 0 of others."""
+        graph, policy = self.room.graph, self.room.backend.memory
+        if not takes_rows(graph, op):
+            return 0.0
+        made = candidate.partial or candidate.results[0]
+        into = self.room.held_bytes(graph.values[op.results[0]], made)
+        taken = self.room.held_bytes(graph.values[op.operands[-1]], candidate.operands[-1])
+        is_gather = op.op_class is OpClass.GATHER
+        rows = graph.values[op.results[0] if is_gather else op.operands[-1]]
+        if prod(rows.shape[:-1]) != prod(graph.values[op.operands[1]].shape):
+            return 0.0  # an index takes several rows
+        gather, scatter = policy.lookup_slowdowns
+        if is_gather:
+            return gather * into
+        return scatter * taken if into <= policy.unsorted_scatter_bytes else 0.0
 
     def _interval(self, value: int, num_bytes: int, start: int, stop: int) -> Interval:
         """A buffer with the reads of a value while it is live, those in a loop at its end."""

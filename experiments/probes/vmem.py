@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from autoshard.backends import backend_for
 from autoshard.hlo.live_buffers import compiled_buffers
 from cost_models import get_hardware
 from experiments.probes.bench import Array, Bench, Compiled, Pin, in_vmem
@@ -66,6 +67,77 @@ def _is_evicted(bench: Bench, num_matmuls: int) -> bool:
     square = Array((_SIDE, _SIDE), "bfloat16")
     compiled = bench.compile(waiting, square, square, mesh=f"d={bench.num_devices}")
     return any(one.in_hbm and one.num_bytes > _MIB for one in compiled_buffers(compiled.module))
+
+
+_LOOKUPS = 24
+_ROWS = 2048
+
+
+def lookup_slowdowns(bench: Bench) -> tuple[float, float]:
+    """Results that wait in VMEM beside 24 gathers, or scatters, of 8,192 rows of 512 bytes."""
+    return _slowdown(bench, is_gather=True), _slowdown(bench, is_gather=False)
+
+
+def _slowdown(bench: Bench, *, is_gather: bool) -> float:
+    """Seconds of a look-up over those in which HBM moves its rows."""
+    rows, width = 4 * _ROWS, 128
+
+    def waiting(_pin: Pin, table: Any, indices: Any, *inputs: Any) -> Any:
+        waits = []
+        for one in inputs:
+            made = jnp.sin(one + table[0, 0])  # not before the last look-up
+            waits.append(jax.lax.optimization_barrier(made))
+            table += jnp.tile(waits[-1], (2, 1))
+            if is_gather:
+                taken = jax.lax.optimization_barrier(table[indices])
+                table += jnp.abs(taken).sum(0)
+            else:
+                added = jnp.broadcast_to(table[:1], (rows, width)) * indices[:, None]
+                added = jax.lax.optimization_barrier(added)
+                table += jax.ops.segment_sum(added, indices, num_segments=_ROWS)
+        return sum((one * table[: one.shape[0]]).sum() for one in waits)
+
+    # Inputs of 0.5 MB: the only buffers of that size, evicted ones among them.
+    inputs = [Array((_ROWS // 2, width))] * _LOOKUPS
+    held = math.prod(inputs[0].shape) * 4
+    table = Array((_ROWS, width))
+    mesh = f"d={bench.num_devices}"
+    compiled = bench.compile(waiting, table, Array((rows,), "int32"), *inputs, mesh=mesh)
+    evicted = [
+        one for one in compiled_buffers(compiled.module) if one.in_hbm and one.num_bytes == held
+    ]
+    if not 0 < len(evicted) < _LOOKUPS:
+        raise InconclusiveError(f"{len(evicted)} of {_LOOKUPS} results are evicted")
+    longest = backend_for(get_hardware(bench.target.hardware)).memory.most_unread_bytes
+    moved = rows * width * 4
+    beside = 2 * moved + 3 * _ROWS * width * 4  # rows written and read, the table read and written
+    return round((longest / (_LOOKUPS - len(evicted) + 0.5) - beside) / moved, 1)
+
+
+def unsorted_scatter_bytes(bench: Bench) -> int:
+    """Scatters of 16,384 rows into 4 to 20 MiB: up to where their indices are not sorted."""
+    sizes = range(4, 21, 2)
+
+    def program(_: Pin, rows: Any, indices: Any) -> Any:
+        total = jnp.float32(0)
+        for mib in sizes:
+            made = jax.ops.segment_sum(rows + total, indices, num_segments=mib * 512)
+            total += jnp.abs(made).max() * 1e-9
+        return total
+
+    count = bench.num_devices
+    arrays = Array((16384, 512)), Array((16384,), "int32")
+    compiled = bench.compile(program, *arrays, mesh=f"d={count}")
+    scatters = [
+        made
+        for computation in compiled.module.computations.values()
+        for made in computation.values()
+        if made.opcode == "scatter"
+    ]
+    plain = [one for one in scatters if "indices_are_sorted=true" not in one.attributes]
+    if not plain:
+        raise InconclusiveError("every scatter sorts its indices first")
+    return max(int(one.type_text.split("[")[1].split(",")[0]) for one in plain) // 512 * _MIB
 
 
 def matmul_results_in_vmem(bench: Bench) -> bool:
@@ -122,6 +194,18 @@ PROBES = (
     Probe(record="memory.vmem_bytes", unit="bytes", measure=vmem_bytes, platforms=TPU),
     Probe(
         record="memory.most_unread_bytes", unit="bytes", measure=most_unread_bytes, platforms=TPU
+    ),
+    Probe(
+        record="memory.lookup_slowdowns",
+        unit="(gather, scatter)",
+        measure=lookup_slowdowns,
+        platforms=TPU,
+    ),
+    Probe(
+        record="memory.unsorted_scatter_bytes",
+        unit="bytes",
+        measure=unsorted_scatter_bytes,
+        platforms=TPU,
     ),
     Probe(
         record="memory.matmul_results_in_vmem",

@@ -51,3 +51,14 @@ def test_what_lies_between_look_ups_and_scatters_lies_row_by_row() -> None:
     found = {graph.maker(value).name for value in row_values(graph, frozenset())}
     assert {"gather", "tanh", "multiply", "scatter"} <= found
     assert "argument" not in found
+
+
+def test_what_lies_beside_the_result_of_a_matmul_does_not_lie_row_by_row() -> None:
+    def fn(table: Any, indices: Any, weights: Any) -> Any:
+        taken = table[indices]
+        return jnp.zeros_like(table).at[indices].add(jnp.tanh(taken + taken @ weights))
+
+    square = jax.ShapeDtypeStruct((128, 128), jnp.float32)
+    graph = solved(fn, TABLE, ROWS, square).graph
+    found = {graph.maker(value).name for value in row_values(graph, frozenset())}
+    assert found == {"scatter"}

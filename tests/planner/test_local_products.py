@@ -89,11 +89,6 @@ def test_what_an_axis_does_not_divide_is_padded_up() -> None:
     assert sizes("x=4", matmul_rule(10, 16, 32), ((0,), ()), ((), ())) == [3, 32, 16]
 
 
-def test_a_ragged_product_has_the_rows_of_one_group() -> None:
-    rule = Rule((4, 64, 32, 16), (((1,), (3,)), ((0,), (3,), (2,)), ((0,),)), (((1,), (2,)),))
-    assert sizes("x=2", rule, ((), ()), ((), (), (0,)), name="ragged_dot") == [16, 16, 16]
-
-
 def test_a_minor_factor_of_a_dimension_has_what_its_major_one_leaves_of_the_cut() -> None:
     rule = Rule((4, 8, 32, 16), (((0, 1), (3,)), ((3,), (2,))), (((0,), (1,), (2,)),))
     assert sizes("x=4,y=2", rule, ((0, 1), ()), ((), ())) == [1 * 4, 32, 16]

@@ -228,3 +228,26 @@ def test_weights_that_a_loop_reads_whole_wait_on_the_chip_if_there_is_room(
     hardware: str, side: int, *, is_there: bool
 ) -> None:
     assert (in_a_loop(hardware, side) < side * side / MIB) == is_there
+
+
+def read_before_and_after_look_ups(num_rows: int) -> float:
+    """MiB in HBM of a result that is read before and after four gathers of so many rows."""
+
+    def fn(value: Any, table: Any, indices: Any) -> Any:
+        waits = jnp.dot(value, value)
+        table += jnp.dot(waits, waits)
+        for _ in range(4):
+            table = jnp.dot(table, table[indices].reshape(-1, 1024, 1024).sum(0))
+        return (waits * table).sum()
+
+    square = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
+    rows = jax.ShapeDtypeStruct((num_rows,), jnp.int32)
+    graph, wishes = exported(
+        fn, square, square, rows, mesh="x=2", in_shardings=(P(), P(), P()), out_shardings=P()
+    )
+    return held_beside_arguments(plan(graph, "x=2", wishes, None, "tpu-v5e"))
+
+
+def test_what_waits_beside_slow_look_ups_is_evicted() -> None:
+    assert read_before_and_after_look_ups(1024) < 1
+    assert read_before_and_after_look_ups(16384) > 1
