@@ -22,6 +22,8 @@ class LayoutPolicy:
             few rows.
         mxu_min_rows: A matmul of fewer rows takes the time of one of so many.
         mxu_fill_cycles: Cycles that fill and drain the matrix units, beside the arithmetic.
+        ragged_cycles: Cycles of a ragged matmul for each element of its result and each pair of
+            groups: it runs as a convolution over the groups.
         min_conv_batch: Images on a device below which a convolution moves rows of pixels into the
             batch (space-to-batch); 1: never.
         fast_convert_bytes: Bytes, read and written together, up to which a conversion takes half
@@ -45,6 +47,7 @@ class LayoutPolicy:
     max_low_tile_rows: int
     mxu_min_rows: int
     mxu_fill_cycles: int
+    ragged_cycles: float
     min_conv_batch: int
     fast_convert_bytes: int
     keeps_matmul_layouts: bool

@@ -111,9 +111,21 @@ class KernelTime:
             seconds = np.maximum(seconds - costing.launch_seconds, 0.0)
         if op.op_class is OpClass.MATMUL:
             more = self._start_seconds(op) - costing.launch_seconds
+            more += self._ragged_seconds(op, arrays)
             seconds = np.where(seconds > 0.0, seconds + more, 0.0)
             seconds += self._epilogue_seconds(op, candidates, seconds)
         return seconds
+
+    def _ragged_seconds(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
+        """Seconds of a ragged matmul beside its arithmetic, unless it contracts the rows."""
+        clock = self.costing.model.hardware.compute.clock_hertz
+        if op.name != "ragged_dot" or not clock:
+            return 0.0
+        rows, matrices, groups = (self.graph.values[value].shape for value in op.operands)
+        if len(rows) == len(matrices):
+            return 0.0
+        elements = prod(self.graph.values[op.results[0]].shape) / arrays.result_shards[0]
+        return self.backend.layout.ragged_cycles * prod(groups) ** 2 * elements / clock
 
     def _start_seconds(self, op: Op) -> float:
         """Seconds until a matmul is under way.

@@ -166,8 +166,8 @@ class ChoiceMemory:
     def _masked_groups(self) -> Iterator[NodeMemory]:
         """Operands of ragged matmuls once for each group, masked.
 
-        The rows are, and both operands where rows are contracted: from the first ragged matmul that
-        reads them, for all their masks are one fusion.
+        The rows are, and both operands where rows are contracted, each in a dimension order of its
+        own: from the first ragged matmul that reads them to the last of one kind.
 
         Source: openxla/xla, `ragged_dot_rewriter.cc`.
         """
@@ -175,16 +175,19 @@ class ChoiceMemory:
         if not self.room.backend.fusion.stores_masked_groups:
             return
         first: dict[int, int] = {}
-        for index, node in self.node_by_op.items():
+        last: dict[tuple[int, bool], tuple[Op, int]] = {}
+        for index in self.node_by_op:
             op = graph.ops[index]
-            if op.name != "ragged_dot":
-                continue
-            rows, matrices, groups = (graph.values[value] for value in op.operands)
-            is_contracted = len(matrices.shape) == len(rows.shape)
-            for place, value in enumerate((rows, matrices)[: 1 + is_contracted]):
-                start = first.setdefault(value.index, index)
-                usage = prod(groups.shape) * self._local(value, op, place, is_result=False)
-                yield NodeMemory(node, start, index + 1, usage)
+            if op.name == "ragged_dot":
+                rows, matrices, _ = (len(graph.values[value].shape) for value in op.operands)
+                is_contracted = matrices == rows
+                for place, value in enumerate(op.operands[: 1 + is_contracted]):
+                    first.setdefault(value, index)
+                    last[value, is_contracted] = op, place
+        for (value, _), (op, place) in last.items():
+            num_groups = prod(graph.values[op.operands[2]].shape)
+            usage = num_groups * self._local(graph.values[value], op, place, is_result=False)
+            yield NodeMemory(self.node_by_op[op.index], first[value], op.index + 1, usage)
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import pytest
-from jax.sharding import PartitionSpec as P
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.errors import ConstraintError
@@ -18,8 +15,7 @@ from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.sharding import Sharding
 from autoshard.wishes.wishes import Wishes
 from solvers import Problem, Result, Status, evaluate, solve
-from tests.planner.graphs import Program, beside_arguments, encoder_for, estimated, parts_of, plan
-from tests.planner.traced import exported
+from tests.planner.graphs import Program, encoder_for, estimated, parts_of, plan
 
 KIB = 1024
 TENSOR = 64 * 64 * 4  # 16 KiB
@@ -267,25 +263,3 @@ def test_an_encoder_counts_gaps_as_scarce_as_memory_is(
     graph = program.graph(program.elementwise(program.argument(64, 64), name="tanh"))
     room = encoder_for(graph, "x=2", hardware=hardware, is_scarce=is_scarce).room
     assert (room.is_scarce, room.overhead) == (is_scarce, expected)
-
-
-def test_rows_of_ragged_matmuls_are_held_once_for_each_group_but_not_on_a_tpu() -> None:
-    def fn(rows: Any, matrices: Any, sizes: Any) -> Any:
-        return jax.lax.ragged_dot(jnp.tanh(rows), matrices, sizes)
-
-    groups, num_rows = 8, 512
-    shapes = (num_rows, 128), (groups, 128, 16)
-    arguments = (
-        *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes),
-        jax.ShapeDtypeStruct((groups,), jnp.int32),
-    )
-    graph, wishes = exported(
-        fn, *arguments, mesh="x=2", in_shardings=(P(), P(), P()), out_shardings=P()
-    )
-    held = {
-        hardware: beside_arguments(plan(graph, "x=2", wishes, None, hardware))
-        for hardware in ("h100", "tpu-v5p")
-    }
-    masked = groups * num_rows * 128 * 4
-    assert masked < held["h100"] < 2 * masked
-    assert held["tpu-v5p"] < masked / 2
