@@ -111,8 +111,8 @@ class KernelTime:
             seconds = np.maximum(seconds - costing.launch_seconds, 0.0)
         if op.op_class is OpClass.MATMUL:
             more = self._start_seconds(op) - costing.launch_seconds
-            more += self._ragged_seconds(op, arrays)
-            seconds = np.where(seconds > 0.0, seconds + more, 0.0)
+            started = seconds + more + self._ragged_seconds(op, arrays)
+            seconds = np.where(seconds > 0.0, started, 0.0)
             seconds += self._epilogue_seconds(op, candidates, seconds)
         return seconds
 
