@@ -13,7 +13,7 @@ class FusionPolicy:
         materialized_ops: Element-wise ops whose result is stored where several ops read it; others
             are recomputed in each reader.
         materialized_max_bits: Width of an element up to which these are stored; wider results are
-            recomputed.
+            recomputed, unless a reduction reads them, and another kernel does.
         fuses_into_matmuls: A matmul computes its element-wise operands, and the chain of
             single-reader element-wise ops behind it.
         matmuls_read_wider: A matmul also computes operands that are made of wider elements: stored

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from math import prod
 
 from autoshard.backends import FusionPolicy, LayoutPolicy
+from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, RENAMES
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.scatters import is_one_hot, scattered_sums
@@ -141,9 +142,29 @@ def _is_stored(
         return True
     if not all(_reads_fused(graph, value, reader, fusion) for reader in readers):
         return True
+    if op.name not in fusion.materialized_ops or len(readers) < 2 or value in computed:
+        return False
     is_narrow = graph.values[value].bits <= fusion.materialized_max_bits
-    is_kept = is_narrow and op.name in fusion.materialized_ops
-    return is_kept and len(readers) > 1 and value not in computed
+    return is_narrow or _is_reduced_apart(graph, value, readers)
+
+
+def _is_reduced_apart(graph: Graph, value: int, readers: Sequence[Op]) -> bool:
+    """True where a reduction reads what is computed from a value, and other kernels read it too.
+
+    A normalization, which reads the value with its own reduction, is one kernel with that.
+    """
+    ends = trace_forward(graph, value, lambda op: op.op_class is OpClass.ELEMENTWISE)
+    if all(end.op_class is not OpClass.REDUCE for end in ends):
+        return False
+    others = [reader for reader in readers if reader.op_class is not OpClass.REDUCE]
+    return any(
+        value not in trace_back(graph, {*one.operands} - {value}, _is_computed).inner
+        for one in others
+    )
+
+
+def _is_computed(op: Op, _: int) -> bool:
+    return op.kind is OpKind.COMPUTE and op.op_class in READS_FUSED
 
 
 def _computed_by_products(graph: Graph) -> tuple[Set[int], Set[int]]:

@@ -147,6 +147,24 @@ def test_what_several_ops_read_is_kept_or_made_again(
     assert found == kept_on
 
 
+@pytest.mark.parametrize(("is_normalized", "is_kept"), [(False, True), (True, False)])
+def test_a_gpu_keeps_a_wide_tanh_that_is_reduced_but_not_for_its_normalization_alone(
+    *, is_normalized: bool, is_kept: bool
+) -> None:
+    program = Program()
+    made = program.elementwise(program.argument(64, 64), name="tanh")
+    other = program.argument(64, 64)
+    if is_normalized:
+        total = program.sum(made)
+        rule = Rule((64, 64), ((),), (((0,), (1,)),))
+        (other,) = program.compute("broadcast_in_dim", (total,), [(64, 64)], rule, OpClass.COPY)
+    graph = program.graph(
+        program.sum(program.elementwise(made, other)),
+        *([] if is_normalized else [program.sum(made)]),
+    )
+    assert ("tanh 1" in stored(graph, "gpu")) is is_kept
+
+
 @pytest.mark.parametrize(("updates", "is_kept"), [((64, 1), False), ((64, 2), True)])
 def test_a_tpu_compares_positions_where_one_element_of_a_row_changes(
     updates: tuple[int, ...], *, is_kept: bool
