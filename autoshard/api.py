@@ -129,8 +129,9 @@ def optimize(
         custom_costs: What custom calls cost, by target or by the line that calls (`"file.py:42"`).
             Without it the estimate that a Pallas kernel carries counts; without that, every element
             once.
-        corrections: A file of what refining learnt of the same program on the same machine
-            (`plan.save_corrections`): prices and memory terms start from it.
+        corrections: A file of what refining learnt of the function on the same machine
+            (`plan.save_corrections`): prices and memory terms start from it; of another batch or
+            depth, the ratios of compiled to priced seconds.
         refine: What to compile for, `"v5e:2x4"`; the plan is then the best that compiled, as of
             `plan.refine(...)` with its defaults.
         cache: A folder in which plans are kept by content: the same call, in any process, reads its
@@ -226,11 +227,8 @@ def _optimized(
         said.constraint_effort,
     )
     may_stream = is_auto("schedules", said.schedules, "choose them")
-    if said.refine is not None and not is_measured(said.refine):
-        check_installed(parse_target(said.refine))
+    _check_refine(said.refine)
     saved = None if said.corrections is None else load_corrections(said.corrections)
-    if saved is not None:
-        options = replace(options, corrections=saved.corrections)
     shardings = {"in_shardings": said.in_shardings, "out_shardings": said.out_shardings}
     named = named_in_search(request, shardings, said.constraints)
     setting = Setting.of(
@@ -253,7 +251,7 @@ def _optimized(
             return known
         _, context, concrete = setting.choice.readings[ours]
         with stages.time("trace and lower"):
-            traced = trace(
+            return trace(
                 fn,
                 args,
                 said.kwargs,
@@ -266,22 +264,23 @@ def _optimized(
                 is_for_cpu=setting.machine.backend == "cpu",
                 **shardings,
             )
-        if saved is not None:
-            machine = setting.machine.name
-            saved.check(traced.record.fingerprint, machine, str(said.corrections))
-        return traced
 
     name = function_name(fn)
+    note = ""
+    if saved is not None:
+        fingerprint = traced_on(setting.choice.meshes[0]).fingerprint
+        where = str(said.corrections)
+        fitting = saved.fitting(name, fingerprint, setting.machine.name, where)
+        setting = replace(setting, options=replace(options, corrections=fitting))
+        sizes = " at another batch or depth" if fitting.is_of_other_sizes else ""
+        used = f"{in_words(fitting)}, as compiled by {saved.compiler}{sizes}"
+        note = f"costs corrected from {where}: {used}"
     donated = argument_positions(said.donate_argnums, len(args), "donate_argnums", fn)
     static = argument_positions(said.static_argnums, len(args), "static_argnums", fn)
 
     def finished(data: PlanData) -> PlanData:
-        data = replace(data, donate_argnums=donated, static_argnums=static)
-        if saved is None:
-            return data
-        used = in_words(saved.corrections)
-        note = f"costs corrected from {said.corrections}: {used}, as compiled by {saved.compiler}"
-        return replace(data, notes=(*data.notes, note))
+        notes = (*data.notes, *filter(None, [note]))
+        return replace(data, donate_argnums=donated, static_argnums=static, notes=notes)
 
     program = PlannableProgram(name, traced_on, reading, finished, (donated, static))
     start = None if said.start is None else WarmStart.of(said.start.data)
@@ -317,6 +316,7 @@ def optimize_module(
     baselines: bool = True,
     overlap: str = "auto",
     custom_costs: Mapping[str, CustomCost] | None = None,
+    refine: str | None = None,
     cache: bool | str | os.PathLike[str] | None = None,
     progress: Callable[[StageProgress], None] | bool | None = None,
 ) -> Plan:
@@ -344,6 +344,7 @@ def optimize_module(
         baselines: Price plans written by hand too.
         overlap: Whether what can run beside the computing is priced so.
         custom_costs: What custom calls cost, by target or by line.
+        refine: What to compile for, as for `optimize`; a module cannot be measured.
         cache: As for `optimize`.
         progress: Told of every stage and how far it is; True shows a line in the terminal or
             notebook. The logger `autoshard` has the same.
@@ -358,6 +359,7 @@ def optimize_module(
     )
     folder = cache_folder(cache)
     stages = Stages(shown(progress))
+    _check_refine(refine)
     request = read_request(mesh, devices, axis_names)
     options = read_solve_options(
         solver, time_limit_seconds, relative_gap, seed, overlap, simplicity, constraint_effort
@@ -377,4 +379,15 @@ def optimize_module(
         None, trip_counts, default_trip_count, may_stream=False, custom_costs=custom_costs
     )
     program = PlannableProgram(name, traced_on, reading, lambda data: data, content)
-    return make_plan(program, setting, folder, stages.tell_solve)
+    plan = make_plan(program, setting, folder, stages.tell_solve)
+    return plan if refine is None else plan.refine(refine)
+
+
+def _check_refine(target: str | None) -> None:
+    """Refuse a target before anything is planned.
+
+    Raises:
+        InputError: It is unknown, or its compiler is not installed.
+    """
+    if target is not None and not is_measured(target):
+        check_installed(parse_target(target))

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from autoshard.aot.program import ShardedProgram
 from autoshard.aot.targets import LOCAL
 from autoshard.aot.verify import VerifyOptions, verify_plan
 from autoshard.apply.against_propagation import against_propagation
@@ -566,13 +567,9 @@ class Plan:
                 fix="read it with the function and its arguments: autoshard.load_plan(path, fn,"
                 " *args), or run `autoshard verify`, which loads them",
             )
-        constraints = self.constraints
+        _ = self.constraints
         return verify_plan(
-            self.data,
-            self.traced,
-            constraints,
-            self._arguments_as_written,
-            self._results_as_written,
+            ShardedProgram.of(self.data, self.traced),
             VerifyOptions(
                 topology=topology,
                 windowed_einsum=windowed_einsum,
@@ -651,6 +648,7 @@ class Plan:
             solved=refined.solved,
             price=_price_of(refined.solved),
             corrections=SavedCorrections(
+                function=self.data.function,
                 program=self.data.planned_program,
                 hardware=self.data.hardware,
                 compiler=record.compiler,

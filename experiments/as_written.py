@@ -11,6 +11,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
+from autoshard.aot.program import ShardedProgram
 from autoshard.aot.verify import VerifyOptions, verify_plan
 from autoshard.frontend.trace import trace
 from autoshard.plans.plan import PlanData
@@ -71,7 +72,8 @@ def _compiled(
         out_shardings=(specs[0], PartitionSpec()),
         donate_argnums=workload.donate_argnums,
     )
-    found = verify_plan(where, traced, {}, traced.user_in, traced.user_out, options)
+    program = ShardedProgram(where, traced, {}, traced.user_in, traced.user_out)
+    found = verify_plan(program, options)
     row: dict[str, Any] = {"status": found.status}
     if found.memory is None or found.time is None:
         return row

@@ -15,8 +15,8 @@ import click
 
 import autoshard
 from autoshard.aot.compile_process import CompiledAhead
+from autoshard.aot.program import ShardedProgram
 from autoshard.aot.verify import VerifyOptions, compile_plan
-from autoshard.apply.boundary_shardings import as_written
 from autoshard.hlo.live_buffers import CompiledBuffer, compiled_buffers, live_at_peak
 from autoshard.hlo.text import HloModule, parse_hlo
 from autoshard.lowering.heap_simulator import heap_bytes
@@ -52,15 +52,8 @@ def main(workload: str, mesh: str, topology: str, keep_in: Path | None, rows: in
 
 def _compiled(plan: autoshard.Plan, options: VerifyOptions) -> CompiledAhead:
     assert plan.traced is not None
-    data, traced = plan.data, plan.traced
-    found = compile_plan(
-        data,
-        traced,
-        plan.constraints,
-        as_written(data.arguments, traced.user_in, data.mesh),
-        as_written(data.results, traced.user_out, data.mesh),
-        options,
-    ).compiled
+    _ = plan.constraints
+    found = compile_plan(ShardedProgram.of(plan.data, plan.traced), options).compiled
     if found is None:
         raise click.ClickException("the program did not compile")
     return found

@@ -15,6 +15,7 @@ import argparse
 import itertools
 import json
 import math
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ FOUND = RESULTS / "refined.jsonl"
 AT_START = provenance()
 MACHINES = {"v5e:2x4": "tpu-v5e", "v5p:2x2x2": "tpu-v5p", "8xH100": "h100"}
 MESH = "data=2,model=4"
+_LEAST_SHARE, _LEAST_PROGRAMS = 0.01, 3
 CELLS = tuple(EVALUATION.sizes)
 
 
@@ -70,7 +72,19 @@ def refined_cell(
         "plan_seconds": planned,
         "refine_seconds": time.monotonic() - began - planned,
         "record": asdict(record),
+        "ops": _by_name(refined),
     }
+
+
+def _by_name(plan: autoshard.Plan) -> dict[str, tuple[float, float]]:
+    """By name of an op, seconds priced and compiled of all choices that were compiled."""
+    assert plan.corrections is not None
+    found: dict[str, tuple[float, float]] = {}
+    for one in plan.corrections.corrections.choices:
+        name = one.op.rpartition(":")[2].partition("#")[0]
+        priced, compiled = found.get(name, (0.0, 0.0))
+        found[name] = priced + one.priced, compiled + one.priced + one.seconds
+    return found
 
 
 def row_of(found: dict[str, Any]) -> dict[str, str]:
@@ -155,6 +169,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         else "",
         markdown_table(table),
         _budgets([budget_row_of(row, cells[row["cell"], row["target"]]) for row in limited]),
+        _faults(rows),
         "\n## Round by round\n",
     ]
     for row in rows:
@@ -171,6 +186,41 @@ def _budgets(table: list[dict[str, str]]) -> str:
         "\n## Memory budgets\n\nThe budget is so many times the least peak that any plan of the"
         f" cell compiled to. A plan came back that fits as compiled in {fit} of {len(table)}; in"
         f" the others the result says that none was found.\n\n{markdown_table(table)}"
+    )
+
+
+def _faults(rows: list[dict[str, Any]]) -> str:
+    """Ops that several programs take otherwise than priced, by what they add to these programs."""
+    ratios: dict[tuple[str, str], list[float]] = {}
+    shares: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        whole = sum(priced for priced, _ in row.get("ops", {}).values())
+        for name, (priced, compiled) in row.get("ops", {}).items():
+            if priced >= _LEAST_SHARE * whole:
+                key = (row["target"], name)
+                ratios.setdefault(key, []).append(max(compiled, 0.0) / priced)
+                shares.setdefault(key, []).append(abs(compiled - priced) / whole)
+    table = [
+        {
+            "target": target,
+            "op": name,
+            "programs": str(len(found)),
+            "compiled / priced, median": f"{statistics.median(found):.2f}",
+            "least": f"{min(found):.2f}",
+            "most": f"{max(found):.2f}",
+            "of the computing, mean": f"{100 * statistics.mean(shares[target, name]):.1f} %",
+        }
+        for (target, name), found in ratios.items()
+        if len(found) >= _LEAST_PROGRAMS and statistics.mean(shares[target, name]) >= _LEAST_SHARE
+    ]
+    if not table:
+        return ""
+    table.sort(key=lambda row: -float(row["of the computing, mean"].split()[0]))
+    return (
+        "\n## What repeats over programs\n\nOps that take at least a hundredth of the priced"
+        f" computing of {_LEAST_PROGRAMS} programs or more: seconds as compiled over seconds as"
+        " priced, and how much of the computing the difference is. These are faults of the model.\n"
+        f"\n{markdown_table(table)}"
     )
 
 

@@ -10,15 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from autoshard.aot import child
 from autoshard.aot.gpu_descriptions import GPU_DESCRIPTIONS
 from autoshard.aot.program import AheadProgram
 from autoshard.aot.targets import TPU_KINDS, Target
+
+T = TypeVar("T")
+Underway: TypeAlias = Generator[None, None, T]
+"""Work that runs elsewhere: begun by `next`, awaited by `finished`, ended by `close`."""
 
 _MAX_LINES = 8
 _MEMORY_SPACE = re.compile(r"^Memory Space: (\w+).*\nTotal bytes: (\d+)", re.MULTILINE)
@@ -101,8 +105,27 @@ class CompileRequest:
     timeout_seconds: float = 600.0
 
 
+def finished(work: Underway[T]) -> T:
+    """What comes of work that may have begun; it is ended where this is interrupted."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as end:
+        found: T = end.value
+        return found
+    finally:
+        work.close()
+
+
 def run_compiler(program: AheadProgram, request: CompileRequest) -> CompiledAhead | CompileFailure:
     """Compile in a process of its own; its files are gone when this returns."""
+    return finished(compiling(program, request))
+
+
+def compiling(
+    program: AheadProgram, request: CompileRequest
+) -> Underway[CompiledAhead | CompileFailure]:
+    """Compile in a process of its own, which is underway once this yields."""
     with tempfile.TemporaryDirectory(prefix="autoshard-verify-") as name:
         folder = Path(name)
         (folder / child.PROGRAM).write_bytes(program.module)
@@ -119,7 +142,9 @@ def run_compiler(program: AheadProgram, request: CompileRequest) -> CompiledAhea
                 start_new_session=True,
             )
             try:
-                code = process.wait(request.timeout_seconds)
+                yield
+                left = start + request.timeout_seconds - time.monotonic()
+                code = process.wait(max(left, 0.0))
             except subprocess.TimeoutExpired:
                 code = None
             finally:

@@ -14,7 +14,9 @@ from autoshard.aot.compile_process import (
     CompiledAhead,
     CompileFailure,
     CompileRequest,
-    run_compiler,
+    Underway,
+    compiling,
+    finished,
 )
 from autoshard.aot.program import AheadProgram
 from autoshard.errors import InputError
@@ -43,13 +45,20 @@ def kept_or_compiled(
     Raises:
         InputError: The folder cannot be written to.
     """
+    return finished(kept_or_compiling(program, request, folder))
+
+
+def kept_or_compiling(
+    program: AheadProgram, request: CompileRequest, folder: Path | None
+) -> Underway[CompiledAhead | CompileFailure]:
+    """The same, underway once this yields."""
     if folder is None:
-        return run_compiler(program, request)
+        return (yield from compiling(program, request))
     path = folder / f"{_key(program, request)}.json.gz"
     kept = read_kept(path)
     if kept is not None:
         return kept
-    outcome = run_compiler(program, request)
+    outcome = yield from compiling(program, request)
     if isinstance(outcome, CompiledAhead):
         write_kept(path, outcome)
     return outcome

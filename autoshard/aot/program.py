@@ -10,6 +10,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxlib.mlir import ir
 
+from autoshard.apply.boundary_shardings import as_written
 from autoshard.apply.constrain import constrain_jaxpr
 from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
 from autoshard.apply.sound_slices import with_sound_slices
@@ -51,22 +52,47 @@ class AheadProgram:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lowerer:
-    """Lowers the program of a plan under any of its constraints.
+class ShardedProgram:
+    """A program and how it is sharded.
 
     Args:
-        traced: What was planned.
         data: The plan.
+        traced: The program it was made for.
+        constraints: Of the plan.
         inputs: Shardings of the flat arguments, as given to `jax.jit`.
         outputs: Likewise of the flat results.
+    """
+
+    data: PlanData
+    traced: Traced
+    constraints: Mapping[str, Sharding]
+    inputs: Sequence[Sharding | None]
+    outputs: Sequence[Sharding | None]
+
+    @staticmethod
+    def of(data: PlanData, traced: Traced) -> ShardedProgram:
+        """The program of a plan that has its constraints."""
+        assert data.constraints is not None
+        return ShardedProgram(
+            data,
+            traced,
+            data.constraints,
+            as_written(data.arguments, traced.user_in, data.mesh),
+            as_written(data.results, traced.user_out, data.mesh),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowerer:
+    """Lowers a sharded program under any of its constraints.
+
+    Args:
+        program: What was planned.
         platform: `cpu`, `tpu` or `cuda`.
         names_equations: Write the path of its equation into the name of every op.
     """
 
-    traced: Traced
-    data: PlanData
-    inputs: Sequence[Sharding | None]
-    outputs: Sequence[Sharding | None]
+    program: ShardedProgram
     platform: str
     names_equations: bool = False
 
@@ -76,25 +102,26 @@ class Lowerer:
         Raises:
             ExportError: It does not lower for the platform.
         """
-        if self.traced.platform == AS_WRITTEN:
-            module = runnable_module(annotated_module(self.traced, self.data, constraints))
+        traced, data = self.program.traced, self.program.data
+        if traced.platform == AS_WRITTEN:
+            module = runnable_module(annotated_module(traced, data, constraints))
         else:
             module = self._lowered(constraints)
-        num_devices = self.data.mesh.num_devices
+        num_devices = data.mesh.num_devices
         return ahead_program(module, num_devices, names_equations=self.names_equations)
 
     def _lowered(self, constraints: Mapping[str, Sharding]) -> bytes:
-        traced = self.traced
-        mesh = JaxMesh(abstract_mesh(self.data.mesh))
+        traced, data = self.program.traced, self.program.data
+        mesh = JaxMesh(abstract_mesh(data.mesh))
         program = with_equation_names(traced.jaxpr) if self.names_equations else traced.jaxpr
-        closed = constrain_jaxpr(program, constraints, mesh, self.data.schedules)
+        closed = constrain_jaxpr(program, constraints, mesh, data.schedules)
         jitted = jax.jit(
-            _evaluator(with_sound_slices(closed, self.data.mesh.num_devices), self.data.function),
+            _evaluator(with_sound_slices(closed, data.mesh.num_devices), data.function),
             in_shardings=flat_named_shardings(
-                self.inputs, mesh, [f"argument `{name}`" for name in traced.in_names]
+                self.program.inputs, mesh, [f"argument `{name}`" for name in traced.in_names]
             ),
             out_shardings=flat_named_shardings(
-                self.outputs, mesh, [f"result `{name}`" for name in traced.out_names]
+                self.program.outputs, mesh, [f"result `{name}`" for name in traced.out_names]
             ),
             donate_argnums=tuple(i for i, given in enumerate(traced.donated) if given),
         )
@@ -106,7 +133,7 @@ class Lowerer:
             reason = str(error).strip().partition("\n")[0]
             raise ExportError(
                 f"the program does not lower for {self.platform}: {type(error).__name__}: {reason}",
-                where=f"`{self.data.function}`",
+                where=f"`{data.function}`",
                 fix="compile it for another platform, or replace the op that has no lowering there",
             ) from error
         return module_bytecode(lowered.compiler_ir("stablehlo"))

@@ -16,22 +16,23 @@ from autoshard.aot.compile_process import (
     CompiledAhead,
     CompileFailure,
     CompileRequest,
+    Underway,
+    finished,
 )
 from autoshard.aot.constraint_search import find_compiling_set
-from autoshard.aot.kept_compiles import kept_or_compiled
-from autoshard.aot.program import Lowerer
+from autoshard.aot.kept_compiles import kept_or_compiling
+from autoshard.aot.program import Lowerer, ShardedProgram
 from autoshard.aot.remedies import remedy_for
 from autoshard.aot.targets import LOCAL, Target, check_num_devices, parse_target
 from autoshard.backends import compiler_options
 from autoshard.errors import InputError
-from autoshard.frontend.trace import Traced
 from autoshard.hlo.compiled import read_module_collectives
 from autoshard.hlo.local_program import DeviceSpeed, compiled_program
 from autoshard.hlo.text import HloModule, parse_hlo
 from autoshard.lowering.estimate import estimate
 from autoshard.plans.plan import PlanData
 from autoshard.report.quantities import format_bytes
-from autoshard.sharding import Mesh, Sharding, format_mesh
+from autoshard.sharding import Mesh, format_mesh
 from autoshard.verification.collective_comparison import (
     WINDOWED,
     CollectiveComparison,
@@ -96,7 +97,6 @@ class _Compiles:
     """Compiles of one plan under some of its constraints."""
 
     lowerer: Lowerer
-    constraints: Mapping[str, Sharding]
     request: CompileRequest
     keep_in: Path | None
     until: float = math.inf
@@ -105,12 +105,17 @@ class _Compiles:
     last: CompiledAhead | None = None
 
     def __call__(self, paths: Sequence[str]) -> bool:
-        """Whether it compiles with these constraints alone; keeps what came out."""
-        chosen = {path: self.constraints[path] for path in paths}
+        """True where it compiles with these constraints alone; keeps what came out."""
+        return finished(self.begun(paths))
+
+    def begun(self, paths: Sequence[str]) -> Underway[bool]:
+        """The same, underway once this yields."""
+        constraints = self.lowerer.program.constraints
+        chosen = {path: constraints[path] for path in paths}
         program = self.lowerer.lower(chosen)
         left = max(self.until - time.monotonic(), _LEAST_SECONDS)
         limit = min(self.request.timeout_seconds, left)
-        outcome = kept_or_compiled(
+        outcome = yield from kept_or_compiling(
             program, replace(self.request, timeout_seconds=limit), self.keep_in
         )
         if isinstance(outcome, CompiledAhead):
@@ -173,23 +178,12 @@ def check_topology(topology: str, mesh: Mesh) -> Target:
 
 
 def compile_plan(
-    data: PlanData,
-    traced: Traced,
-    constraints: Mapping[str, Sharding],
-    inputs: Sequence[Sharding | None],
-    outputs: Sequence[Sharding | None],
-    options: VerifyOptions,
-    *,
-    names_equations: bool = False,
+    program: ShardedProgram, options: VerifyOptions, *, names_equations: bool = False
 ) -> PlanCompile:
     """Compile the program of a plan; where the compiler crashes, under fewer constraints.
 
     Args:
-        data: The plan.
-        traced: The program it was made for.
-        constraints: Of the plan.
-        inputs: Shardings of the flat arguments, as given to `jax.jit`.
-        outputs: Likewise of the flat results.
+        program: Of the plan.
         options: How to compile.
         names_equations: Write the path of its equation into the name of every op.
 
@@ -197,6 +191,14 @@ def compile_plan(
         InputError: As `check_topology`; or compiled programs cannot be kept.
         ExportError: The program does not lower for the platform.
     """
+    return finished(compiling_plan(program, options, names_equations=names_equations))
+
+
+def compiling_plan(
+    program: ShardedProgram, options: VerifyOptions, *, names_equations: bool = False
+) -> Underway[PlanCompile]:
+    """The same, underway once this yields."""
+    data = program.data
     target = check_topology(options.topology, data.mesh)
     platform = target.platform or _local_platform()
     flags = {
@@ -206,8 +208,7 @@ def compile_plan(
         **{name: _flag(value) for name, value in options.compiler_options.items()},
     }
     compiles = _Compiles(
-        Lowerer(traced, data, inputs, outputs, platform, names_equations),
-        constraints,
+        Lowerer(program, platform, names_equations),
         CompileRequest(
             target=target,
             platform=jax.default_backend(),
@@ -219,11 +220,11 @@ def compile_plan(
         options.keep_in,
         options.until,
     )
-    paths = tuple(constraints)
+    paths = tuple(program.constraints)
     status = COMPILED
     culprits: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
-    if not compiles(paths):
+    if not (yield from compiles.begun(paths)):
         first = compiles.failures[-1]
         status = first.status
         _refuse_impossible_topology(first, target)
@@ -247,22 +248,12 @@ def compile_plan(
 
 
 def verify_plan(
-    data: PlanData,
-    traced: Traced,
-    constraints: Mapping[str, Sharding],
-    inputs: Sequence[Sharding | None],
-    outputs: Sequence[Sharding | None],
-    options: VerifyOptions,
-    prices: CompiledPrices | None = None,
+    program: ShardedProgram, options: VerifyOptions, prices: CompiledPrices | None = None
 ) -> Verification:
     """Compile the program of a plan and compare.
 
     Args:
-        data: The plan.
-        traced: The program it was made for.
-        constraints: Of the plan.
-        inputs: Shardings of the flat arguments, as given to `jax.jit`.
-        outputs: Likewise of the flat results.
+        program: Of the plan.
         options: How to compile.
         prices: Of the machine that the plan was made for, where it has no known name.
 
@@ -271,8 +262,7 @@ def verify_plan(
             mesh, or its compiler is not installed; or compiled programs cannot be kept.
         ExportError: The program does not lower for the platform.
     """
-    found = compile_plan(data, traced, constraints, inputs, outputs, options)
-    return compare_plan(data, found, options, prices)
+    return compare_plan(program.data, compile_plan(program, options), options, prices)
 
 
 def compare_plan(

@@ -120,7 +120,8 @@ def refine_command(
     machine = machine_of(data, plan, hardware)
     options = {}
     if corrections is not None:
-        load_corrections(corrections).check(data.planned_program, machine.name, str(corrections))
+        saved_before = load_corrections(corrections)
+        saved_before.fitting(data.function, data.planned_program, machine.name, str(corrections))
         options["corrections"] = corrections
     again = planned_again(data, machine, name, time_limit, baselines=True, **options)
     saved = {str(plan): data} if data.is_feasible else {}  # without a plan there is none to compile

@@ -42,6 +42,7 @@ class ChoiceCorrection:
         results: Shardings it makes.
         in_chunks: It is a collective matmul.
         seconds: Of one step, all runs; below zero where the price is too high.
+        priced: Seconds of its kernels by the model, all runs.
     """
 
     op: str
@@ -49,11 +50,12 @@ class ChoiceCorrection:
     results: tuple[Sharding, ...]
     in_chunks: bool = False
     seconds: float
+    priced: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReshardCorrection:
-    """Seconds that one reshard takes beside its price.
+    """Seconds that one reshard takes beside its price; below zero where the price is too high.
 
     Args:
         reader: Key of the op that reads the value.
@@ -97,12 +99,17 @@ class Corrections:
         memory: Of values at compiled peaks.
         ratio_by_class: Seconds of all compiled ops of a class over their price: what candidates of
             ops that were never compiled are expected to take.
+        num_ops: Of the program; 0 where nobody says.
+        is_of_other_sizes: They were learnt at another batch or depth: an op takes as many times its
+            price as it did there, where the program has as many ops.
     """
 
     choices: tuple[ChoiceCorrection, ...] = ()
     reshards: tuple[ReshardCorrection, ...] = ()
     memory: tuple[MemoryCorrection, ...] = ()
     ratio_by_class: Mapping[str, float] | None = None
+    num_ops: int = 0
+    is_of_other_sizes: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -138,11 +145,12 @@ def corrected(encoded: Encoded, corrections: Corrections, node_costs: NodeCosts)
     if corrections.is_empty:
         return replace(encoded, problem=plain, uncorrected=None)
     work = _Corrected(encoded, corrections, node_costs)
+    is_exact = not corrections.is_of_other_sizes
     problem = replace(
         plain,
         node_costs=work.node_costs(plain.node_costs),
-        edges=(*plain.edges, *work.edges()),
-        node_memory=(*plain.node_memory, *work.memory()),
+        edges=work.edges(plain.edges) if is_exact else plain.edges,
+        node_memory=(*plain.node_memory, *(work.memory() if is_exact else ())),
     )
     return replace(encoded, problem=problem, uncorrected=plain)
 
@@ -157,41 +165,58 @@ class _Corrected:
     def node_costs(self, plain: tuple[IntArray, ...]) -> tuple[IntArray, ...]:
         """Costs of what was compiled as compiled; of the rest by the ratio of its op or class."""
         costs = list(plain)
-        observed: dict[int, list[tuple[BoolArray, int]]] = {}
+        observed: dict[int, list[ChoiceCorrection]] = {}
         for one in self.corrections.choices:
             node = self._node(one.op)
             if node is not None:
-                chosen = _matching(self.encoded.parts, self.encoded.candidates[node], one)
-                if chosen.any():
-                    more = round(one.seconds * PICOSECONDS)
-                    observed.setdefault(node, []).append((chosen, more))
+                observed.setdefault(node, []).append(one)
         for node, op_index in enumerate(self.encoded.ops):
-            op, seen = self.encoded.graph.ops[op_index], observed.get(node, ())
-            expected = self._expected(op, plain[node], seen)
-            for chosen, more in seen:
-                expected = np.where(chosen, np.maximum(plain[node] + more, 0), expected)
-            costs[node] = np.where(plain[node] >= FORBIDDEN, plain[node], expected)
+            op, seen = self.encoded.graph.ops[op_index], observed.get(node, [])
+            found = self._of_op(op, node, plain[node], seen)
+            costs[node] = np.where(plain[node] >= FORBIDDEN, plain[node], found)
         return tuple(costs)
 
-    def _expected(self, op: Op, plain: IntArray, seen: Sequence[tuple[BoolArray, int]]) -> IntArray:
+    def _of_op(
+        self, op: Op, node: int, plain: IntArray, seen: Sequence[ChoiceCorrection]
+    ) -> IntArray:
+        if self.corrections.is_of_other_sizes:
+            if self.corrections.num_ops != len(self.encoded.graph.ops):
+                seen = ()
+            priced = sum(one.priced for one in seen)
+            more = sum(one.seconds for one in seen)
+            return self._scaled(op, plain, 1 + more / priced if priced else None)
+        candidates = self.encoded.candidates[node]
+        known = [(_matching(self.encoded.parts, candidates, one), one.seconds) for one in seen]
+        known = [(chosen, seconds) for chosen, seconds in known if chosen.any()]
+        ratio = None
+        if known and op.kind is OpKind.COMPUTE:
+            computing = self._computing(op, plain)
+            priced = sum(int(computing[chosen].min()) for chosen, _ in known) / PICOSECONDS
+            ratio = 1 + sum(seconds for _, seconds in known) / priced if priced else None
+        found = self._scaled(op, plain, ratio)
+        for chosen, seconds in known:
+            compiled = np.maximum(plain + round(seconds * PICOSECONDS), 0)
+            found = np.where(chosen, compiled, found)
+        return found
+
+    def _scaled(self, op: Op, plain: IntArray, ratio: float | None) -> IntArray:
         """Costs of candidates that were never compiled: the computing, not the collectives, scaled.
 
-        By what the candidates of the same op that were compiled took over their price; where none
-        was, by what the class of the op took.
+        Args:
+            op: Theirs.
+            plain: As priced.
+            ratio: Of what those of the op that were compiled took to their price; None where none
+                was, and the ratio of its class counts.
         """
         if op.kind is not OpKind.COMPUTE:
             return plain
-        ratio = self.ratios.get(op.op_class.value, 1.0)
-        if not seen and ratio == 1.0:
+        if ratio is None:
+            ratio = self.ratios.get(op.op_class.value, 1.0)
+        if ratio == 1.0:
             return plain
-        computing = self._computing(op, plain)
-        priced = sum(int(computing[chosen].min()) for chosen, _ in seen)
-        more = sum(more for _, more in seen)
-        if priced:
-            ratio = min(max(1 + more / priced, 1 / MOST_RATIO), MOST_RATIO)
-        scaled = np.rint((ratio - 1.0) * computing).astype(np.int64)
-        expected: IntArray = np.maximum(plain + scaled, 0)
-        return expected
+        more = (min(max(ratio, 1 / MOST_RATIO), MOST_RATIO) - 1.0) * self._computing(op, plain)
+        scaled: IntArray = np.maximum(plain + np.rint(more).astype(np.int64), 0)
+        return scaled
 
     def _computing(self, op: Op, plain: IntArray) -> IntArray:
         """int64[num_candidates]: the costs of an op without its collectives."""
@@ -204,27 +229,57 @@ class _Corrected:
             known = self._computing_costs[key] = (plain, found)
         return known[1]
 
-    def edges(self) -> Iterator[Edge]:
-        """A cost of each corrected reshard, between the op that makes the value and its reader."""
-        graph, parts = self.encoded.graph, self.encoded.parts
+    def edges(self, plain: Sequence[Edge]) -> tuple[Edge, ...]:
+        """The same edges, those of corrected reshards as compiled."""
+        edges, parts = list(plain), self.encoded.parts
         for one in self.corrections.reshards:
-            reader = self._node(one.reader)
-            if reader is None:
-                continue
-            operands = graph.ops[self.encoded.ops[reader]].operands
-            if one.operand >= len(operands):
-                continue
-            value = operands[one.operand]
-            maker = graph.maker(value)
-            made = self.encoded.node_by_op.get(maker.index)
             before, after = _layout(parts, one.before), _layout(parts, one.after)
-            if made is None or made == reader or before is None or after is None:
+            index = self._edge(one, after)
+            if index is None or before is None or after is None:
                 continue
-            place = maker.results.index(value)
-            rows = [c.results[place] == before for c in self.encoded.candidates[made]]
-            columns = [c.operands[one.operand] == after for c in self.encoded.candidates[reader]]
-            more = max(round(one.seconds * PICOSECONDS), 0)
-            yield Edge(made, reader, np.outer(rows, columns).astype(np.int64) * more)
+            edge = edges[index]
+            moved = np.outer(
+                self._is_in(edge.u, before, one), self._is_in(edge.v, after, one, is_read=True)
+            )
+            compiled = np.maximum(edge.costs + round(one.seconds * PICOSECONDS), 0)
+            is_corrected = moved & (edge.costs < FORBIDDEN)
+            edges[index] = replace(edge, costs=np.where(is_corrected, compiled, edge.costs))
+        return tuple(edges)
+
+    def _edge(self, one: ReshardCorrection, after: Layout | None) -> int | None:
+        """The edge that prices a reshard: of what several ops read, the one to their copy."""
+        op = self.op_by_key.get(one.reader)
+        if op is None:
+            return None
+        read = (op, one.operand)
+        shared = self.encoded.edge_by_shared_read.get(read)
+        if shared is not None:
+            place = self.encoded.problem.edges[shared].v - len(self.encoded.ops)
+            if after in self.encoded.reads[place].layouts:
+                return shared
+        return self.encoded.edge_by_read.get(read)
+
+    def _is_in(
+        self, node: int, layout: Layout, one: ReshardCorrection, *, is_read: bool = False
+    ) -> BoolArray:
+        """bool[num_choices]: the choices of a node in which the value of a reshard is in a layout.
+
+        Args:
+            node: What makes the value, its readers' copy, or what reads it.
+            layout: The layout.
+            one: The reshard.
+            is_read: It is what reads it, or the copy.
+        """
+        if node >= len(self.encoded.ops):
+            layouts = self.encoded.reads[node - len(self.encoded.ops)].layouts
+            return np.array([have == layout for have in layouts])
+        candidates = self.encoded.candidates[node]
+        if is_read:
+            return np.array([c.operands[one.operand] == layout for c in candidates])
+        graph = self.encoded.graph
+        value = graph.ops[self.op_by_key[one.reader]].operands[one.operand]
+        place = graph.ops[self.encoded.ops[node]].results.index(value)
+        return np.array([c.results[place] == layout for c in candidates])
 
     def memory(self) -> Iterator[NodeMemory]:
         """Bytes of each corrected value while it is live."""

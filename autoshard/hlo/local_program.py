@@ -77,7 +77,7 @@ def compiled_program(
     module: HloModule,
     mesh: Mesh,
     link_seconds: Callable[[CompiledCollective], float],
-    speed: DeviceSpeed,
+    speed: DeviceSpeed | None,
     allocated: Mapping[str, int] | None = None,
 ) -> LocalProgram:
     """The program of one device, as it is scheduled.
@@ -88,7 +88,7 @@ def compiled_program(
         module: Scheduled, as compilers give it out.
         mesh: That it was compiled for.
         link_seconds: Of one run of a collective.
-        speed: Of the device.
+        speed: Of the device; kernels are left out where it is not given.
         allocated: Bytes of `argument`, `output` and `temporary` buffers, results in the memory of
             donated arguments once; none where they are not known.
     """

@@ -17,7 +17,7 @@ from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import Solution, solution_of
 from autoshard.planning.stages import Stages
 from autoshard.sharding import Sharding
-from solvers import Problem, Result, evaluate, settle, solve
+from solvers import FORBIDDEN, Problem, Result, evaluate, settle, solve
 
 
 def price_layouts(
@@ -170,6 +170,16 @@ def solve_again(
     if result.choices is None and result.least_peak_choices is None:
         return result, None
     return result, solution_of(solution.encoder, replace(solution.encoded, problem=problem), result)
+
+
+def restricted(problem: Problem, among: Sequence[Sequence[int]]) -> Problem:
+    """The same problem, of every node only the choices that one of some answers makes."""
+    costs = []
+    for own, *chosen in zip(problem.node_costs, *among, strict=True):
+        kept = np.full_like(own, FORBIDDEN)
+        kept[chosen] = own[chosen]
+        costs.append(kept)
+    return replace(problem, node_costs=tuple(costs))
 
 
 def replace_costs(problem: Problem, node_costs: tuple[npt.NDArray[np.int64], ...]) -> Problem:

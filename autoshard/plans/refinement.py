@@ -23,7 +23,7 @@ class TriedPlan:
         fits: The compiled peak is within the memory budget.
         num_constraints: Constraints in its program.
         best_before: Seconds of a step of the best plan before it; None where none compiled.
-        compile_seconds: Wall time of its compile or measurement.
+        compile_seconds: Wall time of its compile or measurement beside what was planned meanwhile.
         plan_seconds: Wall time of planning it.
     """
 

@@ -4,9 +4,11 @@ Names of compiled ops hold the path of their equation (`E[7.jaxpr/38]`) or of th
 stand for (`autoshard[38<1]`). Seconds of a kernel go to the ops whose equations it fuses, in the
 ratio of their prices; of one without a name to all ops. An op that no kernel names shares in the
 kernels around it. Collectives are compared over each set of
-mesh axes: what is compiled beyond what is planned there goes to the equations that communicate more
-than planned, to the reshard of an operand where the plan has one, else to the candidate. Bytes at
-the compiled peak go to the values of the equations that hold more than planned.
+mesh axes, by the seconds that the step waits for them: what is compiled beyond what is planned
+there goes to the equations that communicate more than planned, what is short of it to those that
+communicate less; to the reshard of an operand where the plan has one, else to the candidate. Bytes
+at the compiled peak go to the values of the equations that hold more than planned. So the corrected
+problem prices a compiled plan as it was compiled.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.corrections import (
@@ -23,26 +26,31 @@ from autoshard.encoding.corrections import (
     ReshardCorrection,
     op_keys,
 )
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.program import Op, OpKind
-from autoshard.hlo.compiled import read_module_collectives
+from autoshard.hlo.live_buffers import compiled_buffers, live_at_peak
 from autoshard.hlo.local_program import DeviceSpeed, compiled_program
 from autoshard.hlo.text import HloModule, Instruction
-from autoshard.lowering.local_program import Space
+from autoshard.layouts import Layout
+from autoshard.lowering.estimate import estimate
+from autoshard.lowering.local_program import Collective, LocalProgram, Space
 from autoshard.planning.solution import Solution
 from autoshard.refine.compiled_plan import CompiledPlan
-from autoshard.refine.live_at_peak import live_at_peak
 from autoshard.report.quantities import format_bytes, format_seconds
 from autoshard.sharding import Mesh, Sharding
 from autoshard.source_place import format_source, parse_source
 from autoshard.use_paths import split_uses
-from autoshard.verification.collective_comparison import ASYNC, CompiledCollective
+
+Axes: TypeAlias = tuple[str, ...] | None
+"""Mesh axes of a collective; None where its groups follow none."""
 
 _EQUATION = re.compile(r"(?<!\w)E\[([^\[\]]*(?:\[\d+\][^\[\]]*)*)\]")
 _CONSTRAINT = re.compile(r"autoshard\[([^\[\]]*(?:\[\d+\][^\[\]]*)*)\]")
-_SMALLEST = 1e-4
+SMALLEST = 1e-4
 """Of the compiled step, or of the compiled peak: smaller differences are left alone. A choice: a
 thousand of them are a tenth of a percent each way."""
+_NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +67,8 @@ class Observation:
     """What one compiled plan shows.
 
     Args:
-        choices: Of ops in the way they were cut, what they take more.
-        reshards: Of reshards, likewise.
+        choices: Of every op in the way it was cut, what it takes more.
+        reshards: Of every reshard, likewise.
         memory: Of values, what they hold more at the peak.
         classes: Totals by class of op.
         faults: What the compiler did that the model did not know, in words, the largest first.
@@ -85,6 +93,13 @@ def observe(solution: Solution, compiled: CompiledPlan) -> Observation:
     return _Attribution(solution, compiled, compiled.module).observation()
 
 
+class _Wait(NamedTuple):
+    """A collective, and the seconds of a step that wait for it."""
+
+    collective: Collective
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class _Fault:
     seconds: float
@@ -101,28 +116,38 @@ class _Attribution:
         self.instructions = {
             name: one for body in module.computations.values() for name, one in body.items()
         }
-        self.smallest = _SMALLEST * (compiled.seconds or 0.0)
+        self.smallest = SMALLEST * (compiled.seconds or 0.0)
+        self.program = self._program(compiled)
         self.ops_of: dict[str, list[Op]] = defaultdict(list)
         for index in encoded.ops:
             self.ops_of[self.graph.ops[index].equation].append(self.graph.ops[index])
         self.priced = {op.index: op.compute_seconds for op in solution.account.ops}
         self.more: dict[int, float] = defaultdict(float)
-        self.reshards: list[ReshardCorrection] = []
+        self.reshards: dict[tuple[int, int], float] = defaultdict(float)
         self.faults: list[_Fault] = []
+
+    def _program(self, compiled: CompiledPlan) -> LocalProgram:
+        """The compiled one; without kernels where the compiler estimates none."""
+        prices, speed = compiled.prices, None
+        assert prices is not None
+        if prices.clock_hz is not None and compiled.time is not None:
+            speed = DeviceSpeed(
+                clock_hz=prices.clock_hz,
+                bytes_per_second=prices.model.hardware.memory.bytes_per_second,
+                moved_seconds=prices.moved_seconds,
+            )
+        return compiled_program(self.module, self.mesh, prices.link_seconds, speed)
 
     def observation(self) -> Observation:
         classes = self._compare_kernels()
         self._compare_collectives()
-        choices = [
-            self._choice(index, seconds)
-            for index, seconds in sorted(self.more.items())
-            if max(abs(seconds), self.priced.get(index, 0.0)) >= self.smallest
-        ]
+        self._compare_prices()
+        choices = [self._choice(index) for index in self.solution.encoded.ops]
         memory = tuple(self._compare_memory())
         faults = sorted(self.faults, key=lambda fault: -fault.seconds)
         return Observation(
             choices=tuple(choices),
-            reshards=tuple(self.reshards),
+            reshards=tuple(self._moves()),
             memory=memory,
             classes=classes,
             faults=tuple(fault.text for fault in faults),
@@ -132,19 +157,12 @@ class _Attribution:
 
     def _compare_kernels(self) -> tuple[Priced, ...]:
         """Enter what ops take more; totals by class. Nothing without the compiler's estimates."""
-        prices = self.compiled.prices
-        if prices is None or prices.clock_hz is None or self.compiled.time is None:
+        if not self.program.kernels:
             return ()
-        speed = DeviceSpeed(
-            clock_hz=prices.clock_hz,
-            bytes_per_second=prices.model.hardware.memory.bytes_per_second,
-            moved_seconds=prices.moved_seconds,
-        )
-        program = compiled_program(self.module, self.mesh, prices.link_seconds, speed)
-        runs = program.runs()
+        runs = self.program.runs()
         found = [
             (self._ops_in(self.instructions[kernel.name]), kernel.seconds * runs[kernel.body])
-            for kernel in program.kernels
+            for kernel in self.program.kernels
         ]
         spent: dict[int, float] = dict.fromkeys(self.priced, 0.0)
         for weights, (_, seconds) in zip(
@@ -230,90 +248,135 @@ class _Attribution:
     # -- collectives ----------------------------------------------------------------------------
 
     def _compare_collectives(self) -> None:
-        """Enter the seconds of collectives that nobody planned."""
-        program = self.solution.local_program
-        runs = program.runs()
-        exposed = self._exposed_share()
-        by_axes: dict[tuple[str, ...] | None, list[CompiledCollective]] = defaultdict(list)
-        for one in read_module_collectives(self.module, self.mesh):
-            by_axes[one.axes].append(one)
-        for axes, found in by_axes.items():
-            predicted: dict[int, float] = defaultdict(float)
-            for planned in program.collectives:
-                if planned.axes == axes:
-                    predicted[planned.op] += planned.seconds * planned.count * runs[planned.body]
-            self._charge(found, predicted, exposed)
+        """Enter the seconds that the step waits for collectives beside those planned."""
+        planned: dict[Axes, dict[int, list[_Wait]]] = defaultdict(lambda: defaultdict(list))
+        for wait in self._planned_waits():
+            one = wait.collective
+            planned[one.axes][self._sending(self.graph.ops[one.op]).index].append(wait)
+        sent: dict[Axes, list[_Wait]] = defaultdict(list)
+        uses = estimate(self.program).collectives
+        for one, use in zip(self.program.collectives, uses, strict=True):
+            sent[one.axes].append(_Wait(one, use.exposed_seconds))
+        for axes in sorted({*planned, *sent}, key=lambda axes: axes or ()):
+            self._charge(sent[axes], planned[axes])
 
-    def _charge(
-        self,
-        found: Iterable[CompiledCollective],
-        predicted: Mapping[int, float],
-        exposed: float,
-    ) -> None:
-        """Lay what is sent over one set of axes beyond what is planned to ops that send more."""
-        sent: dict[int, float] = defaultdict(float)
-        one_of: dict[int, CompiledCollective] = {}
+    def _planned_waits(self) -> Iterator[_Wait]:
+        program, estimated = self.solution.local_program, self.solution.estimate
+        overlaps = self.solution.encoder.costing.overlaps
+        for one, use in zip(program.collectives, estimated.collectives, strict=True):
+            yield _Wait(one, use.exposed_seconds if overlaps else use.seconds)
+
+    def _charge(self, sent: Sequence[_Wait], planned: Mapping[int, Sequence[_Wait]]) -> None:
+        """Lay what the step waits for one set of axes beside the plan to the ops that differ."""
+        by_op: dict[int, list[_Wait]] = defaultdict(list)
         operand_of: dict[int, int] = {}
-        unknown = 0.0
-        for one in found:
-            seconds = self._link_seconds(one) * one.count
-            op, operand = self._sender(one.op_name)
-            if op is None:
-                unknown += seconds
-                continue
-            sent[op.index] += seconds
-            one_of.setdefault(op.index, one)
-            if operand is not None:
+        for wait in sent:
+            op, operand = self._sender(wait.collective.name)
+            by_op[_NOBODY if op is None else op.index].append(wait)
+            if op is not None and operand is not None:
                 operand_of.setdefault(op.index, operand)
-        excess = sum(sent.values()) + unknown - sum(predicted.values())
-        beyond = {op: max(s - self._planned_at(op, predicted), 0.0) for op, s in sent.items()}
-        total = sum(beyond.values()) + unknown
-        if excess < self.smallest or not total:
+        unknown = _seconds(by_op.pop(_NOBODY, ()))
+        differences = {
+            index: _seconds(by_op.get(index, ())) - _seconds(planned.get(index, ()))
+            for index in sorted({*by_op, *planned})
+        }
+        excess = sum(differences.values()) + unknown
+        if abs(excess) < self.smallest:
             return
-        for index, seconds in beyond.items():
-            charged = seconds * min(excess / total, 1.0)
-            if charged < self.smallest:
+        alike = {op: more for op, more in differences.items() if more * excess > 0}
+        total = sum(alike.values()) + (unknown if excess > 0 else 0.0)
+        for index, more in alike.items():
+            charged = more * min(excess / total, 1.0)
+            if abs(charged) < self.smallest:
                 continue
-            one, op = one_of[index], self.graph.ops[index]
-            share = exposed if one.form == ASYNC else 1.0
-            axes = "no axes of the mesh" if one.axes is None else ", ".join(one.axes)
-            self.faults.append(
-                _Fault(
-                    charged * share,
-                    f"{one.kind} over {axes} that nobody planned, {format_seconds(charged)} for"
-                    f" {_said(op)}",
-                )
-            )
-            self._lay(op, operand_of.get(index), charged * share)
+            if charged > 0:
+                self._blame(by_op[index][0].collective, self.graph.ops[index], charged)
+                self._lay(self.graph.ops[index], operand_of.get(index), charged)
+            else:
+                self._spare(planned[index], charged)
 
-    def _planned_at(self, index: int, predicted: Mapping[int, float]) -> float:
-        """Seconds planned for all ops of the same equation."""
-        equation = self.graph.ops[index].equation
-        if not equation:
-            return predicted.get(index, 0.0)
-        return sum(predicted.get(op.index, 0.0) for op in self.ops_of[equation])
+    def _blame(self, one: Collective, op: Op, seconds: float) -> None:
+        axes = "no axes of the mesh" if one.axes is None else ", ".join(one.axes)
+        text = f"{one.kind} over {axes} that nobody planned, {format_seconds(seconds)}"
+        self.faults.append(_Fault(seconds, f"{text} for {_said(op)}"))
+
+    def _spare(self, planned: Sequence[_Wait], seconds: float) -> None:
+        """Take seconds that the step does not wait off what they were planned for."""
+        total = _seconds(planned)
+        for wait in planned:
+            one = wait.collective
+            op = self.graph.ops[one.op]
+            place = op.operands.index(one.value) if one.value in op.operands else None
+            share = seconds * wait.seconds / total
+            if place is None:
+                self.more[op.index] += share
+            else:
+                self._lay(op, place, share)
+
+    def _compare_prices(self) -> None:
+        """Enter by how much the problem prices choices otherwise than the estimate of the plan."""
+        encoded, choices = self.solution.encoded, self.solution.choices
+        problem = encoded.uncorrected or encoded.problem
+        waits: dict[tuple[int, int], float] = defaultdict(float)
+        for wait in self._planned_waits():
+            waits[wait.collective.op, wait.collective.value] += wait.seconds
+        for node, index in enumerate(encoded.ops):
+            priced = problem.node_costs[node][choices[node]] / PICOSECONDS
+            self.more[index] += self.priced.get(index, 0.0) + waits[index, -1] - priced
+        read_by: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for read, number in (*encoded.edge_by_shared_read.items(), *encoded.edge_by_read.items()):
+            read_by[number].append(read)
+        for number, edge in enumerate(problem.edges):
+            more = -int(edge.costs[choices[edge.u], choices[edge.v]]) / PICOSECONDS
+            reads = read_by.get(number, ())
+            for index, place in reads:
+                more += waits.pop((index, self.graph.ops[index].operands[place]), 0.0)
+            if more and reads:
+                self.reshards[reads[0]] += more
+            elif more and edge.v < len(encoded.ops):
+                self.more[encoded.ops[edge.v]] += more
+
+    def _sending(self, op: Op) -> Op:
+        """The op that stands for all of an equation where collectives are compared."""
+        ops = self.ops_of[op.equation] if op.equation else [op]
+        return max(ops or [op], key=lambda one: self.priced.get(one.index, 0.0))
 
     def _lay(self, op: Op, operand: int | None, seconds: float) -> None:
         """Lay seconds to the reshard of an operand, where there is one, else to the candidate."""
-        decoded = self.solution.decoded
-        candidate = decoded.candidates[op.index]
-        places = range(len(op.operands)) if operand is None else (operand,)
-        for place in places:
-            if place >= len(op.operands) or place >= len(candidate.operands):
-                continue
-            before, after = decoded.layouts[op.operands[place]], candidate.operands[place]
+        candidate = self.solution.decoded.candidates.get(op.index)
+        if candidate is None:
+            return
+        every = range(len(candidate.operands))
+        for place in every if operand is None else {operand}.intersection(every):
+            before, after = self._move(op, place)
             if before != after:
-                self.reshards.append(
-                    ReshardCorrection(
-                        reader=self.keys[op.index],
+                self.reshards[op.index, place] += seconds
+                return
+        self.more[op.index] += seconds
+
+    def _move(self, op: Op, place: int) -> tuple[Layout, Layout]:
+        """From where to where an operand is resharded; the same twice where it is not."""
+        decoded = self.solution.decoded
+        before = decoded.layouts[op.operands[place]]
+        shared = decoded.shared.get((op.index, place), before)
+        if shared != before:
+            return before, shared
+        return before, decoded.candidates[op.index].operands[place]
+
+    def _moves(self) -> Iterator[ReshardCorrection]:
+        """Every reshard of the plan, with what it takes more."""
+        for index in self.solution.encoded.ops:
+            op = self.graph.ops[index]
+            for place in range(len(op.operands)):
+                before, after = self._move(op, place)
+                if before != after or (index, place) in self.reshards:
+                    yield ReshardCorrection(
+                        reader=self.keys[index],
                         operand=place,
                         before=self.parts.to_sharding(before),
                         after=self.parts.to_sharding(after),
-                        seconds=seconds,
+                        seconds=self.reshards.get((index, place), 0.0),
                     )
-                )
-                return
-        self.more[op.index] += seconds
 
     def _sender(self, name: str) -> tuple[Op | None, int | None]:
         """The op that a collective serves, and which operand, where its name tells."""
@@ -325,22 +388,7 @@ class _Attribution:
         else:
             equation, operand = equation_of(name), None
         ops = self._ops_at(equation)
-        if not ops:
-            return None, None
-        largest = max(ops, key=lambda op: self.priced.get(op.index, 0.0))
-        return largest, operand
-
-    def _link_seconds(self, one: CompiledCollective) -> float:
-        assert self.compiled.prices is not None
-        return self.compiled.prices.link_seconds(one)
-
-    def _exposed_share(self) -> float:
-        """Of the seconds of asynchronous collectives, the share that the step waits for."""
-        time = self.compiled.time
-        if time is None or not time.link_seconds:
-            return 1.0
-        exposed = time.overlapped_seconds - time.compute_seconds
-        return min(max(exposed / time.link_seconds, 0.0), 1.0)
+        return (self._sending(ops[0]), operand) if ops else (None, None)
 
     # -- bytes ----------------------------------------------------------------------------------
 
@@ -348,17 +396,17 @@ class _Attribution:
         """What values hold at the compiled peak beyond what the plan has live at its own."""
         solution, whole = self.solution, self.compiled.peak_bytes or 0
         excess = whole - solution.peak_bytes
-        if excess < _SMALLEST * whole:
+        if excess < SMALLEST * whole:
             return
         found: dict[str, int] = defaultdict(int)
-        for name, num_bytes in live_at_peak(self.module):
-            found[equation_of(name)] += num_bytes
+        for one in live_at_peak([b for b in compiled_buffers(self.module) if b.in_hbm]):
+            found[equation_of(one.instruction.string("op_name"))] += one.num_bytes
         planned = self._planned_at_peak()
         beyond = {
             equation: num_bytes - planned.get(equation, 0)
             for equation, num_bytes in found.items()
             if self._largest_value(equation) is not None
-            and num_bytes - planned.get(equation, 0) > _SMALLEST * whole
+            and num_bytes - planned.get(equation, 0) > SMALLEST * whole
         }
         total = sum(beyond.values())
         held = {  # by corrections that the plan was made with: those that are told replace them
@@ -404,7 +452,7 @@ class _Attribution:
         _, op, place = max(ranked, key=lambda one: one[0])
         return op, place
 
-    def _choice(self, index: int, seconds: float) -> ChoiceCorrection:
+    def _choice(self, index: int) -> ChoiceCorrection:
         encoded = self.solution.encoded
         node = encoded.node_by_op[index]
         candidate: Candidate = encoded.candidates[node][self.solution.choices[node]]
@@ -417,7 +465,8 @@ class _Attribution:
             operands=said(candidate.operands),
             results=said(candidate.results),
             in_chunks=candidate.streamed is not None,
-            seconds=seconds,
+            seconds=self.more.get(index, 0.0),
+            priced=self.priced.get(index, 0.0),
         )
 
 
@@ -431,6 +480,10 @@ def equation_of(name: str) -> str:
         return ""
     path, _, use = split_uses(str(constraint[-1]))[0].partition("<")
     return path if use else path.rpartition(".")[0]
+
+
+def _seconds(waits: Iterable[_Wait]) -> float:
+    return sum(wait.seconds for wait in waits)
 
 
 def _said(op: Op) -> str:

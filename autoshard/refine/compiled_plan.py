@@ -8,10 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 
-from autoshard.aot.compile_process import CompiledAhead
+from autoshard.aot.compile_process import CompiledAhead, Underway
+from autoshard.aot.program import ShardedProgram
 from autoshard.aot.targets import Target
-from autoshard.aot.verify import PlanCompile, VerifyOptions, compare_plan, compile_plan, prices_for
-from autoshard.apply.boundary_shardings import as_written
+from autoshard.aot.verify import (
+    PlanCompile,
+    VerifyOptions,
+    compare_plan,
+    compiling_plan,
+    prices_for,
+)
 from autoshard.frontend.trace import Traced
 from autoshard.hlo.compiled import read_module_collectives
 from autoshard.hlo.text import HloModule, parse_hlo
@@ -43,7 +49,6 @@ class CompiledPlan:
         module: The compiled program, where its text names equations.
         prices: Of its collectives and kernels.
         time: Its seconds apart, where the compiler estimates cycles.
-        wall_seconds: That it took to compile, or to measure.
     """
 
     status: str
@@ -57,15 +62,14 @@ class CompiledPlan:
     module: HloModule | None = field(default=None, repr=False)
     prices: CompiledPrices | None = field(default=None, repr=False)
     time: TimeCheck | None = None
-    wall_seconds: float = 0.0
 
     @property
     def is_compiled(self) -> bool:
         return self.status in (COMPILED, PARTLY)
 
 
-Compile = Callable[[PlanData, float], CompiledPlan]
-"""Compiles a plan that has its constraints, within so many seconds."""
+Compile = Callable[[PlanData, float], Underway[CompiledPlan]]
+"""Compiles a plan that has its constraints, within so many seconds; begun once it yields."""
 
 
 def compiler_for(traced: Traced, options: VerifyOptions, prices: CompiledPrices | None) -> Compile:
@@ -77,23 +81,13 @@ def compiler_for(traced: Traced, options: VerifyOptions, prices: CompiledPrices 
         prices: Of the machine planned for.
     """
 
-    def compiled(data: PlanData, seconds: float) -> CompiledPlan:
-        assert data.constraints is not None
-        began = time.monotonic()
-        limited = replace(options, until=min(options.until, began + seconds))
-        found = compile_plan(
-            data,
-            traced,
-            data.constraints,
-            as_written(data.arguments, traced.user_in, data.mesh),
-            as_written(data.results, traced.user_out, data.mesh),
-            limited,
-            names_equations=True,
-        )
-        spent = time.monotonic() - began
-        return replace(_read(data, found, limited, prices), wall_seconds=spent)
+    def compiling(data: PlanData, seconds: float) -> Underway[CompiledPlan]:
+        limited = replace(options, until=min(options.until, time.monotonic() + seconds))
+        program = ShardedProgram.of(data, traced)
+        found = yield from compiling_plan(program, limited, names_equations=True)
+        return _read(data, found, limited, prices)
 
-    return compiled
+    return compiling
 
 
 def _read(

@@ -3,14 +3,17 @@
 The layout:
 
     format: autoshard corrections
-    version: 1
+    version: 2
+    function: train_step
     program: 6f1c...            # fingerprint
+    ops: 412                    # in it
     hardware: tpu-v5e
     compiler: libtpu 0.0.52, jaxlib 0.10.2
     classes: {matmul: 1.07}     # compiled seconds of a class of ops over their price
     choices:                    # an op in one way: seconds of a step beside its price
       - {op: '7.jaxpr/38:dot_general', operands: ['<@mesh, [{"data"}, {}]>', '<@mesh, [{}, {}]>'],
-         results: ['<@mesh, [{"data"}, {}]>'], in_chunks: false, seconds: 1.2e-05}
+         results: ['<@mesh, [{"data"}, {}]>'], in_chunks: false, seconds: 1.2e-05,
+         priced: 8.0e-05}
     reshards:                   # a value on its way to a reader: seconds of a step, likewise
       - {reader: '40:add', operand: 0, before: '<@mesh, [{"data"}, {}]>',
          after: '<@mesh, [{}, {}]>', seconds: 2.0e-05}
@@ -22,7 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import yaml
@@ -38,17 +41,20 @@ from autoshard.sharding import Sharding, format_sharding, parse_sharding
 from autoshard.user_files import read_or_refuse, write_or_refuse
 from autoshard.yaml_document import DocumentLoader
 
-FORMAT, VERSION = "autoshard corrections", 1
+FORMAT, VERSION = "autoshard corrections", 2
 _FIX = "give a file that `autoshard refine` wrote"
 _MOST_BYTES = 16 * 2**20
 _MOST_ENTRIES = 100_000
+_MOST_OPS = 10**9
 _MOST_SECONDS = 3600.0
 _LONGEST = 4096
 _KEYS = frozenset(
     {
         "format",
         "version",
+        "function",
         "program",
+        "ops",
         "hardware",
         "compiler",
         "classes",
@@ -66,28 +72,30 @@ class SavedCorrections:
     """Corrections, and what they hold for.
 
     Args:
+        function: Name of the function.
         program: Fingerprint of the program.
         hardware: Machine that it was planned for.
         compiler: Version of what compiled.
         corrections: What was learnt.
     """
 
+    function: str
     program: str
     hardware: str
     compiler: str
     corrections: Corrections
 
-    def check(self, fingerprint: str, hardware: str, where: str) -> None:
-        """Refuse corrections of another program or machine.
+    def fitting(self, function: str, fingerprint: str, hardware: str, where: str) -> Corrections:
+        """The corrections as they hold for a program; of another batch or depth, by ratios.
 
         Raises:
-            InputError: They are; says of which.
+            InputError: They are of another function or machine; says of which.
         """
-        if self.program != fingerprint:
+        if self.function != function:
             raise InputError(
-                "these corrections are of another program",
+                f"these corrections are of {self.function}, and the plan is of {function}",
                 where=where,
-                fix="refine a plan of this program, which writes its corrections",
+                fix="refine a plan of this function, which writes its corrections",
             )
         if self.hardware != hardware:
             raise InputError(
@@ -95,6 +103,8 @@ class SavedCorrections:
                 where=where,
                 fix="refine a plan for this machine, which writes its corrections",
             )
+        is_other = self.program != fingerprint
+        return replace(self.corrections, is_of_other_sizes=is_other)
 
 
 def save_corrections(saved: SavedCorrections, path: str | os.PathLike[str]) -> None:
@@ -112,7 +122,9 @@ def dump_corrections(saved: SavedCorrections) -> str:
     content = {
         "format": FORMAT,
         "version": VERSION,
+        "function": saved.function,
         "program": saved.program,
+        "ops": found.num_ops,
         "hardware": saved.hardware,
         "compiler": saved.compiler,
         "classes": dict(found.ratio_by_class or {}),
@@ -123,6 +135,7 @@ def dump_corrections(saved: SavedCorrections) -> str:
                 "results": list(map(format_sharding, one.results)),
                 "in_chunks": one.in_chunks,
                 "seconds": one.seconds,
+                "priced": one.priced,
             }
             for one in found.choices
         ],
@@ -189,6 +202,7 @@ def parse_corrections(text: str, where: str = "corrections") -> SavedCorrections
     known = root.mapping(_KEYS)
     ratios = {name: node.number(0.0, 1e3) for name, node in known["classes"].entries().items()}
     return SavedCorrections(
+        function=known["function"].text(),
         program=known["program"].text(),
         hardware=known["hardware"].text(),
         compiler=known["compiler"].text(),
@@ -197,6 +211,7 @@ def parse_corrections(text: str, where: str = "corrections") -> SavedCorrections
             reshards=known["reshards"].each(_reshard),
             memory=known["memory"].each(_memory),
             ratio_by_class=ratios or None,
+            num_ops=known["ops"].count(_MOST_OPS),
         ),
     )
 
@@ -280,13 +295,14 @@ class _Node:
 
 
 def _choice(node: _Node) -> ChoiceCorrection:
-    known = node.mapping(frozenset({"op", "operands", "results", "in_chunks", "seconds"}))
+    known = node.mapping(frozenset({"op", "operands", "results", "in_chunks", "seconds", "priced"}))
     return ChoiceCorrection(
         op=known["op"].text(),
         operands=known["operands"].each(_Node.sharding),
         results=known["results"].each(_Node.sharding),
         in_chunks=known["in_chunks"].truth(),
         seconds=known["seconds"].number(-_MOST_SECONDS, _MOST_SECONDS),
+        priced=known["priced"].number(0.0, _MOST_SECONDS),
     )
 
 
@@ -297,7 +313,7 @@ def _reshard(node: _Node) -> ReshardCorrection:
         operand=known["operand"].count(_MOST_ENTRIES),
         before=known["before"].sharding(),
         after=known["after"].sharding(),
-        seconds=known["seconds"].number(0.0, _MOST_SECONDS),
+        seconds=known["seconds"].number(-_MOST_SECONDS, _MOST_SECONDS),
     )
 
 

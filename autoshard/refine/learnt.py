@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from autoshard.encoding.corrections import (
     MOST_RATIO,
@@ -12,16 +14,15 @@ from autoshard.encoding.corrections import (
     Corrections,
     MemoryCorrection,
     ReshardCorrection,
+    op_keys,
 )
-from autoshard.refine.attribution import Observation
+from autoshard.graph.program import Graph
+from autoshard.refine.attribution import SMALLEST, Observation
 from autoshard.sharding import Sharding
 
 Way: TypeAlias = tuple[str, tuple[Sharding, ...], tuple[Sharding, ...], bool]
 Move: TypeAlias = tuple[str, int, Sharding, Sharding]
 Held: TypeAlias = tuple[str, int, Sharding]
-
-
-K = TypeVar("K")
 
 
 @dataclass(slots=True, eq=False)
@@ -30,77 +31,133 @@ class Learnt:
 
     Args:
         start: Corrections from a file: they hold until something else is seen of the same choice.
+        near: By key of an op, those of the ops that make what it reads or read what it makes.
     """
 
     start: Corrections = NO_CORRECTIONS
-    _choices: dict[Way, tuple[float, float]] = field(default_factory=dict)  # of the step, more
-    _reshards: dict[Move, tuple[float, float]] = field(default_factory=dict)
-    _memory: dict[Held, int] = field(default_factory=dict)
-    _classes: dict[str, list[float]] = field(default_factory=dict)
+    near: Mapping[str, Collection[str]] = field(default_factory=dict)
+    _seen: list[tuple[float, Observation]] = field(default_factory=list)
 
     def add(self, seen: Observation, step_seconds: float) -> None:
-        """Add what one compiled plan shows; of what several show, the fastest one's counts.
-
-        So the corrected problem prices the best plan as it was compiled.
+        """Add what one compiled plan shows.
 
         Args:
             seen: What it shows.
             step_seconds: Of its step, as compiled.
         """
-        for one in seen.choices:
-            way = (one.op, one.operands, one.results, one.in_chunks)
-            _keep_faster(self._choices, way, step_seconds, one.seconds)
-        for move in seen.reshards:
-            key = (move.reader, move.operand, move.before, move.after)
-            _keep_faster(self._reshards, key, step_seconds, move.seconds)
-        for held in seen.memory:
-            place = (held.op, held.result, held.sharding)
-            self._memory[place] = max(self._memory.get(place, 0), held.num_bytes)
-        for total in seen.classes:
-            sums = self._classes.setdefault(total.op_class, [0.0, 0.0])
-            sums[0] += total.priced
-            sums[1] += total.compiled
+        self._seen.append((step_seconds, seen))
 
     def corrections(self) -> Corrections:
-        """One of each choice that was compiled; of bytes the most that any plan shows."""
-        choices = {(c.op, c.operands, c.results, c.in_chunks): c for c in self.start.choices}
-        for way, (_, seconds) in self._choices.items():
-            op, operands, results, in_chunks = way
-            choices[way] = ChoiceCorrection(
-                op=op,
-                operands=operands,
-                results=results,
-                in_chunks=in_chunks,
-                seconds=seconds,
-            )
-        reshards = {(r.reader, r.operand, r.before, r.after): r for r in self.start.reshards}
-        for move, (_, seconds) in self._reshards.items():
-            reader, operand, before, after = move
-            reshards[move] = ReshardCorrection(
-                reader=reader, operand=operand, before=before, after=after, seconds=seconds
-            )
-        memory = {(m.op, m.result, m.sharding): m for m in self.start.memory}
-        for (op, result, sharding), num_bytes in self._memory.items():
-            memory[op, result, sharding] = MemoryCorrection(
-                op=op, result=result, sharding=sharding, num_bytes=num_bytes
-            )
-        ratios = dict(self.start.ratio_by_class or {})
-        for name, (priced, compiled) in self._classes.items():
-            ratios[name] = min(max(compiled / priced, 1 / MOST_RATIO), MOST_RATIO)
-        return replace(
-            NO_CORRECTIONS,
+        """One of each choice that was compiled: every compiled plan costs what it was compiled to.
+
+        Of a choice in several plans, the fastest one's seconds count. What it takes beside them in
+        a slower plan is laid to the nearest op of that plan that no faster one cuts so.
+        """
+        if not self._seen:
+            return self.start
+        found = _Ways({}, {})
+        for _, seen in sorted(self._seen, key=lambda one: one[0]):
+            found.add(seen, self.near)
+        least = SMALLEST * min(seconds for seconds, _ in self._seen)
+        start = self.start
+        choices = {} if start.is_of_other_sizes else {_way(one): one for one in start.choices}
+        choices |= {
+            way: one
+            for way, one in found.choices.items()
+            if max(abs(one.seconds), one.priced) >= least
+        }
+        reshards = {_move(one): one for one in start.reshards}
+        reshards |= {move: one for move, one in found.reshards.items() if abs(one.seconds) >= least}
+        return Corrections(
             choices=tuple(choices.values()),
             reshards=tuple(reshards.values()),
-            memory=tuple(memory.values()),
-            ratio_by_class=dict(sorted(ratios.items())) or None,
+            memory=self._memory(),
+            ratio_by_class=self._ratios(),
+            num_ops=len(self.near),
         )
 
+    def _memory(self) -> tuple[MemoryCorrection, ...]:
+        """Of each value the most bytes that any plan shows."""
+        held: dict[Held, MemoryCorrection] = {}
+        for _, seen in self._seen:
+            for one in seen.memory:
+                place = (one.op, one.result, one.sharding)
+                if place not in held or held[place].num_bytes < one.num_bytes:
+                    held[place] = one
+        before = {(one.op, one.result, one.sharding): one for one in self.start.memory}
+        return tuple({**before, **held}.values())
 
-def _keep_faster(
-    known: dict[K, tuple[float, float]], key: K, step_seconds: float, more: float
-) -> None:
-    if key not in known or step_seconds < known[key][0]:
-        known[key] = step_seconds, more
+    def _ratios(self) -> Mapping[str, float] | None:
+        sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for _, seen in self._seen:
+            for total in seen.classes:
+                sums[total.op_class][0] += total.priced
+                sums[total.op_class][1] += total.compiled
+        ratios = dict(self.start.ratio_by_class or {})
+        for name, (priced, compiled) in sums.items():
+            ratios[name] = min(max(compiled / priced, 1 / MOST_RATIO), MOST_RATIO)
+        return dict(sorted(ratios.items())) or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    choices: dict[Way, ChoiceCorrection]
+    reshards: dict[Move, ReshardCorrection]
+
+    def add(self, seen: Observation, near: Mapping[str, Collection[str]]) -> None:
+        """Add the ways of a plan that no faster one has; what the others take beside, to these."""
+        left: dict[str, float] = defaultdict(float)
+        new: dict[str, ChoiceCorrection] = {}
+        for one in seen.choices:
+            known = self.choices.get(_way(one))
+            if known is None:
+                new[one.op] = one
+            else:
+                left[one.op] += one.seconds - known.seconds
+        for move in seen.reshards:
+            before = self.reshards.setdefault(_move(move), move)
+            left[move.reader] += move.seconds - before.seconds
+        nearest = _nearest(new, near)
+        for op, seconds in left.items():
+            if op in nearest:
+                place = nearest[op]
+                new[place] = replace(new[place], seconds=new[place].seconds + seconds)
+        self.choices.update((_way(one), one) for one in new.values())
+
+
+def _way(one: ChoiceCorrection) -> Way:
+    return one.op, one.operands, one.results, one.in_chunks
+
+
+def _move(one: ReshardCorrection) -> Move:
+    return one.reader, one.operand, one.before, one.after
+
+
+def _nearest(ops: Collection[str], near: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """By op, the nearest of some ops; of several as near, the first."""
+    found = {op: op for op in ops}
+    waiting = deque(ops)
+    while waiting:
+        op = waiting.popleft()
+        for other in near.get(op, ()):
+            if other not in found:
+                found[other] = found[op]
+                waiting.append(other)
+    return found
+
+
+def neighbours(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """By key of an op, those of the ops that make what it reads, then of its readers."""
+    keys = op_keys(graph)
+    makers = {op.index: [graph.maker(value).index for value in op.operands] for op in graph.ops}
+    readers: dict[int, list[int]] = defaultdict(list)
+    for index, own in makers.items():
+        for maker in own:
+            readers[maker].append(index)
+    return {
+        keys[index]: tuple(keys[near] for near in dict.fromkeys((*own, *readers[index])))
+        for index, own in makers.items()
+    }
 
 
 def in_words(corrections: Corrections) -> str:

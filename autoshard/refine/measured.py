@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
+from autoshard.aot.compile_process import Underway, finished
 from autoshard.apply.wrapping import PlannedFunction
 from autoshard.errors import AutoshardError
 from autoshard.plans.plan import PlanData
@@ -46,8 +47,12 @@ class Measurement:
     fastest: tuple[Callable[[], float], float] | None = None
     _host: tuple[Any, ...] | None = field(default=None, init=False)
 
-    def __call__(self, data: PlanData, seconds: float) -> CompiledPlan:
-        """Run a plan; one that does not fit on the devices, or fails, is told as that."""
+    def __call__(self, data: PlanData, seconds: float) -> Underway[CompiledPlan]:
+        """Run a plan; one that does not fit on the devices, or fails, is told as that.
+
+        It begins when it is waited for: nothing is to disturb it.
+        """
+        yield
         began = time.monotonic()
         constraints = data.constraints or {}
         try:
@@ -60,7 +65,6 @@ class Measurement:
                 status=OUT_OF_MEMORY if is_memory else REFUSED,
                 constraints=constraints,
                 reason=f"{type(error).__name__}: {message.partition(chr(10))[0][:200]}",
-                wall_seconds=time.monotonic() - began,
             )
         median = statistics.median(own)
         if other is not None and self.fastest is not None:
@@ -80,7 +84,6 @@ class Measurement:
             compiler=f"{jax.default_backend()}, jaxlib {jaxlib.__version__}",
             module=None if named is None else named.module,
             prices=None if named is None else named.prices,
-            wall_seconds=time.monotonic() - began,
         )
 
     def _read(self, data: PlanData, until: float) -> CompiledPlan | None:
@@ -89,7 +92,7 @@ class Measurement:
         if self.read is None or left <= 0:
             return None
         try:
-            return self.read(data, left)
+            return finished(self.read(data, left))
         except AutoshardError:  # the run is what counts
             return None
 

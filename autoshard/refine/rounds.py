@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from autoshard.aot.compile_process import Underway, finished
 from autoshard.build_plan import Solved
 from autoshard.encoding.corrections import NO_CORRECTIONS, Corrections, corrected
 from autoshard.encoding.picoseconds import PICOSECONDS
@@ -15,6 +16,7 @@ from autoshard.errors import AutoshardError
 from autoshard.lowering.estimate import peak_memory
 from autoshard.lowering.lower import lower
 from autoshard.planning.planner import plan_corrected
+from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.plans.plan import PlanData
 from autoshard.plans.refinement import Refinement, TriedPlan
@@ -23,7 +25,7 @@ from autoshard.refine.attribution import Observation, observe
 from autoshard.refine.choosing import best_of, least_missing
 from autoshard.refine.compiled_plan import CYCLES, MEASURED, Compile, CompiledPlan
 from autoshard.refine.contenders import Contender, Contenders
-from autoshard.refine.learnt import Learnt, in_words
+from autoshard.refine.learnt import Learnt, in_words, neighbours
 from autoshard.report.quantities import format_bytes, format_percent, format_seconds
 from autoshard.verification.verification import REFUSED
 from solvers import evaluate
@@ -37,6 +39,8 @@ times were predicted 17 to 39 % too low on programs that nobody fitted."""
 WORTH_A_ROUND = 0.01
 """Of the step time: once no plan can win more by the corrected model, refining ends."""
 _MOST_FAULTS = 2
+_MIXED, _ANY = "mixed", "any"
+_LEAST_MIXED = 2
 _NO_SOLUTION = "no solution"
 
 
@@ -98,6 +102,13 @@ class _Outcome(NamedTuple):
     row: TriedPlan
 
 
+class _Underway(NamedTuple):
+    contender: Contender
+    round: int
+    work: Underway[CompiledPlan]
+    spent: float  # seconds to begin it
+
+
 @dataclass(slots=True, eq=False)
 class _Rounds:
     contenders: Contenders
@@ -110,11 +121,13 @@ class _Rounds:
     faults: tuple[str, ...] = ()
     ended: str = ""
     left: float | None = None
+    underway: _Underway | None = None
+    last: Solution | None = None  # that was planned
     learnt: Learnt = field(init=False)
     deadline: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.learnt = Learnt(self.options.start)
+        self.learnt = Learnt(self.options.start, neighbours(self.contenders.solved.solution.graph))
         self.deadline = time.monotonic() + 60 * self.options.minutes
 
     @property
@@ -128,19 +141,27 @@ class _Rounds:
     def run(self) -> None:
         """All rounds; somebody who interrupts gets the best so far."""
         try:
-            for contender in self._first():
-                if not self._compile(contender, 1):
-                    return
-            for number in range(2, self.options.rounds + 1):
-                contender_or_none = self._next()
-                if contender_or_none is None or not self._compile(contender_or_none, number):
+            for contender, number in self._in_order():
+                if not self._begin(contender, number):
                     break
-            else:
-                self.ended = f"all {self.options.rounds} rounds were used"
-            for contender in self.deferred:
-                self._compile(contender, 1)
+            self._settle()
         except KeyboardInterrupt:
             self.ended = "interrupted: this is the best so far"
+        finally:
+            if self.underway is not None:
+                self.underway.work.close()
+
+    def _in_order(self) -> Iterator[tuple[Contender, int]]:
+        """What is compiled, and in which round: each is made while the one before compiles."""
+        yield from ((contender, 1) for contender in self._first())
+        for number in range(2, self.options.rounds + 1):
+            contender = self._next(number)
+            if contender is None:
+                break
+            yield contender, number
+        else:
+            self.ended = f"all {self.options.rounds} rounds were used"
+        yield from ((contender, 1) for contender in self.deferred)
 
     # -- what is compiled -----------------------------------------------------------------------
 
@@ -169,65 +190,102 @@ class _Rounds:
         """Whether a plan misses the budget by no more than the model is known to err."""
         return self.budget is None or solution.peak_bytes <= self.budget * (1 + KNOWN_ERROR)
 
-    def _next(self) -> Contender | None:
-        """The best plan at corrected costs that was not compiled yet; None where refining ends."""
+    def _next(self, number: int) -> Contender | None:
+        """A plan at corrected costs that was not compiled yet; None where refining ends.
+
+        In turns the best one and the best that takes every op as some compiled plan does: that one
+        rests on compiled prices alone. While a plan compiles, the next is planned without it, and
+        once more with it where it repeats.
+        """
         began = time.monotonic()
-        if self._seconds_left() <= 0:
-            self._end_in_time()
+        ways = (_ANY, _MIXED) if number % 2 == 0 else (_MIXED, _ANY)
+        while True:
+            num_known = len(self.outcomes)
+            for way in ways:
+                found = self._planned(way, began)
+                if found is not None and self._is_new(found):
+                    return found
+                if self.ended:
+                    return None
+            self._settle()
+            if len(self.outcomes) == num_known:
+                return self._other(began)
+
+    def _planned(self, way: str, began: float) -> Contender | None:
+        """The best plan at corrected costs; None where there is none, or refining ends."""
+        known = self._known()
+        if way == _MIXED and len(known) < _LEAST_MIXED:
             return None
-        corrections = self.learnt.corrections()
-        self.options.tell(f"planning again with {in_words(corrections) or 'nothing new'} corrected")
-        start = self._start()
-        limit = self._limit(corrections)
-        setting = self.contenders.solved.setting
-        seconds = min(setting.options.time_limit_seconds, self._seconds_left())
-        options = replace(setting.options, time_limit_seconds=seconds, corrections=corrections)
+        options, limit = self._options(), self._limit()
+        if options is None:
+            return None
+        corrections = options.corrections
+        told = in_words(corrections) or "nothing new"
+        self.options.tell(f"planning again with {told} corrected")
+        among = known if way == _MIXED else ()
         try:
-            solution = plan_corrected(start, corrections, limit, options)
+            solution = plan_corrected(self._start(), corrections, limit, options, among=among)
         except NoPlanInTimeError:
-            self.ended = "no other plan was found in time"
+            if way == _ANY:
+                self.ended = "no other plan was found in time"
             return None
-        self._bound(solution)
+        if way == _ANY:
+            self._bound(solution)
+            if self._is_enough(solution):
+                return None
+        elif not solution.is_feasible:
+            return None
+        self.last = solution
+        why = "the best of what was compiled, op by op" if way == _MIXED else self._why(limit)
+        return self._contender(solution, why, time.monotonic() - began)
+
+    def _is_enough(self, solution: Solution) -> bool:
+        """True where no plan is worth a round, and refining ends."""
         if self.left is not None and self.left < WORTH_A_ROUND and best_of(self.tried) is not None:
             self.ended = f"at most {format_percent(self.left)} is left to win"
-            return None
-        if not solution.is_feasible and not self._is_nearly_within(solution):
+        elif not solution.is_feasible and not self._is_nearly_within(solution):
             self.ended = "no other plan fits the memory budget by the corrected model"
-            return None
-        found = self._contender(solution, self._why(limit), time.monotonic() - began)
-        if self._is_new(found):
-            return found
-        return self._other(solution, options, began)
+        return bool(self.ended)
 
-    def _other(self, solution: Solution, options: Any, began: float) -> Contender | None:
-        """Where the plan repeats: another one that costs hardly more and differs in big tensors."""
-        known = [
-            one.contender.solution.choices
-            for one in self.outcomes
-            if one.contender.solution is not None
-            and solution.encoded.has_choices_of(one.contender.solution.encoded)
-        ]
+    def _options(self) -> SolveOptions | None:
+        """For a solve in the time that is left; None where there is none."""
         left = self._seconds_left()
         if left <= 0:
             self._end_in_time()
             return None
-        limited = replace(options, time_limit_seconds=min(options.time_limit_seconds, left))
-        other = alternative(solution, known, limited)
-        if other is None:
-            self.ended = "the plan repeats"
+        options = self.contenders.solved.setting.options
+        seconds = min(options.time_limit_seconds, left)
+        corrections = self.learnt.corrections()
+        return replace(options, time_limit_seconds=seconds, corrections=corrections)
+
+    def _known(self) -> list[tuple[int, ...]]:
+        """Choices of the plans that compiled, in the problem of the plan at hand."""
+        compiled = [one.contender for one in self.outcomes if one.compiled.is_compiled]
+        found = filter(None, map(self._in_base, compiled))
+        return list(dict.fromkeys(one.choices for one in found))
+
+    def _other(self, began: float) -> Contender | None:
+        """Where plans repeat: another one that costs hardly more and differs in big tensors."""
+        options = self._options()
+        if options is None:
             return None
-        why = "the plan repeats; this one costs hardly more and differs in big tensors"
-        found = self._contender(other, why, time.monotonic() - began)
-        if not self._is_new(found):
-            self.ended = "the plan repeats"
-            return None
-        return found
+        other = None if self.last is None else alternative(self.last, self._known(), options)
+        if other is not None:
+            why = "the plan repeats; this one costs hardly more and differs in big tensors"
+            found = self._contender(other, why, time.monotonic() - began)
+            if self._is_new(found):
+                return found
+        self.ended = "the plan repeats"
+        return None
 
     def _contender(self, solution: Solution, why: str, seconds: float) -> Contender:
         return self.contenders.of_solution(solution, "optimized", why, seconds)
 
     def _is_new(self, contender: Contender) -> bool:
-        return all(contender.shardings != one.contender.shardings for one in self.outcomes)
+        begun = [one.contender for one in self.outcomes]
+        if self.underway is not None:
+            begun.append(self.underway.contender)
+        return all(contender.shardings != one.shardings for one in begun)
 
     def _why(self, limit: int | None) -> str:
         told = list(self.faults[:_MOST_FAULTS])
@@ -236,31 +294,42 @@ class _Rounds:
         return "; ".join(told) or "prices of compiled ops and collectives"
 
     def _start(self) -> Solution:
-        """The plan to start from: the fastest that is known in the planner's terms."""
+        """The plan at hand's problem, with the choices of the fastest plan that is known there."""
         base = self.contenders.solved.solution
         for one in sorted(self.outcomes, key=lambda one: one.row.compiled_seconds or math.inf):
-            solution = one.contender.solution
-            if solution is None or not one.row.fits or one.row.compiled_seconds is None:
-                continue
-            if solution.encoded.has_choices_of(base.encoded):
-                return solution
+            solution = self._in_base(one.contender)
+            if solution is not None and one.row.fits and one.row.compiled_seconds is not None:
+                return replace(base, choices=solution.choices)
         return base
 
-    def _limit(self, corrections: Corrections) -> int | None:
+    def _in_base(self, contender: Contender) -> Solution | None:
+        """A plan in the problem of the plan at hand; None where that has not all of its choices."""
+        base, solution = self.contenders.solved.solution.encoded, contender.solution
+        if solution is None or not base.has_choices_of(solution.encoded):
+            return None
+        return replace(solution, encoded=base)
+
+    def _limit(self) -> int | None:
         """The budget without what compiled plans held beyond their corrected predictions.
 
-        Where a plan that the model thought too large was compiled, as much more as it held less.
+        Where a plan that the model thought too large was compiled, as much more as it held less;
+        where all plans held less than predicted, as much more as they did at least.
         """
-        if self.budget is None:
+        budget = self.budget
+        if budget is None:
             return None
-        beyond = []
-        for contender, compiled, _ in self.outcomes:
-            solution = contender.solution
-            if solution is None or compiled.peak_bytes is None:
-                continue
-            if compiled.peak_bytes > self.budget or not solution.is_feasible:
-                beyond.append(compiled.peak_bytes - _corrected_peak(solution, corrections))
-        return max(self.budget - max(beyond, default=0), 0)
+        compiled = [
+            (one.compiled.peak_bytes, one.contender.solution)
+            for one in self.outcomes
+            if one.contender.solution is not None and one.compiled.peak_bytes is not None
+        ]
+        over = [one for one in compiled if one[0] > budget or not one[1].is_feasible]
+        if not over and all(one.peak_bytes < budget * (1 - KNOWN_ERROR) for _, one in compiled):
+            return budget
+        corrections = self.learnt.corrections()
+        beyond = [peak - _corrected_peak(one, corrections) for peak, one in over or compiled]
+        more = max(beyond) if over else max(min(max(beyond), 0), -int(KNOWN_ERROR * budget))
+        return max(budget - more, 0)
 
     def _bound(self, solution: Solution) -> None:
         """What any plan can win over the best one by the corrected model."""
@@ -278,8 +347,9 @@ class _Rounds:
 
     # -- compiling ------------------------------------------------------------------------------
 
-    def _compile(self, contender: Contender, number: int) -> bool:
-        """Compile a contender and learn from it; whether there is time to go on."""
+    def _begin(self, contender: Contender, number: int) -> bool:
+        """Begin to compile a contender, once the one before it is done; false where time is up."""
+        self._settle()
         if not self._is_new(contender):
             self.repeated.add(contender.name)
             return True
@@ -290,22 +360,45 @@ class _Rounds:
         since = f"for {self.options.target} since {time.strftime('%H:%M:%S')}"
         self.options.tell(f"round {number}: {contender.name} compiles {since}{last}")
         began = time.monotonic()
+        work = self.compiles(contender.data, self._seconds_left())
+        self.underway = _Underway(contender, number, work, 0.0)
         try:
-            compiled = self.compiles(contender.data, self._seconds_left())
+            next(work)
+        except (StopIteration, AutoshardError) as end:
+            self._settle(end)
+        else:
+            self.underway = self.underway._replace(spent=time.monotonic() - began)
+        return True
+
+    def _settle(self, end: StopIteration | AutoshardError | None = None) -> None:
+        """Wait for the contender that is underway, and learn from it.
+
+        Args:
+            end: How its work ended, where it has.
+        """
+        if self.underway is None:
+            return
+        began = time.monotonic()
+        contender, number, work, spent = self.underway
+        try:
+            if isinstance(end, AutoshardError):
+                raise end
+            compiled: CompiledPlan = finished(work) if end is None else end.value
         except AutoshardError as error:
             constraints = contender.data.constraints or {}
             compiled = CompiledPlan(status=REFUSED, constraints=constraints, reason=error.what)
-        row = self._row(contender, compiled, number, time.monotonic() - began)
+        self.underway = None
+        row = self._row(contender, compiled, number, spent + time.monotonic() - began)
         self.outcomes.append(_Outcome(contender, compiled, row))
         told = compiled.reason or compiled.status
         if row.compiled_seconds is not None:
             told = format_seconds(row.compiled_seconds)
         self.options.tell(f"round {number}: {contender.name}: {told}")
-        if contender.solution is not None and compiled.seconds is not None:
-            seen = self.options.observe(contender.solution, compiled)
+        solution = self._in_base(contender)
+        if solution is not None and compiled.seconds is not None:
+            seen = self.options.observe(solution, compiled)
             self.learnt.add(seen, compiled.seconds)
             self.faults = seen.faults
-        return True
 
     def _row(
         self, contender: Contender, compiled: CompiledPlan, number: int, seconds: float

@@ -20,7 +20,7 @@ from autoshard.aot.compile_process import (
     CompileRequest,
     run_compiler,
 )
-from autoshard.aot.program import AheadProgram, Lowerer
+from autoshard.aot.program import AheadProgram, Lowerer, ShardedProgram
 from autoshard.aot.targets import parse_target
 
 
@@ -38,9 +38,8 @@ def lowered(mesh: str = "data=2,model=4") -> AheadProgram:
         baselines=False,
     )
     assert plan.traced is not None
-    inputs = [tensor.sharding for tensor in plan.data.arguments]
-    outputs = [tensor.sharding for tensor in plan.data.results]
-    return Lowerer(plan.traced, plan.data, inputs, outputs, "cpu").lower(plan.constraints)
+    constraints = plan.constraints
+    return Lowerer(ShardedProgram.of(plan.data, plan.traced), "cpu").lower(constraints)
 
 
 def request(*, timeout_seconds: float = 120.0, **options: str) -> CompileRequest:

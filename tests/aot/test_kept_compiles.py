@@ -14,6 +14,7 @@ from autoshard.aot.kept_compiles import kept_or_compiled
 from autoshard.aot.program import AheadProgram
 from autoshard.aot.targets import parse_target
 from autoshard.errors import InputError
+from tests.aot.compilers import at_once
 
 REQUEST = CompileRequest(
     target=parse_target("local"), platform="cpu", mesh_shape=(2,), device_order=None
@@ -48,7 +49,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[AheadProgram]:
             seconds=1.5,
         )
 
-    monkeypatch.setattr(kept_compiles, "run_compiler", run)
+    monkeypatch.setattr(kept_compiles, "compiling", at_once(run))
     return seen
 
 
@@ -106,7 +107,7 @@ def test_without_a_folder_nothing_is_kept(compiles: list[AheadProgram]) -> None:
 
 def test_what_fails_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failure = CompileFailure(kind="timed out", what="no answer within 1 s")
-    monkeypatch.setattr(kept_compiles, "run_compiler", lambda *_: failure)
+    monkeypatch.setattr(kept_compiles, "compiling", at_once(lambda *_: failure))
     assert kept_or_compiled(program(), REQUEST, tmp_path) == failure
     assert list(tmp_path.iterdir()) == []
 

@@ -21,6 +21,7 @@ from autoshard.aot.compile_process import (
     CompiledAhead,
     CompileFailure,
     CompileRequest,
+    finished,
     run_compiler,
 )
 from autoshard.aot.program import AheadProgram, Lowerer
@@ -29,6 +30,7 @@ from autoshard.errors import InputError, PlanError
 from autoshard.mlir_modules import module_context, module_text, parse_module
 from autoshard.refine.compiled_plan import compiler_for
 from autoshard.sharding import Sharding
+from tests.aot.compilers import at_once
 
 FLOAT = jnp.float32
 
@@ -170,7 +172,7 @@ def test_where_constraints_crash_the_compiler_a_set_that_compiles_is_found(
             )
         return real(program, request)
 
-    monkeypatch.setattr(kept_compiles, "run_compiler", fragile)
+    monkeypatch.setattr(kept_compiles, "compiling", at_once(fragile))
     found = pinned.verify()
     assert found.status == "compiled with fewer constraints"
     assert len(found.culprits) == 1
@@ -194,7 +196,7 @@ def always(failure: CompileFailure, monkeypatch: pytest.MonkeyPatch) -> list[int
         tries.append(num_constraints(program))
         return failure
 
-    monkeypatch.setattr(kept_compiles, "run_compiler", run)
+    monkeypatch.setattr(kept_compiles, "compiling", at_once(run))
     monkeypatch.setattr(verify_room, "_is_there", lambda _: True)
     return tries
 
@@ -216,7 +218,7 @@ def test_no_search_for_constraints_begins_once_time_is_up(
     assert pinned.traced is not None
     data = dataclasses.replace(pinned.data, constraints=pinned.constraints)
     compiles = compiler_for(pinned.traced, verify_room.VerifyOptions(topology="v5e:2x4"), None)
-    found = compiles(data, 0.0)
+    found = finished(compiles(data, 0.0))
     assert (found.status, len(tries)) == ("crashed", 1)
 
 
@@ -249,7 +251,7 @@ def test_a_failure_with_a_known_remedy_is_tried_again_with_it(
         here = parse_target("local")
         return real(program, dataclasses.replace(request, target=here, compiler_options={}))
 
-    monkeypatch.setattr(kept_compiles, "run_compiler", without_tiles)
+    monkeypatch.setattr(kept_compiles, "compiling", at_once(without_tiles))
     monkeypatch.setattr(verify_room, "_is_there", lambda _: True)
     monkeypatch.setattr(verify_room, "Lowerer", LowererForHost)
     found = plan.verify("8xH100", compiler_options={"xla_gpu_autotune_level": "0"})
@@ -265,7 +267,7 @@ class LowererForHost(Lowerer):
     """Lowers for the devices at hand, whatever it is asked for."""
 
     def lower(self, constraints: Mapping[str, Sharding]) -> AheadProgram:
-        return Lowerer(self.traced, self.data, self.inputs, self.outputs, "cpu").lower(constraints)
+        return Lowerer(self.program, "cpu").lower(constraints)
 
 
 @pytest.mark.parametrize(("topology", "flags"), [("v5e:2x4", {}), ("8xH100", {NO_TRITON: "false"})])

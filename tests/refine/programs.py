@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 import autoshard
+from autoshard.aot.compile_process import Underway
 from autoshard.plans.plan import PlanData
 from autoshard.refine.attribution import Observation
 from autoshard.refine.compiled_plan import Compile, CompiledPlan
@@ -43,7 +44,8 @@ Judge = Callable[[PlanData], tuple[float, int] | str]
 def says(judge: Judge, compiled: list[PlanData] | None = None) -> Compile:
     """A compiler that takes what `judge` says: seconds and peak bytes, or how it failed."""
 
-    def compiles(data: PlanData, _: float) -> CompiledPlan:
+    def compiles(data: PlanData, _: float) -> Underway[CompiledPlan]:
+        yield
         if compiled is not None:
             compiled.append(data)
         constraints = data.constraints or {}

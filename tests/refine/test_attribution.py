@@ -6,16 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from autoshard.encoding.corrections import Corrections, op_keys
+from autoshard.encoding.corrections import Corrections, corrected, op_keys
+from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.program import Op
+from autoshard.hlo.local_program import DeviceSpeed, compiled_program
 from autoshard.hlo.text import parse_hlo
+from autoshard.lowering.estimate import estimate
 from autoshard.planning.solution import Solution
 from autoshard.refine.attribution import Observation, equation_of, observe
 from autoshard.refine.compiled_plan import CompiledPlan
-from autoshard.refine.live_at_peak import live_at_peak
+from autoshard.refine.learnt import Learnt, neighbours
 from autoshard.sharding import Mesh
 from autoshard.verification.compiled_prices import CompiledPrices
 from autoshard.verification.verification import TimeCheck
+from solvers import evaluate
 from tests.refine.programs import planned
 
 CLOCK = 1.5e9  # of a v5e, by its data sheet
@@ -146,6 +150,38 @@ def test_the_correction_is_of_the_choice_that_was_made(solution: Solution) -> No
     assert one.results == tuple(map(parts.to_sharding, candidate.results))
 
 
+def cost_of(solution: Solution, op: Op) -> float:
+    """Of the choice made, in seconds."""
+    node = solution.encoded.node_by_op[op.index]
+    return int(solution.encoded.problem.node_costs[node][solution.choices[node]]) / PICOSECONDS
+
+
+def test_the_corrected_problem_prices_a_compiled_plan_as_it_was_compiled(
+    solution: Solution,
+) -> None:
+    op = matmuls(solution)[0]
+    big = '%big = f32[8192,8192]{1,0} custom-call(%p), custom_call_target="t"'
+    sent = gather("g", f"E[{op.equation}]", 32768)
+    text = program(big, sent, *as_priced(solution, op, 3e-4))
+    found = compiled(text)
+    assert found.module is not None
+    assert found.prices is not None
+    speed = DeviceSpeed(
+        clock_hz=CLOCK,
+        bytes_per_second=found.prices.model.hardware.memory.bytes_per_second,
+        moved_seconds=found.prices.moved_seconds,
+    )
+    mesh = Mesh(planned().data.mesh.axes)
+    took = estimate(compiled_program(found.module, mesh, found.prices.link_seconds, speed)).seconds
+    found = replace(found, seconds=took)
+    learnt = Learnt(near=neighbours(solution.graph))
+    learnt.add(observe(solution, found), took)
+    problem = corrected(solution.encoded, learnt.corrections(), solution.encoder.node_costs).problem
+    cost = evaluate(problem, solution.choices).cost / PICOSECONDS
+    assert cost == pytest.approx(took, rel=5e-3)
+    assert abs(solution.step_seconds / took - 1) > 0.05
+
+
 def test_a_fusion_is_shared_by_its_ops_in_the_ratio_of_their_prices(solution: Solution) -> None:
     first, second = matmuls(solution)[:2]
     prices = {one.index: one.compute_seconds for one in solution.account.ops}
@@ -165,7 +201,7 @@ def test_a_fusion_is_shared_by_its_ops_in_the_ratio_of_their_prices(solution: So
     seen = observe(solution, compiled(text, 2e-3))
     keys = op_keys(solution.graph)
     more = {one.op: one.seconds for one in seen.choices}
-    took = [more[keys[op.index]] + prices[op.index] for op in (first, second)]
+    took = [more[keys[op.index]] + cost_of(solution, op) for op in (first, second)]
     assert took[0] / took[1] == pytest.approx(prices[first.index] / prices[second.index])
 
 
@@ -210,15 +246,3 @@ def test_bytes_at_the_compiled_peak_go_to_the_value_of_their_equation(solution: 
     # A peak as predicted shows nothing.
     same = observe(solution, compiled(program(held, use), peak=solution.peak_bytes))
     assert same.memory == ()
-
-
-def test_live_at_peak_counts_buffers_from_their_instruction_to_their_last_read() -> None:
-    text = program(
-        '%a = f32[1024]{0} negate(%p), metadata={op_name="a"}',
-        '%b = f32[1024]{0} negate(%a), metadata={op_name="b"}',
-        '%v = f32[4096]{0:T(8)S(1)} negate(%b), metadata={op_name="on the chip"}',
-        "%t = (f32[1024]{0}) tuple(%b)",
-        "%g = f32[1024]{0} get-tuple-element(%t), index=0",
-        '%c = f32[1024]{0} negate(%g), metadata={op_name="c"}',
-    )
-    assert sorted(live_at_peak(parse_hlo(text))) == [("a", 4096), ("b", 4096)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -114,13 +116,23 @@ def test_a_reshard_costs_more_between_its_two_shardings_alone(solution: Solution
         seconds=3e-6,
     )
     found = with_(solution, Corrections(reshards=(move,)))
-    assert len(found.problem.edges) == len(encoded.problem.edges) + 1
-    added = found.problem.edges[-1]
-    assert (added.u, added.v) == (made, node)
+    changed = [
+        (one, other)
+        for one, other in zip(encoded.problem.edges, found.problem.edges, strict=True)
+        if one is not other
+    ]
+    ((plain, edge),) = changed
+    assert edge.u == made
     cost = evaluate(found.problem, solution.choices).cost
     assert cost - evaluate(encoded.problem, solution.choices).cost == 3 * MICROSECOND
-    elsewhere = [c.operands[0] != candidate.operands[0] for c in encoded.candidates[node]]
-    assert not added.costs[:, elsewhere].any()
+    moved = edge.costs != plain.costs
+    rows = {c.results[0] for c, m in zip(encoded.candidates[made], moved, strict=True) if m.any()}
+    assert rows == {before}
+    # A price that is too high goes down, to nothing at the least.
+    less = with_(solution, Corrections(reshards=(replace(move, seconds=-1.0),)))
+    costs = [one.costs for one in less.problem.edges]
+    assert min(int(one.min()) for one in costs) == 0
+    assert evaluate(less.problem, solution.choices).cost < cost
 
 
 def test_a_value_holds_more_in_its_sharding_while_it_is_live(solution: Solution) -> None:
@@ -166,3 +178,24 @@ def test_new_corrections_replace_those_before(solution: Solution) -> None:
     )
     before = evaluate(solution.encoded.problem, solution.choices).cost
     assert evaluate(twice.problem, solution.choices).cost - before == 2 * MICROSECOND
+
+
+def test_at_another_batch_an_op_takes_as_many_times_its_price_as_it_did(solution: Solution) -> None:
+    node, _ = first_matmul(solution)
+    seen = replace(of_choice(solution, 3e-6), priced=1e-6)  # four times its price
+    whole = solution.encoded.parts.to_sharding(((), ()))
+    learnt = Corrections(
+        choices=(seen,),
+        memory=(MemoryCorrection(op=seen.op, result=0, sharding=whole, num_bytes=9),),
+        num_ops=len(solution.graph.ops),
+        is_of_other_sizes=True,
+    )
+    found = with_(solution, learnt)
+    plain = solution.encoded.problem.node_costs[node]
+    local = [
+        i for i, c in enumerate(solution.encoded.candidates[node]) if not (c.reduced or c.scattered)
+    ]
+    assert (found.problem.node_costs[node][local] == 4 * plain[local]).all()
+    assert found.problem.node_memory == solution.encoded.problem.node_memory
+    deeper = with_(solution, replace(learnt, num_ops=learnt.num_ops + 1))
+    assert (deeper.problem.node_costs[node] == plain).all()

@@ -26,6 +26,7 @@ from autoshard.sharding import parse_sharding
 
 ROWS, WHOLE = parse_sharding('[{"data"}, {}]'), parse_sharding("[{}, {}]")
 SAVED = SavedCorrections(
+    function="step",
     program="ab12",
     hardware="tpu-v5e",
     compiler="libtpu 0.0.52",
@@ -37,6 +38,7 @@ SAVED = SavedCorrections(
                 results=(ROWS,),
                 in_chunks=True,
                 seconds=-1.25e-05,
+                priced=5e-05,
             ),
         ),
         reshards=(
@@ -44,6 +46,7 @@ SAVED = SavedCorrections(
         ),
         memory=(MemoryCorrection(op="40:add", result=0, sharding=ROWS, num_bytes=4194304),),
         ratio_by_class={"matmul": 1.07},
+        num_ops=412,
     ),
 )
 
@@ -61,7 +64,7 @@ def test_equal_corrections_give_equal_text() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "what"),
     [
-        ("version: 1", "version: 2", "is of version 2; this one reads 1"),
+        ("version: 2", "version: 3", "is of version 3; this one reads 2"),
         (
             "format: autoshard corrections",
             "format: plan",
@@ -87,8 +90,8 @@ def test_equal_corrections_give_equal_text() -> None:
             "program: ab12\nprogram: ab13",
             "this is not YAML as corrections are: keys",
         ),
-        ("version: 1", "version: true", "`version`: expected a whole number"),
-        ("version: 1", "version: 2\nspeeds: {}", "is of version 2; this one reads 1"),
+        ("version: 2", "version: true", "`version`: expected a whole number"),
+        ("version: 2", "version: 1\nspeeds: {}", "is of version 1; this one reads 2"),
         ("matmul: 1.07", f"matmul: 1{'0' * 400}", "`classes.matmul`: expected a number of 0 to"),
         ("matmul: 1.07", f"matmul: 0x{'f' * 6000}", "`classes.matmul`: expected a number of 0 to"),
     ],
@@ -122,12 +125,16 @@ def test_a_file_that_is_no_regular_one_or_too_large_is_refused(tmp_path: Path) -
         load_corrections(tmp_path / "none.yaml")
 
 
-def test_corrections_of_another_program_or_machine_are_refused() -> None:
-    SAVED.check("ab12", "tpu-v5e", "here")
-    with pytest.raises(InputError, match="of another program"):
-        SAVED.check("ab13", "tpu-v5e", "here")
+def test_corrections_of_another_function_or_machine_are_refused() -> None:
+    assert SAVED.fitting("step", "ab12", "tpu-v5e", "here") == SAVED.corrections
+    with pytest.raises(InputError, match="of step, and the plan is of other"):
+        SAVED.fitting("other", "ab12", "tpu-v5e", "here")
     with pytest.raises(InputError, match="for tpu-v5e, and the plan is for h100"):
-        SAVED.check("ab12", "h100", "here")
+        SAVED.fitting("step", "ab12", "h100", "here")
+
+
+def test_corrections_of_another_batch_hold_by_their_ratios() -> None:
+    assert SAVED.fitting("step", "ab13", "tpu-v5e", "here").is_of_other_sizes
 
 
 def test_corrections_of_a_program_with_ten_thousand_ops_are_read() -> None:

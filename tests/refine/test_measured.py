@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import autoshard
+from autoshard.aot.compile_process import finished
 from autoshard.apply.found_constraints import with_constraints
 from autoshard.plans.refinement import Refinement
 from autoshard.refine import measured
@@ -62,7 +63,7 @@ def test_a_measured_plan_is_read_for_what_the_model_did_not_know() -> None:
     found = plan()
     found = replace(found, data=with_constraints(found.data, found._program(), None))
     measure = found._compiler("measure", None, None)
-    compiled = measure(found.data, 60.0)
+    compiled = finished(measure(found.data, 60.0))
     assert compiled.measure == "measured"
     assert compiled.module is not None
     assert compiled.prices is not None

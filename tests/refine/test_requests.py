@@ -22,7 +22,7 @@ def nothing_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise AssertionError("a compile began")
 
-    monkeypatch.setattr(verify, "kept_or_compiled", refuse)
+    monkeypatch.setattr(verify, "kept_or_compiling", refuse)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,37 @@ def test_optimize_refuses_an_unknown_target_before_it_plans() -> None:
         autoshard.optimize(untraced, BATCH, mesh="data=8", hardware="cpu-host", refine="v9z:2x4")
 
 
-def test_corrections_of_another_program_are_refused_by_optimize(tmp_path: Path) -> None:
+FILE = """
+format: autoshard corrections
+version: 2
+function: {function}
+program: '00'
+ops: {num_ops}
+hardware: tpu-v5e
+compiler: libtpu 1
+classes: {{elementwise: 3.0, matmul: 2.0}}
+choices: []
+reshards: []
+memory: []
+"""
+
+
+def test_corrections_of_another_function_are_refused_by_optimize(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(
-        "format: autoshard corrections\nversion: 1\nprogram: '00'\nhardware: tpu-v5e\n"
-        "compiler: c\nclasses: {}\nchoices: []\nreshards: []\nmemory: []\n"
-    )
-    with pytest.raises(InputError, match="of another program"):
+    path.write_text(FILE.format(function="other", num_ops=1))
+    with pytest.raises(InputError, match="of other, and the plan is of step"):
         planned.__wrapped__(corrections=path, baselines=False)
+
+
+def test_a_plan_of_another_batch_starts_from_corrections_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(FILE.format(function="step", num_ops=1))
+    plan = planned.__wrapped__(corrections=path, baselines=False)
+    assert plan.solution is not None
+    assert plan.solution.correction_seconds > 0
+    note = f"costs corrected from {path}: 2 classes of ops, as compiled by libtpu 1 at another"
+    assert any(one.startswith(note) for one in plan.data.notes)
+    assert "2 classes of ops" in " ".join(str(plan).split())
 
 
 def test_a_plan_that_was_not_refined_has_no_corrections_to_write(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from autoshard.encoding.corrections import ChoiceCorrection, op_keys
+from autoshard.aot.compile_process import Underway
+from autoshard.encoding.corrections import NO_CORRECTIONS, ChoiceCorrection, op_keys
 from autoshard.planning.planner import plan_corrected
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution
@@ -17,6 +19,8 @@ from autoshard.plans.refinement import Refinement
 from autoshard.refine import rounds
 from autoshard.refine.attribution import Observation
 from autoshard.refine.compiled_plan import CompiledPlan
+from autoshard.refine.contenders import Contender, Contenders
+from autoshard.refine.rounds import RefineOptions, refine_plan
 from tests.refine.programs import planned, refined
 
 
@@ -243,8 +247,10 @@ def test_plans_by_hand_that_the_model_thinks_far_slower_compile_after_the_rounds
     told = record(refined(lambda _: (fastest, 100), plan).data)
     by_hand = [place for place, one in enumerate(told.tried) if "as written" in one.name]
     assert by_hand
-    assert by_hand == list(range(len(told.tried)))[-len(by_hand) :]
-    assert told.tried[by_hand[0] - 1].name.endswith("pinned")
+    # The first is made while the plan at hand compiles; the others after the rounds.
+    later = by_hand[1:]
+    assert later == list(range(len(told.tried)))[-len(later) :]
+    assert told.tried[by_hand[0] - 1].name == "optimized"
 
 
 def test_a_plan_by_hand_that_is_the_plan_at_hand_is_not_told_as_left_out() -> None:
@@ -272,3 +278,82 @@ def test_a_further_plan_is_sought_in_the_time_that_is_left(monkeypatch: pytest.M
     refined(lambda _: (1e-6, 100), minutes=10 / 60)
     assert limits
     assert limits[0] < 9.5
+
+
+def test_the_next_plan_is_made_while_one_compiles() -> None:
+    events: list[str] = []
+
+    def compiles(data: PlanData, _: float) -> Underway[CompiledPlan]:
+        events.append("begins")
+        yield
+        events.append("ends")
+        return CompiledPlan(
+            status="compiled", constraints=data.constraints or {}, seconds=1e-6, peak_bytes=1
+        )
+
+    plan = planned()
+    assert plan.solved is not None
+
+    class Told(Contenders):
+        def as_written(self, *args: Any) -> Contender:
+            events.append("made")
+            return super().as_written(*args)
+
+    options = RefineOptions(target="v5e:2x4", rounds=1)
+    refine_plan(Told("step", plan.solved, plan.data), {}, compiles, options)
+    assert events[:5] == ["begins", "made", "ends", "begins", "made"]
+
+
+def test_an_interrupt_while_planning_ends_the_compile_that_is_underway() -> None:
+    ended: list[str] = []
+
+    def compiles(data: PlanData, _: float) -> Underway[CompiledPlan]:
+        try:
+            yield
+        finally:
+            ended.append(data.function)
+        return CompiledPlan(status="compiled", constraints={}, seconds=1e-6, peak_bytes=1)
+
+    class Interrupted(Contenders):
+        def as_written(self, *_: Any) -> Contender:
+            raise KeyboardInterrupt
+
+    plan = planned()
+    assert plan.solved is not None
+    contenders = Interrupted("step", plan.solved, plan.data)
+    found = refine_plan(contenders, {}, compiles, RefineOptions(target="v5e:2x4"))
+    assert ended == ["step"]
+    assert record(found.data).ended.startswith("interrupted")
+
+
+def test_a_plan_of_compiled_choices_alone_takes_every_op_as_some_plan_did() -> None:
+    plan = planned()
+    assert plan.solution is not None
+    base = plan.solution
+    costs, nodes = base.encoded.problem.node_costs, range(len(base.choices))
+    other = tuple(int(np.argmin(costs[node])) for node in nodes)
+    among = [base.choices, other]
+    found = plan_corrected(base, NO_CORRECTIONS, None, SolveOptions(), among=among)
+    assert all(found.choices[node] in (base.choices[node], other[node]) for node in nodes)
+    assert found.choices == base.choices  # nothing cheaper is among them
+    assert found.result.lower_bound == 0  # and nothing is proven of what is not
+
+
+def test_a_plan_that_held_less_than_predicted_leaves_more_for_the_next_one() -> None:
+    free = planned(memory_budget=None)
+    budget = int(free.data.memory.peak_bytes * 1.01)
+    limits: list[int | None] = []
+    original = plan_corrected
+
+    def noted(start: Solution, corrections: Any, limit: int | None, *args: Any, **more: Any) -> Any:
+        limits.append(limit)
+        return original(start, corrections, limit, *args, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autoshard.refine.rounds.plan_corrected", noted)
+        patch.setattr("autoshard.refine.rounds.WORTH_A_ROUND", -1.0)
+        refined(
+            lambda data: (1e-6, int(0.9 * data.memory.peak_bytes)), planned(memory_budget=budget)
+        )
+    assert limits[0] is not None
+    assert budget < limits[0] <= int(1.2 * budget)
