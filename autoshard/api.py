@@ -12,6 +12,7 @@ from typing import Any
 from autoshard.aot.targets import parse_target
 from autoshard.aot.verify import check_installed
 from autoshard.argument_types import check_types
+from autoshard.errors import InputError
 from autoshard.export.module_file import read_module_file
 from autoshard.export.read_module import read_module
 from autoshard.export.sound_module import require_sound
@@ -360,6 +361,12 @@ def optimize_module(
     folder = cache_folder(cache)
     stages = Stages(shown(progress))
     _check_refine(refine)
+    if refine is not None and is_measured(refine):
+        raise InputError(
+            "a module is compiled, and not run on arguments made by its shapes",
+            where=f"refine={refine!r}",
+            fix='name devices to compile for, as in "v5e:2x4"',
+        )
     request = read_request(mesh, devices, axis_names)
     options = read_solve_options(
         solver, time_limit_seconds, relative_gap, seed, overlap, simplicity, constraint_effort

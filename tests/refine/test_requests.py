@@ -11,9 +11,11 @@ from click.testing import CliRunner
 from jax.sharding import PartitionSpec as P
 
 import autoshard
-from autoshard.aot import verify
+from autoshard.aot import kept_compiles, verify
+from autoshard.aot.compile_process import CompileFailure
 from autoshard.cli import main
 from autoshard.errors import InputError, PlanError
+from tests.aot.compilers import at_once
 from tests.refine.programs import BATCH, PARAMS, planned, step
 
 
@@ -146,3 +148,34 @@ def test_the_command_refuses_the_same(tmp_path: Path, arguments: list[str], what
     assert found.exit_code == 2, found.output
     assert what in found.output
     assert "a compile began" not in found.output
+
+
+MODULE = """
+module {
+  func.func public @main(%a: tensor<64x32xf32>, %b: tensor<32x64xf32>) -> tensor<64x64xf32> {
+    %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+      : (tensor<64x32xf32>, tensor<32x64xf32>) -> tensor<64x64xf32>
+    return %0 : tensor<64x64xf32>
+  }
+}
+"""
+
+
+def test_a_module_is_refined_where_it_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = CompileFailure(kind="refused", what="not this one")
+    monkeypatch.undo()
+    monkeypatch.setattr(verify, "_is_there", lambda _: True)
+    monkeypatch.setattr(kept_compiles, "compiling", at_once(lambda *_: failure))
+    plan = autoshard.optimize_module(
+        MODULE, mesh="data=2,model=4", hardware="tpu-v5e", refine="v5e:2x4"
+    )
+    assert plan.data.refinement is not None
+    assert {one.status for one in plan.data.refinement.tried} == {"refused"}
+
+
+@pytest.mark.parametrize(
+    ("target", "what"), [("v9z:2x4", "v9z"), ("measure", "a module is compiled, and not run")]
+)
+def test_a_module_refuses_a_target_before_it_is_read(target: str, what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        autoshard.optimize_module("no module", mesh="data=8", hardware="cpu-host", refine=target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -340,8 +341,9 @@ def test_a_plan_of_compiled_choices_alone_takes_every_op_as_some_plan_did() -> N
 
 
 def test_a_plan_that_held_less_than_predicted_leaves_more_for_the_next_one() -> None:
-    free = planned(memory_budget=None)
-    budget = int(free.data.memory.peak_bytes * 1.01)
+    plan = planned()
+    budget = plan.data.memory.peak_bytes
+    tight = replace(plan, data=replace(plan.data, memory_budget=budget))
     limits: list[int | None] = []
     original = plan_corrected
 
@@ -352,8 +354,6 @@ def test_a_plan_that_held_less_than_predicted_leaves_more_for_the_next_one() -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("autoshard.refine.rounds.plan_corrected", noted)
         patch.setattr("autoshard.refine.rounds.WORTH_A_ROUND", -1.0)
-        refined(
-            lambda data: (1e-6, int(0.9 * data.memory.peak_bytes)), planned(memory_budget=budget)
-        )
+        refined(lambda data: (1e-6, int(0.9 * data.memory.peak_bytes)), tight)
     assert limits[0] is not None
     assert budget < limits[0] <= int(1.2 * budget)
