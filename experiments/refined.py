@@ -6,7 +6,8 @@
 Every cell is a program on a target; what was found is kept in `experiments/results/refined.jsonl`,
 and the same command goes on where it was stopped. With `--budgets`, cells that were refined without
 a memory budget are refined again with so many times the least peak that any of their plans compiled
-to. Writes `experiments/results/refined.md`.
+to. With `--targets measure` programs of the size of tests are run on 8 devices of this machine
+(`XLA_FLAGS=--xla_force_host_platform_device_count=8`). Writes `experiments/results/refined.md`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from experiments.workloads import get_workload
 FOUND = RESULTS / "refined.jsonl"
 AT_START = provenance()
 MACHINES = {"v5e:2x4": "tpu-v5e", "v5p:2x2x2": "tpu-v5p", "8xH100": "h100"}
+MEASURE = "measure"
 MESH = "data=2,model=4"
 _LEAST_SHARE, _LEAST_PROGRAMS = 0.01, 3
 CELLS = tuple(EVALUATION.sizes)
@@ -42,14 +44,15 @@ def refined_cell(
     name: str, target: str, options: argparse.Namespace, budget: int | None = None
 ) -> dict[str, Any]:
     """What refining one program for one target found."""
-    workload = get_workload(name, **EVALUATION.sizes[name])
+    sizes = {} if target == MEASURE else EVALUATION.sizes[name]
+    workload = get_workload(name, **sizes)
     began = time.monotonic()
     plan = autoshard.optimize(
         workload.step,
         workload.state,
         workload.batch,
         mesh=MESH,
-        hardware=MACHINES[target],
+        hardware=MACHINES.get(target, "cpu-host"),
         donate_argnums=workload.donate_argnums,
         time_limit_seconds=30.0,
         memory_budget=budget,
@@ -67,7 +70,7 @@ def refined_cell(
     return {
         "cell": name,
         "target": target,
-        "sizes": dict(EVALUATION.sizes[name]),
+        "sizes": dict(sizes),
         "commit": AT_START["commit"],
         "plan_seconds": planned,
         "refine_seconds": time.monotonic() - began - planned,
@@ -150,7 +153,8 @@ def _ratio(one: dict[str, Any] | None, other: dict[str, Any] | None) -> str:
 def page(rows: list[dict[str, Any]]) -> str:
     """The page: the table, what it says over all cells, and every round."""
     limited = [row for row in rows if "times" in row]
-    rows = [row for row in rows if "times" not in row]
+    measured = [row for row in rows if row["target"] == MEASURE]
+    rows = [row for row in rows if "times" not in row and row["target"] != MEASURE]
     cells = {(row["cell"], row["target"]): row for row in rows}
     table = [row_of(row) for row in rows]
     worst = [float(row["/ by hand"]) for row in table if row["/ by hand"] != "-"]
@@ -169,6 +173,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         else "",
         markdown_table(table),
         _budgets([budget_row_of(row, cells[row["cell"], row["target"]]) for row in limited]),
+        _measured([measured_row_of(row) for row in measured]),
         _faults(rows),
         "\n## Round by round\n",
     ]
@@ -221,6 +226,37 @@ def _faults(rows: list[dict[str, Any]]) -> str:
         f" computing of {_LEAST_PROGRAMS} programs or more: seconds as compiled over seconds as"
         " priced, and how much of the computing the difference is. These are faults of the model.\n"
         f"\n{markdown_table(table)}"
+    )
+
+
+def measured_row_of(found: dict[str, Any]) -> dict[str, str]:
+    """A program that was run as a row of the table."""
+    tried = found["record"]["tried"]
+    by_hand = _fastest([one for one in _compiled(tried) if one["name"].endswith("as written")])
+    chosen = found["record"]["chosen"]
+    best = None if chosen is None else tried[chosen]
+    return {
+        "program": found["cell"],
+        "refined": _with_spread(best),
+        "it is": "none" if best is None else f"{best['name']}, round {best['round']}",
+        "best by hand": _with_spread(by_hand),
+        "/ by hand": _ratio(best, by_hand),
+        "plans run": str(len(tried)),
+    }
+
+
+def _with_spread(one: dict[str, Any] | None) -> str:
+    return "-" if one is None else f"{_milliseconds(one)} +- {1e3 * one['spread_seconds']:.2g} ms"
+
+
+def _measured(table: list[dict[str, str]]) -> str:
+    if not table:
+        return ""
+    return (
+        "\n## Run on this machine\n\nSmall programs on 8 devices of this machine's processor, which"
+        " had other work: the median of 5 runs or more, and the median distance from it. A plan is"
+        " called faster only beyond both spreads; of plans that are as fast the one with the fewest"
+        f" constraints is returned, so a ratio above 1 is within them.\n\n{markdown_table(table)}"
     )
 
 
