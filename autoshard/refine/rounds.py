@@ -155,7 +155,7 @@ class _Rounds:
         """What is compiled, and in which round: each is made while the one before compiles."""
         yield from ((contender, 1) for contender in self._first())
         for number in range(2, self.options.rounds + 1):
-            contender = self._next(number)
+            contender = self._next()
             if contender is None:
                 break
             yield contender, number
@@ -190,18 +190,17 @@ class _Rounds:
         """Whether a plan misses the budget by no more than the model is known to err."""
         return self.budget is None or solution.peak_bytes <= self.budget * (1 + KNOWN_ERROR)
 
-    def _next(self, number: int) -> Contender | None:
+    def _next(self) -> Contender | None:
         """A plan at corrected costs that was not compiled yet; None where refining ends.
 
-        In turns the best one and the best that takes every op as some compiled plan does: that one
-        rests on compiled prices alone. While a plan compiles, the next is planned without it, and
-        once more with it where it repeats.
+        The best one; where it repeats, the best that takes every op as some compiled plan does:
+        that one rests on compiled prices alone. While a plan compiles, the next is planned without
+        it, and once more with it where both repeat.
         """
         began = time.monotonic()
-        ways = (_ANY, _MIXED) if number % 2 == 0 else (_MIXED, _ANY)
         while True:
             num_known = len(self.outcomes)
-            for way in ways:
+            for way in (_ANY, _MIXED):
                 found = self._planned(way, began)
                 if found is not None and self._is_new(found):
                     return found

@@ -357,3 +357,23 @@ def test_a_plan_that_held_less_than_predicted_leaves_more_for_the_next_one() -> 
         refined(lambda data: (1e-6, int(0.9 * data.memory.peak_bytes)), tight)
     assert limits[0] is not None
     assert budget < limits[0] <= int(1.2 * budget)
+
+
+def test_where_the_best_plan_repeats_the_best_of_compiled_choices_is_sought(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def noted(start: Solution, *_: Any, among: Any = (), **__: Any) -> Solution:
+        asked.append(len(among))
+        return start
+
+    monkeypatch.setattr(rounds, "plan_corrected", noted)
+    monkeypatch.setattr(rounds, "WORTH_A_ROUND", -1.0)
+    told = record(refined(lambda _: (1e-6, 100)).data)
+    assert asked[:2] == [
+        0,
+        2,
+    ]  # of the plan at hand and one by hand, while its pinned form compiles
+    assert asked[2] == 0  # once more, with what that showed
+    assert told.ended.startswith("the plan repeats")
