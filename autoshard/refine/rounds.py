@@ -197,9 +197,8 @@ class _Rounds:
         that one rests on compiled prices alone. While a plan compiles, the next is planned without
         it, and once more with it where both repeat.
         """
-        began = time.monotonic()
         while True:
-            num_known = len(self.outcomes)
+            began, num_known = time.monotonic(), len(self.outcomes)
             for way in (_ANY, _MIXED):
                 found = self._planned(way, began)
                 if found is not None and self._is_new(found):

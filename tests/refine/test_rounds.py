@@ -14,7 +14,7 @@ from autoshard.aot.compile_process import Underway
 from autoshard.encoding.corrections import NO_CORRECTIONS, ChoiceCorrection, op_keys
 from autoshard.planning.planner import plan_corrected
 from autoshard.planning.searches import SolveOptions
-from autoshard.planning.solution import Solution
+from autoshard.planning.solution import Solution, solution_of
 from autoshard.plans.plan import PlanData
 from autoshard.plans.refinement import Refinement
 from autoshard.refine import rounds
@@ -303,6 +303,31 @@ def test_the_next_plan_is_made_while_one_compiles() -> None:
     options = RefineOptions(target="v5e:2x4", rounds=1)
     refine_plan(Told("step", plan.solved, plan.data), {}, compiles, options)
     assert events[:5] == ["begins", "made", "ends", "begins", "made"]
+
+
+def test_waiting_for_a_compile_is_no_time_of_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiles(data: PlanData, _: float) -> Underway[CompiledPlan]:
+        yield
+        if data.constraints:  # the last one before the rounds
+            time.sleep(0.5)
+        return CompiledPlan(
+            status="compiled", constraints=data.constraints or {}, seconds=1e-6, peak_bytes=1
+        )
+
+    def other(solution: Solution, *_: Any) -> Solution:
+        leaner = tuple(int(np.argmin(one)) for one in solution.encoded.problem.node_costs)
+        result = replace(solution.result, choices=leaner)
+        return solution_of(solution.encoder, solution.encoded, result)
+
+    monkeypatch.setattr(rounds, "plan_corrected", lambda start, *_, **__: start)
+    monkeypatch.setattr(rounds, "alternative", other)
+    monkeypatch.setattr(rounds, "WORTH_A_ROUND", -1.0)
+    plan = planned()
+    assert plan.solved is not None
+    contenders = Contenders("step", plan.solved, plan.data)
+    found = refine_plan(contenders, {}, compiles, RefineOptions(target="v5e:2x4", rounds=2))
+    again = [one for one in record(found.data).tried if one.round == 2]
+    assert [one.plan_seconds < 0.5 for one in again] == [True]
 
 
 def test_an_interrupt_while_planning_ends_the_compile_that_is_underway() -> None:
