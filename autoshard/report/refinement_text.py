@@ -9,7 +9,7 @@ from autoshard.plans.refinement import Refinement, TriedPlan
 from autoshard.report.layout import heading, indented, plain, section, table
 from autoshard.report.quantities import format_bytes, format_percent, format_seconds
 
-_COLUMNS = ("plan", ">predicted", ">compiled", ">won", ">peak", ">constraints", ">took", "why")
+_COLUMNS = ("plan", ">predicted", ">compiled", ">won", ">peak", ">constraints", ">took")
 
 
 def refinement_section(found: Refinement | None) -> RenderableType:
@@ -19,6 +19,7 @@ def refinement_section(found: Refinement | None) -> RenderableType:
     cells = [_row(found, place) for place in range(len(found.tried))]
     ending = f"Refining ended: {found.ended}." if found.ended else ""
     lines = [
+        *_whys(found),
         _chosen(found),
         ending,
         f"Learnt: {found.corrected} corrected." if found.corrected else "",
@@ -42,8 +43,13 @@ def _row(found: Refinement, place: int) -> tuple[str | Text, ...]:
         "" if one.compiled_bytes is None else _peak(one),
         f"{one.num_constraints:,}",
         format_seconds(one.compile_seconds + one.plan_seconds),
-        one.why,
     )
+
+
+def _whys(found: Refinement) -> list[str]:
+    """Of plans after the first round, why they differ; of those that did not compile, why not."""
+    told = (one for one in found.tried if one.round > 1 or one.compiled_seconds is None)
+    return [f"{one.round}  {one.name}: {one.why}" for one in told]
 
 
 def _compiled(one: TriedPlan) -> str:

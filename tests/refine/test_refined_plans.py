@@ -12,6 +12,7 @@ import autoshard
 from autoshard.cli import main
 from autoshard.plan import Plan
 from autoshard.plans.plan_json import load_plan_data
+from autoshard.plans.refinement import Refinement, TriedPlan
 from autoshard.refine.corrections_file import load_corrections
 from autoshard.report.layout import render_text
 from autoshard.report.refinement_text import refinement_section
@@ -44,6 +45,44 @@ def test_the_report_tells_round_by_round_what_was_compiled() -> None:
     assert "+50.0" in row
     assert "This plan is the best that compiled, within the memory budget: replicated" in text
     assert "replicated as written" in str(found)
+
+
+def test_the_report_says_why_plans_of_later_rounds_differ_and_why_some_did_not_compile() -> None:
+    def tried(number: int, name: str, why: str, seconds: float | None) -> TriedPlan:
+        return TriedPlan(
+            round=number,
+            name=name,
+            status="compiled" if seconds else "out of memory",
+            why=why,
+            predicted_seconds=1.0,
+            compiled_seconds=seconds,
+            predicted_bytes=1,
+            compiled_bytes=1 if seconds else None,
+            fits=seconds is not None,
+            num_constraints=0,
+            best_before=None,
+            compile_seconds=1.0,
+            plan_seconds=0.0,
+        )
+
+    found = Refinement(
+        target="v5e:4x4",
+        compiler="libtpu",
+        measure="compiler's cycles and links",
+        memory_budget=None,
+        tried=(
+            tried(1, "optimized", "the plan at hand", 1.0),
+            tried(1, "megatron as written", "a plan by hand; 31 GB of 16 GB", None),
+            tried(2, "optimized", "matmul takes 2 s, not 1 s", 0.9),
+        ),
+        chosen=2,
+        ended="all 2 rounds were used",
+        left=None,
+    )
+    lines = [line.strip() for line in render_text(refinement_section(found), 120).splitlines()]
+    assert "1  megatron as written: a plan by hand; 31 GB of 16 GB" in lines
+    assert "2  optimized: matmul takes 2 s, not 1 s" in lines
+    assert not any("the plan at hand" in line for line in lines)
 
 
 @pytest.mark.usefixtures("compiler")
