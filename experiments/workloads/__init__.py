@@ -3,6 +3,7 @@
 from experiments.workloads.baselines import BASELINES, baseline_batch_axes, baseline_specs
 from experiments.workloads.pinning import Pins, with_pins
 from experiments.workloads.registry import (
+    DEEP_WORKLOADS,
     FULL_WORKLOADS,
     FURTHER_WORKLOADS,
     SMALL_WORKLOADS,
@@ -13,6 +14,7 @@ from experiments.workloads.workload import Workload
 
 __all__ = [
     "BASELINES",
+    "DEEP_WORKLOADS",
     "FULL_WORKLOADS",
     "FURTHER_WORKLOADS",
     "SMALL_WORKLOADS",

@@ -38,6 +38,8 @@ class GptConfig:
         remat: Compute each block again in the backward pass.
         compute_dtype: Type of activations and matmuls; parameters and Adam stay float32.
         tied_head: Project to the vocabulary with the embedding's transpose.
+        microbatches: Parts of the batch, scanned one after the other, that gradients are averaged
+            over.
     """
 
     layers: int = 2
@@ -51,6 +53,7 @@ class GptConfig:
     remat: bool = False
     compute_dtype: str = "float32"
     tied_head: bool = False
+    microbatches: int = 1
 
     def __post_init__(self) -> None:
         if self.d_model % self.heads:
@@ -169,4 +172,5 @@ def build(name: str, config: GptConfig) -> Workload:
             key, batch=config.batch, seq=config.seq, vocab=config.vocab
         ),
         megatron=rule_by_path_end(MEGATRON),
+        microbatches=config.microbatches,
     )

@@ -330,15 +330,71 @@ FULL_WORKLOADS: dict[str, Preset] = {
 }
 """Models as they are trained and served, as shapes alone: for planning, never run here."""
 
+# The 405B column of Grattafiori et al. (2024), table 3.
+_LLAMA3_405B = replace(
+    _LLAMA3_8B, layers=126, d_model=16384, heads=128, d_ff=53248, seq=8192, batch=256
+)
+# DeepSeek-AI (2024b), DeepSeek-V3, section 4.2, with one dense block where theirs has three.
+_DEEPSEEK_V3 = replace(
+    _DEEPSEEK_V2,
+    layers=61,
+    d_model=7168,
+    d_ff=18432,
+    experts=256,
+    shared_experts=1,
+    top_k=8,
+    expert_ff=2048,
+    vocab=129280,
+    batch=512,
+)
+# Gemma Team (2025), Gemma 3, one windowed block to one full where theirs has five.
+_GEMMA3_27B = replace(
+    _GEMMA2_2B,
+    layers=62,
+    d_model=5376,
+    heads=32,
+    num_kv_heads=16,
+    head_dim=128,
+    d_ff=21504,
+    vocab=262144,
+    window=1024,
+    batch=64,
+)
+# The 175B row of Brown et al. (2020), table 2.1, vocabulary rounded up to a multiple of 128.
+_GPT_175B = replace(
+    _GPT_7B,
+    layers=96,
+    d_model=12288,
+    heads=96,
+    d_ff=49152,
+    vocab=50304,
+    batch=1536,
+    microbatches=8,
+)
+_DENSE_128 = replace(_GEMMA3_27B, layers=128, d_model=8192, heads=64, num_kv_heads=8, d_ff=28672)
+
+DEEP_WORKLOADS: dict[str, Preset] = {
+    name + suffix: Preset(build, replace(config, scan=scan))
+    for name, build, config in (
+        ("llama3_405b", llama.build, _LLAMA3_405B),
+        ("deepseek_v3", deepseek.build, _DEEPSEEK_V3),
+        ("gemma3_27b", gemma.build, _GEMMA3_27B),
+        ("gpt_175b", gpt.build, _GPT_175B),
+        ("dense_128", gemma.build, _DENSE_128),
+    )
+    for suffix, scan in (("", False), ("_scan", True))
+}
+"""Of 61 to 128 layers, as they are and scanned: for the speed of planning, in no list of tests."""
+
 WORKLOADS: dict[str, Preset] = {**SMALL_WORKLOADS, **FURTHER_WORKLOADS, **FULL_WORKLOADS}
-"""Every workload by name."""
+"""Every workload by name, except for the deep ones."""
 
 
 def get_workload(name: str, **overrides: Any) -> Workload:
     """Build a workload; only shapes are computed, nothing is allocated.
 
     Args:
-        name: A key of `WORKLOADS`.
+        name: A key of `WORKLOADS` or of `DEEP_WORKLOADS`.
         **overrides: Fields of the model's config to change, such as `layers=4`.
 
     Returns:
@@ -347,9 +403,10 @@ def get_workload(name: str, **overrides: Any) -> Workload:
     Raises:
         ValueError: No such workload or field, or sizes that do not fit together.
     """
-    preset = WORKLOADS.get(name)
+    known_presets = WORKLOADS | DEEP_WORKLOADS
+    preset = known_presets.get(name)
     if preset is None:
-        raise ValueError(f"no workload {name!r}{_meant(name, list(WORKLOADS))}")
+        raise ValueError(f"no workload {name!r}{_meant(name, list(known_presets))}")
     known = [field.name for field in fields(preset.config)]
     for field in overrides:
         if field not in known:

@@ -126,6 +126,11 @@ def test_scanning_with_remat_does_as_unrolling(name: str, sizes: dict[str, Any])
     np.testing.assert_allclose(scanned, run(name, **sizes).results, rtol=2e-5, atol=2e-5)
 
 
+def test_gradients_averaged_over_microbatches_are_those_of_the_whole_batch() -> None:
+    parts, whole = (run("gpt", microbatches=number).results for number in (4, 1))
+    np.testing.assert_allclose(parts, whole, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("name", ["mixtral", "deepseek", "gemma", "ssm", "vit"])
 def test_bfloat16_compute_keeps_parameters_and_adam_in_float32(name: str) -> None:
     workload = get_workload(name, compute_dtype="bfloat16")
@@ -163,6 +168,10 @@ BILLIONS = {
     "vit_l16": 0.3043,
     "dit_xl2": 0.6734,
     "mamba_3b": 2.768,
+    "llama3_405b_scan": 405.85,
+    "deepseek_v3_scan": 671.0 + 21.8,  # experts in two blocks where theirs are dense
+    "gemma3_27b_scan": 27.01,
+    "gpt_175b_scan": 175.2,
 }
 
 
