@@ -82,11 +82,7 @@ def flatten_module(module: Any) -> FlatModule:
     Raises:
         ExportError: There is no `main`.
     """
-    functions = {
-        ir.StringAttr(op.attributes["sym_name"]).value: op.operation
-        for op in module.body.operations
-        if op.operation.name == "func.func"
-    }
+    functions = functions_of(module)
     main = functions.get("main")
     if main is None:
         raise ExportError(
@@ -104,6 +100,15 @@ def flatten_module(module: Any) -> FlatModule:
         if op.name.startswith("chlo."):
             _give_rule(op)
     return flat
+
+
+def functions_of(module: Any) -> dict[str, MlirOp]:
+    """The functions of a module by name."""
+    return {
+        ir.StringAttr(op.attributes["sym_name"]).value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
 
 
 def location_name(op: MlirOp) -> str:
@@ -287,12 +292,15 @@ def _read_from(op: MlirOp, index_of: dict[MlirValue, int]) -> list[int]:
 
 def _tags(main: MlirOp) -> list[tuple[str, MlirOp]]:
     """The constraints that only name a value: path and op, in program order."""
-    return [
-        (tag[1], op)
-        for op in operations_of(main)
-        if op.name == "sdy.sharding_constraint"
-        and (tag := _TAG.search(location_name(op))) is not None
-    ]
+    return [(path, op) for op in operations_of(main) if (path := tagged_path(op))]
+
+
+def tagged_path(op: MlirOp) -> str:
+    """The path of the value that a tag names, "" for an op that is none."""
+    if op.name != "sdy.sharding_constraint":
+        return ""
+    tag = _TAG.search(location_name(op))
+    return "" if tag is None else str(tag[1])
 
 
 def _strip_tags(tags: Sequence[tuple[str, MlirOp]]) -> dict[str, Place]:

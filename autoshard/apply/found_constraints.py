@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
 from autoshard.apply.boundary_shardings import planned_in_module
 from autoshard.apply.constraint_places import constraint_places
 from autoshard.apply.minimal_set import USUAL_WORK, MinimalSet, Tell, minimal_constraints
+from autoshard.apply.propagation.few_layers import few_layers_of
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.frontend.trace import Traced
 from autoshard.plans.plan import Miss, PlanData
@@ -74,12 +75,34 @@ def _not_minimal(found: MinimalSet) -> str:
 
 
 def _reduced(data: PlanData, traced: Traced, max_work: float, tell: Tell | None) -> MinimalSet:
+    """The set for a program with few of its equal layers, then for all; at once where none are."""
+    planned, required = data.values, data.required
+    inputs, outputs = planned_in_module(traced, data)
+    copies_of: Callable[[str], Hashable] = str
+    few = None
+    layers = few_layers_of(traced, {**planned, **required}, inputs)
+    if layers is not None:
+        copies_of = layers.copies_of
+        few = minimal_constraints(
+            propagator_for(layers, data.mesh).propagate,
+            {path: sharding for path, sharding in planned.items() if layers.has(path)},
+            tuple(planned),
+            inputs,
+            outputs,
+            layers.of_uses(required),
+            max_work=max_work,
+            copies_of=copies_of,
+            tell=tell,
+        )
     return minimal_constraints(
         propagator_for(traced, data.mesh).propagate,
-        data.values,
-        tuple(data.values),
-        *planned_in_module(traced, data),
-        data.required,
+        planned,
+        tuple(planned),
+        inputs,
+        outputs,
+        required,
         max_work=max_work,
+        copies_of=copies_of,
+        few=few,
         tell=tell,
     )

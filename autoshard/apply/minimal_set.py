@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -70,6 +70,8 @@ def minimal_constraints(
     required: Mapping[str, Sharding],
     *,
     max_work: float = USUAL_WORK,
+    copies_of: Callable[[str], Hashable] = str,
+    few: MinimalSet | None = None,
     tell: Tell | None = None,
 ) -> MinimalSet:
     """Choose constraints until every value comes out as planned, then drop all that can go.
@@ -90,47 +92,69 @@ def minimal_constraints(
         required: Constraints that are always there, such as those on single uses.
         max_work: Propagations times planned values, after which what is left is constrained
             outright and nothing more is dropped. No clock counts: one program has one set.
+        copies_of: A key that copies of one value in equal layers share: all of them are constrained
+            or none.
+        few: The set for the same program with few of its equal layers, in which values have the
+            same paths. It is taken for all layers; what then comes out wrong is constrained too.
         tell: Told how far the search is.
 
     Returns:
         The set, closed shardings as planned.
     """
+    ordered = {path: planned[path] for path in dict.fromkeys(order) if path in planned}
+    max_propagations = max_work / max(len(planned), 1)
     search = _Search(
-        propagate,
-        {path: planned[path] for path in dict.fromkeys(order) if path in planned},
-        in_shardings,
-        out_shardings,
-        dict(required),
-        max_work / max(len(planned), 1),
-        tell,
+        propagate, ordered, in_shardings, out_shardings, required, max_propagations, tell
     )
-    chosen = search.grow()
-    chosen, untried = search.shrink(chosen)
-    found = search.run(chosen)
-    misses = tuple(
-        Miss(path, search.planned[path], found[path]) for path in search.differing(found)
-    )
-    return MinimalSet(
-        constraints={**search.required, **{path: search.planned[path] for path in chosen}},
-        misses=misses,
-        untried=untried,
-        num_propagations=search.num_propagations,
-    )
+    search.gather(copies_of)
+    if few is None:
+        return search.result(*search.shrink(search.grow(())))
+    start = list(dict.fromkeys(search.first(path) for path in few.constraints if path in planned))
+    chosen = search.grow(start)
+    return search.result(chosen, few.untried + len(chosen) - len(start), few.num_propagations)
 
 
 @dataclass(slots=True)
 class _Search:
     propagate: Propagate
-    planned: dict[str, Sharding]
+    planned: Mapping[str, Sharding]
     in_shardings: Sequence[Sharding | None]
     out_shardings: Sequence[Sharding | None]
-    required: dict[str, Sharding]
+    required: Mapping[str, Sharding]
     max_propagations: float
     tell: Tell | None
     num_propagations: int = 0
+    first_of: dict[str, str] = field(default_factory=dict)
     missed: set[str] = field(default_factory=set)
     _last: tuple[frozenset[str], Mapping[str, Sharding]] | None = None
     _cuts: dict[Sharding, tuple[tuple[AxisRef, ...], ...]] = field(default_factory=dict)
+
+    def gather(self, copies_of: Callable[[str], Hashable]) -> None:
+        """Constrain copies together from now on."""
+        first: dict[Hashable, str] = {}
+        for path in self.planned:
+            self.first_of[path] = first.setdefault(copies_of(path), path)
+
+    def result(self, chosen: Sequence[str], untried: int, num_before: int = 0) -> MinimalSet:
+        """The set, and what it does not bring about; propagations before this search count."""
+        found = self.run(chosen)
+        return MinimalSet(
+            constraints={**self.required, **self._constraints(chosen)},
+            misses=tuple(
+                Miss(path, self.planned[path], found[path]) for path in self.differing(found)
+            ),
+            untried=untried,
+            num_propagations=num_before + self.num_propagations,
+        )
+
+    def first(self, path: str) -> str:
+        """The value that stands for its copies."""
+        return self.first_of.get(path, path)
+
+    def _constraints(self, chosen: Iterable[str]) -> dict[str, Sharding]:
+        """Those of the values chosen and of their copies, in program order."""
+        known = frozenset(chosen)
+        return {p: wanted for p, wanted in self.planned.items() if self.first(p) in known}
 
     @property
     def _most(self) -> int:
@@ -149,7 +173,7 @@ class _Search:
         if self.tell is not None:
             most = "" if math.isinf(self.max_propagations) else f" of at most {self._most}"
             self.tell(f"propagation {self.num_propagations}{most}, {len(key)} constraints")
-        constraints = {**self.required, **{p: self.planned[p] for p in self.planned if p in key}}
+        constraints = {**self.required, **self._constraints(key)}
         found = self.propagate(self.in_shardings, self.out_shardings, constraints)
         self._last = (key, found)
         return found
@@ -174,22 +198,22 @@ class _Search:
         """Those of the differing values that are still asked for."""
         return [path for path in self.differing(found) if path not in self.missed]
 
-    def grow(self) -> list[str]:
+    def grow(self, start: Iterable[str]) -> list[str]:
         """Constraints from which every planned value comes out right, except for misses."""
-        chosen: set[str] = set()
+        chosen = set(start)
         batch_size = 1
         while True:
             found = self.run(chosen)
             wrong = self.wrong(found)
-            self.missed.update(path for path in wrong if path in chosen)
-            rest = [path for path in wrong if path not in chosen]
+            self.missed.update(path for path in wrong if self.first(path) in chosen)
+            rest = [path for path in wrong if self.first(path) not in chosen]
             if not rest:
                 return [path for path in self.planned if path in chosen]
             if self.is_exhausted:
-                chosen.update(rest)
+                chosen.update(map(self.first, rest))
                 continue
-            heads = self._heads(set(rest), found)
-            chosen.update(heads[:batch_size])
+            heads = map(self.first, self._heads(set(rest), found))
+            chosen.update(list(dict.fromkeys(heads))[:batch_size])
             batch_size *= 2
 
     def _heads(self, wrong: set[str], found: Mapping[str, Sharding]) -> list[str]:
@@ -222,7 +246,7 @@ class _Search:
                 break
             chunk = set(chosen[start : start + size])
             without = [path for path in kept if path not in chunk]
-            wrong = set(self.wrong(self.run(without)))
+            wrong = set(map(self.first, self.wrong(self.run(without))))
             if not wrong:
                 kept = without
                 continue

@@ -1,0 +1,110 @@
+"""Constraints of programs with equal layers: found on a few of them, right for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import autoshard
+from autoshard.apply.boundary_shardings import planned_in_module
+from autoshard.apply.found_constraints import with_constraints
+from autoshard.apply.propagation.few_layers import few_layers_of
+from autoshard.apply.propagation.propagator import propagator_for
+from autoshard.frontend.trace import trace
+from autoshard.sharding import parse_mesh_sizes
+
+WIDTH, HIDDEN, ROWS = 64, 256, 128
+MESH = "data=2,model=4"
+
+
+def layer(x: Any, params: Any) -> Any:
+    return x + jax.nn.gelu(x @ params["up"]) @ params["down"]
+
+
+def train_step(layers: Any, x: Any) -> Any:
+    def loss(layers: Any) -> Any:
+        hidden = x
+        for params in layers:
+            hidden = jax.checkpoint(layer)(hidden, params)
+        return jnp.mean(hidden**2)
+
+    grads = jax.grad(loss)(layers)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, layers, grads)
+
+
+def arguments(num_layers: int) -> tuple[Any, Any]:
+    def array(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+    params = {"up": array(WIDTH, HIDDEN), "down": array(HIDDEN, WIDTH)}
+    return [params] * num_layers, array(ROWS, WIDTH)
+
+
+def planned(num_layers: int, step: Any = train_step) -> autoshard.Plan:
+    """A plan that cuts weights one way and the rows of the batch the other."""
+    return autoshard.optimize(
+        step,
+        *arguments(num_layers),
+        mesh=MESH,
+        hardware="cpu-host",
+        donate_argnums=0,
+        memory_budget="1GiB",
+        baselines=False,
+        constraints={"layers[*]['up']": jax.P("data", "model"), "x": jax.P("data")},
+    )
+
+
+@pytest.mark.parametrize("step", [train_step, jax.jit(train_step)], ids=["plain", "jitted"])
+def test_the_search_takes_no_more_propagations_for_more_layers(step: Any) -> None:
+    numbers = []
+    for num_layers in (6, 10):
+        told: list[str] = []
+        plan = planned(num_layers, step)
+        assert plan.traced is not None
+        found = with_constraints(plan.data, plan.traced, None, tell=told.append)
+        assert found.misses == ()
+        numbers.append(len(told))
+    assert numbers[0] == numbers[1]
+
+
+def test_the_constraints_of_all_layers_reproduce_the_plan() -> None:
+    plan = planned(9)
+    assert plan.traced is not None
+    constraints, data = plan.constraints, plan.data
+    propagator = propagator_for(plan.traced, data.mesh)
+    found = propagator.propagate(*planned_in_module(plan.traced, data), constraints)
+    for path, wanted in data.values.items():
+        if path in found:
+            assert [dim.axes for dim in found[path].dims] == [dim.axes for dim in wanted.dims], path
+
+
+def test_a_smaller_program_has_the_paths_of_the_whole_one() -> None:
+    traced = trace(train_step, arguments(12), mesh=parse_mesh_sizes(MESH))
+    layers = few_layers_of(traced, {}, [])
+    assert layers is not None
+    assert len(layers.module) < len(traced.module) / 2
+    few = propagator_for(layers, parse_mesh_sizes(MESH))
+    whole = propagator_for(traced, parse_mesh_sizes(MESH))
+    inside = [path for path in whole.paths if layers.has(path)]
+    assert list(few.paths) == inside
+    assert len(inside) < len(whole.paths) / 2
+    assert [few.shape(path) for path in inside] == [whole.shape(path) for path in inside]
+
+
+def test_a_layer_planned_otherwise_is_no_copy() -> None:
+    traced = trace(train_step, arguments(8), mesh=parse_mesh_sizes(MESH))
+    alike = few_layers_of(traced, {}, [])
+    mesh = parse_mesh_sizes(MESH)
+    found = propagator_for(traced, mesh).propagate()
+    assert alike is not None
+    path = f"{alike.runs[0].left_out.start}.0"
+    unlike = few_layers_of(traced, {path: found["in.0"]}, [])
+    assert unlike is None or unlike.has(path)
+
+
+def test_layers_that_are_few_stay() -> None:
+    traced = trace(train_step, arguments(2), mesh=parse_mesh_sizes(MESH))
+    assert few_layers_of(traced, {}, []) is None

@@ -1,0 +1,84 @@
+"""Runs of equal equations, and which of their copies belong to one layer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoshard.graph.equal_layers import KEPT, Run, equal_layers, find_runs
+
+COLOURS = st.lists(st.integers(0, 3), max_size=6)
+
+
+def stack(num_layers: int) -> tuple[list[int], list[list[int]]]:
+    """Colours and reads of layers of two equations with a weight, forward and backward.
+
+    Argument `-1 - i` is the weight of layer `i`; each layer back reads what the layer made.
+    """
+    colours, reads = [9], [[]]
+    forward = []
+    for layer in range(num_layers):
+        before = len(colours) - 1
+        colours += [1, 2]
+        reads += [[before, -1 - layer], [before + 1, before]]
+        forward.append(before + 1)
+    colours.append(8)
+    reads.append([len(colours) - 2])
+    for layer in reversed(range(num_layers)):
+        before = len(colours) - 1
+        colours += [3, 4, 5]
+        reads += [[before, forward[layer]], [before + 1, -1 - layer], [before + 1]]
+    return colours, reads
+
+
+def test_a_few_repeats_are_no_run() -> None:
+    assert find_runs([1, 2] * (2 * KEPT + 1)) == []
+
+
+def test_a_run_ends_where_its_colours_do() -> None:
+    assert find_runs([7, *[1, 2, 3] * 6, 1, 5]) == [Run(1, 20, 3)]
+
+
+def test_forward_and_backward_leave_out_the_same_layers() -> None:
+    colours, reads = stack(8)
+    forward, backward = sorted(equal_layers(colours, reads), key=lambda run: run.start)
+    weights = [
+        {-1 - read for e in run.left_out for read in reads[e] if read < 0}
+        for run in (forward, backward)
+    ]
+    assert weights[0] == weights[1] == set(range(1, 7))
+
+
+def test_layers_that_nothing_joins_are_not_left_out_together() -> None:
+    colours = [*[1, 2] * 8, *[3, 4] * 7]
+    runs = equal_layers(colours, [[] for _ in colours])
+    assert [run.start for run in runs] == [0]
+
+
+@given(before=COLOURS, layer=COLOURS.filter(bool), repeats=st.integers(1, 12), after=COLOURS)
+def test_what_is_left_out_has_a_copy_that_stays(
+    before: list[int], layer: list[int], repeats: int, after: list[int]
+) -> None:
+    colours = [*before, *layer * repeats, *after]
+    chain = [[index - 1] if index else [] for index in range(len(colours))]
+    runs = equal_layers(colours, chain)
+    left_out = {equation for run in runs for equation in run.left_out}
+    for run in runs:
+        assert all(run.start <= equation < run.stop for equation in run.left_out)
+        for equation in run.left_out:
+            copy = run.kept_copy(equation)
+            assert copy < run.left_out.start
+            assert copy not in left_out
+            assert colours[copy] == colours[equation]
+
+
+@given(colours=st.lists(st.integers(0, 2), max_size=60))
+def test_runs_repeat_and_do_not_overlap(colours: list[int]) -> None:
+    runs = sorted(find_runs(colours), key=lambda run: run.start)
+    for run in runs:
+        own = colours[run.start : run.stop]
+        assert own[run.period :] == own[: -run.period]
+        assert len(own) >= (2 * KEPT + 2) * run.period
+    assert all(one.stop <= other.start for one, other in pairwise(runs))
