@@ -5,6 +5,7 @@ from solvers.errors import EngineError, FormatError, ProblemError, SolverError
 from solvers.evaluate import Evaluation, evaluate
 from solvers.k_best import solve_k_best
 from solvers.memory_rows import least_use
+from solvers.presolve import tie_repeats
 from solvers.problem import (
     FORBIDDEN,
     Edge,
@@ -43,5 +44,6 @@ __all__ = [
     "settle",
     "solve",
     "solve_k_best",
+    "tie_repeats",
     "verify_problem",
 ]

@@ -36,6 +36,9 @@ class CopyMemory:
     _held: dict[tuple[int, tuple[int, ...], int], tuple[object, IntArray]] = field(
         default_factory=dict
     )
+    _split: dict[tuple[int, bytes, bytes], tuple[IntArray, IntArray, IntArray]] = field(
+        default_factory=dict
+    )
     _turns: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)  # by id of the table
 
     def of_operand(
@@ -111,11 +114,18 @@ class CopyMemory:
         if read is None or not read.movers:
             yield copy
             return
+        is_other = np.array(read.movers) != op.index
         is_common = np.array([table.layouts[column] in read.common for column in columns])
-        is_for_all = (np.array(read.movers) != op.index)[:, None] & is_common
-        yield replace(copy, usage=np.where(is_for_all, 0, copy.usage))
+        key = (id(copy.usage), is_other.tobytes(), is_common.tobytes())
+        known = self._split.get(key)
+        if known is None:
+            is_for_all = is_other[:, None] & is_common
+            alone = np.where(is_for_all, 0, copy.usage)
+            known = self._split[key] = (copy.usage, alone, copy.usage - alone)
+        _, alone, for_all = known
+        yield replace(copy, usage=alone)
         start, stop = min(read.start, copy.start), max(read.stop, copy.stop)
-        yield EdgeMemory(copy.edge, start, stop, np.where(is_for_all, copy.usage, 0))
+        yield EdgeMemory(copy.edge, start, stop, for_all)
 
     def of_turned(
         self,
@@ -192,7 +202,10 @@ class CopyMemory:
         found = room.graph.values[value]
         if found.num_bytes < room.negligible_bytes:
             return None
-        local = self._local(table, found, found.bits)[rows]
-        is_kept = rows[:, None] == columns[None, :]
-        usage: IntArray = np.where(is_kept, 0, local[:, None]).astype(np.int64)
-        return usage if usage.any() else None
+        key = (id(table), id(rows), id(columns), -4)
+        known = self._known.get(key)
+        if known is None:
+            local = self._local(table, found, found.bits)[rows]
+            usage = np.where(rows[:, None] == columns, 0, local[:, None]).astype(np.int64)
+            known = self._known[key] = ((table, rows, columns), usage)
+        return known[1] if known[1].any() else None

@@ -17,13 +17,15 @@ from autoshard.lowering.reshard_steps import reshard_steps
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of
 from autoshard.report.alike import numbers_of
-from solvers import FORBIDDEN, Edge, Problem, Status, evaluate
+from solvers import FORBIDDEN, Edge, Problem, Result, Status, evaluate, tie_repeats
 
 USUAL = 0.01
 _FIRST_PRICE, _MOST_SOLVES = 8.0, 3
 """The first over the price at which no plan gives up more than it may, and how many are tried."""
 _LEAST_STEP, _MOST_STEP = 0.25, 0.5
 """A price over the one before: so much less as the plan gave up too much, within these. Choices."""
+_WORTH_TYING = 0.5
+"""Of the columns that are left, at most. A choice: few layers are as soon solved apart."""
 _PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 
 
@@ -85,7 +87,7 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
         if price < 1 or searches.is_over:
             break
         priced, gap = penalties.priced(problem, int(price)), price / (2 * cost)
-        result = searches.another(priced, choices, relative_gap=gap)
+        result = _solved(priced, choices, searches, gap)
         found = result.choices
         is_proven = result.status in _PROVEN  # else a clock had a say in it
         if found is None or not is_proven or penalties.count(problem, found) >= number:
@@ -107,6 +109,18 @@ def _decided(
     with searches.stages.time("account"):
         answer = as_answer(solution, solution.result, choices, gap)
         return solution_of(solution.encoder, solution.encoded, answer)
+
+
+def _solved(
+    problem: Problem, choices: Sequence[int], searches: Searches, relative_gap: float
+) -> Result:
+    """A search that gives equal layers one choice, where that makes the problem much smaller."""
+    tied = tie_repeats(problem)
+    if tied.problem.num_columns > _WORTH_TYING * problem.num_columns:
+        return searches.another(problem, choices, relative_gap=relative_gap)
+    result = searches.another(tied.problem, tied.tie(choices), relative_gap=relative_gap)
+    found = result.choices
+    return result if found is None else replace(result, choices=tied.untie(found))
 
 
 def _room(solution: Solution, searches: Searches, simplicity: float | None, cost: int) -> float:

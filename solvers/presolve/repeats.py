@@ -6,13 +6,14 @@ start from. It need not be best: first and last layers want other choices than t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.problem import Edge, EdgeMemory, IntArray, NodeMemory, Problem
-from solvers.saturating import add, saturate
+from solvers.problem import FORBIDDEN, Edge, EdgeMemory, IntArray, NodeMemory, Problem
+from solvers.saturating import FORBIDDEN_FROM, add, saturate
 
 ROUNDS = 3
 """How far nodes must look alike: so many edges away."""
@@ -29,6 +30,13 @@ class Tied:
 
     problem: Problem
     class_of: tuple[int, ...]
+
+    def tie(self, choices: Sequence[int]) -> tuple[int, ...]:
+        """Gives every class the choice that most of its nodes have."""
+        found: list[Counter[int]] = [Counter() for _ in self.problem.node_costs]
+        for kind, choice in zip(self.class_of, choices, strict=True):
+            found[kind][int(choice)] += 1
+        return tuple(max(of_kind, key=of_kind.__getitem__) for of_kind in found)
 
     def untie(self, choices: Sequence[int]) -> tuple[int, ...]:
         """Gives every node the choice of its class."""
@@ -52,14 +60,15 @@ def tie_repeats(problem: Problem, *, rounds: int = ROUNDS) -> Tied:
     for kind, own in zip(classes, problem.node_costs, strict=True):
         pay(kind, own)
     tables: dict[tuple[int, int], IntArray] = {}
-    for edge in problem.edges:
-        a, b = classes[edge.u], classes[edge.v]
-        if a == b:
-            pay(a, np.diagonal(edge.costs).copy())
-            continue
-        table = saturate(edge.costs if a < b else edge.costs.T)
-        pair = (min(a, b), max(a, b))
-        tables[pair] = add(tables[pair], table) if pair in tables else table
+    for (a, b), parallel in _by_classes(problem, classes).items():
+        for times, of_edge in parallel:
+            table = _times(saturate(of_edge), times)
+            if a == b:
+                pay(a, np.diagonal(table).copy())
+                continue
+            table = table if a < b else table.T
+            pair = (min(a, b), max(a, b))
+            tables[pair] = add(tables[pair], table) if pair in tables else table
     position = {pair: e for e, pair in enumerate(tables)}
     node_memory = [
         NodeMemory(classes[term.node], term.start, term.stop, term.usage)
@@ -84,6 +93,27 @@ def tie_repeats(problem: Problem, *, rounds: int = ROUNDS) -> Tied:
         edge_memory=tuple(edge_memory),
     )
     return Tied(tied, tuple(classes))
+
+
+def _by_classes(
+    problem: Problem, classes: Sequence[int]
+) -> dict[tuple[int, int], list[tuple[int, IntArray]]]:
+    """Tables by the classes of their ends, each with how often it is there."""
+    times: dict[tuple[int, int], dict[int, int]] = {}
+    tables: dict[int, IntArray] = {}
+    for edge in problem.edges:
+        tables[id(edge.costs)] = edge.costs
+        of_pair = times.setdefault((classes[edge.u], classes[edge.v]), {})
+        of_pair[id(edge.costs)] = of_pair.get(id(edge.costs), 0) + 1
+    return {
+        pair: [(count, tables[table]) for table, count in found.items()]
+        for pair, found in times.items()
+    }
+
+
+def _times(table: IntArray, count: int) -> IntArray:
+    """Returns a saturated table added up so often, saturated."""
+    return table if count == 1 else np.where(table >= FORBIDDEN_FROM, FORBIDDEN, table * count)
 
 
 def _classes(problem: Problem, rounds: int) -> list[int]:
