@@ -57,7 +57,10 @@ class MinimalSet:
 
     @property
     def is_minimal(self) -> bool:
-        """Leaving out any single constraint that was not required changes some planned value."""
+        """Leaving out any constraint that was not required changes some planned value.
+
+        A constraint and its copies in equal layers are left out together.
+        """
         return self.untried == 0
 
 

@@ -17,7 +17,8 @@ def stack(num_layers: int) -> tuple[list[int], list[list[int]]]:
 
     Argument `-1 - i` is the weight of layer `i`; each layer back reads what the layer made.
     """
-    colours, reads = [9], [[]]
+    colours = [9]
+    reads: list[list[int]] = [[]]
     forward = []
     for layer in range(num_layers):
         before = len(colours) - 1
