@@ -16,6 +16,8 @@ import numpy as np
 KEPT = 1
 """Layers that stay at each end. A choice: a border differs from the layer beside it."""
 _LEAST_REPEATS = 2 * KEPT + 2
+_WORTH_LEAVING_OUT = 0.5
+"""Of all equations, at least. A choice: else the smaller program is as long to look at."""
 _MOST_PERIODS = 256  # that are tried, those seen most often
 
 
@@ -42,14 +44,16 @@ class Run:
 
 
 def equal_layers(colours: Sequence[int], reads: Sequence[Sequence[int]]) -> list[Run]:
-    """Runs of layers of which all but a few at each end are left out; none where few repeat.
+    """Runs of layers of which all but a few at each end are left out; none where that is little.
 
     Args:
         colours: By equation; equal ones have one.
         reads: By equation, the earlier ones that it reads, and arguments as numbers below 0.
     """
-    runs = find_runs(colours)
-    return _Alignment(reads).left_out(runs) if runs else []
+    found = find_runs(colours)
+    runs = _Alignment(reads).left_out(found) if found else []
+    num_left_out = sum(len(run.left_out) for run in runs)
+    return runs if num_left_out >= _WORTH_LEAVING_OUT * len(colours) else []
 
 
 def find_runs(colours: Sequence[int]) -> list[Run]:

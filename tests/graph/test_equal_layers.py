@@ -52,8 +52,16 @@ def test_forward_and_backward_leave_out_the_same_layers() -> None:
     assert weights[0] == weights[1] == set(range(1, 7))
 
 
+def test_layers_that_are_little_of_a_program_stay() -> None:
+    colours, reads = stack(8)
+    others = range(100, 150)
+    more = [*colours, *others]
+    assert equal_layers(colours, reads)
+    assert equal_layers(more, [*reads, *([] for _ in others)]) == []
+
+
 def test_layers_that_nothing_joins_are_not_left_out_together() -> None:
-    colours = [*[1, 2] * 8, *[3, 4] * 7]
+    colours = [*[1, 2] * 12, *[3, 4] * 5]
     runs = equal_layers(colours, [[] for _ in colours])
     assert [run.start for run in runs] == [0]
 

@@ -194,3 +194,13 @@ def test_a_part_stops_when_the_whole_is_over() -> None:
 
     assert Apart(Asking()).solve(whole, Request.of(incumbent)).choices is None
     assert set(asked) == {(True, True)}
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=small_problems(), rounds=st.integers(0, 3), data=st.data())
+def test_choices_that_are_alike_are_tied_and_untied_again(
+    problem: Problem, rounds: int, data: st.DataObject
+) -> None:
+    tied = tie_repeats(problem, rounds=rounds)
+    choices = [data.draw(st.integers(0, len(costs) - 1)) for costs in tied.problem.node_costs]
+    assert tied.tie(tied.untie(choices)) == tuple(choices)
