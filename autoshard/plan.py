@@ -55,7 +55,7 @@ from autoshard.refine.corrections_file import SavedCorrections, save_corrections
 from autoshard.refine.measured import Measurement
 from autoshard.refine.request import check_request, is_measured
 from autoshard.refine.rounds import RefineOptions, refine_plan
-from autoshard.report import format_brief, format_program, format_report, format_summary
+from autoshard.report import format_brief, format_frame, format_program, format_report
 from autoshard.report.partition_rules import partition_rules
 from autoshard.sharding import Mesh, Sharding
 from autoshard.verification.compiled_prices import CompiledPrices
@@ -762,9 +762,14 @@ class Plan:
             _ = self.constraints
         save_plan(self.data, path)
 
-    def report(self, width: int = 100) -> str:
-        """The plan as text: totals, shardings, collectives, memory, and how sure it is."""
-        return format_report(self.data, width=width)
+    def report(self, width: int = 100, *, summary: bool = False) -> str:
+        """The plan as text: totals, shardings, collectives, memory, and how sure it is.
+
+        Args:
+            width: Columns of the text; tables fold to keep within it.
+            summary: Only totals, plans by hand, collectives and notes.
+        """
+        return format_report(self.data, width=width, summary=summary)
 
     def program(self, after_round: int | None = None) -> str:
         """The program after a round of priorities as text, each value with its sharding.
@@ -786,8 +791,8 @@ class Plan:
         return f"<Plan {format_brief(self.data)}>"
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
-        return format_summary(self.data)
+        """What notebooks show: the page, in a frame."""
+        return format_frame(self.data)
 
 
 def _price_of(solved: Solved | None) -> Callable[[Mapping[str, Sharding]], float | None] | None:

@@ -51,6 +51,9 @@ _html_option = click.option(
     metavar="BEFORE.JSON",
     help="With --html: compare with this plan on the page.",
 )
+@click.option(
+    "--summary", is_flag=True, help="Print totals, plans by hand, collectives and notes only."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @click.option(
     "--fail-above",
@@ -69,6 +72,7 @@ def report_command(
     plan: Path,
     page: Path | None,
     against: Path | None,
+    summary: bool,
     as_json: bool,
     fail_above: str | None,
     after_round: int | None,
@@ -90,7 +94,7 @@ def report_command(
     elif page is not None:
         click.echo(f"wrote {page}")
     else:
-        print_report(data, wide_stdout(), width)
+        print_report(data, wide_stdout(), width, summary=summary)
     exceeded = None if limit is None else _exceeded(data, limit)
     if exceeded:
         click.echo(f"{plan}: {exceeded}", err=True)

@@ -2,10 +2,9 @@
 
 from autoshard.report.diff_text import format_diff, print_diff
 from autoshard.report.facts import ReportFacts, gather_facts
-from autoshard.report.page import Against, format_page, write_page
+from autoshard.report.page import Against, format_frame, format_page, write_page
 from autoshard.report.program_text import format_program
 from autoshard.report.report_json import format_report_json
-from autoshard.report.summary_html import format_summary
 from autoshard.report.text import format_brief, format_report, print_report
 
 __all__ = [
@@ -13,11 +12,11 @@ __all__ = [
     "ReportFacts",
     "format_brief",
     "format_diff",
+    "format_frame",
     "format_page",
     "format_program",
     "format_report",
     "format_report_json",
-    "format_summary",
     "gather_facts",
     "print_diff",
     "print_report",

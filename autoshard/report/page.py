@@ -20,6 +20,7 @@ from autoshard.report.page_parts import data_table, section
 from autoshard.report.quantities import format_bytes, format_seconds
 from autoshard.user_files import write_or_refuse
 
+_FRAME_HEIGHT = 720  # pixels; a choice
 _SCRIPTS = ("dom.js", "tables.js", "mesh.js", "memory.js", "page.js")
 
 
@@ -68,6 +69,19 @@ def format_page(plan: PlanData, against: Against | None = None) -> str:
         f'<!DOCTYPE html>\n<html lang="en">\n{head}<style>{style}</style></head>\n{body}\n'
         f'<script type="application/json" id="data">{page_data(facts, before, diff)}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def format_frame(plan: PlanData) -> str:
+    """The page as a frame inside another one: a notebook's styles and scripts do not reach it."""
+    return write_markup(
+        element(
+            "iframe",
+            srcdoc=format_page(plan),
+            title=plan.function,
+            width="100%",
+            height=str(_FRAME_HEIGHT),
+        )
     )
 
 

@@ -36,7 +36,7 @@ _MODULE_DEPTH = 4
 _LEAST_SHARE = 0.01  # of the step, for a module to be told
 
 
-def format_report(plan: PlanData, width: int = 100) -> str:
+def format_report(plan: PlanData, width: int = 100, *, summary: bool = False) -> str:
     """A plan as plain text: totals, baselines, shardings, collectives, memory, constraints.
 
     Where no plan was found: by how many bytes the budget is missed, at which point of the program,
@@ -45,8 +45,9 @@ def format_report(plan: PlanData, width: int = 100) -> str:
     Args:
         plan: The plan.
         width: Columns of the text; tables fold to keep within it.
+        summary: Only totals, plans by hand, collectives and notes of a plan that was found.
     """
-    return render_text(_report(gather_facts(plan)), width)
+    return render_text(_report(gather_facts(plan), summary=summary), width)
 
 
 def format_brief(plan: PlanData) -> str:
@@ -61,12 +62,14 @@ def format_brief(plan: PlanData) -> str:
     )
 
 
-def print_report(plan: PlanData, file: TextIO, width: int | None = None) -> None:
+def print_report(
+    plan: PlanData, file: TextIO, width: int | None = None, *, summary: bool = False
+) -> None:
     """Print a plan, in colour and in its width if the file is a terminal."""
-    print_on(_report(gather_facts(plan)), file, width)
+    print_on(_report(gather_facts(plan), summary=summary), file, width)
 
 
-def _report(facts: ReportFacts) -> RenderableType:
+def _report(facts: ReportFacts, *, summary: bool) -> RenderableType:
     if not facts.is_feasible:
         return Group(
             _title(facts),
@@ -79,10 +82,11 @@ def _report(facts: ReportFacts) -> RenderableType:
             _live(facts),
             *_ending(facts),
         )
+    head = (_title(facts), _totals(facts), _plans(facts))
+    if summary:
+        return Group(*head, _collectives(facts.collectives), *_ending(facts))
     parts = [
-        _title(facts),
-        _totals(facts),
-        _plans(facts),
+        *head,
         refinement_section(facts.refinement),
         residuals_section(facts.residuals),
         meshes_section(facts.meshes),

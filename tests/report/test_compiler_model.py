@@ -12,14 +12,13 @@ from autoshard.plans.plan import PlanData
 from autoshard.plans.plan_json import dump_plan, parse_plan
 from autoshard.report.page import format_page
 from autoshard.report.report_json import format_report_json
-from autoshard.report.summary_html import format_summary
 from autoshard.report.text import format_report
 from tests.plan.plans import gpt_plan, plan_that_does_not_fit
 
 MODEL = "generic TPU, not probed for v6e"
 
 
-@pytest.mark.parametrize("form", [format_report, format_page, format_summary, format_report_json])
+@pytest.mark.parametrize("form", [format_report, format_page, format_report_json])
 @pytest.mark.parametrize("made", [gpt_plan, plan_that_does_not_fit])
 def test_a_report_names_the_compiler_model(
     form: Callable[[PlanData], str], made: Callable[[], PlanData]

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from autoshard.errors import InputError
 from autoshard.plans.plan import PlanData
 from autoshard.plans.plan_diff import PlanDiff, diff_plans
-from autoshard.report import Against, format_page, format_summary, gather_facts, write_page
+from autoshard.report import Against, format_frame, format_page, gather_facts, write_page
 from autoshard.report.page_data import SUBJECTS
 from autoshard.report.page_facts import gather_page_facts, line_place
 from autoshard.report.quantities import format_bytes, format_seconds
@@ -225,11 +225,7 @@ def test_names_cannot_become_markup_or_script() -> None:
     assert page.contents["script"][1] == usual.contents["script"][1]
     assert page.contents["h1"] == [HOSTILE]
     assert page.data["values"][0][1] == HOSTILE
-    assert HOSTILE in format_summary_text(hostile)
-
-
-def format_summary_text(plan: PlanData) -> str:
-    return Page(f"<div>{format_summary(plan)}</div>").text
+    assert [tag for tag, _ in Page(format_frame(hostile)).tags] == ["iframe"]
 
 
 @pytest.mark.parametrize("against", [None, Against(plan=plan_in_rounds(), name="b.json")])
@@ -318,7 +314,6 @@ def test_any_plan_has_a_page_that_is_sound_and_the_same_every_time(
     )
     for one in data["shardings"]:
         assert len(one["held"]) == len(data["grids"][one["grid"]]["devices"])
-    assert Page(f"<div>{format_summary(plan)}</div>").text
 
 
 def test_styles_and_scripts_are_part_of_the_package() -> None:
@@ -343,18 +338,11 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["plan.html"]
 
 
-def test_a_notebook_gets_a_summary_without_a_script() -> None:
-    text = format_summary(gpt_plan())
-    page = Page(text)
-    assert {"script", "style", "link", "img"} & {tag for tag, _ in page.tags} == set()
-    assert "train_step on 8 × tpu-v5e, mesh data=2, model=4" in page.text
-    assert "step time 7.80 ms predicted, of it communication 1.50 ms (19.2 %)" in page.text
-    assert "data parallel 11.7 ms 1.50x 210 MB 140 MB yes" in page.text
-
-
-def test_a_notebook_is_told_why_there_is_no_plan() -> None:
-    page = Page(format_summary(plan_that_does_not_fit()))
-    assert "infeasible: Raise the memory limit, or use more devices." in page.text
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own() -> None:
+    ((tag, attributes),) = Page(format_frame(gpt_plan())).tags
+    assert tag == "iframe"
+    assert attributes["srcdoc"] == format_page(gpt_plan())
+    assert attributes["title"] == "train_step"
 
 
 def test_colours_can_be_told_from_what_they_stand_on() -> None:

@@ -41,6 +41,14 @@ def test_no_line_is_longer_than_the_width_and_no_colour_is_written(
     assert all(letter.isprintable() for letter in text.replace("\n", ""))
 
 
+def test_a_summary_is_the_report_without_its_tables_of_tensors_and_ops() -> None:
+    whole, brief = format_report(gpt_plan()), format_report(gpt_plan(), summary=True)
+    headings = [line.split("  ")[0] for line in brief.splitlines() if line[:1].isupper()]
+    assert headings[:2] == ["Beside plans written by hand", "Collectives"]
+    assert not {"Arguments", "Results", "Constraints"} & {*headings}
+    assert set(brief.splitlines()) <= set(whole.splitlines())
+
+
 def test_a_pipe_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     file = io.StringIO()
