@@ -21,6 +21,7 @@ from autoshard.report.decision_rows import (
     plan_rows,
     round_row,
 )
+from autoshard.report.followers import sharded_like_arguments
 from autoshard.report.meshes import MeshRow, mesh_rows
 from autoshard.report.module_tree import ModuleRow, module_rows
 from autoshard.report.op_rows import OpRow, ProductRow, op_rows, product_rows
@@ -90,6 +91,7 @@ class ReportFacts:
     other_arguments_bytes: int
     results: tuple[TensorRow, ...]
     num_results: int
+    num_results_like_arguments: int
     num_other_results: int
     other_results_bytes: int
     collectives: tuple[CollectiveRow, ...]
@@ -115,7 +117,10 @@ def gather_facts(plan: PlanData) -> ReportFacts:
     peak = plan.memory.peak_bytes
     over = 0 if budget is None else max(0, peak - budget)
     arguments, other_arguments, argument_rest = tensor_rows(plan.arguments)
-    results, other_results, result_rest = tensor_rows(plan.results)
+    alike = sharded_like_arguments(plan.results, plan.arguments)
+    results, other_results, result_rest = tensor_rows(
+        [result for position, result in enumerate(plan.results) if position not in alike]
+    )
     heavy_ops = op_rows(plan.ops)
     movers = mover_rows(plan.collectives)
     live = live_rows(plan.memory.live_at_peak)[:_NUM_LIVE]
@@ -159,6 +164,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         other_arguments_bytes=argument_rest,
         results=results,
         num_results=len(plan.results),
+        num_results_like_arguments=len(alike),
         num_other_results=other_results,
         other_results_bytes=result_rest,
         collectives=collective_rows(plan.collectives),

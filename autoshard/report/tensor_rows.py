@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from autoshard.plans.plan import LiveTensor, PlannedTensor
 from autoshard.report.alike import gather_alike
+from autoshard.report.followers import moments_of
 from autoshard.report.spec_text import format_spec
 
 _NUM_TENSORS = 40
@@ -19,13 +20,15 @@ class TensorRow:
     Args:
         name: With ranges: `params['blocks'][0..31]['w1']`.
         count: How many there are.
+        moments: Names of their moments told here, in the same sharding: `mu`, `nu`.
         type_text: `f32[512, 2048]`.
         spec: Sharding as a `PartitionSpec`.
-        local_bytes: One device's pieces of all of them.
+        local_bytes: One device's pieces of all of them, moments included.
     """
 
     name: str
     count: int
+    moments: tuple[str, ...]
     type_text: str
     spec: str
     local_bytes: int
@@ -45,24 +48,39 @@ class LiveRow:
 
 def tensor_rows(tensors: Sequence[PlannedTensor]) -> tuple[tuple[TensorRow, ...], int, int]:
     """The heaviest rows in argument order; how many tensors, of how many bytes, are left out."""
-    rows = [
-        TensorRow(
+    followers = moments_of(tensors)
+    following = {position for moments in followers.values() for _, position in moments}
+    own = [position for position in range(len(tensors)) if position not in following]
+    rows = []
+    for name, (text, spec, moments), places in gather_alike(
+        (
+            tensors[position].name,
+            (
+                type_text(tensors[position]),
+                format_spec(tensors[position].sharding),
+                tuple(name for name, _ in followers.get(position, ())),
+            ),
+        )
+        for position in own
+    ):
+        told = [own[place] for place in places]
+        told += [copy for position in told for _, copy in followers.get(position, ())]
+        size = sum(tensors[position].local_bytes for position in told)
+        row = TensorRow(
             name=name,
-            count=len(positions),
-            type_text=type_text,
+            count=len(places),
+            moments=moments,
+            type_text=text,
             spec=spec,
-            local_bytes=sum(tensors[position].local_bytes for position in positions),
+            local_bytes=size,
         )
-        for name, (type_text, spec), positions in gather_alike(
-            (tensor.name, (type_text(tensor), format_spec(tensor.sharding))) for tensor in tensors
-        )
-    ]
+        rows.append(row)
     heaviest = sorted(range(len(rows)), key=lambda index: -rows[index].local_bytes)
     shown = set(heaviest[:_NUM_TENSORS])
     left_out = [row for index, row in enumerate(rows) if index not in shown]
     return (
         tuple(row for index, row in enumerate(rows) if index in shown),
-        sum(row.count for row in left_out),
+        sum(row.count * (1 + len(row.moments)) for row in left_out),
         sum(row.local_bytes for row in left_out),
     )
 

@@ -105,6 +105,7 @@ def _report(facts: ReportFacts, *, summary: bool) -> RenderableType:
             facts.num_results,
             facts.num_other_results,
             facts.other_results_bytes,
+            facts.num_results_like_arguments,
         ),
         _collectives(facts.collectives),
         _modules(facts),
@@ -305,18 +306,28 @@ def _round_asks(row: RoundRow) -> str:
 
 
 def _tensors(
-    title: str, rows: tuple[TensorRow, ...], num_tensors: int, num_others: int, other_bytes: int
+    title: str,
+    rows: tuple[TensorRow, ...],
+    num_tensors: int,
+    num_others: int,
+    other_bytes: int,
+    num_like_arguments: int = 0,
 ) -> RenderableType:
     cells = [
-        (_counted_name(row.name, row.count), row.type_text, row.spec, format_bytes(row.local_bytes))
-        for row in rows
+        (_tensor_name(row), row.type_text, row.spec, format_bytes(row.local_bytes)) for row in rows
     ]
     if num_others:
         cells.append((f"{num_others:,} smaller ones", "", "", format_bytes(other_bytes)))
+    like = f", {num_like_arguments:,} sharded like arguments" if num_like_arguments else ""
     return section(
-        heading(title, f"{num_tensors:,}; bytes per device"),
+        heading(title, f"{num_tensors:,}{like}; bytes per device"),
         table(("name", "type", "sharding", ">bytes"), cells),
     )
+
+
+def _tensor_name(row: TensorRow) -> str:
+    also = f" and {', '.join(row.moments)}" if row.moments else ""
+    return f"{_counted_name(row.name, row.count)}{also}"
 
 
 def _counted_name(name: str, count: int) -> str:
