@@ -22,6 +22,7 @@ MODULE_BY_COMMAND = {
     "refine": "autoshard.commands.refine",
     "report": "autoshard.commands.report",
     "solve": "autoshard.commands.solve",
+    "sweep": "autoshard.commands.sweep",
     "verify": "autoshard.commands.verify",
     "why": "autoshard.commands.why",
 }

@@ -42,6 +42,7 @@ ORDER = (
     "diff",
     "hardware",
     "solve",
+    "sweep",
     "cache",
     "calibrate",
 )
