@@ -4,9 +4,11 @@
 
 * the table of known machines in `docs/reference/hardware.md`, from `cost_models.CATALOG`;
 * every public name in `docs/reference/names.md`, from the packages' `__all__`;
+* the API reference in `docs/reference/api.md`, from docstrings;
+* the notebook `docs/tutorials/first_plan.ipynb`, from the page of the first plan;
 * the first lines of the demo's report in `README.md`, from the plan that the demo makes.
 
-Tests hold the first two to the letter and the last to its structure, as its figures change with
+Tests hold all but the last to the letter, and that to its structure, as its figures change with
 every better price.
 """
 
@@ -28,9 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import autoshard
 from autoshard.report.quantities import format_bytes
 from cost_models import CATALOG, Hardware
+from docs.docstring_page import api_reference
+from docs.notebook import first_plan_notebook
 from experiments.workloads import get_workload
 
 ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOK = ROOT / "docs" / "tutorials" / "first_plan.ipynb"
 
 
 def hardware_table() -> str:
@@ -133,6 +138,7 @@ PACKAGES = (
 SECTIONS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/reference/hardware.md", "hardware table", hardware_table),
     ("docs/reference/names.md", "public names", public_names),
+    ("docs/reference/api.md", "API reference", api_reference),
     ("README.md", "demo report", demo_report),
 )
 """Page, marker of the section, and what makes it."""
@@ -147,6 +153,7 @@ def refresh() -> None:
         if not opening or not closing:
             raise SystemExit(f"{name} has no section between <!-- {marker} --> and <!-- end -->")
         page.write_text(before + opening + make() + closing + after, encoding="utf-8")
+    NOTEBOOK.write_text(first_plan_notebook(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+import os
 import re
 import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +83,29 @@ def test_every_public_name_is_on_its_page(refresh: dict[str, Any]) -> None:
         _, _, rest = table.partition(f"## `{package.__name__}`\n")
         listed = re.findall(r"^\| `(\w+)", rest.partition("\n## ")[0], flags=re.MULTILINE)
         assert listed == list(package.__all__)
+
+
+def test_the_api_reference_is_that_of_the_docstrings(refresh: dict[str, Any]) -> None:
+    text = section_of(REFERENCE / "api.md", "API reference")
+    assert text == refresh["api_reference"](), "run `python docs/refresh.py`"
+    parameters = inspect.signature(autoshard.optimize).parameters
+    chapter = text.partition("## autoshard.optimize\n")[2].partition("\n## ")[0]
+    assert [name for name in parameters if f"* `{name}`:" not in chapter.replace("`*", "`")] == []
+
+
+def test_the_notebook_has_the_code_of_the_first_plan_and_runs(
+    refresh: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = refresh["NOTEBOOK"].read_text(encoding="utf-8")
+    assert text == refresh["first_plan_notebook"](), "run `python docs/refresh.py`"
+    cells = ["".join(one["source"]) for one in json.loads(text)["cells"] if "outputs" in one]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in cells[1:]:  # the first one is for a process without JAX
+        exec(compile(cell, "cell", "exec"), names)
+    assert names["losses"][0] > names["losses"][-1]
+    assert names["plan"]._repr_html_().startswith("<iframe")
 
 
 def labels_of(report: str) -> list[str]:
