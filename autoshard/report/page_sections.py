@@ -109,8 +109,8 @@ def _memory(facts: ReportFacts) -> Element:
             "p",
             _key("arguments", f"{format_bytes(facts.argument_bytes)} arguments"),
             _key("held", "the rest"),
-            allowed,
         ),
+        element("p", allowed) if allowed else None,
     )
 
 
