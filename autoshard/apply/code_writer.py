@@ -160,7 +160,7 @@ class CodeWriter:
 
 def spec_code(spec: PartitionSpec) -> str:
     """`P(None, ('data', 'model'))`, uncut dimensions at the end left out."""
-    entries = list(spec.partitions)
+    entries = list(spec)
     while entries and entries[-1] is None:
         entries.pop()
     texts = [

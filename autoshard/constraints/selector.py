@@ -280,7 +280,12 @@ def _module(text: str) -> ModuleSelector:
         try:
             re.compile(written[0])
         except re.error as error:
-            _refuse(text, at + (error.pos or 0), f"a regular expression ({error.msg})")
+            _refuse(
+                text,
+                at + (error.pos or 0),
+                f"a regular expression ({error.msg})",
+                fix=r"write `\(` for a parenthesis itself, or use a pattern: h/*/attn",
+            )
     pattern = written[0] if is_regex else _segments(written[0].split("/"))
     words = [(word[0], word.start()) for word in _UNBROKEN.finditer(text, written.end())]
     is_backward = bool(words) and words[-1][0] == _BACKWARD

@@ -35,7 +35,7 @@ def annotated_shardings(
     found = []
     for leaf, names in zip(leaves, names_from_metadata(tree), strict=True):
         given: Any = getattr(leaf, "sharding", None)
-        if not isinstance(given, NamedSharding) or not any(given.spec.partitions):
+        if not isinstance(given, NamedSharding) or not any(given.spec):
             given = None if names is None else PartitionSpec(*names)
         sharding = None
         with contextlib.suppress(AutoshardError):  # logical names, another mesh
@@ -66,5 +66,5 @@ def _kept_names(node: Any) -> LogicalNames | None:
     if hasattr(node, "get_metadata") and hasattr(node, "get_raw_value"):
         kept = node.get_metadata().get("out_sharding")
     if isinstance(kept, PartitionSpec):
-        kept = kept.partitions
+        kept = tuple(kept)
     return tuple(kept) if isinstance(kept, (tuple, list)) else None

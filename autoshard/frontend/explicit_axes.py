@@ -101,7 +101,7 @@ def _entries(spec: PartitionSpec) -> list[tuple[str, ...]]:
         else tuple(map(str, entry))
         if isinstance(entry, tuple)
         else (str(entry),)
-        for entry in spec.partitions
+        for entry in spec
     ]
 
 
@@ -186,7 +186,7 @@ class _AutoAxes:
     def param(self, eqn: JaxprEqn, name: str, value: Any) -> Any:
         if isinstance(value, NamedSharding) and name in _SAID_BY_USER:
             if eqn.primitive.name != "sharding_constraint":
-                bare = PartitionSpec(*(None,) * len(value.spec.partitions))
+                bare = PartitionSpec(*(None,) * len(value.spec))
                 return NamedSharding(as_auto(value.mesh), bare)
             value = _beside_types(value, eqn.invars[0].aval)
         return self.without_types(value)
@@ -240,7 +240,7 @@ def _beside_types(sharding: NamedSharding, aval: Any) -> NamedSharding:
     own = typed_axes(aval)
     if not any(own):
         return sharding
-    said = [*sharding.spec.partitions, *[None] * (len(own) - len(sharding.spec.partitions))]
+    said = [*sharding.spec, *[None] * (len(own) - len(sharding.spec))]
     entries = [
         entry if entry is PartitionSpec.UNCONSTRAINED else (*axes, *named) or None
         for entry, axes, named in zip(said, own, _entries(PartitionSpec(*said)), strict=True)

@@ -149,7 +149,7 @@ def _setting_text(value: Any) -> str:
             "mesh(" + ", ".join(f"{name}={size} {kind.name}" for (name, size), kind in axes) + ")"
         )
     if isinstance(value, jax.sharding.NamedSharding):
-        if not any(value.spec.partitions) and value.mesh.abstract_mesh.are_all_axes_auto:
+        if not any(value.spec) and value.mesh.abstract_mesh.are_all_axes_auto:
             return "NamedSharding()"  # says nothing, on any mesh
         ids = value._logical_device_ids  # private; checked on jax 0.10.2
         order = "" if ids is None else f", device_ids={list(ids)}"

@@ -36,7 +36,7 @@ def _names_in(said: Any) -> Iterator[str]:
     if isinstance(said, SpecOfAnyRank):
         said = said.given
     if isinstance(said, PartitionSpec):
-        for entry in said.partitions:
+        for entry in said:
             names = entry if isinstance(entry, tuple) else (entry,)
             yield from (name for name in names if isinstance(name, str))
     elif isinstance(said, Sharding) and said.inlined_mesh is None:

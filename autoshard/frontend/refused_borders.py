@@ -83,7 +83,7 @@ def _axes_of_specs(eqn: JaxprEqn) -> set[str]:
     return {
         str(name)
         for spec in specs
-        for entry in spec.partitions
+        for entry in spec
         if entry is not None
         for name in (entry if isinstance(entry, tuple) else (entry,))
     }

@@ -66,7 +66,7 @@ def spec_to_sharding(spec: PartitionSpec, rank: int, where: str = "") -> Shardin
         ShardingError: The spec has more entries than the array has dimensions, or says over which
             axes a gradient is reduced.
     """
-    entries = spec.partitions
+    entries = tuple(spec)
     if spec.reduced:
         raise ShardingError(
             f"{spec} has reduced axes, which say nothing of where a tensor lies",
@@ -140,14 +140,30 @@ def read_shardings(
         given: list[_Given] = jax.tree.leaves(jax.tree.broadcast(boxed, full))
     except ValueError as error:
         raise InputError(
-            f"{option} does not match what it is for: {error}",
+            f"{option} does not match what it is for: {_mismatch(prefix, full)}",
             where=option,
-            fix="give one sharding for everything, or a tree with the same outer structure",
+            fix="give one sharding for everything, or a tree with the same outer structure; a"
+            " sharding is a PartitionSpec, as in P('data', None), or None",
         ) from error
     return tuple(
         read_sharding(one.sharding, order, shape, f"{option} of `{name}`")
         for one, shape, name in zip(given, shapes, names, strict=True)
     )
+
+
+def _mismatch(prefix: Any, full: Any) -> str:
+    """In what a prefix differs from the tree that it does not match."""
+    text = next((leaf for leaf in jax.tree.leaves(prefix) if isinstance(leaf, str)), None)
+    if text is not None:
+        return f"it has the text {text!r} in place of a sharding"
+    inside = [(prefix, full)]
+    while inside:
+        ours, theirs = inside.pop()
+        if type(ours) is tuple and type(theirs) is tuple:
+            if len(ours) != len(theirs):
+                return f"it has {len(ours)} of {len(theirs)} entries"
+            inside.extend(zip(ours, theirs, strict=True))
+    return "its tree has other keys, types or lengths"
 
 
 @dataclass(frozen=True, slots=True)

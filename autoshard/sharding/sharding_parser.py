@@ -135,7 +135,7 @@ def _read_after_mesh(
             reader.at += 1
             dims.append(_read_dim_sharding(reader))
         if tokens[reader.at] != "]":
-            reader.fail("`,` or `]`")
+            reader.fail("`,` or `]`", fix='close the dimensions, as in [{"x"}, {}]')
     reader.at += 1
     named: dict[str, tuple[AxisRef, ...]] = {}
     while tokens[reader.at] == ",":

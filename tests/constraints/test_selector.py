@@ -206,7 +206,8 @@ def test_a_name_is_what_checkpoint_name_gave() -> None:
             "expected a regular expression (missing ), unterminated subpattern), found `(`\n"
             "  where: selector, line 1, column 5\n"
             "    re:h(\n"
-            "        ^",
+            "        ^\n"
+            "  fix: write `\\(` for a parenthesis itself, or use a pattern: h/*/attn",
         ),
         (
             "name:",
