@@ -16,6 +16,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard.apply.named_shardings import JaxMesh
+from autoshard.frontend.spec_entries import spec_entries
 
 _WIDTH = 88
 _NESTED = "    "
@@ -160,7 +161,7 @@ class CodeWriter:
 
 def spec_code(spec: PartitionSpec) -> str:
     """`P(None, ('data', 'model'))`, uncut dimensions at the end left out."""
-    entries = list(spec)
+    entries = list(spec_entries(spec))
     while entries and entries[-1] is None:
         entries.pop()
     texts = [

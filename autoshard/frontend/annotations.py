@@ -13,6 +13,7 @@ from jax.tree_util import PyTreeDef
 
 from autoshard.errors import AutoshardError
 from autoshard.frontend.device_orders import DeviceOrder
+from autoshard.frontend.spec_entries import spec_entries
 from autoshard.frontend.user_shardings import read_sharding
 from autoshard.sharding import Sharding
 
@@ -35,7 +36,7 @@ def annotated_shardings(
     found = []
     for leaf, names in zip(leaves, names_from_metadata(tree), strict=True):
         given: Any = getattr(leaf, "sharding", None)
-        if not isinstance(given, NamedSharding) or not any(given.spec):
+        if not isinstance(given, NamedSharding) or not any(spec_entries(given.spec)):
             given = None if names is None else PartitionSpec(*names)
         sharding = None
         with contextlib.suppress(AutoshardError):  # logical names, another mesh
@@ -66,5 +67,5 @@ def _kept_names(node: Any) -> LogicalNames | None:
     if hasattr(node, "get_metadata") and hasattr(node, "get_raw_value"):
         kept = node.get_metadata().get("out_sharding")
     if isinstance(kept, PartitionSpec):
-        kept = tuple(kept)
+        kept = spec_entries(kept)
     return tuple(kept) if isinstance(kept, (tuple, list)) else None

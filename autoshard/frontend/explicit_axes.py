@@ -18,6 +18,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, rewrite_bodies
 from autoshard.frontend.meshes import as_auto
+from autoshard.frontend.spec_entries import spec_entries
 from autoshard.sharding import AxisRef, DimSharding, Sharding
 
 ArgumentAxes = tuple[tuple[tuple[str, ...], ...], ...]
@@ -101,7 +102,7 @@ def _entries(spec: PartitionSpec) -> list[tuple[str, ...]]:
         else tuple(map(str, entry))
         if isinstance(entry, tuple)
         else (str(entry),)
-        for entry in spec
+        for entry in spec_entries(spec)
     ]
 
 
@@ -240,7 +241,7 @@ def _beside_types(sharding: NamedSharding, aval: Any) -> NamedSharding:
     own = typed_axes(aval)
     if not any(own):
         return sharding
-    said = [*sharding.spec, *[None] * (len(own) - len(sharding.spec))]
+    said = [*spec_entries(sharding.spec), *[None] * (len(own) - len(sharding.spec))]
     entries = [
         entry if entry is PartitionSpec.UNCONSTRAINED else (*axes, *named) or None
         for entry, axes, named in zip(said, own, _entries(PartitionSpec(*said)), strict=True)

@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.frontend.program_record import ProgramRecord, digest_lines
 from autoshard.frontend.signature import Call, FlatTree
+from autoshard.frontend.spec_entries import spec_entries
 
 _OF_THE_TRACE = frozenset({"ctx_mesh"})
 """Parameters that say under which mesh JAX first traced a function whose trace it kept."""
@@ -149,7 +150,7 @@ def _setting_text(value: Any) -> str:
             "mesh(" + ", ".join(f"{name}={size} {kind.name}" for (name, size), kind in axes) + ")"
         )
     if isinstance(value, jax.sharding.NamedSharding):
-        if not any(value.spec) and value.mesh.abstract_mesh.are_all_axes_auto:
+        if not any(spec_entries(value.spec)) and value.mesh.abstract_mesh.are_all_axes_auto:
             return "NamedSharding()"  # says nothing, on any mesh
         ids = value._logical_device_ids  # private; checked on jax 0.10.2
         order = "" if ids is None else f", device_ids={list(ids)}"

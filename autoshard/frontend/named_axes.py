@@ -9,6 +9,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from autoshard.constraints import Group, Term, sharding_of
+from autoshard.frontend.spec_entries import spec_entries
 from autoshard.frontend.user_constraints import SpecOfAnyRank
 from autoshard.sharding import Sharding
 
@@ -36,7 +37,7 @@ def _names_in(said: Any) -> Iterator[str]:
     if isinstance(said, SpecOfAnyRank):
         said = said.given
     if isinstance(said, PartitionSpec):
-        for entry in said:
+        for entry in spec_entries(said):
             names = entry if isinstance(entry, tuple) else (entry,)
             yield from (name for name in names if isinstance(name, str))
     elif isinstance(said, Sharding) and said.inlined_mesh is None:

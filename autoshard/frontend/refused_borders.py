@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 from autoshard.errors import ExportError, ShardingError
 from autoshard.frontend.jaxpr_paths import bodies
 from autoshard.frontend.source_lines import SourceLines
+from autoshard.frontend.spec_entries import spec_entries
 from autoshard.sharding import find_manual_regions, parse_named_mesh, verify_manual_region
 
 _MESH = re.compile(r"^\s*(sdy\.mesh @.*)$", re.MULTILINE)
@@ -83,7 +84,7 @@ def _axes_of_specs(eqn: JaxprEqn) -> set[str]:
     return {
         str(name)
         for spec in specs
-        for entry in spec
+        for entry in spec_entries(spec)
         if entry is not None
         for name in (entry if isinstance(entry, tuple) else (entry,))
     }

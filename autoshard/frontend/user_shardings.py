@@ -12,6 +12,7 @@ from jax.tree_util import PyTreeDef
 
 from autoshard.errors import InputError, ShardingError
 from autoshard.frontend.device_orders import DeviceOrder
+from autoshard.frontend.spec_entries import spec_entries
 from autoshard.sharding import (
     AxisRef,
     DimSharding,
@@ -66,7 +67,7 @@ def spec_to_sharding(spec: PartitionSpec, rank: int, where: str = "") -> Shardin
         ShardingError: The spec has more entries than the array has dimensions, or says over which
             axes a gradient is reduced.
     """
-    entries = tuple(spec)
+    entries = spec_entries(spec)
     if spec.reduced:
         raise ShardingError(
             f"{spec} has reduced axes, which say nothing of where a tensor lies",

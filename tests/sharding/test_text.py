@@ -109,7 +109,8 @@ def test_axis_names_print_their_odd_bytes_as_hex_digits(name: str, text: str) ->
             "expected `,` or `]`, found `{}`\n"
             "  where: line 1, column 16\n"
             '    <@mesh, [{"x"} {}]>\n'
-            "                   ^",
+            "                   ^\n"
+            '  fix: close the dimensions, as in [{"x"}, {}]',
         ),
         (
             "<@mesh, [{x}]>",
