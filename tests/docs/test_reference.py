@@ -216,7 +216,7 @@ def test_every_option_of_the_plan_command_is_on_its_page() -> None:
 def test_the_glossary_is_in_alphabetical_order_and_says_each_word_once() -> None:
     text = (REFERENCE / "glossary.md").read_text(encoding="utf-8")
     words = re.findall(r"^\| \*\*(.+?)\*\* \|", text, flags=re.MULTILINE)
-    assert len(words) > 40
+    assert 20 < len(words) < 40  # a page
     assert words == sorted(set(words), key=str.lower)
 
 
