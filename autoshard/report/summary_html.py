@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from autoshard.plans.plan import PlanData
 from autoshard.report.facts import ReportFacts, gather_facts
 from autoshard.report.markup import Element, element, write_markup
+from autoshard.report.microbatches_text import microbatches_rows
 from autoshard.report.quantities import (
     format_bytes,
     format_count,
@@ -47,6 +48,7 @@ def _totals(facts: ReportFacts) -> Element:
             f" ({format_percent(facts.communication_fraction)})",
         ),
         ("collectives", f"{format_bytes(facts.collective_bytes)} per device"),
+        *microbatches_rows(facts.accumulation),
         *([] if facts.residuals is None else [("residuals", residuals_line(facts.residuals))]),
         ("memory peak", memory_text(facts)),
         *([("compiler model", facts.compiler_model)] if facts.compiler_model else []),
