@@ -103,9 +103,10 @@ def _iota_dim(atom: Any, made_by: dict[Var, JaxprEqn]) -> int | None:
         is_whole: bool = source[before] == target[after]
         return after if is_whole else None
     wide = [d for d, size in enumerate(target) if size != 1]
-    if [size for size in source if size != 1] != [target[d] for d in wide] or source[before] == 1:
+    narrow = [d for d, size in enumerate(source) if size != 1]
+    if [source[d] for d in narrow] != [target[d] for d in wide] or before not in narrow:
         return None
-    return wide[sum(size != 1 for size in source[:before])]
+    return wide[narrow.index(before)]
 
 
 def _is_below_zero(eqn: JaxprEqn, made_by: dict[Var, JaxprEqn]) -> bool:

@@ -15,7 +15,7 @@ from jax._src.random.threefry2x32 import threefry2x32_p
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh
 
-from autoshard.accumulation.held import Batch, Held, Rows, Shape
+from autoshard.accumulation.held import Batch, Held, Rows, Shape, Total
 from autoshard.accumulation.level import Level, OpWithBodies
 from autoshard.accumulation.op_rules import LocalOp, piece_of_result
 from autoshard.frontend.meshes import mesh_context
@@ -141,6 +141,10 @@ class Microbatch(Equations):
         self.eqns.append(
             eqn.replace(invars=operands, outvars=results, params={**eqn.params, **params})
         )
+        if eqn.primitive.name == "scatter-add" and isinstance(op.results[0], Total):
+            # XLA miscompiles a sum of scatters over devices that it moves out of a loop
+            # (while-loop-all-reduce-code-motion); behind a barrier it stays where it is.
+            results = self.call(lax.optimization_barrier, results[0], like=eqn)
         return results
 
     def _body(self, level: Level, results: Sequence[Held]) -> Jaxpr:

