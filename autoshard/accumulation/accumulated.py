@@ -257,7 +257,7 @@ class _Loop(Microbatch):
     """
 
     def __init__(self, step: _Step, index: Var, outside: Equations) -> None:
-        super().__init__(step, index, outside.mesh)
+        super().__init__(step, index, outside)
         self.consts: dict[Var, Var] = {}
         self.slices: dict[Var, tuple[Var, Rows]] = {}
 
@@ -299,13 +299,18 @@ class _Sum:
         is_short = held.kind == "add" and aval.dtype in (jnp.bfloat16, jnp.float16)
         dtype = jnp.dtype(jnp.float32) if is_short else aval.dtype
         first, combined = _COMBINED[held.kind]
-        (start,) = outside.call(lambda: lax.full(aval.shape, first(dtype), dtype), like=like)
+        (start,) = outside.call(
+            lambda: lax.full(aval.shape, first(dtype), dtype),
+            like=like,
+            name=(held.kind, aval.shape, dtype),
+        )
         carried = Var(start.aval)
         (added,) = loop.call(
             lambda so_far, one: combined(so_far, one.astype(dtype)),
             carried,
             loop.read(var, held),
             like=like,
+            name=held.kind,
         )
         return _Sum(like, start, carried, added)
 
@@ -361,7 +366,7 @@ def _written(step: _Step, jaxpr: Jaxpr) -> Jaxpr:
     atom_of: dict[Var, Any] = {}
     for var, one, result in zip(totals, sums, results, strict=False):
         end = functools.partial(lax.convert_element_type, new_dtype=var.aval.dtype)
-        (atom_of[var],) = outside.call(end, result, like=one.like)
+        (atom_of[var],) = outside.call(end, result, like=one.like, name=var.aval.dtype)
     for var, stack in zip(rows, results[len(sums) :], strict=True):
         own = step.held[var]
         assert isinstance(own, Rows)

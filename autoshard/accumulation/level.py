@@ -60,6 +60,7 @@ class Level:
         self.held.update(zip(jaxpr.invars, held, strict=True))
         self.ops: dict[int, LocalOp | OpWithBodies] = {}
         self.lifted: dict[Var, Rows] = {}
+        self._demanded: set[tuple[Var, Rows]] = set()
 
     def classified(self) -> Level:
         """This level, with all of its equations read.
@@ -87,6 +88,9 @@ class Level:
         """Have an argument cut into microbatches where pieces are read of what comes of it."""
         if not isinstance(wanted, Rows) or not isinstance(self.held_of(atom), Shared):
             return
+        if (atom, wanted) in self._demanded:
+            return
+        self._demanded.add((atom, wanted))
         eqn = self.made_by.get(atom)
         if eqn is None:
             self.lifted.setdefault(atom, wanted)

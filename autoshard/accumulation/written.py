@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ from jax import lax
 
 # Private; checked on jax 0.10.2.
 from jax._src.random.threefry2x32 import threefry2x32_p
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh
 
 from autoshard.accumulation.held import Batch, Held, Rows, Shape, Total
@@ -30,17 +30,32 @@ class Equations:
 
     Args:
         mesh: That new ones are traced under.
+        traced: Functions that were traced under it, by name and types.
     """
 
-    def __init__(self, mesh: AbstractMesh | None) -> None:
-        self.mesh = mesh
+    def __init__(
+        self, mesh: AbstractMesh | None, traced: dict[Hashable, ClosedJaxpr] | None = None
+    ) -> None:
+        self.mesh, self.traced = mesh, {} if traced is None else traced
         self.eqns: list[JaxprEqn] = []
 
-    def call(self, fn: Callable[..., Any], *atoms: Any, like: JaxprEqn | None) -> list[Any]:
-        """Append what a function of arrays does, as if it stood in the line of `like`."""
+    def call(
+        self, fn: Callable[..., Any], *atoms: Any, like: JaxprEqn | None, name: Hashable = None
+    ) -> list[Any]:
+        """Append what a function of arrays does, as if it stood in the line of `like`.
+
+        Args:
+            fn: The function.
+            atoms: What it is called with.
+            like: An equation to take the place of.
+            name: What tells it from other functions: such a one is traced once for each types.
+        """
         avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
-        with mesh_context(self.mesh):
-            closed = jax.make_jaxpr(fn)(*avals)
+        key = (name, *((aval.shape, str(aval.dtype)) for aval in avals))
+        closed = None if name is None else self.traced.get(key)
+        if closed is None:
+            with mesh_context(self.mesh):
+                closed = self.traced[key] = jax.make_jaxpr(fn)(*avals)
         assert not closed.consts
         atom_of: dict[Any, Any] = dict(zip(closed.jaxpr.invars, atoms, strict=True))
 
@@ -60,11 +75,11 @@ class Microbatch(Equations):
     Args:
         level: The equations over the whole batch.
         index: The number of the microbatch.
-        mesh: That new equations are traced under.
+        around: The equations that the level stands among.
     """
 
-    def __init__(self, level: Level, index: Var, mesh: AbstractMesh | None) -> None:
-        super().__init__(mesh)
+    def __init__(self, level: Level, index: Var, around: Equations) -> None:
+        super().__init__(around.mesh, around.traced)
         self.level, self.index = level, index
         self.atom_of: dict[Var, Any] = {}
         self._pieces: dict[tuple[Var, Rows], Any] = {}
@@ -150,7 +165,7 @@ class Microbatch(Equations):
     def _body(self, level: Level, results: Sequence[Held]) -> Jaxpr:
         """A body over one microbatch, whose number is its first argument."""
         old = level.jaxpr
-        inner = Microbatch(level, Var(self.index.aval), self.mesh)
+        inner = Microbatch(level, Var(self.index.aval), self)
         arguments = [Var(local_aval(v.aval, level.held[v], self.batch)) for v in old.invars]
         inner.atom_of.update(zip(old.constvars, old.constvars, strict=True))
         inner.atom_of.update(zip(old.invars, arguments, strict=True))
