@@ -36,7 +36,7 @@ class BatchOfProgram:
         found = tuple(min(dims, default=None) for dims in example_dims(program, guess=True))
         avals = program.traced.in_avals
         sizes = [aval.shape[d] for aval, d in zip(avals, found, strict=False) if d is not None]
-        if not sizes:
+        if not sizes or any(size % min(sizes) for size in sizes):
             raise InputError(
                 "nothing in the program tells which dimension of its arguments examples are along,"
                 " and so it cannot run over microbatches",

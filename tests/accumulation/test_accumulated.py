@@ -260,3 +260,35 @@ def test_two_indices_beside_the_own_number_of_an_example_are_kept() -> None:
         return jnp.sum(x[jnp.arange(ROWS), places, y] ** 2)
 
     require_equal(jax.value_and_grad(loss), (x, places, LABELS), (0, 1, 2))
+
+
+def test_functions_with_derivatives_of_their_own_run_as_they_are_traced() -> None:
+    @jax.custom_vjp
+    def doubled(x: jax.Array) -> jax.Array:
+        return 2 * x
+
+    doubled.defvjp(lambda x: (doubled(x), x), lambda x, ct: (3 * ct + 0 * x,))
+
+    def step(w: Any, x: jax.Array) -> Any:
+        value = jnp.sum(doubled(jax.nn.relu(logits(w, x))))
+        return value, jax.grad(lambda w: jnp.sum(doubled(jax.nn.relu(logits(w, x)))))(w)
+
+    require_equal(step, (weights(), X), (1,))
+
+
+def test_a_callback_of_single_examples_is_refused_and_one_of_a_total_runs_once() -> None:
+    def seen(_: Any) -> None: ...
+
+    def of_rows(w: Any, x: jax.Array) -> Any:
+        jax.debug.callback(seen, logits(w, x))
+        return jnp.sum(logits(w, x))
+
+    def of_total(w: Any, x: jax.Array) -> Any:
+        total = jnp.sum(logits(w, x))
+        jax.debug.callback(seen, total)
+        return total
+
+    with pytest.raises(InputError, match="has effects, which a loop over microbatches"):
+        over(of_rows, (weights(), X), (1,), 3)
+    outside = over(of_total, (weights(), X), (1,), 3).jaxpr.eqns
+    assert [eqn.primitive.name for eqn in outside].count("debug_callback") == 1
