@@ -39,8 +39,14 @@ from autoshard.plans.plan import (
 from autoshard.refine.corrections_file import load_corrections
 from autoshard.refine.learnt import in_words
 from autoshard.refine.request import is_measured
-from autoshard.remat.joint_program import keeping_residuals
-from autoshard.setting import Setting, is_auto, read_remat, read_solve_options
+from autoshard.rewriting import AS_WRITTEN, Rewriting
+from autoshard.setting import (
+    Setting,
+    is_auto,
+    read_accumulate,
+    read_remat,
+    read_solve_options,
+)
 from autoshard.sharding import Mesh
 from cost_models import Hardware
 
@@ -71,6 +77,7 @@ def optimize(
     schedules: str = "auto",
     overlap: str = "auto",
     remat: str = "auto",
+    accumulate: int | str | None = None,
     custom_costs: Mapping[str, CustomCost] | None = None,
     corrections: str | Path | None = None,
     refine: str | None = None,
@@ -127,6 +134,9 @@ def optimize(
             backward passes keep of the forward ones and what they compute again, whatever
             `jax.checkpoint` says in it; `"keep"`: the program as it is written; `"off"`: nothing is
             computed again, and `jax.checkpoint` in it has no effect.
+        accumulate: Run the step over so many microbatches and add up what it sums over examples,
+            gradients above all; refused where an op takes examples together otherwise. `"auto"`:
+            where the step does not fit the budget, the number that makes it fastest. None: one.
         custom_costs: What custom calls cost, by target or by the line that calls (`"file.py:42"`).
             Without it the estimate that a Pallas kernel carries counts; without that, every element
             once.
@@ -185,6 +195,7 @@ class OptimizeOptions:
     schedules: str
     overlap: str
     remat: str
+    accumulate: int | str | None
     custom_costs: Mapping[str, CustomCost] | None
     corrections: str | Path | None
     refine: str | None
@@ -241,14 +252,15 @@ def _optimized(
         stages,
         said.baselines,
         read_remat(said.remat),
+        read_accumulate(said.accumulate),
     )
     reading = GraphReading(
         said.constraints, said.trip_counts, said.default_trip_count, may_stream, said.custom_costs
     )
 
     @functools.cache
-    def traced_on(ours: Mesh, residuals: tuple[str, ...] | None = None) -> Traced:
-        if known is not None and residuals is None:
+    def traced_on(ours: Mesh, rewriting: Rewriting = AS_WRITTEN) -> Traced:
+        if known is not None and rewriting == AS_WRITTEN:
             return known
         _, context, concrete = setting.choice.readings[ours]
         with stages.time("trace and lower"):
@@ -261,7 +273,7 @@ def _optimized(
                 devices=concrete,
                 donate_argnums=said.donate_argnums,
                 static_argnums=said.static_argnums,
-                rewrite=lambda closed: keeping_residuals(closed, residuals),
+                rewrite=rewriting.of,
                 is_for_cpu=setting.machine.backend == "cpu",
                 **shardings,
             )
@@ -378,7 +390,7 @@ def optimize_module(
         require_sound(content, name)
 
     @functools.cache
-    def traced_on(ours: Mesh, _: tuple[str, ...] | None = None) -> Traced:
+    def traced_on(ours: Mesh, _: Rewriting = AS_WRITTEN) -> Traced:
         with stages.time("read the module"):
             return read_module(content, ours, name=name)
 

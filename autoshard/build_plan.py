@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
+from autoshard.accumulation.choice import Accumulation
 from autoshard.apply.placed_values import placed_layout
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.encoding.picoseconds import PICOSECONDS
@@ -45,6 +46,8 @@ class Solved:
         by_hand: Plans written by hand.
         search: How the mesh was found; None where it was given.
         residuals: What is kept for backward passes; None for the program as it is written.
+        accumulation: In how many microbatches it runs; None for the batch as a whole.
+        notes: On how the program was chosen.
     """
 
     setting: Setting
@@ -53,6 +56,8 @@ class Solved:
     by_hand: HandPrices
     search: MeshSearch | None
     residuals: ResidualChoice | None = None
+    accumulation: Accumulation | None = None
+    notes: tuple[str, ...] = ()
 
 
 PEAK_SPREAD = 0.15
@@ -123,8 +128,15 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             mesh_search=solved.search,
             overlapped_seconds=solution.overlapped_seconds,
             compiler_model=solution.encoder.costing.backend.describe(setting.machine.name),
-            notes=(*traced.notes, *solution.graph.notes, *unpartitioned_notes(solution), *notes),
+            notes=(
+                *traced.notes,
+                *solved.notes,
+                *solution.graph.notes,
+                *unpartitioned_notes(solution),
+                *notes,
+            ),
             residuals=solved.residuals,
+            accumulation=solved.accumulation,
             stage_seconds=dict(setting.stages.seconds),
             versions={
                 "autoshard": VERSION,

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias, cast
 
 import jax
 
+from autoshard.accumulation.choice import Microbatches
+from autoshard.accumulation_search import AccumulationSearch, BatchOfProgram
 from autoshard.apply.propagation.propagator import Propagator, propagator_for
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
@@ -33,6 +35,7 @@ from autoshard.plans.plan import MeshSearch, PlanData
 from autoshard.remat.choice import ResidualChoice
 from autoshard.remat.joint_program import JointProgram
 from autoshard.remat_search import RematSearch
+from autoshard.rewriting import Rewriting
 from autoshard.setting import REMAT_AUTO, REMAT_KEEP, REMAT_OFF, Setting
 from autoshard.sharding import Mesh, Sharding
 from solvers import Progress
@@ -51,11 +54,11 @@ class PlannableProgram:
 
     Args:
         name: Of the function or the file.
-        traced_on: Traces or reads it once for each mesh; with the names of residuals, rewritten to
-            keep these.
+        traced_on: Traces or reads it once for each mesh and rewriting.
         reading: How it becomes a graph.
         finished: Adds to the record of a plan what callers said.
         said: What else the plan follows from, as plain values.
+        microbatches: That it runs over.
     """
 
     name: str
@@ -63,10 +66,12 @@ class PlannableProgram:
     reading: GraphReading
     finished: Callable[[PlanData], PlanData]
     said: Any
+    microbatches: Microbatches | None = None
 
     def on(self, mesh: Mesh, setting: Setting, residuals: Residuals = None) -> TracedProgram:
         """The graph of the program on a mesh, keeping these residuals."""
-        read = self.reading.of(self.traced_on(mesh, residuals), mesh, setting)
+        rewriting = Rewriting(self.microbatches, residuals)
+        read = self.reading.of(self.traced_on(mesh, rewriting), mesh, setting)
         return replace(read, residuals=residuals)
 
 
@@ -114,8 +119,34 @@ def _made(
     progress: Callable[[Progress], None] | None,
     start: WarmStart | None,
 ) -> Plan:
-    solved = _solve(partial(program.on, setting=setting), setting, progress, start)
+    solved = _with_microbatches(program, setting, progress, start)
     return _plan(program.finished(plan_data(program.name, solved)), solved)
+
+
+def _with_microbatches(
+    program: PlannableProgram,
+    setting: Setting,
+    progress: Callable[[Progress], None] | None,
+    start: WarmStart | None,
+) -> Solved:
+    """The program planned over the microbatches that are asked for, or over the best number."""
+
+    def solve(parts: Microbatches | None, may_rematerialise: bool) -> Solved:
+        ours = setting
+        if parts is not None:  # what was learnt is of the program as it is written
+            uncorrected = replace(setting.options, corrections=NO_CORRECTIONS)
+            ours = replace(ours, options=uncorrected)
+        if not may_rematerialise and ours.remat == REMAT_AUTO:
+            ours = replace(ours, remat=REMAT_KEEP)
+        over = replace(program, microbatches=parts)
+        return _solve(partial(over.on, setting=ours), ours, progress, start)
+
+    count = setting.accumulate
+    if count == 1:
+        return solve(None, True)
+    batch = BatchOfProgram.of(program.on(setting.choice.meshes[0], setting))
+    search = AccumulationSearch(solve, batch)
+    return search.given(count) if isinstance(count, int) else search.auto()
 
 
 def _plan_from_cache(
@@ -127,7 +158,7 @@ def _plan_from_cache(
     """A kept plan; its problem is solved again where only that can answer."""
     kept = data.kept_residuals
     single = replace(setting, choice=setting.choice.only(data.mesh), remat=REMAT_KEEP)
-    traced, reading = program.traced_on(data.mesh, kept), program.reading
+    traced, reading = program.traced_on(data.mesh, data.rewriting), program.reading
 
     def program_on(ours: Mesh) -> TracedProgram:  # holds no arrays, as the whole program does
         return replace(reading.of(traced, ours, single), residuals=kept)
@@ -135,7 +166,7 @@ def _plan_from_cache(
     @functools.cache
     def solve_again() -> Solved:
         solved = _solve(program_on, single, progress, WarmStart.of(data))
-        return replace(solved, residuals=data.residuals)
+        return replace(solved, residuals=data.residuals, accumulation=data.accumulation)
 
     seconds = sum(data.stage_seconds.values())
     note = f"kept plan, made in {seconds:.1f} s and not made again; cache=False makes it anew"

@@ -249,7 +249,7 @@ class Plan:
             record=self.data.program,
             static_argnums=self.static_argnums,
             schedules=self.data.schedules,
-            residuals=self.data.kept_residuals,
+            rewriting=self.data.rewriting,
             out_shardings=[tensor.sharding for tensor in self.data.results],
         )
 
@@ -284,7 +284,7 @@ class Plan:
             self._results_as_written,
             record=self.data.program,
             schedules=self.data.schedules,
-            residuals=self.data.kept_residuals,
+            rewriting=self.data.rewriting,
             own_compiler_options=compiler_options(mesh.platform, in_order=self.data.is_tight),
             moves_arguments=moves_arguments,
             known=None if retraces else self.traced,

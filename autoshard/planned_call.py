@@ -16,6 +16,7 @@ from autoshard.frontend.trace import Traced, abstract_leaf
 from autoshard.graph.dimension_classes import dimension_classes
 from autoshard.planning.tensor_parallel import examples_class
 from autoshard.planning.traced_program import TracedProgram
+from autoshard.rewriting import AS_WRITTEN
 
 _TRACED = frozenset(
     {
@@ -96,7 +97,7 @@ class PlannedCall:
             not args
             and _TRACED.isdisjoint(changes)
             and options.devices is None
-            and before.data.residuals is None  # else its trace is not the program as written
+            and before.data.rewriting == AS_WRITTEN  # else its trace is not the program as written
         ):
             known = before.traced
         return self.plan(self.fn, given, options, known)
@@ -131,7 +132,7 @@ class PlannedCall:
                 where=f"batch={count!r}",
                 fix="give a whole number of at least 1",
             )
-        dims = _example_dims(self.program())
+        dims = example_dims(self.program())
         if not dims:
             raise InputError(
                 "nothing in the program tells which dimension of its arguments examples are along",
@@ -158,16 +159,24 @@ def _with_leaves(
     return tuple(call.with_static(positional)), kwargs or None
 
 
-def _example_dims(program: TracedProgram) -> tuple[frozenset[int], ...]:
+def example_dims(program: TracedProgram, *, guess: bool = False) -> tuple[frozenset[int], ...]:
     """By argument, the dimensions that examples are along; nothing where that is not told.
 
     A state that a step gives back tells parameters from examples, matmuls the dimension.
+
+    Args:
+        program: As it is written.
+        guess: Leave it to matmuls alone where no state is given back.
     """
     graph = program.graph
     given_back = {argument for argument, _ in program.wishes.alike}
     others = [place for place in range(len(graph.arguments)) if place not in given_back]
     classes = dimension_classes(graph)
-    examples = examples_class(graph, classes, others) if given_back else None
+    if guess and not given_back:  # weights share dimensions with others, examples are first ones
+        own = [classes[op.results[0]] for op in graph.arguments]
+        further = {dim for dims in own for dim in dims[1:]}
+        others = [place for place in others if own[place] and own[place][0] not in further]
+    examples = examples_class(graph, classes, others) if given_back or guess else None
     if examples is None:
         return ()
     arguments = graph.arguments[graph.num_captured :]

@@ -13,7 +13,7 @@ from autoshard.frontend.meshes import abstract_mesh, with_explicit
 from autoshard.frontend.trace import trace
 from autoshard.plan import Plan
 from autoshard.plans.plan_json import load_plan_data
-from autoshard.remat.joint_program import keeping_residuals
+from autoshard.rewriting import AS_WRITTEN
 
 
 def load_plan(
@@ -58,7 +58,6 @@ def load_plan(
                 where=f"{path}, and `{data.function}` as it is now",
                 fix="pass the function and the argument types it was planned with, or plan again",
             )
-        if data.kept_residuals is not None:
-            kept = data.kept_residuals
-            traced = again(rewrite=lambda closed: keeping_residuals(closed, kept))
+        if data.rewriting != AS_WRITTEN:
+            traced = again(rewrite=data.rewriting.of)
     return Plan(data, fn, traced, None, data.donate_argnums, data.static_argnums)

@@ -35,6 +35,7 @@ class Setting:
         stages: Where to count the time.
         baselines: Whether plans written by hand are priced too.
         remat: How residuals are treated: `auto`, `keep` or `off`.
+        accumulate: Microbatches that the program runs over, or `auto`.
     """
 
     choice: MeshChoice
@@ -44,6 +45,7 @@ class Setting:
     stages: Stages
     baselines: bool
     remat: str = REMAT_KEEP
+    accumulate: int | str = 1
 
     @property
     def asked(self) -> Mapping[str, Any]:
@@ -55,6 +57,7 @@ class Setting:
             "options": self.options,
             "baselines": self.baselines,
             "remat": self.remat,
+            "accumulate": self.accumulate,
         }
 
     @staticmethod
@@ -67,6 +70,7 @@ class Setting:
         stages: Stages,
         baselines: bool,
         remat: str = REMAT_KEEP,
+        accumulate: int | str = 1,
     ) -> Setting:
         """With the machine found, the meshes it can have, and the budget in bytes.
 
@@ -79,6 +83,7 @@ class Setting:
             stages: Where to count the time.
             baselines: Whether plans written by hand are priced too.
             remat: How residuals are treated, as `read_remat` knows it.
+            accumulate: As `read_accumulate` gives it.
 
         Raises:
             InputError: No such machine or compiler model, or it has no such mesh; or the budget
@@ -88,7 +93,7 @@ class Setting:
         choice = mesh_choice(request, machine, named)
         device_bytes = _device_bytes(machine, choice.meshes[0])
         budget = parse_memory_budget(memory_budget, device_bytes)
-        return Setting(choice, machine, budget, options, stages, baselines, remat)
+        return Setting(choice, machine, budget, options, stages, baselines, remat, accumulate)
 
 
 def read_solve_options(
@@ -148,6 +153,23 @@ def read_remat(said: str) -> str:
             f"remat is {said!r}, which is no way to treat residuals",
             where=f"remat={said!r}",
             fix='use "auto", "keep" or "off"',
+        )
+    return said
+
+
+def read_accumulate(said: int | str | None) -> int | str:
+    """Microbatches to run over: a number, or `auto`.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if said is None or said == AUTO:
+        return said or 1
+    if isinstance(said, bool) or not isinstance(said, int) or said < 1:
+        raise InputError(
+            f"accumulate is {said!r}, which is no number of microbatches",
+            where=f"accumulate={said!r}",
+            fix='give a whole number of at least 1, or "auto"',
         )
     return said
 

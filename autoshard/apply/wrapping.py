@@ -42,7 +42,7 @@ from autoshard.frontend.signature import (
 from autoshard.frontend.trace import Program, Traced, abstract_leaf, donated_leaves, trace_call
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.loops.on_examples import OnExamples
-from autoshard.remat.joint_program import keeping_residuals
+from autoshard.rewriting import AS_WRITTEN, Rewriting
 from autoshard.sharding import Sharding
 
 
@@ -65,7 +65,7 @@ class WrappedFunction:
     record: ProgramRecord | None
     static_argnums: tuple[int, ...]
     schedules: Mapping[str, DotSchedule | OnExamples] = field(default_factory=dict)
-    residuals: Sequence[str] | None = None
+    rewriting: Rewriting = AS_WRITTEN
     known: Traced | None = None
     out_shardings: tuple[Sharding | None, ...] = ()
     prepared: dict[Hashable, Prepared] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class WrappedFunction:
             else:
                 program = self.trace(call)
                 self.check(program)
-                closed = keeping_residuals(program.jaxpr, self.residuals)
+                closed = self.rewriting.of(program.jaxpr)
             constrained = constrain_jaxpr(closed, self.constraints, self.mesh, self.schedules)
             runnable = with_sound_slices(constrained, self.mesh.abstract.size)
             assert program.results is not None  # of a function, not of a module
@@ -166,7 +166,7 @@ def wrap(
     record: ProgramRecord | None = None,
     static_argnums: int | Sequence[int] = (),
     schedules: Mapping[str, DotSchedule | OnExamples] | None = None,
-    residuals: Sequence[str] | None = None,
+    rewriting: Rewriting = AS_WRITTEN,
     known: Traced | None = None,
     out_shardings: Sequence[Sharding | None] = (),
 ) -> WrappedFunction:
@@ -186,7 +186,7 @@ def wrap(
         record: The program the constraints belong to; None skips the check.
         static_argnums: As given when planning.
         schedules: By path of an equation; see `constrain_jaxpr`.
-        residuals: What is kept for backward passes; None for the program as it is written.
+        rewriting: What becomes of the program before it gets the constraints.
         known: Trace of the only signature that it will be called with; None traces the calls.
         out_shardings: By flat result, for their types where arguments have Explicit axes in theirs.
 
@@ -201,7 +201,7 @@ def wrap(
         record,
         _numbers(static_argnums),
         dict(schedules or {}),
-        residuals,
+        rewriting,
         known,
         tuple(out_shardings),
     )
@@ -397,7 +397,7 @@ def jit_with(
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
     schedules: Mapping[str, DotSchedule | OnExamples] | None = None,
-    residuals: Sequence[str] | None = None,
+    rewriting: Rewriting = AS_WRITTEN,
     own_compiler_options: Mapping[str, Any] | None = None,
     moves_arguments: bool = False,
     known: Traced | None = None,
@@ -415,7 +415,7 @@ def jit_with(
         donate_argnums: As in `jax.jit`.
         static_argnums: As given when planning.
         schedules: By path of an equation; see `constrain_jaxpr`.
-        residuals: As for `wrap`.
+        rewriting: As for `wrap`.
         own_compiler_options: Set where the function is compiled by itself, and not within another.
         moves_arguments: Move arrays that lie on the devices in another sharding, which `jax.jit`
             refuses.
@@ -429,7 +429,7 @@ def jit_with(
         record=record,
         static_argnums=static_argnums,
         schedules=schedules,
-        residuals=residuals,
+        rewriting=rewriting,
         known=known,
         out_shardings=out_shardings,
     )

@@ -131,6 +131,11 @@ EXIT_NO_PLAN = 1
     show_default=True,
     help="What a function that does not fit may compute again: chosen, as it is written, nothing.",
 )
+@click.option(
+    "--accumulate",
+    metavar="N|auto",
+    help="Run a function over so many microbatches, gradients summed; auto: where it does not fit.",
+)
 @click.option("--solver", default="auto", show_default=True, help="Name of the solver.")
 @click.option("--seed", type=int, default=0, show_default=True, help="One seed, one plan.")
 @click.option(
@@ -191,6 +196,7 @@ def plan_command(
     schedules: str,
     overlap: str,
     remat: str,
+    accumulate: str | None,
     solver: str,
     seed: int,
     simplicity: float | None,
@@ -230,7 +236,7 @@ def plan_command(
         if constraints is not None:
             options["constraints"] = [options.get("constraints", ()), constraints]
         make = partial(api.optimize, call.function, *call.args, **options)
-        make = partial(make, schedules=schedules, remat=remat)
+        make = partial(make, schedules=schedules, remat=remat, accumulate=_count(accumulate))
         if corrections is not None:
             make = partial(make, corrections=corrections)
     with ProgressLine() as progress:
@@ -323,6 +329,11 @@ def explain_command(
     The program is traced again, and planned again to price the differences.
     """
     run_explain(plan, target, inputs, time_limit, hardware, width)
+
+
+def _count(text: str | None) -> int | str | None:
+    """A number of microbatches, or what stands in its place."""
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def read_trip_count(text: str) -> tuple[str, float]:

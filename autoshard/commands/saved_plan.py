@@ -143,6 +143,7 @@ def planned_again(
     call = load_target(name)
     options.setdefault("schedules", "auto" if data.products else "none")
     options.setdefault("remat", _remat(data))
+    options.setdefault("accumulate", data.accumulation and data.accumulation.microbatches.count)
     constraints = options.pop("constraints", None)
     if constraints is not None:
         options["constraints"] = [call.options.get("constraints", ()), constraints]

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autoshard.accumulation.choice import Accumulation
 from autoshard.errors import PlanError
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
@@ -17,6 +18,7 @@ from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.loops.on_examples import OnExamples
 from autoshard.plans.refinement import Refinement
 from autoshard.remat.choice import ResidualChoice
+from autoshard.rewriting import AS_WRITTEN, Rewriting
 from autoshard.sharding import Mesh, Sharding
 
 FORMAT_VERSION = 2
@@ -389,6 +391,7 @@ class PlanData:
         refinement: How it was refined by compiling; None where it was not.
         residuals: What is kept for backward passes and what is computed again; None for the program
             as it is written.
+        accumulation: In how many microbatches the step runs; None for the batch as a whole.
         on_examples: By path, the equations that run on each device's examples in a `shard_map`,
             because the compiler does not partition their op.
     """
@@ -428,6 +431,7 @@ class PlanData:
     refinement: Refinement | None = None
     on_examples: Mapping[str, OnExamples] = field(default_factory=dict)
     residuals: ResidualChoice | None = None
+    accumulation: Accumulation | None = None
 
     @property
     def kept_residuals(self) -> tuple[str, ...] | None:
@@ -435,11 +439,19 @@ class PlanData:
         return None if self.residuals is None else self.residuals.kept
 
     @property
+    def rewriting(self) -> Rewriting:
+        """What becomes of the program before it runs."""
+        parts = None if self.accumulation is None else self.accumulation.microbatches
+        return Rewriting(parts, self.kept_residuals)
+
+    @property
     def planned_program(self) -> str:
-        """Fingerprint of the program with the residuals that are kept: paths are paths in this."""
-        if self.residuals is None:
+        """Fingerprint of the rewritten program: paths are paths in this."""
+        if self.rewriting == AS_WRITTEN:
             return self.program.fingerprint
-        text = "\n".join((self.program.fingerprint, *self.residuals.kept))
+        parts = self.rewriting.microbatches
+        over = () if parts is None else (f"{parts.count} microbatches",)
+        text = "\n".join((self.program.fingerprint, *over, *(self.kept_residuals or ())))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property

@@ -31,6 +31,7 @@ _ADDED_LATER = frozenset(
         "DotSchedule.moved",
         "DotSchedule.rings",
         "MemoryUse.held",
+        "PlanData.accumulation",
         "PlanData.compiler_model",
         "PlanData.mesh_search",
         "PlanData.on_examples",

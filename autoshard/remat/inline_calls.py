@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+from autoshard.frontend.source_lines import SourceLines
 
 REMAT = "remat2"
 """The primitive of `jax.checkpoint`; checked on jax 0.10.2."""
@@ -23,47 +25,66 @@ class Inlined(NamedTuple):
     is_recomputed: bool
 
 
-def inline_calls(jaxpr: Jaxpr) -> tuple[list[Inlined], list[Any]]:
+def inline_calls(
+    jaxpr: Jaxpr, body_of: Callable[[JaxprEqn], Jaxpr | None] | None = None
+) -> tuple[list[Inlined], list[Any]]:
     """The equations and results of a jaxpr without the calls that only group equations.
 
     Every equation has results of its own, and name stacks hold those of the calls they stood in.
+    An equation of a library without a line of the user's has that of the call.
     Calls stay that say something to the compiler: shardings, layouts, options.
+
+    Args:
+        jaxpr: What holds the calls.
+        body_of: The body of a call to inline, None of one that stays; by default all that can be.
     """
     atom_of: dict[Var, Any] = {}
-    eqns = list(_inlined(jaxpr, atom_of, None, is_recomputed=False))
+    inliner = _Inliner(body_of or inlinable_body)
+    eqns = list(inliner.inlined(jaxpr, atom_of, None, is_recomputed=False))
     return eqns, [_read(atom, atom_of) for atom in jaxpr.outvars]
 
 
-def _inlined(
-    jaxpr: Jaxpr, atom_of: dict[Var, Any], holder: JaxprEqn | None, *, is_recomputed: bool
-) -> Iterator[Inlined]:
-    for eqn in jaxpr.eqns:
-        operands = [_read(atom, atom_of) for atom in eqn.invars]
-        outer = eqn if holder is None else _in_call(eqn, holder)
-        body = _inlinable_body(eqn)
-        if body is None:
-            results = [Var(var.aval) for var in eqn.outvars]
-            atom_of.update(zip(eqn.outvars, results, strict=True))
-            yield Inlined(outer.replace(invars=operands, outvars=results), is_recomputed)
-            continue
-        inner = dict(zip(body.invars, operands, strict=True))
-        again = is_recomputed or eqn.primitive.name == REMAT
-        yield from _inlined(body, inner, outer, is_recomputed=again)
-        for var, atom in zip(eqn.outvars, body.outvars, strict=True):
-            atom_of[var] = _read(atom, inner)
+class _Inliner:
+    def __init__(self, body_of: Callable[[JaxprEqn], Jaxpr | None]) -> None:
+        self.body_of, self.lines = body_of, SourceLines()
+
+    def inlined(
+        self,
+        jaxpr: Jaxpr,
+        atom_of: dict[Var, Any],
+        holder: JaxprEqn | None,
+        *,
+        is_recomputed: bool,
+    ) -> Iterator[Inlined]:
+        for eqn in jaxpr.eqns:
+            operands = [_read(atom, atom_of) for atom in eqn.invars]
+            outer = eqn if holder is None else self.in_call(eqn, holder)
+            body = self.body_of(eqn)
+            if body is None:
+                results = [Var(var.aval) for var in eqn.outvars]
+                atom_of.update(zip(eqn.outvars, results, strict=True))
+                yield Inlined(outer.replace(invars=operands, outvars=results), is_recomputed)
+                continue
+            inner = dict(zip(body.invars, operands, strict=True))
+            again = is_recomputed or eqn.primitive.name == REMAT
+            yield from self.inlined(body, inner, outer, is_recomputed=again)
+            for var, atom in zip(eqn.outvars, body.outvars, strict=True):
+                atom_of[var] = _read(atom, inner)
+
+    def in_call(self, eqn: JaxprEqn, holder: JaxprEqn) -> JaxprEqn:
+        """The equation with the name stack that its call gives it, and a line of the user's."""
+        inner, outer = eqn.source_info, holder.source_info
+        source = inner.replace(name_stack=outer.name_stack + inner.name_stack)
+        if not self.lines.line(eqn):
+            source = source.replace(traceback=outer.traceback)
+        return eqn.replace(source_info=source)
 
 
 def _read(atom: Any, atom_of: dict[Var, Any]) -> Any:
     return atom if isinstance(atom, Literal) else atom_of.get(atom, atom)
 
 
-def _in_call(eqn: JaxprEqn, holder: JaxprEqn) -> JaxprEqn:
-    """The equation with the name stack that its call gives it."""
-    stack = holder.source_info.name_stack + eqn.source_info.name_stack
-    return eqn.replace(source_info=eqn.source_info.replace(name_stack=stack))
-
-
-def _inlinable_body(eqn: JaxprEqn) -> Jaxpr | None:
+def inlinable_body(eqn: JaxprEqn) -> Jaxpr | None:
     """The body of a call that may be inlined."""
     name, params = eqn.primitive.name, eqn.params
     if name == REMAT:

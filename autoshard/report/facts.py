@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoshard.accumulation.choice import Accumulation
 from autoshard.plans.plan import PlanData
 from autoshard.plans.refinement import Refinement
 from autoshard.plans.source_names import with_short_sources
@@ -51,6 +52,7 @@ class ReportFacts:
         modules: Outermost ones first; none where the program names none.
         refinement: What was compiled; None where the plan was not refined.
         residuals: What is kept for backward passes; None for the program as it is written.
+        accumulation: In how many microbatches it runs; None for the batch as a whole.
     """
 
     function: str
@@ -85,6 +87,7 @@ class ReportFacts:
     meshes: tuple[MeshRow, ...]
     refinement: Refinement | None
     residuals: ResidualChoice | None
+    accumulation: Accumulation | None
     arguments: tuple[TensorRow, ...]
     num_arguments: int
     num_other_arguments: int
@@ -158,6 +161,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         meshes=tuple(mesh_rows(plan)),
         refinement=plan.refinement,
         residuals=plan.residuals,
+        accumulation=plan.accumulation,
         arguments=arguments,
         num_arguments=len(plan.arguments),
         num_other_arguments=other_arguments,

@@ -14,6 +14,7 @@ from autoshard.report.decision_rows import RoundRow
 from autoshard.report.facts import ReportFacts, gather_facts
 from autoshard.report.layout import heading, indented, plain, print_on, render_text, section, table
 from autoshard.report.meshes import meshes_section
+from autoshard.report.microbatches_text import microbatches_line, microbatches_rows
 from autoshard.report.module_tree import ModuleRow
 from autoshard.report.op_rows import ProductRow
 from autoshard.report.quantities import (
@@ -145,6 +146,7 @@ def _totals(facts: ReportFacts) -> RenderableType:
             f"({format_percent(facts.communication_fraction)})",
         ),
         *_overlapped(facts),
+        *microbatches_rows(facts.accumulation),
         *([] if facts.residuals is None else [("residuals", residuals_line(facts.residuals))]),
         ("collectives", f"{format_bytes(facts.collective_bytes)} per device"),
         ("memory peak", memory_text(facts)),
@@ -213,6 +215,8 @@ def _missed(facts: ReportFacts) -> RenderableType:
                 f"({format_bytes(facts.memory_budget)}) per device, at {facts.peak_where}."
             )
         )
+    if facts.accumulation is not None:
+        lines.append(plain(f"Microbatches: {microbatches_line(facts.accumulation)}."))
     if facts.residuals is not None:
         lines.append(plain(f"Residuals: {residuals_line(facts.residuals)}."))
     lines.append(plain(facts.advice))

@@ -72,7 +72,7 @@ def test_plan_prints_the_report(calls: list[dict[str, Any]]) -> None:
 def test_plan_hands_everything_on(calls: list[dict[str, Any]]) -> None:
     options = "--hardware tpu-v5e --memory 0.9 --time-limit 5 --gap 0.1 --solver cbc --seed 7"
     counts = "--trip-count train.py:12=100 --trip-count loop=3 --no-baselines --schedules none"
-    counts += " --overlap none --no-cache --simplicity 0.02 --constraint-effort inf"
+    counts += " --overlap none --no-cache --simplicity 0.02 --constraint-effort inf --accumulate 4"
     run(*PLAN, *options.split(), *counts.split())
     (call,) = calls
     assert call.pop("progress") is not None
@@ -96,6 +96,7 @@ def test_plan_hands_everything_on(calls: list[dict[str, Any]]) -> None:
         "simplicity": 0.02,
         "constraint_effort": math.inf,
         "remat": "auto",
+        "accumulate": 4,
         "baselines": False,
         "cache": False,
     }
@@ -119,6 +120,17 @@ def test_a_mesh_can_be_left_to_the_search(
     assert run("plan", "train:step", *arguments).exit_code == 0
     (call,) = calls
     assert (call["mesh"], call["devices"], call["axis_names"]) == (mesh, devices, names)
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [((), None), (("--accumulate", "auto"), "auto"), (("--accumulate", "x"), "x")],
+)
+def test_a_number_of_microbatches_is_read_and_other_words_are_handed_on(
+    calls: list[dict[str, Any]], said: tuple[str, ...], count: Any
+) -> None:
+    run(*PLAN, *said)
+    assert calls[0]["accumulate"] == count
 
 
 def test_no_memory_limit_is_said_as_none(calls: list[dict[str, Any]]) -> None:
