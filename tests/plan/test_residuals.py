@@ -24,6 +24,7 @@ CHOICE = ResidualChoice(
     ),
     saved_bytes=2048,
     recomputed_seconds=1e-3,
+    bound_seconds=1.9e-3,
     as_written_peak_bytes=9000,
     tried=(
         TriedResiduals(
