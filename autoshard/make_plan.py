@@ -14,9 +14,11 @@ import jax
 from autoshard.apply.propagation.propagator import Propagator, propagator_for
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
+from autoshard.constraints import ResidualTerm
 from autoshard.encoding.corrections import NO_CORRECTIONS
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
+from autoshard.errors import InputError
 from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.trace import Traced
 from autoshard.graph_reading import GraphReading
@@ -117,7 +119,8 @@ def _made(
     progress: Callable[[Progress], None] | None,
     start: WarmStart | None,
 ) -> Plan:
-    solved = _solve(partial(program.on, setting=setting), setting, progress, start)
+    terms = program.reading.residual_terms(setting.choice.meshes[0], setting)
+    solved = _solve(partial(program.on, setting=setting), setting, progress, start, terms)
     return _plan(program.finished(plan_data(program.name, solved)), solved)
 
 
@@ -159,13 +162,20 @@ def _solve(
     setting: Setting,
     progress: Callable[[Progress], None] | None,
     start: WarmStart | None,
+    terms: tuple[ResidualTerm, ...] = (),
 ) -> Solved:
     """Plan a program on the mesh given, or on the best of those to choose from."""
     search: MeshSearch | None = None
     residuals: ResidualChoice | None = None
     solution: Solution | None = None
     late: NoPlanInTimeError | None = None
-    may_choose = setting.remat == REMAT_AUTO and setting.budget is not None
+    may_choose = setting.remat == REMAT_AUTO and (setting.budget is not None or bool(terms))
+    if terms and setting.remat != REMAT_AUTO:
+        raise InputError(
+            f"residuals are asked for, and remat={setting.remat!r} leaves none to choose",
+            where=str(terms[0]),
+            fix='leave remat="auto"',
+        )
     if setting.remat == REMAT_OFF:
         program_on = partial(_keeping_everything, program_on)
     if setting.choice.is_search:
@@ -188,11 +198,12 @@ def _solve(
             if not may_choose:
                 raise
             late = error
-    if may_choose and (solution is None or not solution.is_feasible):
-        search_residuals = _search_residuals(program_on, program.mesh, setting, progress)
+    if may_choose and (terms or solution is None or not solution.is_feasible):
+        search_residuals = _search_residuals(program_on, program.mesh, setting, progress, terms)
         chosen = search_residuals.run(program, solution)
         if chosen is not None and (
-            solution is None
+            terms
+            or solution is None
             or chosen.solution.is_feasible
             or chosen.solution.peak_bytes < solution.peak_bytes
         ):
@@ -212,8 +223,8 @@ def _search_residuals(
     mesh: Mesh,
     setting: Setting,
     progress: Callable[[Progress], None] | None,
+    terms: tuple[ResidualTerm, ...],
 ) -> RematSearch:
-    assert setting.budget is not None
     budget = setting.budget
 
     def encode(program: TracedProgram) -> tuple[Encoder, Encoded]:
@@ -234,6 +245,7 @@ def _search_residuals(
         lambda program: _planned(program, setting, progress, is_scarce=True),
         Searches(setting.options, setting.stages, progress),
         budget,
+        terms,
     )
 
 

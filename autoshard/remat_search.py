@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from autoshard.constraints import ResidualTerm
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.picoseconds import PICOSECONDS
+from autoshard.errors import ConstraintError
+from autoshard.frontend.program_facts import read_program
 from autoshard.planning.residual_nodes import with_residual_nodes
-from autoshard.planning.residual_problem import ResidualProblem
+from autoshard.planning.residual_problem import KEEP, ResidualProblem
+from autoshard.planning.residual_terms import asked_states
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
@@ -60,14 +64,16 @@ class RematSearch:
         encode: The choice problem of a program within the budget.
         plan: Plans a program within the budget.
         searches: For the joint problem.
-        budget: Bytes that a device may hold.
+        budget: Bytes that a device may hold; None for no limit.
+        terms: What users ask of residuals.
     """
 
     read: Callable[[tuple[str, ...]], TracedProgram]
     encode: Callable[[TracedProgram], tuple[Encoder, Encoded]]
     plan: Callable[[TracedProgram], Solution]
     searches: Searches
-    budget: int
+    budget: int | None
+    terms: tuple[ResidualTerm, ...] = ()
     _tried: list[_Tried] = field(default_factory=list)
 
     def run(self, written: TracedProgram, as_written: Solution | None) -> PlannedResiduals | None:
@@ -88,16 +94,30 @@ class RematSearch:
         """
         joint = JointProgram.of(written.traced.jaxpr)
         if not joint.has_residuals:
+            if self.terms:
+                raise ConstraintError(
+                    "the program has no backward pass that reads residuals",
+                    where=str(self.terms[0]),
+                    fix="leave it out, or plan the whole training step",
+                )
             return None
         everything = joint.written(joint.everything)
         ops = forward_ops(everything)
-        least = tuple(one.name for op in ops if not op.may_repeat for one in op.results)
+        whole = self.read(joint.everything)
+        traced = whole.traced
+        selectable = read_program(traced.jaxpr, traced.in_names, traced.out_names)
+        asked = asked_states(ops, self.terms, selectable)
+        least = tuple(
+            one.name
+            for position, op in enumerate(ops)
+            if not op.may_repeat or asked.get(position) == (KEEP,)
+            for one in op.results
+        )
         lean = self._planned(least)
         if lean.solution is None:
             return None
         same = same_equations(everything.closed.jaxpr, joint.keeping(least).jaxpr)
-        whole = self.encode(self.read(joint.everything))
-        problem = with_residual_nodes(*whole, ops, lean.solution, same)
+        problem = with_residual_nodes(*self.encode(whole), ops, lean.solution, same, asked)
         shardings, bound = self._walk(problem)
         tried = [
             replace(one, choices=problem.keeping(shardings, one.kept))
@@ -128,7 +148,6 @@ class RematSearch:
             allowed, and seconds that nothing within the budget is below.
         """
         limit = problem.problem.memory_limit
-        assert limit is not None
         start = self.searches.another(problem.as_lean())
         hints = [one for one in (start.choices, start.least_peak_choices) if one is not None]
         shardings = hints[0] if hints else (0,) * problem.problem.num_nodes
@@ -143,6 +162,8 @@ class RematSearch:
                 break
             tried = self._planned(kept, choices)
             if tried.solution is None or found.choices is None:
+                break
+            if limit is None or self.budget is None:
                 break
             limit = max(1, limit + self.budget - tried.solution.peak_bytes)
             hints = [found.choices]

@@ -149,7 +149,7 @@ def encode_scarce(
     mesh: Mesh,
     hardware: Hardware,
     wishes: Wishes,
-    memory_limit: int,
+    memory_limit: int | None,
     options: SolveOptions,
     *,
     streamable: frozenset[str] = frozenset(),
@@ -170,7 +170,7 @@ def encode_scarce(
             streamable=streamable,
             has_residuals_to_choose=True,
         )
-        encoder = _for_scarce_memory(usual)
+        encoder = usual if memory_limit is None else _for_scarce_memory(usual)
         return encoder, encoder.encode()
 
 

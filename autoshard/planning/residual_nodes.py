@@ -20,7 +20,7 @@ alike.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,6 +47,7 @@ def with_residual_nodes(
     ops: Sequence[ForwardOp],
     lean: Solution,
     lean_path: Mapping[str, str],
+    asked: Mapping[int, Collection[int]],
 ) -> ResidualProblem:
     """The choice problem of a program that keeps every residual, with residuals to choose.
 
@@ -56,8 +57,9 @@ def with_residual_nodes(
         ops: The forward ops of the program.
         lean: The plan of the same program with all computed again that can be.
         lean_path: By path of an equation, its path there.
+        asked: By forward op, the states that users leave to choose.
     """
-    return _Builder(encoder, encoded, tuple(ops), lean, lean_path).build()
+    return _Builder(encoder, encoded, tuple(ops), lean, lean_path, asked).build()
 
 
 class _Builder:
@@ -68,9 +70,10 @@ class _Builder:
         ops: tuple[ForwardOp, ...],
         lean: Solution,
         lean_path: Mapping[str, str],
+        asked: Mapping[int, Collection[int]],
     ) -> None:
         self.encoder, self.encoded, self.ops = encoder, encoded, ops
-        self.lean, self.lean_path = lean.encoded, lean_path
+        self.lean, self.lean_path, self.asked = lean.encoded, lean_path, asked
         self.lean_candidates = lean.decoded.candidates
         self.graph, self.buffers = encoded.graph, encoder.buffers
         problem = encoded.problem
@@ -160,6 +163,9 @@ class _Builder:
             costs[DROP] = FORBIDDEN
         if op.stack_length is not None and op.may_repeat and not self.kept_bytes[position]:
             costs[KEEP] = FORBIDDEN  # nobody can tell what a stack of it would take
+        for state in range(_STATES):
+            if state not in self.asked.get(position, range(_STATES)):
+                costs[state] = FORBIDDEN
         return costs
 
     def _closure(self, fused: Sequence[bool]) -> Iterator[Edge]:

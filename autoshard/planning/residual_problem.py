@@ -78,6 +78,7 @@ class ResidualProblem:
                     Residual(
                         name=one.name,
                         what=one.what,
+                        is_named=one.is_named,
                         source=one.source,
                         type_text=one.type_text,
                         is_kept=is_kept,

@@ -12,16 +12,18 @@ class Residual:
     Args:
         name: Of the value in the program, `0:7.0`.
         what: Its `checkpoint_name`, or the primitive that makes it; `carry` of what a loop carries.
+        is_named: That is its `checkpoint_name`.
         source: `file.py:12 (function)` of the user's line, or "".
         type_text: `bf16[32, 8, 2048]`, with the dimension in which a scan stacks it.
         is_kept: Kept from the forward pass; else computed again.
         local_bytes: Of all that one device keeps of it, or would keep.
-        seconds: That computing it again takes in one step, without what it is computed from; 0 if
-            it is kept.
+        seconds: That computing it again takes in one step, or would, without what it is computed
+            from.
     """
 
     name: str
     what: str
+    is_named: bool
     source: str
     type_text: str
     is_kept: bool

@@ -15,6 +15,7 @@ class ForwardResult:
         stack: Path of the stack in which a forward scan keeps it for the reverse one, or "".
         is_required: The backward pass reads it.
         what: Its `checkpoint_name`, or the primitive that makes it; `carry` of what a loop carries.
+        is_named: That is its `checkpoint_name`.
         source: `file.py:12 (function)` of the user's line, or "".
         type_text: `bf16[32, 8, 2048]`, with the dimension in which a scan stacks it.
     """
@@ -24,6 +25,7 @@ class ForwardResult:
     stack: str
     is_required: bool
     what: str
+    is_named: bool
     source: str
     type_text: str
 

@@ -79,6 +79,7 @@ class _Reader:
                     stack=self.stack_of.get(var, ""),
                     is_required=var in graph.required,
                     what=labels.get(var, "carry" if eqn is None else eqn.primitive.name),
+                    is_named=var in labels,
                     source=source,
                     type_text=_type_text(var, graph.stack_length),
                 )

@@ -1,4 +1,4 @@
-"""Residuals as nodes of the choice problem: against every set of small programs."""
+"""Residuals as nodes of the choice problem: against every set of what is read in small programs."""
 
 from __future__ import annotations
 
@@ -77,16 +77,17 @@ class Search:
         self.plan = planned(needed.argument_bytes + int(share * spare))
 
     def cheapest_by_force(self) -> int | None:
-        """Picoseconds of the cheapest plan within the budget of any set; None where none fits."""
+        """Picoseconds of the cheapest plan of any set of what is read; None where none fits."""
         joint = JointProgram.of(self.written.traced.jaxpr)
-        names = [
-            one.name for op in forward_ops(joint.written(joint.everything)) for one in op.results
-        ]
+        ops = forward_ops(joint.written(joint.everything))
+        fixed = [one.name for op in ops if not op.may_repeat for one in op.results]
+        free = [op for op in ops if op.may_repeat and op.is_required]
+        names = [one.name for op in free for one in op.results]
         found = []
         sets = chain.from_iterable(combinations(names, size) for size in range(len(names) + 1))
         for kept in sets:
             try:
-                solution = self.search.plan(self.search.read(kept))
+                solution = self.search.plan(self.search.read((*fixed, *kept)))
             except (PlanError, NoPlanInTimeError):  # what is kept does not suffice
                 continue
             if solution.is_feasible:
@@ -94,7 +95,7 @@ class Search:
         return min(found, default=None)
 
 
-@pytest.mark.parametrize("share", [0.8, 0.6])
+@pytest.mark.parametrize("share", [0.9, 0.7])
 @pytest.mark.parametrize("step", [scanned, unrolled])
 def test_the_set_that_is_found_is_as_fast_as_the_best_of_all(
     step: Any, share: float, monkeypatch: pytest.MonkeyPatch
