@@ -14,7 +14,7 @@ from autoshard.frontend.program_facts import read_program
 from autoshard.planning.residual_nodes import with_residual_nodes
 from autoshard.planning.residual_problem import KEEP, ResidualProblem
 from autoshard.planning.residual_terms import asked_states
-from autoshard.planning.searches import Searches
+from autoshard.planning.searches import LONG, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.remat.choice import ResidualChoice, TriedResiduals
@@ -23,6 +23,9 @@ from autoshard.remat.joint_program import JointProgram
 
 MOST_SETS = 3
 """Sets of residuals that are planned, at most. A choice: each takes as long as a plan."""
+JOINT_GAP = 0.02
+"""How near its bound the joint problem is solved. A choice: plans of rewritten programs lie as far
+from its answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +157,8 @@ class RematSearch:
         bound: float | None = None
         while len(self._tried) < MOST_SETS:
             limited = replace(problem.problem, memory_limit=limit)
-            found = self.searches.another(limited, *hints)
+            gap = max(JOINT_GAP, self.searches.options.relative_gap)
+            found = self.searches.another(limited, *hints, share=LONG, relative_gap=gap)
             bound = found.lower_bound / PICOSECONDS if bound is None else bound
             choices = found.choices or found.least_peak_choices
             kept = None if choices is None else problem.kept(choices)
