@@ -12,7 +12,9 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import autoshard
+from autoshard import make_plan
 from autoshard.errors import AutoshardError, InputError, PlanError
+from autoshard.planning.solution import NoPlanInTimeError
 from tests.remat.programs import Step, arguments, layer, scanned
 
 ROWS = 512
@@ -58,7 +60,9 @@ def test_where_memory_is_ample_the_program_is_as_written(as_written: autoshard.P
 def test_a_step_that_fits_no_other_way_is_planned_with_fewer_residuals(
     tight: autoshard.Plan, budget: int
 ) -> None:
-    assert not planned(memory_budget=budget, remat="keep").data.is_feasible
+    kept = planned(memory_budget=budget, remat="keep").data
+    assert not kept.is_feasible
+    assert 'remat="auto" chooses which' in kept.solver.advice
     assert tight.data.is_feasible
     assert tight.data.memory.peak_bytes <= budget
     chosen = tight.data.residuals
@@ -137,6 +141,25 @@ def test_a_step_that_fits_with_no_residuals_at_all_is_told_so() -> None:
     plan = planned(memory_budget=1000)
     assert not plan.data.is_feasible
     assert plan.report().startswith("step on 8 x cpu-host")
+    assert "sets of residuals were planned, the smallest among them" in plan.data.solver.advice
+
+
+def test_a_step_that_ran_out_of_time_as_written_is_planned_with_fewer_residuals(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_graph, calls = make_plan.plan_graph, []
+
+    def late_at_first(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 1:
+            raise NoPlanInTimeError("the solver found no plan before its time was up")
+        return plan_graph(*args, **options)
+
+    monkeypatch.setattr(make_plan, "plan_graph", late_at_first)
+    plan = planned(memory_budget=budget)
+    assert plan.data.is_feasible
+    assert plan.data.residuals is not None
+    assert plan.data.residuals.as_written_peak_bytes is None
 
 
 def test_a_program_without_a_backward_pass_is_left_alone() -> None:
