@@ -12,8 +12,8 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import autoshard
-from autoshard import make_plan
 from autoshard.errors import AutoshardError, InputError, PlanError
+from autoshard.planning.planner import plan_graph
 from autoshard.planning.solution import NoPlanInTimeError
 from tests.remat.programs import Step, arguments, layer, scanned
 
@@ -147,7 +147,7 @@ def test_a_step_that_fits_with_no_residuals_at_all_is_told_so() -> None:
 def test_a_step_that_ran_out_of_time_as_written_is_planned_with_fewer_residuals(
     budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan_graph, calls = make_plan.plan_graph, []
+    calls: list[Any] = []
 
     def late_at_first(*args: Any, **options: Any) -> Any:
         calls.append(args)
@@ -155,7 +155,7 @@ def test_a_step_that_ran_out_of_time_as_written_is_planned_with_fewer_residuals(
             raise NoPlanInTimeError("the solver found no plan before its time was up")
         return plan_graph(*args, **options)
 
-    monkeypatch.setattr(make_plan, "plan_graph", late_at_first)
+    monkeypatch.setattr("autoshard.make_plan.plan_graph", late_at_first)
     plan = planned(memory_budget=budget)
     assert plan.data.is_feasible
     assert plan.data.residuals is not None
