@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autoshard.api import optimize, optimize_module
     from autoshard.calibration import calibrate
-    from autoshard.constraints import Group, Pin, Uses
+    from autoshard.constraints import Group, Keep, Pin, Recompute, Uses
     from autoshard.errors import (
         AutoshardError,
         ConstraintError,
@@ -32,10 +32,12 @@ __all__ = [
     "ExportError",
     "Group",
     "InputError",
+    "Keep",
     "Mesh",
     "Pin",
     "Plan",
     "PlanError",
+    "Recompute",
     "Sharding",
     "ShardingError",
     "Uses",
@@ -52,7 +54,7 @@ _NAMES_BY_MODULE = {
     "autoshard.plan": ("Plan",),
     "autoshard.calibration": ("calibrate",),
     "autoshard.planned_jit": ("jit",),
-    "autoshard.constraints": ("Group", "Pin", "Uses"),
+    "autoshard.constraints": ("Group", "Keep", "Pin", "Recompute", "Uses"),
     "autoshard.errors": (
         "AutoshardError",
         "ConstraintError",

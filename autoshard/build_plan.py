@@ -29,7 +29,7 @@ from autoshard.plans.plan import (
 )
 from autoshard.plans.source_names import with_short_sources
 from autoshard.remat.choice import ResidualChoice
-from autoshard.setting import Setting
+from autoshard.setting import REMAT_AUTO, Setting
 from autoshard.sharding import Sharding
 from autoshard.version import VERSION
 from solvers import Status
@@ -116,7 +116,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             compute_seconds=account.compute_seconds,
             communication_seconds=account.communication_seconds,
             memory=account.memory,
-            solver=_solver_facts(solution, setting),
+            solver=_solver_facts(solution, setting, _residual_advice(solved)),
             baselines=hand_baselines(solved.by_hand, setting.budget),
             asked=tuple(
                 AskedTerm(text=term.text, paths=term.paths) for term in solved.program.asked.asked
@@ -197,7 +197,7 @@ _ADVICE = {
     Status.FEASIBLE: "Usable, but not proven within the gap asked for; raise time_limit_seconds.",
     Status.INFEASIBLE: (
         "No plan fits the memory budget: raise memory_budget to what the least peak needs, use more"
-        " devices, make the batch smaller, or wrap layers in jax.checkpoint."
+        " devices, or make the batch smaller."
     ),
     Status.NO_SOLUTION: (
         "No plan was found in time, nor a proof that there is none: raise time_limit_seconds or"
@@ -209,9 +209,20 @@ _ADVICE = {
 _TOO_LARGE_AS_COMPILED = (
     "What the leanest plan found holds at one time fits the memory budget, but not with what the"
     " compiler adds to it (gaps between temporaries, padding, tables of addresses): raise"
-    " memory_budget to what it takes in all, use more devices, make the batch smaller, or wrap"
-    " layers in jax.checkpoint."
+    " memory_budget to what it takes in all, use more devices, or make the batch smaller."
 )
+
+
+def _residual_advice(solved: Solved) -> str:
+    """Where no plan was found, what was tried of residuals, or could be."""
+    if solved.solution.is_feasible:
+        return ""
+    if solved.setting.remat != REMAT_AUTO:
+        return ' Backward passes may compute residuals again: remat="auto" chooses which.'
+    if solved.residuals is None:
+        return " No residuals of backward passes could be computed again to make it fit."
+    tried = len(solved.residuals.tried)
+    return f" {tried} sets of residuals were planned, the smallest among them."
 
 
 def _advice(solution: Solution) -> str:
@@ -235,12 +246,12 @@ def _advice(solution: Solution) -> str:
     return f"{advice} Gap and bound are among the plans that extend what {before} decided."
 
 
-def _solver_facts(solution: Solution, setting: Setting) -> SolverFacts:
+def _solver_facts(solution: Solution, setting: Setting, residual_advice: str) -> SolverFacts:
     result = solution.result
     bound = result.lower_bound / PICOSECONDS
     return SolverFacts(
         status=result.status.value,
-        advice=_advice(solution),
+        advice=_advice(solution) + residual_advice,
         backend=result.engine,
         seconds=(result.cost or 0) / PICOSECONDS,
         bound_seconds=bound,

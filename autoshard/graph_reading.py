@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.constraints import Term
+from autoshard.constraints import Keep, Recompute, ResidualTerm, Term
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.rewritable_equations import MATMULS, rewritable_equations
 from autoshard.frontend.trace import Traced
@@ -57,6 +57,11 @@ class GraphReading:
         """All that is said here, as plain values."""
         said = (self.trip_counts, self.default_trip_count, self.may_stream, self.custom_costs)
         return (*self._terms(mesh, setting), *said)
+
+    def residual_terms(self, mesh: Mesh, setting: Setting) -> tuple[ResidualTerm, ...]:
+        """What is asked of residuals of backward passes."""
+        terms = self._terms(mesh, setting)
+        return tuple(term for term in terms if isinstance(term, (Keep, Recompute)))
 
     def _terms(self, mesh: Mesh, setting: Setting) -> tuple[Term, ...]:
         concrete = setting.choice.readings[mesh][2]

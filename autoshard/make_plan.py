@@ -16,7 +16,11 @@ from autoshard.accumulation_search import AccumulationSearch, BatchOfProgram
 from autoshard.apply.propagation.propagator import Propagator, propagator_for
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
+from autoshard.constraints import ResidualTerm
 from autoshard.encoding.corrections import NO_CORRECTIONS
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Encoded
+from autoshard.errors import InputError
 from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.trace import Traced
 from autoshard.graph_reading import GraphReading
@@ -26,9 +30,10 @@ from autoshard.plan_cache.entries import PlanCache
 from autoshard.plan_cache.key import plan_key
 from autoshard.plan_cache.lookup import Lookup
 from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plans, with_floor
-from autoshard.planning.planner import plan_graph
+from autoshard.planning.planner import encode_scarce, plan_graph
 from autoshard.planning.pricing import seconds_with
-from autoshard.planning.solution import Solution
+from autoshard.planning.searches import Searches
+from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.plan import MeshSearch, PlanData
@@ -130,16 +135,17 @@ def _with_microbatches(
     start: WarmStart | None,
 ) -> Solved:
     """The program planned over the microbatches that are asked for, or over the best number."""
+    terms = program.reading.residual_terms(setting.choice.meshes[0], setting)
 
     def solve(parts: Microbatches | None, may_rematerialise: bool) -> Solved:
         ours = setting
         if parts is not None:  # what was learnt is of the program as it is written
             uncorrected = replace(setting.options, corrections=NO_CORRECTIONS)
             ours = replace(ours, options=uncorrected)
-        if not may_rematerialise and ours.remat == REMAT_AUTO:
+        if not (may_rematerialise or terms) and ours.remat == REMAT_AUTO:
             ours = replace(ours, remat=REMAT_KEEP)
         over = replace(program, microbatches=parts)
-        return _solve(partial(over.on, setting=ours), ours, progress, start)
+        return _solve(partial(over.on, setting=ours), ours, progress, start, terms)
 
     count = setting.accumulate
     if count == 1:
@@ -187,10 +193,20 @@ def _solve(
     setting: Setting,
     progress: Callable[[Progress], None] | None,
     start: WarmStart | None,
+    terms: tuple[ResidualTerm, ...] = (),
 ) -> Solved:
     """Plan a program on the mesh given, or on the best of those to choose from."""
     search: MeshSearch | None = None
     residuals: ResidualChoice | None = None
+    solution: Solution | None = None
+    late: NoPlanInTimeError | None = None
+    may_choose = setting.remat == REMAT_AUTO and (setting.budget is not None or bool(terms))
+    if terms and setting.remat != REMAT_AUTO:
+        raise InputError(
+            f"residuals are asked for, and remat={setting.remat!r} leaves none to choose",
+            where=str(terms[0]),
+            fix='leave remat="auto"',
+        )
     if setting.remat == REMAT_OFF:
         program_on = partial(_keeping_everything, program_on)
     if setting.choice.is_search:
@@ -207,23 +223,61 @@ def _solve(
         program, solution, search = found.problem, found.solution, found.record
     else:
         program = program_on(setting.choice.meshes[0])
-        solution = _planned(program, setting, setting.budget, progress, start)
-    if setting.remat == REMAT_AUTO and not solution.is_feasible and setting.budget is not None:
-        chosen = RematSearch(
-            lambda names: program_on(program.mesh, residuals=names),
-            lambda read, budget: _planned(read, setting, budget, progress),
-            setting.budget,
-            setting.machine.memory.bytes_per_second,
-        ).run(program, solution)
+        try:
+            solution = _planned(program, setting, progress, start)
+        except NoPlanInTimeError as error:
+            if not may_choose:
+                raise
+            late = error
+    if may_choose and (terms or solution is None or not solution.is_feasible):
+        search_residuals = _search_residuals(program_on, program.mesh, setting, progress, terms)
+        chosen = search_residuals.run(program, solution)
         if chosen is not None and (
-            chosen.solution.is_feasible or chosen.solution.peak_bytes < solution.peak_bytes
+            terms
+            or solution is None
+            or chosen.solution.is_feasible
+            or chosen.solution.peak_bytes < solution.peak_bytes
         ):
             program, solution, residuals = chosen.program, chosen.solution, chosen.choice
     elif program.residuals is not None:
         residuals = ResidualChoice.of_everything(program.residuals)
+    if solution is None:
+        assert late is not None
+        raise late
     by_hand = _plans_by_hand(program, solution, setting)
     solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
     return Solved(setting, program, solution, by_hand, search, residuals)
+
+
+def _search_residuals(
+    program_on: Callable[..., TracedProgram],
+    mesh: Mesh,
+    setting: Setting,
+    progress: Callable[[Progress], None] | None,
+    terms: tuple[ResidualTerm, ...],
+) -> RematSearch:
+    budget = setting.budget
+
+    def encode(program: TracedProgram) -> tuple[Encoder, Encoded]:
+        return encode_scarce(
+            program.graph,
+            program.mesh,
+            setting.machine,
+            program.wishes,
+            budget,
+            setting.options,
+            streamable=program.streamable,
+            stages=setting.stages,
+        )
+
+    return RematSearch(
+        lambda names: program_on(mesh, residuals=names),
+        encode,
+        lambda program: _planned(program, setting, progress, is_scarce=True),
+        Searches(setting.options, setting.stages, progress),
+        budget,
+        terms,
+    )
 
 
 def _keeping_everything(program_on: Callable[..., TracedProgram], mesh: Mesh) -> TracedProgram:
@@ -236,9 +290,10 @@ def _keeping_everything(program_on: Callable[..., TracedProgram], mesh: Mesh) ->
 def _planned(
     program: TracedProgram,
     setting: Setting,
-    budget: int | None,
     progress: Callable[[Progress], None] | None,
     start: WarmStart | None = None,
+    *,
+    is_scarce: bool = False,
 ) -> Solution:
     options = setting.options
     if program.residuals is not None:  # what was learnt is of the program as it is written
@@ -248,13 +303,14 @@ def _planned(
         program.mesh,
         setting.machine,
         program.wishes,
-        budget,
+        setting.budget,
         options,
         propagate=_propagate(program),
         start=start,
         streamable=program.streamable,
         stages=setting.stages,
         progress=progress,
+        is_scarce=is_scarce,
     )
 
 

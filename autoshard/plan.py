@@ -33,6 +33,7 @@ from autoshard.constraints.named import named_tensor
 from autoshard.errors import InputError, PlanError
 from autoshard.explain.explanation import Explanation
 from autoshard.explain.known import known_explanation
+from autoshard.explain.residual_notes import checkpoint_policy, is_named_residual, residual_notes
 from autoshard.explain.why import explain_tensor
 from autoshard.export.exported import exported
 from autoshard.export.module_file import is_module_file
@@ -397,7 +398,8 @@ class Plan:
             return known_explanation(self.data, tensor)
         traced = self.traced
         program = self._selectable(traced)
-        path, name = named_tensor(program, tensor)
+        is_residual = is_named_residual(self.data.residuals, tensor)
+        path, name = named_tensor(program, tensor, first=is_residual)  # not the copy of it
         return explain_tensor(
             self.solution,
             path,
@@ -405,7 +407,18 @@ class Plan:
             num_alternatives=num_alternatives,
             time_limit_seconds=time_limit_seconds,
             asked=[term.text for term in self.data.asked if path in term.paths],
+            notes=tuple(residual_notes(self.data.residuals, tensor, name)),
         )
+
+    def checkpoint_policy(self) -> str:
+        """A `jax.checkpoint` policy that keeps what the plan keeps, as Python text to paste.
+
+        Names to give to values that have none stand in comments, each with its line.
+
+        Raises:
+            PlanError: The plan chose no residuals, or no policy keeps the same; says why.
+        """
+        return checkpoint_policy(self.data.residuals)
 
     def code(self) -> str:
         """The plan as Python text to paste: `in_shardings`, `out_shardings`, and the constraints.

@@ -1,17 +1,31 @@
-"""The search for what to keep where a step does not fit: residual sets, each of them planned."""
+"""The search for what to keep where a step does not fit: residuals and shardings as one problem."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from autoshard.constraints.program import holder_of
+from autoshard.constraints import ResidualTerm
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Encoded
+from autoshard.encoding.picoseconds import PICOSECONDS
+from autoshard.errors import ConstraintError
+from autoshard.frontend.program_facts import read_program
+from autoshard.planning.residual_nodes import with_residual_nodes
+from autoshard.planning.residual_problem import KEEP, ResidualProblem
+from autoshard.planning.residual_terms import asked_states
+from autoshard.planning.searches import LONG, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.remat.choice import ResidualChoice, TriedResiduals
-from autoshard.remat.forward_costs import PricedProgram, StepPrices
+from autoshard.remat.forward_ops import forward_ops, same_equations
 from autoshard.remat.joint_program import JointProgram
+
+MOST_SETS = 3
+"""Sets of residuals that are planned, at most. A choice: each takes as long as a plan."""
+JOINT_GAP = 0.02
+"""How near its bound the joint problem is solved. A choice: plans of rewritten programs lie as far
+from its answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,30 +37,56 @@ class PlannedResiduals:
     choice: ResidualChoice
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tried:
+    """A set of residuals, with choices of the joint problem, and its plan, if one was found."""
+
+    kept: tuple[str, ...]
+    choices: tuple[int, ...] | None
+    program: TracedProgram
+    solution: Solution | None
+
+    @property
+    def fits(self) -> bool:
+        return self.solution is not None and self.solution.is_feasible
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Plans that fit come first, the fastest of them; then the leanest."""
+        if self.solution is None:
+            return True, float("inf")
+        return not self.fits, self.solution.cost if self.fits else self.solution.peak_bytes
+
+
 @dataclass(eq=False)
 class RematSearch:
     """The search for what to keep.
 
     Args:
         read: Traces the program again and rewrites it to keep the residuals of these names.
-        plan: Plans a program within a number of bytes a device, or without a limit.
-        budget: Bytes that a device may hold.
-        bytes_per_second: Of the memory of a device.
+        encode: The choice problem of a program within the budget.
+        plan: Plans a program within the budget.
+        searches: For the joint problem.
+        budget: Bytes that a device may hold; None for no limit.
+        terms: What users ask of residuals.
     """
 
     read: Callable[[tuple[str, ...]], TracedProgram]
-    plan: Callable[[TracedProgram, int | None], Solution]
-    budget: int
-    bytes_per_second: float
-    _found: dict[int, tuple[TracedProgram, Solution | None]] = field(default_factory=dict)
+    encode: Callable[[TracedProgram], tuple[Encoder, Encoded]]
+    plan: Callable[[TracedProgram], Solution]
+    searches: Searches
+    budget: int | None
+    terms: tuple[ResidualTerm, ...] = ()
+    _tried: list[_Tried] = field(default_factory=list)
 
     def run(self, written: TracedProgram, as_written: Solution | None) -> PlannedResiduals | None:
         """The fastest plan found that fits; the one with the least peak where none does.
 
-        The program is planned once with every residual kept and without a limit, which prices what
-        its forward passes compute and keep. Minimum cuts at several prices of memory give a ladder
-        of sets. The first that should fit is planned; then, by halves, the one that keeps most of
-        those that fit; then those that keep less, as long as that is faster.
+        The program that computes again all that can be is planned first. Then the one that keeps
+        every residual is encoded with a node for each, and solved: with the shardings of that plan,
+        and from there with all free. The program is rewritten to keep what was chosen, and planned:
+        only that plan knows what the rewriting makes of fusion and of moved operands. As far as it
+        does not fit, the joint problem gets a lower limit; where it leaves room, a higher one.
 
         Args:
             written: The program as it is written.
@@ -57,119 +97,103 @@ class RematSearch:
         """
         joint = JointProgram.of(written.traced.jaxpr)
         if not joint.has_residuals:
+            if self.terms:
+                raise ConstraintError(
+                    "the program has no backward pass that reads residuals",
+                    where=str(self.terms[0]),
+                    fix="leave it out, or plan the whole training step",
+                )
             return None
         everything = joint.written(joint.everything)
+        ops = forward_ops(everything)
         whole = self.read(joint.everything)
-        try:
-            unlimited = self.plan(whole, None)
-        except NoPlanInTimeError:
-            return None
-        priced = PricedProgram.of(everything, step_prices(unlimited, self.bytes_per_second))
-        ladder = priced.costs.ladder
-        saved = [_everything_bytes(priced) - one.num_bytes for one in ladder]
-        over = unlimited.peak_bytes - self.budget
-        should_fit = [position for position, bytes_ in enumerate(saved) if bytes_ >= over]
-        self._walk(priced, should_fit[0] if should_fit else len(ladder) - 1)
-        tried = {position: one for position, one in self._found.items() if one[1] is not None}
-        if not tried:
-            return None
-        best = min(tried, key=self._rank)
-        program, solution = tried[best]
-        assert solution is not None
-        choice = ResidualChoice(
-            kept=priced.names(ladder[best]),
-            residuals=priced.residuals(ladder[best]),
-            saved_bytes=saved[best],
-            recomputed_seconds=ladder[best].seconds,
-            as_written_peak_bytes=None if as_written is None else as_written.peak_bytes,
-            tried=self._told(priced, best),
+        traced = whole.traced
+        selectable = read_program(traced.jaxpr, traced.in_names, traced.out_names)
+        asked = asked_states(ops, self.terms, selectable)
+        least = tuple(
+            one.name
+            for position, op in enumerate(ops)
+            if not op.may_repeat or asked.get(position) == (KEEP,)
+            for one in op.results
         )
-        return PlannedResiduals(program, solution, choice)
+        lean = self._planned(least)
+        if lean.solution is None:
+            return None
+        same = same_equations(everything.closed.jaxpr, joint.keeping(least).jaxpr)
+        problem = with_residual_nodes(*self.encode(whole), ops, lean.solution, same, asked)
+        shardings, bound = self._walk(problem)
+        tried = [
+            replace(one, choices=problem.keeping(shardings, one.kept))
+            if one.choices is None
+            else one
+            for one in self._tried
+        ]
+        best = min(tried, key=lambda one: one.rank)
+        assert best.solution is not None
+        assert best.choices is not None
+        residuals = problem.residuals(best.choices)
+        choice = ResidualChoice(
+            kept=best.kept,
+            residuals=residuals,
+            saved_bytes=sum(one.local_bytes for one in residuals if not one.is_kept),
+            recomputed_seconds=problem.recomputed_seconds(best.choices),
+            bound_seconds=bound,
+            as_written_peak_bytes=None if as_written is None else as_written.peak_bytes,
+            tried=tuple(_told(problem, one, best) for one in tried),
+        )
+        return PlannedResiduals(best.program, best.solution, choice)
 
-    def _walk(self, priced: PricedProgram, start: int) -> None:
-        """Plan a set that should fit, then others as long as they are of use."""
-        last = len(priced.costs.ladder) - 1
-        too_much, position = -1, start
-        if not self._fits(priced, start):
-            too_much, position = start, last
-            if not self._fits(priced, last):
-                return
-        while position - too_much > 1:
-            middle = (too_much + position) // 2
-            if self._fits(priced, middle):
-                position = middle
-            else:
-                too_much = middle
-        while position < last and self._fits(priced, position + 1):
-            if self._rank(position + 1) >= self._rank(position):
-                return
-            position += 1
+    def _walk(self, problem: ResidualProblem) -> tuple[tuple[int, ...], float | None]:
+        """Plan the sets of a few limits.
 
-    def _fits(self, priced: PricedProgram, position: int) -> bool:
-        """Whether the best plan found for a set of the ladder fits."""
-        if position not in self._found:
-            names = priced.names(priced.costs.ladder[position])
-            program = self.read(names)
-            try:
-                self._found[position] = program, self.plan(program, self.budget)
-            except NoPlanInTimeError:
-                self._found[position] = program, None
-        solution = self._found[position][1]
-        return solution is not None and solution.is_feasible
+        Returns:
+            Choices of the joint problem with the shardings of the lean plan, as far as they are
+            allowed, and seconds that nothing within the budget is below.
+        """
+        limit = problem.problem.memory_limit
+        start = self.searches.another(problem.as_lean())
+        hints = [one for one in (start.choices, start.least_peak_choices) if one is not None]
+        shardings = hints[0] if hints else (0,) * problem.problem.num_nodes
+        bound: float | None = None
+        while len(self._tried) < MOST_SETS:
+            limited = replace(problem.problem, memory_limit=limit)
+            gap = max(JOINT_GAP, self.searches.options.relative_gap)
+            found = self.searches.another(limited, *hints, share=LONG, relative_gap=gap)
+            bound = found.lower_bound / PICOSECONDS if bound is None else bound
+            choices = found.choices or found.least_peak_choices
+            kept = None if choices is None else problem.kept(choices)
+            if choices is None or kept is None or any(one.kept == kept for one in self._tried):
+                break
+            tried = self._planned(kept, choices)
+            if tried.solution is None or found.choices is None:
+                break
+            if limit is None or self.budget is None:
+                break
+            limit = max(1, limit + self.budget - tried.solution.peak_bytes)
+            hints = [found.choices]
+        return shardings, bound
 
-    def _rank(self, position: int) -> tuple[bool, float]:
-        solution = self._found[position][1]
-        assert solution is not None
-        fits = solution.is_feasible
-        return not fits, solution.cost if fits else solution.peak_bytes
-
-    def _told(self, priced: PricedProgram, best: int) -> tuple[TriedResiduals, ...]:
-        told = []
-        for position in sorted(self._found):
-            one, solution = priced.costs.ladder[position], self._found[position][1]
-            fits = solution is not None and solution.is_feasible
-            told.append(
-                TriedResiduals(
-                    is_chosen=position == best,
-                    num_kept=sum(not priced.costs.values[i].is_fused for i in one.kept),
-                    kept_bytes=one.num_bytes,
-                    recomputed_seconds=one.seconds,
-                    seconds=solution.step_seconds if fits and solution is not None else None,
-                    peak_bytes=None if solution is None else solution.peak_bytes,
-                )
-            )
-        return tuple(told)
+    def _planned(self, kept: tuple[str, ...], choices: tuple[int, ...] | None = None) -> _Tried:
+        """Plan the program that keeps these residuals."""
+        program = self.read(kept)
+        try:
+            solution = self.plan(program)
+        except NoPlanInTimeError:
+            solution = None
+        tried = _Tried(kept, choices, program, solution)
+        self._tried.append(tried)
+        return tried
 
 
-def _everything_bytes(priced: PricedProgram) -> int:
-    """Bytes of all that backward passes read, kept."""
-    values = priced.costs.values
-    return sum(one.num_bytes for one in values if one.is_required)
-
-
-def step_prices(solution: Solution, bytes_per_second: float) -> StepPrices:
-    """What a planned step takes, by jaxpr path."""
-    graph, program = solution.graph, solution.local_program
-    runs = program.runs()
-    seconds: defaultdict[str, float] = defaultdict(float)
-
-    def add(op: int, spent: float) -> None:
-        equation = graph.ops[op].equation
-        while equation:
-            seconds[equation] += spent
-            equation = holder_of(equation)
-
-    for kernel in program.kernels:
-        add(kernel.op, kernel.seconds * runs[kernel.body])
-    for one in program.collectives:
-        add(one.op, one.seconds * one.count * runs[one.body])
-    parts, stored = solution.encoded.parts, solution.encoder.buffers.is_stored
-    return StepPrices(
-        seconds=seconds,
-        local_bytes={
-            path: graph.values[value].num_bytes // parts.num_pieces(solution.decoded.layouts[value])
-            for path, value in graph.value_by_path.items()
-        },
-        unstored=frozenset(p for p, value in graph.value_by_path.items() if not stored[value]),
-        bytes_per_second=bytes_per_second,
+def _told(problem: ResidualProblem, one: _Tried, best: _Tried) -> TriedResiduals:
+    solution = one.solution
+    assert one.choices is not None
+    residuals = problem.residuals(one.choices)
+    return TriedResiduals(
+        is_chosen=one is best,
+        num_kept=sum(residual.is_kept for residual in residuals),
+        kept_bytes=sum(residual.local_bytes for residual in residuals if residual.is_kept),
+        recomputed_seconds=problem.recomputed_seconds(one.choices),
+        seconds=solution.step_seconds if one.fits and solution is not None else None,
+        peak_bytes=None if solution is None else solution.peak_bytes,
     )

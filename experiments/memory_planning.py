@@ -1,16 +1,19 @@
 """What choosing residuals is worth where memory binds: steps of programs nothing was fitted on.
 
-    python experiments/memory_planning.py [--only NAME] [--compile]
+    python -m experiments.memory_planning [--only NAME] [--minutes N] [--compile]
 
-Each cell is a program on a machine with a memory budget, planned three ways: as it is written
-without `jax.checkpoint`, with `jax.checkpoint` around every layer, and with the residuals that
-`optimize(remat="auto")` chooses for the first. `--compile` adds what the compiler makes of plans.
-Writes `experiments/results/memory_planning.md`.
+Each cell is a program on a machine with a share of the memory of a device as budget. It is planned
+as it is written without `jax.checkpoint`; with `jax.checkpoint` around every layer, keeping nothing
+or what a policy of JAX saves, each with its own best shardings; and with the residuals that
+`optimize(remat="auto")` chooses for the program as it is written. `--compile` adds what the
+compiler makes of plans. Rows are kept in `experiments/results/memory_planning.jsonl` as they are
+found: a run goes on where the last one of the same commit ended. The page is written from them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -21,37 +24,54 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import autoshard
-from experiments.results_table import markdown_table, write_page
+from experiments.results_table import RESULTS, markdown_table, provenance, write_page
 from experiments.workloads.gpt import GptConfig
 from experiments.workloads.gpt import build as gpt
 from experiments.workloads.llama import LlamaConfig
 from experiments.workloads.llama import build as llama
+from experiments.workloads.ssm import SsmConfig
+from experiments.workloads.ssm import build as ssm
 
-_WAYS = ("as written", "full remat", "chosen")
+FOUND = RESULTS / "memory_planning.jsonl"
 _TIME_LIMIT_SECONDS = 60.0
+_CHOSEN, _AS_WRITTEN, _FULL = "chosen", "as written", "full remat"
+_WAYS = (
+    _CHOSEN,
+    _FULL,
+    "dots_with_no_batch_dims_saveable",
+    "dots_saveable",
+    _AS_WRITTEN,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A program, where it runs, and what a device may hold.
+class Program:
+    """A training step, written without rematerialisation.
 
     Args:
         name: Of the program.
         build: Builds it from its sizes.
-        config: Its sizes, without rematerialisation.
-        mesh: Of the machine.
-        hardware: The machine.
-        topology: To compile for.
-        budget: As `optimize` takes it.
+        config: Its sizes.
     """
 
     name: str
     build: Any
     config: Any
-    mesh: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where programs run.
+
+    Args:
+        hardware: Its name.
+        mesh: Its mesh.
+        topology: To compile for.
+    """
+
     hardware: str
+    mesh: str
     topology: str
-    budget: str
 
 
 _LLAMA = LlamaConfig(
@@ -73,97 +93,174 @@ _GPT = GptConfig(
     d_ff=8192,
     vocab=50304,
     seq=1024,
-    batch=32,
+    batch=64,
     scan=True,
     compute_dtype="bfloat16",
 )
-_ON_16, _ON_8 = ("data=4,model=4", "tpu-v5e", "v5e:4x4"), ("data=4,model=2", "tpu-v5e", "v5e:2x4")
-
-CELLS = (
-    Cell("llama 8B, scanned", llama, _LLAMA, *_ON_16, budget="auto"),
-    Cell("gpt 1.3B, scanned", gpt, _GPT, *_ON_8, budget="auto"),
+_SSM = SsmConfig(
+    layers=24,
+    d_model=2048,
+    inner=4096,
+    states=16,
+    dt_rank=128,
+    vocab=50304,
+    seq=2048,
+    batch=64,
+    scan=True,
+    compute_dtype="bfloat16",
 )
 
+PROGRAMS = (
+    Program("llama 8B, scanned", llama, _LLAMA),
+    Program("gpt 1.3B, scanned", gpt, _GPT),
+    Program("llama, 4 layers unrolled", llama, replace(_LLAMA, layers=4, scan=False)),
+    Program("mamba, scanned", ssm, _SSM),
+)
+MACHINES = (
+    Machine("tpu-v5e", "data=4,model=4", "v5e:4x4"),
+    Machine("h100:8", "data=4,model=2", "8xH100"),
+)
+SHARES = (1.0, 0.7, 0.5, 0.35)
+"""Of the memory of a device."""
 
-def planned(cell: Cell, way: str) -> tuple[autoshard.Plan, float]:
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A program on a machine within a budget, its residuals treated in one way."""
+
+    program: Program
+    machine: Machine
+    share: float
+    way: str
+
+    @property
+    def key(self) -> list[str]:
+        return [self.program.name, self.machine.hardware, str(self.share), self.way]
+
+
+def cells() -> Iterator[Cell]:
+    """All cells, those of one program and budget together."""
+    for machine in MACHINES:
+        for program in PROGRAMS:
+            for share in SHARES:
+                for way in _WAYS:
+                    yield Cell(program, machine, share, way)
+
+
+def planned(cell: Cell) -> tuple[autoshard.Plan, float]:
     """The plan of a cell, and how long planning took."""
-    workload = cell.build(cell.name, replace(cell.config, remat=way == "full remat"))
+    remat = {_CHOSEN: False, _AS_WRITTEN: False, _FULL: True}.get(cell.way, cell.way)
+    config = replace(cell.program.config, remat=remat)
+    workload = cell.program.build(cell.program.name, config)
     start = time.perf_counter()
     plan = autoshard.optimize(
         workload.step,
         workload.state,
         workload.batch,
-        mesh=cell.mesh,
-        hardware=cell.hardware,
-        memory_budget=cell.budget,
+        mesh=cell.machine.mesh,
+        hardware=cell.machine.hardware,
+        memory_budget=cell.share,
         donate_argnums=workload.donate_argnums,
         time_limit_seconds=_TIME_LIMIT_SECONDS,
         baselines=False,
-        remat="auto" if way == "chosen" else "keep",
+        remat="auto" if cell.way == _CHOSEN else "keep",
     )
     return plan, time.perf_counter() - start
 
 
-def rows(cell: Cell, *, compiles: bool) -> Iterator[dict[str, str]]:
-    """One row for each way to treat the residuals of a cell."""
-    for way in _WAYS:
-        plan, seconds = planned(cell, way)
-        data = plan.data
-        print(cell.name, cell.budget, way, data.solver.status, f"{seconds:.0f} s", flush=True)
-        row = {
-            "program": cell.name,
-            "devices": f"{cell.hardware}, {cell.mesh}",
-            "budget": f"{(data.memory_budget or 0) / 1e9:.2f} GB",
-            "residuals": _residuals(data, way),
-            "fits": "yes" if data.is_feasible else "no",
-            "step": f"{1e3 * data.priced_seconds:,.1f} ms" if data.is_feasible else "",
-            "peak": f"{data.memory.peak_bytes / 1e9:.2f} GB",
-            "planned in": f"{seconds:.0f} s",
-        }
-        if compiles:
-            row |= _compiled(plan, cell)
-        yield row
-
-
-def _residuals(data: Any, way: str) -> str:
-    chosen = data.residuals
-    if chosen is None:
-        return way
-    kept = sum(one.is_kept for one in chosen.residuals)
-    return f"{way}: {kept} of {len(chosen.residuals)} kept"
-
-
-def _compiled(plan: autoshard.Plan, cell: Cell) -> dict[str, str]:
-    if not plan.data.is_feasible:
-        return {"compiled step": "", "compiled peak": ""}
-    found = plan.verify(cell.topology)
-    if found.memory is None or found.time is None:
-        return {"compiled step": found.status, "compiled peak": ""}
-    return {
-        "compiled step": f"{1e3 * found.time.overlapped_seconds:,.1f} ms",
-        "compiled peak": f"{found.memory.compiled_bytes / 1e9:.2f} GB",
+def row(cell: Cell, *, compiles: bool) -> dict[str, Any]:
+    """What is told of a cell."""
+    plan, seconds = planned(cell)
+    data = plan.data
+    told: dict[str, Any] = {
+        "cell": cell.key,
+        "commit": provenance()["commit"],
+        "fits": data.is_feasible,
+        "budget_bytes": data.memory_budget,
+        "step_seconds": data.priced_seconds if data.is_feasible else None,
+        "peak_bytes": data.memory.peak_bytes,
+        "planning_seconds": seconds,
     }
+    if data.residuals is not None:
+        told["bound_seconds"] = data.residuals.bound_seconds
+        told["kept"] = sum(one.is_kept for one in data.residuals.residuals)
+        told["residuals"] = len(data.residuals.residuals)
+    if compiles and data.is_feasible:
+        found = plan.verify(cell.machine.topology)
+        if found.memory is not None:
+            told["compiled_bytes"] = found.memory.compiled_bytes
+        if found.time is not None:
+            told["compiled_seconds"] = found.time.overlapped_seconds
+    return told
+
+
+def page() -> str:
+    """The table of all rows found so far."""
+    found = [json.loads(line) for line in FOUND.read_text().splitlines()]
+    table = []
+    for one in found:
+        name, hardware, share, way = one["cell"]
+        table.append(
+            {
+                "program": name,
+                "machine": hardware,
+                "budget": f"{share} = {one['budget_bytes'] / 1e9:.1f} GB",
+                "residuals": _residuals(one, way),
+                "fits": "yes" if one["fits"] else "no",
+                "step": _milliseconds(one.get("step_seconds")),
+                "bound": _milliseconds(one.get("bound_seconds")),
+                "peak": f"{one['peak_bytes'] / 1e9:.2f} GB",
+                "compiled step": _milliseconds(one.get("compiled_seconds")),
+                "compiled peak": _gigabytes(one.get("compiled_bytes")),
+                "planned in": f"{one['planning_seconds']:.0f} s",
+                "commit": one["commit"],
+            }
+        )
+    return f"{_ABOUT.format(len(found), sum(1 for _ in cells()))}\n{markdown_table(table)}"
+
+
+def _residuals(one: dict[str, Any], way: str) -> str:
+    return f"{way}: {one['kept']} of {one['residuals']} kept" if "kept" in one else way
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:,.1f} ms"
+
+
+def _gigabytes(num_bytes: int | None) -> str:
+    return "" if num_bytes is None else f"{num_bytes / 1e9:.2f} GB"
 
 
 def main() -> None:
-    """Plan all cells, or some, and write the page."""
+    """Plan the cells that were not planned yet, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cells whose program's name holds this")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no cell after these")
     parser.add_argument("--compile", action="store_true", help="compile the plans too")
     options = parser.parse_args()
-    found: list[dict[str, str]] = []
-    for cell in (cell for cell in CELLS if options.only in cell.name):
-        found += rows(cell, compiles=options.compile)
-        text = f"{_ABOUT}\n{markdown_table(found)}"
-        write_page("memory_planning", "Residuals where memory binds", text)
+    end = time.monotonic() + 60 * options.minutes
+    lines = FOUND.read_text().splitlines() if FOUND.exists() else []
+    done = [json.loads(line)["cell"] for line in lines]
+    for cell in cells():
+        if cell.key in done or options.only not in cell.program.name:
+            continue
+        if time.monotonic() > end:
+            break
+        found = row(cell, compiles=options.compile)
+        with FOUND.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+        print(found, flush=True)
+    write_page("memory_planning", "Residuals where memory binds", page())
 
 
 _ABOUT = """\
-Each program is planned three ways within a budget per device: as it is written without
-`jax.checkpoint`, with `jax.checkpoint` around every layer, and with the residuals that
-`optimize(remat="auto")` chooses. Nothing in the choice was fitted to these programs. Where a step
-does not fit, its peak is the least found. The choice of residuals is an outer one, with shardings
-inside: it has no bound. Planning was timed on a machine with other work on it.
+Each program is planned within a share of the memory of a device: as it is written without
+`jax.checkpoint`; with `jax.checkpoint` around every layer, keeping the inputs of layers alone (full
+remat) or what a policy of JAX saves as well; and with the residuals that `optimize(remat="auto")`
+chooses for the program as it is written. Every row has its own best shardings, and nothing in the
+choice was fitted to these programs. Where a step does not fit, its peak is the least found. The
+bound is that of the joint problem of residuals and shardings. Planning was timed on a machine with
+other work on it. Rows so far: {} of {}.
 """
 
 

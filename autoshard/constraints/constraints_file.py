@@ -12,6 +12,8 @@
         sharding: '[{}, {"model"}]'
     groups:                       # id: selectors whose tensors end the same
       state: ['params**["w1"]', 'momentum**["w1"]']
+    keep: ['attn_out']            # residuals of backward passes: kept from the forward pass
+    recompute: ['model.py:57']    # or computed again
 
 Every section may be left out. Strings with quotes or brackets stand in single quotes.
 """
@@ -26,7 +28,7 @@ from typing import TypeVar
 import yaml
 
 from autoshard.constraints.problems import joined
-from autoshard.constraints.terms import Group, Pin, Term, Uses
+from autoshard.constraints.terms import Group, Keep, Pin, Recompute, Term, Uses
 from autoshard.errors import AutoshardError, InputError
 from autoshard.sharding import (
     Mesh,
@@ -40,7 +42,7 @@ from autoshard.sharding.sharding import DEFAULT_MESH_NAME
 from autoshard.user_files import read_or_refuse
 from autoshard.yaml_document import MOST_BYTES, DocumentLoader
 
-_SECTIONS = ("meshes", "pins", "uses", "groups")
+_SECTIONS = ("meshes", "pins", "uses", "groups", "keep", "recompute")
 _USE_KEYS = ("select", "by", "sharding")
 
 T = TypeVar("T")
@@ -110,6 +112,14 @@ class _Reader:
             yield from self.use(node)
         for name, node in self.mapping(sections.get("groups")):
             yield from self.group(name, node)
+        for kind, section in ((Keep, "keep"), (Recompute, "recompute")):
+            for node in self.sequence(sections.get(section)):
+                yield from self.residual(kind, node)
+
+    def residual(self, kind: type[Keep | Recompute], node: yaml.Node) -> Iterator[Term]:
+        select = self.text(node)
+        if select is not None:
+            yield from self.made(node, lambda: kind(select, where=self.at(node)))
 
     def sections(self, root: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
         for name, node in self.mapping(root):

@@ -18,12 +18,13 @@ def is_path(text: str) -> bool:
     return _PATH.fullmatch(text) is not None
 
 
-def named_tensor(program: Program, name: str) -> tuple[str, str]:
+def named_tensor(program: Program, name: str, *, first: bool = False) -> tuple[str, str]:
     """The tensor a name selects: its path, and what the user calls it, or "" if by the path.
 
     Args:
         program: What to select from.
         name: A path, or a selector of one tensor.
+        first: Of several, take the first.
 
     Raises:
         InputError: It selects nothing, or several tensors; says what is close, or which.
@@ -35,7 +36,7 @@ def named_tensor(program: Program, name: str) -> tuple[str, str]:
         found = Chooser(program).tensors(parse_selector(said), f"the tensor `{said}`")
     except ConstraintError as error:
         raise InputError(error.what, where=error.where, fix=error.fix) from error
-    if len(found) > 1:
+    if len(found) > 1 and not first:
         raise InputError(
             f"`{said}` selects {len(found)} tensors: {_listed(found)}",
             where=f"the tensor `{said}`",

@@ -9,7 +9,16 @@ from autoshard.constraints.merge import merge_shardings
 from autoshard.constraints.problems import joined
 from autoshard.constraints.program import Program
 from autoshard.constraints.select import Chooser, Selected
-from autoshard.constraints.terms import Group, Pin, Term, Uses, format_said, sharding_of
+from autoshard.constraints.terms import (
+    Group,
+    Keep,
+    Pin,
+    Recompute,
+    Term,
+    Uses,
+    format_said,
+    sharding_of,
+)
 from autoshard.errors import AutoshardError, ConstraintError
 from autoshard.sharding import (
     Mesh,
@@ -137,7 +146,9 @@ class _Resolver:
     def take(self, term: Term) -> None:
         """Put one term onto what it selects; what is wrong with it becomes a problem."""
         try:
-            if isinstance(term, Group):
+            if isinstance(term, (Keep, Recompute)):  # of no tensor's sharding
+                self.asked.append(Asked(str(term), ()))
+            elif isinstance(term, Group):
                 self._take_group(term)
             elif isinstance(term, Pin):
                 tensors = self.chooser.tensors(term.selector, str(term))

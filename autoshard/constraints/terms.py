@@ -1,4 +1,4 @@
-"""What a user may say: pins, used shardings and groups."""
+"""What a user may say: pins, used shardings and groups; residuals to keep or compute again."""
 
 from __future__ import annotations
 
@@ -139,7 +139,60 @@ class Group:
         return _at(f"group of {shown}" if self.id is None else f"group {self.id!r}", self.where)
 
 
-Term: TypeAlias = Pin | Uses | Group
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What backward passes read of the selected values is kept from the forward pass.
+
+    Args:
+        select: Selector; a single word is a `checkpoint_name`.
+        where: Where it is written, such as `constraints.yaml:12`.
+
+    Raises:
+        InputError: The selector cannot be read.
+    """
+
+    select: str
+    where: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        _residual_selector(self.select)
+
+    @property
+    def selector(self) -> Selector:
+        return _residual_selector(self.select)
+
+    def __str__(self) -> str:
+        return _at(f"keep `{self.select}`", self.where)
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """The selected values are not kept: backward passes compute them again.
+
+    Args:
+        select: Selector; a single word is a `checkpoint_name`.
+        where: Where it is written, such as `constraints.yaml:12`.
+
+    Raises:
+        InputError: The selector cannot be read.
+    """
+
+    select: str
+    where: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        _residual_selector(self.select)
+
+    @property
+    def selector(self) -> Selector:
+        return _residual_selector(self.select)
+
+    def __str__(self) -> str:
+        return _at(f"recompute `{self.select}`", self.where)
+
+
+ResidualTerm: TypeAlias = Keep | Recompute
+Term: TypeAlias = Pin | Uses | Group | ResidualTerm
 
 
 def sharding_of(term: Pin | Uses) -> SaidSharding:
@@ -169,6 +222,12 @@ def _read(given: object) -> object:
             ' jax.sharding.PartitionSpec("data")',
         )
     return parse_sharding(given)
+
+
+def _residual_selector(given: object) -> Selector:
+    text = _text(given, "a selector")
+    is_word = text.strip().isidentifier()
+    return parse_selector(f"name:{text}" if is_word else text)
 
 
 def _text(given: object, what: str) -> str:

@@ -77,6 +77,7 @@ class Encoder:
             they become.
         corrections: What was learnt from compiled plans of the program.
         op_terms: What the cost of an op is the sum of.
+        has_residuals_to_choose: What the program holds at one time is no bound of what it has to.
 
     Attributes:
         facts: What costs depend on beside the op or read that is priced.
@@ -97,6 +98,7 @@ class Encoder:
     is_scarce: bool = False
     corrections: Corrections = NO_CORRECTIONS
     op_terms: tuple[OpTermKind, ...] = OP_TERMS
+    has_residuals_to_choose: bool = False
     _candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     _read_bits: ReadBits = field(init=False)
     tables: Tables = field(init=False)
@@ -229,7 +231,8 @@ class Encoder:
     def _with_steps(self) -> WithSteps:
         is_only_round = self.round is ONLY_ROUND
         equations = self.streamable if is_only_round else frozenset()
-        held = self.buffers.most_held_bytes(self.graph)
+        is_open = self.has_residuals_to_choose
+        held = 0 if is_open else self.buffers.most_held_bytes(self.graph)
         parts, limit = self.costing.parts, self.memory_limit
         offers = stream_offers(self.graph, parts, equations, limit, held)
         return WithSteps(offers, self.node_costs, self.max_candidates)

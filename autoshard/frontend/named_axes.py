@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from autoshard.constraints import Group, Term, sharding_of
+from autoshard.constraints import Pin, Term, Uses, sharding_of
 from autoshard.frontend.spec_entries import spec_entries
 from autoshard.frontend.user_constraints import SpecOfAnyRank
 from autoshard.sharding import Sharding
@@ -27,7 +27,7 @@ def named_axes(shardings: Mapping[str, Any], terms: Iterable[Term] = ()) -> dict
             for name in _names_in(leaf):
                 found.setdefault(name, option)
     for term in terms:
-        if not isinstance(term, Group):
+        if isinstance(term, (Pin, Uses)):
             for name in _names_in(sharding_of(term)):
                 found.setdefault(name, str(term))
     return found

@@ -12,7 +12,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from autoshard.constraints import (
     AnyRank,
     Group,
+    Keep,
     Pin,
+    Recompute,
     Resolved,
     Term,
     Uses,
@@ -30,8 +32,8 @@ from autoshard.frontend.user_shardings import read_named_sharding, spec_to_shard
 from autoshard.sharding import Mesh, Sharding, format_sharding
 
 _FIX = (
-    "give a mapping from selector to sharding, a list of Pin, Uses and Group, or the path of a"
-    " YAML file"
+    "give a mapping from selector to sharding, a list of Pin, Uses, Group, Keep and Recompute, or"
+    " the path of a YAML file"
 )
 
 
@@ -70,7 +72,7 @@ def read_constraints(given: Any, order: DeviceOrder) -> tuple[Term, ...]:
         return load_constraints(given)
     if isinstance(given, Mapping):
         return tuple(_read(Pin(select, sharding), order) for select, sharding in given.items())
-    if isinstance(given, (Pin, Uses, Group)):
+    if isinstance(given, (Pin, Uses, Group, Keep, Recompute)):
         return (_read(given, order),)
     if not isinstance(given, (list, tuple)):
         raise InputError(
@@ -89,7 +91,7 @@ def read_constraints(given: Any, order: DeviceOrder) -> tuple[Term, ...]:
 
 
 def _read(term: Term, order: DeviceOrder) -> Term:
-    if isinstance(term, Group):
+    if isinstance(term, (Group, Keep, Recompute)):
         return term
     said: Any = sharding_of(term)
     if isinstance(said, tuple) and all(map(_is_entry, said)):

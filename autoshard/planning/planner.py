@@ -19,7 +19,7 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.errors import ConstraintError
-from autoshard.graph.buffers import find_buffers
+from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph
 from autoshard.planning.hand_plans import Propagate, best_by_hand
 from autoshard.planning.least_memory import seek_leanest, solved_from_leanest
@@ -63,6 +63,7 @@ def plan_graph(
     progress: Callable[[Progress], None] | None = None,
     compiler: Backend | None = None,
     op_terms: tuple[OpTermKind, ...] = OP_TERMS,
+    is_scarce: bool = False,
 ) -> Solution:
     """Choose a layout for every value of a program, round by round where the user gave priorities.
 
@@ -72,19 +73,17 @@ def plan_graph(
     by hand that fits, as `propagate` spreads it, and no worse one is returned. The first round
     starts from an earlier plan if there is one. A plan of one round is made simpler, as far as the
     options allow. Ablations give another compiler model than the
-    machine's own, or other cost terms.
+    machine's own, or other cost terms. Where memory is known to be scarce, the worst order of ops
+    is encoded at once.
 
     Raises:
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
     """
     clock, backend = stages or Stages(), compiler or backend_for(hardware)
-    with clock.time("buffers"):
-        graph = with_borders_on(_as_kept(graph, backend.layout), mesh)
-        buffers = find_buffers(graph, backend)
-    wishes = carried_on_other_meshes(wishes, mesh)
-    parts = parts_for(graph, mesh, wishes, backend.layout.min_conv_batch)
-    overlaps = options.overlap and backend.schedule.overlaps
-    costing = Costing(cost_model_for(hardware, parts), parts, overlaps, backend)
+    graph, buffers, wishes, costing = _prepared(
+        graph, mesh, hardware, wishes, options, backend, clock
+    )
+    parts = costing.parts
     pins = read_pins(graph, parts, wishes)
     rounds = rounds_of(graph, pins, parts, wishes)
     seconds_left = options.time_limit_seconds
@@ -107,6 +106,8 @@ def plan_graph(
                 corrections=options.corrections,
                 op_terms=op_terms,
             )
+            if is_scarce and limit is not None:
+                encoder = _for_scarce_memory(encoder)
         fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
         share = replace(options, time_limit_seconds=fair)
         spent = clock.seconds.get(SEARCH, 0.0)
@@ -122,6 +123,56 @@ def plan_graph(
         decided.append(DecidedRound(now, flat, solution.decoded, solution.estimate))
     assert solution is not None
     return solution if len(rounds) == 1 else replace(solution, rounds=tuple(decided))
+
+
+def _prepared(
+    graph: Graph,
+    mesh: Mesh,
+    hardware: Hardware,
+    wishes: Wishes,
+    options: SolveOptions,
+    backend: Backend,
+    clock: Stages,
+) -> tuple[Graph, Buffers, Wishes, Costing]:
+    """A program as the compiler keeps it, its storage, its wishes on the mesh, and its prices."""
+    with clock.time("buffers"):
+        graph = with_borders_on(_as_kept(graph, backend.layout), mesh)
+        buffers = find_buffers(graph, backend)
+    wishes = carried_on_other_meshes(wishes, mesh)
+    parts = parts_for(graph, mesh, wishes, backend.layout.min_conv_batch)
+    overlaps = options.overlap and backend.schedule.overlaps
+    costing = Costing(cost_model_for(hardware, parts), parts, overlaps, backend)
+    return graph, buffers, wishes, costing
+
+
+def encode_scarce(
+    graph: Graph,
+    mesh: Mesh,
+    hardware: Hardware,
+    wishes: Wishes,
+    memory_limit: int | None,
+    options: SolveOptions,
+    *,
+    streamable: frozenset[str] = frozenset(),
+    stages: Stages,
+) -> tuple[Encoder, Encoded]:
+    """The choice problem of a program whose residuals are chosen too, all priorities at once."""
+    backend = backend_for(hardware)
+    graph, buffers, wishes, costing = _prepared(
+        graph, mesh, hardware, wishes, options, backend, stages
+    )
+    with stages.time(COSTS):
+        usual = Encoder(
+            graph,
+            buffers,
+            costing,
+            wishes,
+            memory_limit,
+            streamable=streamable,
+            has_residuals_to_choose=True,
+        )
+        encoder = usual if memory_limit is None else _for_scarce_memory(usual)
+        return encoder, encoder.encode()
 
 
 def plan_further(
@@ -211,26 +262,32 @@ def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
     """A problem, and what encoded it: anew for the worst order of ops where memory is scarce."""
     encoded = encoder.encode()
     limit = encoder.memory_limit
-    if limit is None or limit >= _SCARCE * least_use(encoded.problem)[0]:
+    if limit is None or encoder.is_scarce or limit >= _SCARCE * least_use(encoded.problem)[0]:
         return encoder, encoded
+    scarce = _for_scarce_memory(encoder)
+    return (encoder, encoded) if scarce is encoder else (scarce, scarce.encode())
+
+
+def _for_scarce_memory(encoder: Encoder) -> Encoder:
+    """The same for the worst order of ops, if that is another."""
     usual = encoder.costing.backend
     worst = usual.in_worst_order()
     if worst is usual and not usual.memory.cse_reshards:
-        return encoder, encoded
-    scarce = Encoder(
+        return encoder
+    return Encoder(
         encoder.graph,
         encoder.buffers if worst is usual else find_buffers(encoder.graph, worst),
         encoder.costing,
         encoder.wishes,
-        limit,
+        encoder.memory_limit,
         encoder.max_candidates,
         encoder.round,
         encoder.streamable,
         is_scarce=True,
         corrections=encoder.corrections,
         op_terms=encoder.op_terms,
+        has_residuals_to_choose=encoder.has_residuals_to_choose,
     )
-    return scarce, scarce.encode()
 
 
 def _solve_round(

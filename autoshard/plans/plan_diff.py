@@ -21,6 +21,7 @@ from autoshard.plans.plan import (
     PlannedTensor,
 )
 from autoshard.plans.source_names import with_short_sources
+from autoshard.remat.choice import Residual
 from autoshard.sharding import Sharding, format_mesh, format_sharding
 
 ABSENT = "-"
@@ -72,6 +73,7 @@ class PlanDiff:
     notes: tuple[Change, ...] = ()
     rounds: tuple[Change, ...] = ()
     products: tuple[Change, ...] = ()
+    residuals: tuple[Change, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -104,6 +106,7 @@ def diff_plans(before: PlanData, after: PlanData) -> PlanDiff:
         notes=_by_key(_notes(before), _notes(after), lambda _: "noted"),
         rounds=_rounds(before, after),
         products=_by_key(_products(before), _products(after), _product_text),
+        residuals=_by_key(_residuals(before), _residuals(after), _residual_text),
     )
 
 
@@ -229,6 +232,15 @@ def _miss_text(miss: Miss) -> str:
 
 def _products(plan: PlanData) -> dict[str, PlannedProduct]:
     return numbered(plan.products, lambda one: f"{one.equation} {one.name} {one.source}".strip())
+
+
+def _residuals(plan: PlanData) -> dict[str, Residual]:
+    found = () if plan.residuals is None else plan.residuals.residuals
+    return numbered(found, lambda one: f"{one.what} {one.source} {one.type_text}")
+
+
+def _residual_text(residual: Residual) -> str:
+    return "kept" if residual.is_kept else "computed again"
 
 
 def _product_text(product: PlannedProduct) -> str:

@@ -12,16 +12,18 @@ class Residual:
     Args:
         name: Of the value in the program, `0:7.0`.
         what: Its `checkpoint_name`, or the primitive that makes it; `carry` of what a loop carries.
+        is_named: That is its `checkpoint_name`.
         source: `file.py:12 (function)` of the user's line, or "".
         type_text: `bf16[32, 8, 2048]`, with the dimension in which a scan stacks it.
         is_kept: Kept from the forward pass; else computed again.
         local_bytes: Of all that one device keeps of it, or would keep.
-        seconds: That computing it again takes in one step, without what it is computed from; 0 if
-            it is kept.
+        seconds: That computing it again takes in one step, or would, without what it is computed
+            from.
     """
 
     name: str
     what: str
+    is_named: bool
     source: str
     type_text: str
     is_kept: bool
@@ -36,7 +38,7 @@ class TriedResiduals:
     Args:
         is_chosen: It is that of the plan.
         num_kept: Residuals that are kept.
-        kept_bytes: Of them on one device, with the shardings of the plan that keeps everything.
+        kept_bytes: Of them on one device, as the joint problem has them.
         recomputed_seconds: Of all that is computed again, likewise.
         seconds: Predicted step time of the best plan found; None where none fits.
         peak_bytes: Its memory peak, or the least found where none fits; None where none was found.
@@ -59,15 +61,18 @@ class ResidualChoice:
         residuals: What becomes of what backward passes read.
         saved_bytes: On one device, against keeping everything.
         recomputed_seconds: Of all that is computed again in one step, its operands included.
+        bound_seconds: No residuals and shardings within the budget take less, as the joint problem
+            prices both; None where it was not solved.
         as_written_peak_bytes: The least memory peak found for the program as it is written; None
             where none was found.
-        tried: The sets that were planned, the one that keeps most first.
+        tried: The sets that were planned, in order.
     """
 
     kept: tuple[str, ...]
     residuals: tuple[Residual, ...]
     saved_bytes: int
     recomputed_seconds: float
+    bound_seconds: float | None
     as_written_peak_bytes: int | None
     tried: tuple[TriedResiduals, ...]
 
@@ -79,6 +84,7 @@ class ResidualChoice:
             residuals=(),
             saved_bytes=0,
             recomputed_seconds=0.0,
+            bound_seconds=None,
             as_written_peak_bytes=None,
             tried=(),
         )

@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from autoshard.errors import PlanError
 
-_RECOMPUTED = "rematted_computation"
+RECOMPUTED = "rematted_computation"
 """The scope in which `jax.checkpoint` computes again; selectors and profiles know it."""
 
 
@@ -148,7 +148,7 @@ def copied(eqns: Iterable[JaxprEqn], atom_of: dict[Var, Any]) -> list[JaxprEqn]:
             eqn.replace(
                 invars=[read(atom, atom_of) for atom in eqn.invars],
                 outvars=results,
-                source_info=source.replace(name_stack=source.name_stack.extend(_RECOMPUTED)),
+                source_info=source.replace(name_stack=source.name_stack.extend(RECOMPUTED)),
             )
         )
         atom_of.update(zip(eqn.outvars, results, strict=True))

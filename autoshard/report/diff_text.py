@@ -61,6 +61,7 @@ def _report(diff: PlanDiff, before: str, after: str) -> RenderableType:
         ("Values", diff.values),
         ("Ops", diff.ops),
         ("Heavy products", diff.products),
+        ("Residuals", diff.residuals),
         ("Collectives, bytes per device", diff.collectives),
     ):
         if changes:

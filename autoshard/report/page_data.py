@@ -26,6 +26,7 @@ SUBJECTS = (
     ("values", "value"),
     ("ops", "op"),
     ("products", "heavy product"),
+    ("residuals", "residual"),
     ("collectives", "collective"),
     ("memory", "memory"),
     ("baselines", "plan by hand"),

@@ -50,7 +50,7 @@ class GptConfig:
     seq: int = 32
     batch: int = 16
     scan: bool = False
-    remat: bool = False
+    remat: bool | str = False
     compute_dtype: str = "float32"
     tied_head: bool = False
     microbatches: int = 1

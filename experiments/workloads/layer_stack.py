@@ -35,7 +35,7 @@ def apply_layers(
     layers: PyTree,
     *,
     scan: bool,
-    remat: bool,
+    remat: bool | str,
 ) -> PyTree:
     """Send activations through every layer.
 
@@ -44,13 +44,15 @@ def apply_layers(
         x: Activations, and what else is carried from layer to layer.
         layers: What `init_layers` returned for the same `scan`.
         scan: Whether `layers` is stacked.
-        remat: Keep only each layer's input for the backward pass and compute the rest again.
+        remat: Keep only each layer's input for the backward pass and compute the rest again; by the
+            name of a policy in `jax.checkpoint_policies`, keep what that saves as well.
 
     Returns:
         The same after the last layer.
     """
     if remat:
-        layer = jax.checkpoint(layer)
+        policy = getattr(jax.checkpoint_policies, remat) if isinstance(remat, str) else None
+        layer = jax.checkpoint(layer, policy=policy)
     if scan:
         x, _ = jax.lax.scan(lambda carry, params: (layer(carry, params), None), x, layers)
         return x

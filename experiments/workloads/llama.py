@@ -50,7 +50,7 @@ class LlamaConfig:
     batch: int = 16
     rope_theta: float = 10_000.0
     scan: bool = False
-    remat: bool = False
+    remat: bool | str = False
     compute_dtype: str = "float32"
 
     def __post_init__(self) -> None:

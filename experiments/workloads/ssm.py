@@ -49,7 +49,7 @@ class SsmConfig:
     seq: int = 16
     batch: int = 16
     scan: bool = False
-    remat: bool = False
+    remat: bool | str = False
     compute_dtype: str = "float32"
 
 

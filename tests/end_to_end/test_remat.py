@@ -9,9 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 import autoshard
-from autoshard.errors import InputError, PlanError
+from autoshard.errors import AutoshardError, InputError, PlanError
+from autoshard.planning.planner import plan_graph
+from autoshard.planning.solution import NoPlanInTimeError
 from tests.remat.programs import Step, arguments, layer, scanned
 
 ROWS = 512
@@ -57,7 +60,9 @@ def test_where_memory_is_ample_the_program_is_as_written(as_written: autoshard.P
 def test_a_step_that_fits_no_other_way_is_planned_with_fewer_residuals(
     tight: autoshard.Plan, budget: int
 ) -> None:
-    assert not planned(memory_budget=budget, remat="keep").data.is_feasible
+    kept = planned(memory_budget=budget, remat="keep").data
+    assert not kept.is_feasible
+    assert 'remat="auto" chooses which' in kept.solver.advice
     assert tight.data.is_feasible
     assert tight.data.memory.peak_bytes <= budget
     chosen = tight.data.residuals
@@ -136,6 +141,25 @@ def test_a_step_that_fits_with_no_residuals_at_all_is_told_so() -> None:
     plan = planned(memory_budget=1000)
     assert not plan.data.is_feasible
     assert plan.report().startswith("step on 8 x cpu-host")
+    assert "sets of residuals were planned, the smallest among them" in plan.data.solver.advice
+
+
+def test_a_step_that_ran_out_of_time_as_written_is_planned_with_fewer_residuals(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def late_at_first(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 1:
+            raise NoPlanInTimeError("the solver found no plan before its time was up")
+        return plan_graph(*args, **options)
+
+    monkeypatch.setattr("autoshard.make_plan.plan_graph", late_at_first)
+    plan = planned(memory_budget=budget)
+    assert plan.data.is_feasible
+    assert plan.data.residuals is not None
+    assert plan.data.residuals.as_written_peak_bytes is None
 
 
 def test_a_program_without_a_backward_pass_is_left_alone() -> None:
@@ -147,6 +171,65 @@ def test_a_program_without_a_backward_pass_is_left_alone() -> None:
         memory_budget=1000,
     )
     assert plan.data.residuals is None
+
+
+def named(x: Any, w: Any) -> Any:
+    """The layer, with a name for what its first matmul makes."""
+    hidden = checkpoint_name(x @ w["up"], "hidden")
+    return x + (hidden * hidden) @ w["down"]
+
+
+def states(plan: autoshard.Plan, what: str) -> set[bool]:
+    assert plan.data.residuals is not None
+    return {one.is_kept for one in plan.data.residuals.residuals if one.what == what}
+
+
+def test_what_users_ask_to_keep_is_kept_and_what_to_compute_again_is_not() -> None:
+    step = scanned(named)
+    kept = planned(step, memory_budget=None, constraints=autoshard.Keep("hidden"))
+    again = planned(step, memory_budget=None, constraints=[autoshard.Recompute("hidden")])
+    assert states(kept, "hidden") == {True}
+    assert states(again, "hidden") == {False}
+    assert again.data.memory.peak_bytes < kept.data.memory.peak_bytes
+    assert [term.text for term in kept.data.asked] == ["keep `hidden`"]
+    for before, after in zip(results(jax.jit(step)), results(again.wrap()), strict=True):
+        np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-6)
+
+
+def test_residuals_in_a_constraints_file_are_those_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "constraints.yaml"
+    path.write_text("recompute: ['name:hidden']\n")
+    plan = planned(scanned(named), memory_budget=None, constraints=path)
+    assert states(plan, "hidden") == {False}
+
+
+@pytest.mark.parametrize(
+    ("constraints", "options", "message"),
+    [
+        (autoshard.Keep("elsewhere"), {}, "selects nothing that a backward pass reads"),
+        (
+            [autoshard.Keep("hidden"), autoshard.Recompute("hidden")],
+            {},
+            "cannot be both kept and computed again",
+        ),
+        (autoshard.Keep("hidden"), {"remat": "keep"}, "remat='keep' leaves none to choose"),
+    ],
+)
+def test_what_cannot_be_had_of_residuals_is_refused(
+    constraints: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(AutoshardError, match=message):
+        planned(scanned(named), memory_budget=None, constraints=constraints, **options)
+
+
+def test_a_policy_of_jax_says_what_the_plan_keeps() -> None:
+    plan = planned(scanned(named), memory_budget=None, constraints=autoshard.Keep("hidden"))
+    policy = plan.checkpoint_policy()
+    assert "save_only_these_names(" in policy
+    assert '"hidden"' in policy
+    assert any("kept for the backward pass" in note for note in plan.why("name:hidden").notes)
+    with pytest.raises(PlanError, match="the plan chose no residuals"):
+        planned(memory_budget=None).checkpoint_policy()
 
 
 def test_a_cache_keeps_the_choice(tight: autoshard.Plan, budget: int, tmp_path: Path) -> None:

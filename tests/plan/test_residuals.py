@@ -15,6 +15,7 @@ CHOICE = ResidualChoice(
         Residual(
             name="0:7.0",
             what="dot_general",
+            is_named=False,
             source="model.py:12 (block)",
             type_text="f32[4, 8, 16]",
             is_kept=False,
@@ -24,6 +25,7 @@ CHOICE = ResidualChoice(
     ),
     saved_bytes=2048,
     recomputed_seconds=1e-3,
+    bound_seconds=1.9e-3,
     as_written_peak_bytes=9000,
     tried=(
         TriedResiduals(
@@ -48,4 +50,8 @@ def test_plans_of_one_program_with_other_residuals_differ_in_their_fingerprints(
     after = replace(before, residuals=CHOICE)
     assert before.planned_program == before.program.fingerprint
     assert after.planned_program != before.planned_program
-    assert [change.name for change in diff_plans(before, after).program] == ["fingerprint"]
+    found = diff_plans(before, after)
+    assert [change.name for change in found.program] == ["fingerprint"]
+    (residual,) = found.residuals
+    assert residual.name == "dot_general model.py:12 (block) f32[4, 8, 16]"
+    assert (residual.before, residual.after) == ("-", "computed again")

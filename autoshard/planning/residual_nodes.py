@@ -1,0 +1,435 @@
+"""Residuals as nodes of the choice problem: keep, compute again, or let go, with the shardings.
+
+The problem is that of a program that keeps every residual. Each forward op gets a node of three
+states. Kept, its results take memory until the backward pass reads them, and of a scan the time of
+writing and reading the stack. Computed again, the op costs its price once more, in the sharding
+that it has. Neither is a choice where only ops read it that are not computed again::
+
+    cost    = ... + sum_u keep[u, x_u] [s_u = KEEP] + price[u, x_u] [s_u = AGAIN]
+    memory  = ... + bytes[u, x_u] [s_u = KEEP]      between the last read of the forward pass
+                                                     and the first one of the backward pass
+    s_v = AGAIN  =>  s_u != DROP                    for every u that v reads
+    s_u != DROP                                     where the backward pass reads u
+
+A value without a buffer is computed by its readers, from what it is computed from: such an op is
+kept only where its operands are. Left out are operands that are moved a second time to compute an
+op again, so a bound of this problem holds for the rewritten program too, as far as both are priced
+alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.constraints.program import holder_of
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Encoded
+from autoshard.encoding.picoseconds import picoseconds
+from autoshard.graph.program import Graph, Op, OpClass
+from autoshard.planning.residual_problem import AGAIN, DROP, KEEP, ResidualProblem
+from autoshard.planning.solution import Solution
+from autoshard.remat.forward_op import ForwardOp, ForwardResult
+from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory
+
+IntArray = npt.NDArray[np.int64]
+
+_STATES = 3
+
+
+def with_residual_nodes(
+    encoder: Encoder,
+    encoded: Encoded,
+    ops: Sequence[ForwardOp],
+    lean: Solution,
+    lean_path: Mapping[str, str],
+    asked: Mapping[int, Collection[int]],
+) -> ResidualProblem:
+    """The choice problem of a program that keeps every residual, with residuals to choose.
+
+    Args:
+        encoder: Of the problem.
+        encoded: The problem.
+        ops: The forward ops of the program.
+        lean: The plan of the same program with all computed again that can be.
+        lean_path: By path of an equation, its path there.
+        asked: By forward op, the states that users leave to choose.
+    """
+    return _Builder(encoder, encoded, tuple(ops), lean, lean_path, asked).build()
+
+
+class _Builder:
+    def __init__(
+        self,
+        encoder: Encoder,
+        encoded: Encoded,
+        ops: tuple[ForwardOp, ...],
+        lean: Solution,
+        lean_path: Mapping[str, str],
+        asked: Mapping[int, Collection[int]],
+    ) -> None:
+        self.encoder, self.encoded, self.ops = encoder, encoded, ops
+        self.lean, self.lean_path, self.asked = lean.encoded, lean_path, asked
+        self.lean_candidates = lean.decoded.candidates
+        self.graph, self.buffers = encoded.graph, encoder.buffers
+        problem = encoded.problem
+        self.first = problem.num_nodes
+        self.node_costs = list(problem.node_costs)
+        self.terms: dict[int, list[NodeMemory]] = defaultdict(list)
+        for term in problem.node_memory:
+            self.terms[term.node].append(term)
+        self.tables: dict[tuple[int, int], IntArray] = {}  # by node and forward op
+        self.held: list[tuple[int, int, int, int, IntArray]] = []
+        self.kept_bytes: list[list[tuple[int, IntArray]]] = [[] for _ in ops]
+        self.again: list[list[tuple[int, IntArray]]] = [[] for _ in ops]
+        self.by_equation = _by_equation(self.graph)
+        self.lean_equation = _by_equation(lean.graph)
+        self.forward = frozenset(
+            index for op in ops if op.path for index in self.by_equation[op.path]
+        )
+        self.members: dict[int, list[int]] = defaultdict(list)  # values by their buffer
+        for value, owner in enumerate(self.buffers.owner):
+            self.members[owner].append(value)
+
+    def build(self) -> ResidualProblem:
+        claimed: set[int] = set()
+        fused: list[bool] = []
+        times = self._times()
+        for position, op in enumerate(self.ops):
+            self._price(position, op)
+            fused.append(self._hold(position, op, times, claimed))
+        self._price_readers()
+        costs = [self._state_costs(position, op) for position, op in enumerate(self.ops)]
+        problem = self.encoded.problem
+        edges, place = list(problem.edges), dict[tuple[int, int], int]()
+        for (node, position), table in self.tables.items():
+            place[node, position] = len(edges)
+            edges.append(Edge(node, self.first + position, table))
+        edges += self._closure(fused)
+        held = [
+            EdgeMemory(place[node, position], start, stop, _column(usage, KEEP))
+            for node, position, start, stop, usage in self.held
+        ]
+        return ResidualProblem(
+            replace(
+                problem,
+                node_costs=(*self.node_costs, *costs),
+                edges=tuple(edges),
+                node_memory=tuple(term for terms in self.terms.values() for term in terms),
+                edge_memory=(*problem.edge_memory, *held),
+            ),
+            self.ops,
+            tuple(map(tuple, self.kept_bytes)),
+            tuple(map(tuple, self.again)),
+            self._lean_choices(),
+        )
+
+    def _lean_choices(self) -> dict[int, int]:
+        """By node, its choice in the lean plan, where it is there and is offered here."""
+        ops = [
+            *zip(self.graph.arguments, self.lean.graph.arguments, strict=True),
+            *zip(self.graph.results, self.lean.graph.results, strict=True),
+        ]
+        pairs = [(op.index, other.index) for op, other in ops]
+        for path, other in self.lean_path.items():
+            pairs += self._pairs(path, other)
+        found = {}
+        for index, other_index in pairs:
+            node = self.encoded.node_by_op.get(index)
+            chosen = self.lean_candidates.get(other_index)
+            if node is not None and chosen in self.encoded.candidates[node]:
+                found[node] = self.encoded.candidates[node].index(chosen)
+        return found
+
+    def _pairs(self, path: str, other: str) -> list[tuple[int, int]]:
+        """Ops of an equation and those of the same one in the lean program."""
+        ours = [i for i in self.by_equation.get(path, ()) if self.graph.ops[i].equation == path]
+        theirs = [
+            i for i in self.lean_equation.get(other, ()) if self.lean.graph.ops[i].equation == other
+        ]
+        names = [self.graph.ops[index].name for index in ours]
+        is_alike = names == [self.lean.graph.ops[index].name for index in theirs]
+        return list(zip(ours, theirs, strict=True)) if is_alike else []
+
+    def _state_costs(self, position: int, op: ForwardOp) -> IntArray:
+        costs = np.zeros(_STATES, dtype=np.int64)
+        if not op.may_repeat:
+            costs[AGAIN] = FORBIDDEN
+        if op.is_required:
+            costs[DROP] = FORBIDDEN
+        if op.stack_length is not None and op.may_repeat and not self.kept_bytes[position]:
+            costs[KEEP] = FORBIDDEN  # nobody can tell what a stack of it would take
+        for state in range(_STATES):
+            if state not in self.asked.get(position, range(_STATES)):
+                costs[state] = FORBIDDEN
+        return costs
+
+    def _closure(self, fused: Sequence[bool]) -> Iterator[Edge]:
+        """What is computed again, and what has no buffer, needs what it reads."""
+        needs = np.zeros((_STATES, _STATES), dtype=np.int64)
+        needs[DROP, AGAIN] = FORBIDDEN
+        fused_needs = needs.copy()
+        fused_needs[AGAIN, KEEP] = fused_needs[DROP, KEEP] = FORBIDDEN
+        for position, op in enumerate(self.ops):
+            for operand in op.operands:
+                table = fused_needs if fused[position] else needs
+                yield Edge(self.first + operand, self.first + position, table)
+
+    # -- what computing again takes -------------------------------------------------------------
+
+    def _price(self, position: int, op: ForwardOp) -> None:
+        """Pay an op a second time where it is computed again.
+
+        In the forward pass it costs what it does where it is kept, or where nothing is: it may be
+        fused with its readers there.
+        """
+        for node, kept, again in self._prices(op.path):
+            once = np.minimum(kept, again)
+            self._set_costs(node, once)
+            table = self._table(node, position)
+            table[:, KEEP] += kept - once
+            table[:, AGAIN] += again - once + again
+            table[:, DROP] += again - once
+            self.again[position].append((node, again))
+
+    def _price_readers(self) -> None:
+        """Pay for reading a buffer where it is kept: what is computed again may be fused."""
+        forward = {op.path for op in self.ops}
+        keeper = {
+            self.buffers.owner[self.graph.value_by_path[one.stack]]: position
+            for position, op in enumerate(self.ops)
+            for one in op.results
+            if one.stack in self.graph.value_by_path and self.kept_bytes[position]
+        }
+        for path in self.lean_path:
+            if path in forward:
+                continue
+            for node, kept, again in self._prices(path):
+                if (kept == again).all():
+                    continue
+                once = np.minimum(kept, again)
+                self._set_costs(node, once)
+                position = self._largest_read(self.graph.ops[self.encoded.ops[node]], keeper)
+                if position is not None:
+                    self._table(node, position)[:, KEEP] += kept - once
+
+    def _largest_read(self, op: Op, keeper: Mapping[int, int]) -> int | None:
+        """The forward op whose stack is the largest that an op reads, through fused ones too."""
+        todo, found = list(op.operands), dict[int, None]()
+        for value in todo:  # grows as it goes
+            maker = self.graph.maker(value)
+            owner = self.buffers.owner[value]
+            if owner in keeper:
+                found[keeper[owner]] = None
+            elif not self.buffers.is_stored[value] or maker.op_class is OpClass.COPY:
+                todo += (one for one in maker.operands if one not in todo)
+        sizes = {one: max(int(u.max()) for _, u in self.kept_bytes[one]) for one in found}
+        return max(sizes, key=sizes.__getitem__, default=None)
+
+    def _prices(self, path: str) -> Iterator[tuple[int, IntArray, IntArray]]:
+        """Nodes of an equation, with its prices here and where nothing is kept."""
+        lean = dict(self._pairs(path, self.lean_path.get(path, "")))
+        for index in self.by_equation.get(path, ()):
+            node = self.encoded.node_by_op.get(index)
+            if node is None:
+                continue
+            costs = self.encoded.problem.node_costs[node]
+            other_costs = self._lean_costs(lean[index], node) if index in lean else costs
+            allowed = (costs < FORBIDDEN) & (other_costs < FORBIDDEN)
+            if allowed.any() and (costs[allowed].any() or other_costs[allowed].any()):
+                yield node, np.where(allowed, costs, 0), np.where(allowed, other_costs, 0)
+
+    def _lean_costs(self, index: int, node: int) -> IntArray:
+        """Costs of an op where nothing is kept; those here of candidates that it has not there."""
+        costs = self.encoded.problem.node_costs[node]
+        other = self.lean.node_by_op.get(index)
+        if other is None:
+            return costs
+        there = dict(
+            zip(self.lean.candidates[other], self.lean.problem.node_costs[other], strict=True)
+        )
+        own = zip(self.encoded.candidates[node], costs, strict=True)
+        return np.array([there.get(candidate, cost) for candidate, cost in own], dtype=np.int64)
+
+    def _set_costs(self, node: int, costs: IntArray) -> None:
+        """Price a node anew where it is allowed."""
+        old = self.node_costs[node]
+        self.node_costs[node] = np.where(old < FORBIDDEN, costs, old)
+
+    def _table(self, node: int, position: int) -> IntArray:
+        """What the states of a forward op cost, by the choices of a node."""
+        key = node, position
+        if key not in self.tables:
+            size = len(self.node_costs[node])
+            self.tables[key] = np.zeros((size, _STATES), dtype=np.int64)
+        return self.tables[key]
+
+    # -- what keeping takes ---------------------------------------------------------------------
+
+    def _times(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """By pass and segment, from when to when what it keeps is there, at most.
+
+        Of a scan, while any of its stacks is; else until the backward pass first reads of it.
+        """
+        found: dict[tuple[int, int], tuple[int, int]] = {}
+        for op in self.ops:
+            key = op.pass_index, op.segment
+            for one in op.results:
+                now = self._until(op, one)
+                if now is not None:
+                    start, stop = found.get(key, now)
+                    by_scan = op.stack_length is not None
+                    stop = max(stop, now[1]) if by_scan else min(stop, now[1])
+                    found[key] = min(start, now[0]), stop
+        return found
+
+    def _until(self, op: ForwardOp, one: ForwardResult) -> tuple[int, int] | None:
+        values = self.graph.value_by_path
+        if op.stack_length is not None:
+            stack = values.get(one.stack)
+            return None if stack is None else self.buffers.intervals[self.buffers.owner[stack]]
+        value = values.get(one.path)
+        if value is None or not one.is_required:
+            return None
+        readers = (index for index in self.graph.consumers[value] if index not in self.forward)
+        first = min(readers, default=None)
+        return None if first is None else (0, first)
+
+    def _hold(
+        self,
+        position: int,
+        op: ForwardOp,
+        times: dict[tuple[int, int], tuple[int, int]],
+        claimed: set[int],
+    ) -> bool:
+        """Let what an op makes take memory only where it is kept; whether it has no buffer."""
+        until = times.get((op.pass_index, op.segment))
+        is_fused = op.stack_length is None
+        for one in op.results:
+            value = self.graph.value_by_path.get(one.path)
+            if op.stack_length is not None and until is not None:
+                self._hold_stack(position, one, value, op.stack_length, until)
+            elif op.stack_length is None and value is not None and value not in claimed:
+                claimed.add(value)
+                if self.buffers.is_stored[value] and self.buffers.owner[value] == value:
+                    is_fused = False
+                    if until is not None:
+                        self._hold_between(position, value, until[1])
+        return is_fused and bool(op.path)
+
+    def _hold_stack(
+        self,
+        position: int,
+        one: ForwardResult,
+        value: int | None,
+        length: int,
+        until: tuple[int, int],
+    ) -> None:
+        stack = self.graph.value_by_path.get(one.stack)
+        if stack is not None:
+            owner = self.buffers.owner[stack]
+            if self._is_for_backward(owner):
+                self._make_conditional(position, owner, *self.buffers.intervals[owner])
+                self._move_costs(position, owner)
+            return
+        if value is None or self.graph.values[value].op not in self.encoded.node_by_op:
+            return
+        found = self.graph.values[value]
+        node = self.encoded.node_by_op[found.op]
+        place = self.graph.ops[found.op].results.index(value)
+        usage = np.array(
+            [
+                self.encoder.room.local_bytes(found, candidate.results[place]) * length
+                for candidate in self.encoded.candidates[node]
+            ],
+            dtype=np.int64,
+        )
+        speed = self.encoder.costing.elementwise_speed
+        self._table(node, position)[:, KEEP] += picoseconds(2.0 * usage.astype(np.float64) / speed)
+        self._keep(position, node, *until, usage)
+
+    def _is_for_backward(self, owner: int) -> bool:
+        """Whether loops alone read a stack."""
+        ops = (
+            self.graph.ops[index]
+            for value in self.members[owner]
+            for index in self.graph.consumers[value]
+        )
+        return all(op.name == "while" or self.graph.is_in_loop(op.region) for op in ops)
+
+    def _move_costs(self, position: int, owner: int) -> None:
+        """Pay for writing and reading a stack only where it is kept."""
+        touched: dict[int, None] = {}
+        for value in self.members[owner]:
+            touched[self.graph.values[value].op] = None
+            touched.update(dict.fromkeys(self.graph.consumers[value]))
+        for index in touched:
+            node = self.encoded.node_by_op.get(index)
+            if node is None or not self.node_costs[node].any():
+                continue
+            costs = self.node_costs[node]
+            allowed = costs < FORBIDDEN
+            self.node_costs[node] = np.where(allowed, 0, costs)
+            self._table(node, position)[:, KEEP] += np.where(allowed, costs, 0)
+
+    def _hold_between(self, position: int, value: int, read_again: int) -> None:
+        """Free a buffer between the forward and the backward pass unless it is kept."""
+        start, stop = self.buffers.intervals[value]
+        let_go = max(start + 1, min(stop, self._last_forward_use(value)))
+        if let_go < read_again and stop > let_go:
+            self._make_conditional(position, value, let_go, min(stop, read_again))
+
+    def _last_forward_use(self, owner: int) -> int:
+        """When the forward pass has read a buffer for the last time, through fused readers too."""
+        last, todo, seen = 0, list(self.members[owner]), set(self.members[owner])
+        for value in todo:  # grows as it goes
+            for index in self.graph.consumers[value]:
+                if index not in self.forward:
+                    continue
+                last = max(last, index + 1)
+                for result in self.graph.ops[index].results:
+                    if not self.buffers.is_stored[result] and result not in seen:
+                        seen.add(result)
+                        todo.append(result)
+        return last
+
+    def _make_conditional(self, position: int, owner: int, start: int, stop: int) -> None:
+        """Let a buffer take memory in a stretch of time only where it is kept."""
+        node = self.encoded.node_by_op.get(self.graph.values[owner].op)
+        if node is None:
+            return
+        interval = self.buffers.intervals[owner]
+        terms, self.terms[node] = self.terms[node], []
+        for term in terms:
+            if (term.start, term.stop) != interval:
+                self.terms[node].append(term)
+                continue
+            before, after = replace(term, stop=start), replace(term, start=stop)
+            self.terms[node] += [left for left in (before, after) if left.start < left.stop]
+            self._keep(position, node, start, stop, term.usage)
+
+    def _keep(self, position: int, node: int, start: int, stop: int, usage: IntArray) -> None:
+        self._table(node, position)
+        self.held.append((node, position, start, stop, usage))
+        self.kept_bytes[position].append((node, usage))
+
+
+def _by_equation(graph: Graph) -> Mapping[str, list[int]]:
+    """Ops of every equation and of its bodies, in program order."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for op in graph.ops:
+        equation = op.equation
+        while equation:
+            found[equation].append(op.index)
+            equation = holder_of(equation)
+    return found
+
+
+def _column(usage: IntArray, state: int) -> IntArray:
+    table = np.zeros((len(usage), _STATES), dtype=np.int64)
+    table[:, state] = usage
+    return table
