@@ -125,6 +125,21 @@ def _follows_result(op: Op) -> bool:
 
 
 def _is_gathered_anyway(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> bool:
+    """True of an operand that only matmuls move so, each of which needs it gathered anyway.
+
+    One gather for them and for another op would be two where only that one asks for it.
+    """
+    value, wanted = op.operands[position], decoded.candidates[op.index].operands[position]
+    return all(
+        _is_gathered_by(encoded, decoded, reader, place)
+        for reader in map(encoded.graph.ops.__getitem__, encoded.graph.consumers[value])
+        if reader.index in decoded.candidates
+        for place, read in enumerate(reader.operands)
+        if read == value and decoded.candidates[reader.index].operands[place] == wanted
+    )
+
+
+def _is_gathered_by(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> bool:
     """True of a matmul whose other operand and result are sharded alike over all of the mesh.
 
     Every device then computes rows of its own, for which it needs all of this operand.

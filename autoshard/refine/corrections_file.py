@@ -127,15 +127,15 @@ def dump_corrections(saved: SavedCorrections) -> str:
         "ops": found.num_ops,
         "hardware": saved.hardware,
         "compiler": saved.compiler,
-        "classes": dict(found.ratio_by_class or {}),
+        "classes": {name: float(ratio) for name, ratio in (found.ratio_by_class or {}).items()},
         "choices": [
             {
                 "op": one.op,
                 "operands": list(map(format_sharding, one.operands)),
                 "results": list(map(format_sharding, one.results)),
                 "in_chunks": one.in_chunks,
-                "seconds": one.seconds,
-                "priced": one.priced,
+                "seconds": float(one.seconds),  # NumPy has floats that YAML does not know
+                "priced": float(one.priced),
             }
             for one in found.choices
         ],
@@ -145,7 +145,7 @@ def dump_corrections(saved: SavedCorrections) -> str:
                 "operand": move.operand,
                 "before": format_sharding(move.before),
                 "after": format_sharding(move.after),
-                "seconds": move.seconds,
+                "seconds": float(move.seconds),
             }
             for move in found.reshards
         ],

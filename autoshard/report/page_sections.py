@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from autoshard.report.facts import ReportFacts
 from autoshard.report.markup import Element, Node, element
+from autoshard.report.microbatches_text import microbatches_line
 from autoshard.report.module_tree import ModuleRow
 from autoshard.report.page_parts import bar, data_table, part_of, section
 from autoshard.report.quantities import (
@@ -86,6 +87,9 @@ def _time(facts: ReportFacts) -> Element:
             if facts.overlapped_seconds is None
             else f"{format_seconds(facts.overlapped_seconds)} when they overlap",
         ),
+        None
+        if facts.accumulation is None
+        else element("p", f"microbatches: {microbatches_line(facts.accumulation)}"),
     )
 
 

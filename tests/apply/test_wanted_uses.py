@@ -306,3 +306,19 @@ def test_a_matmul_on_part_of_the_mesh_is_told_what_to_gather() -> None:
     decoded = chosen(solution, op, solution.decoded, operands={1: ((), ())})
     paths = trace(layer, args, mesh=parse_mesh_sizes(MESH)).operand_paths
     assert "0<1" in wanted_uses(solution.encoded, decoded, paths, windows_all_gathers=False)
+
+
+def test_a_matrix_that_a_transpose_reads_too_is_gathered_once_for_both() -> None:
+    rows = P(("x", "y"))
+
+    def layer(x: Any, w: Any) -> Any:
+        return x @ w, jnp.sin(x) @ w.T
+
+    args = array(4096, SIDE), array(SIDE, SIDE)
+    solution = solved(layer, *args, in_shardings=(rows, P("y")), out_shardings=(rows, rows))
+    graph, decoded = solution.graph, solution.decoded
+    (turn,) = (op for op in graph.ops if op.name == "transpose")
+    decoded = chosen(solution, turn, decoded, operands={0: ((), ())}, results={0: ((), ())})
+    paths = trace(layer, args, mesh=parse_mesh_sizes(MESH)).operand_paths
+    found = wanted_uses(solution.encoded, decoded, paths, windows_all_gathers=False)
+    assert list(found) == ["0<1&2<0"]

@@ -179,10 +179,10 @@ def test_a_constraint_on_a_value_waits_for_its_round() -> None:
 def test_a_budget_that_the_last_round_misses_says_which_rounds_are_fixed() -> None:
     plan = plan_step(jax.eval_shape(init), *batch(), mesh="data=4,model=2", memory_budget=100_000)
     assert not plan.data.is_feasible
-    assert plan.data.solver.advice.endswith(
+    assert (
         "What priorities 0 and 1 decided is fixed by now: give priority 2 one of these numbers, to"
         " decide both at once."
-    )
+    ) in plan.data.solver.advice
     assert "Rounds of priorities" in plan.report()
     assert plan.data.memory.peak_bytes == plan.data.rounds[-1].peak_bytes > 100_000
 

@@ -37,6 +37,7 @@ def planned(num_layers: int, mebibytes: int) -> autoshard.Plan:
         donate_argnums=0,
         memory_budget=mebibytes * 2**20,
         baselines=False,
+        remat="keep",
     )
 
 

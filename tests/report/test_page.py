@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from autoshard.accumulation.choice import Accumulation, Microbatches
 from autoshard.errors import InputError
 from autoshard.plans.plan import PlanData
 from autoshard.plans.plan_diff import PlanDiff, diff_plans
@@ -89,6 +90,14 @@ def test_every_link_leads_to_a_part_of_the_page_and_no_id_comes_twice(plan: Plan
     links = [attributes["href"] for attributes in attributes_of(page, "a")]
     assert len(set(ids)) == len(ids)
     assert {f"#{name}" for name in ids} >= set(links)
+
+
+def test_microbatches_are_told_with_the_step_time() -> None:
+    parts = Microbatches(count=4, dims=(None, 0))
+    plan = replace(gpt_plan(), accumulation=Accumulation(microbatches=parts, batch_size=64))
+    told = "microbatches: 4 of 16 examples each, totals added up"
+    assert told in Page(format_page(plan)).text
+    assert told not in Page(format_page(gpt_plan())).text
 
 
 def test_the_totals_are_those_of_the_report() -> None:
