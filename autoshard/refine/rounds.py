@@ -480,6 +480,6 @@ def _unfit(data: PlanData, missing: int) -> PlanData:
     advice = (
         f"No plan was found that compiles within the memory budget; the best misses it by"
         f" {missing:,} bytes as compiled: raise memory_budget by that, use more devices, make the"
-        " batch smaller, or wrap layers in jax.checkpoint."
+        " batch smaller, or run it over microbatches (accumulate=)."
     )
     return replace(data, solver=replace(data.solver, status=_NO_SOLUTION, advice=advice))
