@@ -13,6 +13,7 @@ from autoshard.backends import Backend
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import copies_for_loops
 from autoshard.encoding.device_room import DeviceRoom
+from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout
 from solvers import NodeMemory
@@ -57,6 +58,8 @@ class ChoiceMemory:
             if value.index not in self.room.reused and value.op in self.node_by_op:
                 yield from self._of_value(value)
         yield from self._panels()
+        yield from self._padded_rows()
+        yield from self._summed_rows()
         yield from self._masked_groups()
 
     def _of_value(self, value: Value) -> Iterator[NodeMemory]:
@@ -91,7 +94,7 @@ class ChoiceMemory:
             else:
                 stop = start + 1
             left = room.on_chip.left(partial, is_brief=room.on_chip.moved)
-            yield NodeMemory(node, start, stop, left)
+            yield NodeMemory(node, room.earliest(op.index, start), stop, left)
 
     def _local(
         self, value: Value, op: Op, place: int, *, is_result: bool = True, bits: int | None = None
@@ -129,6 +132,36 @@ class ChoiceMemory:
             usage = (np.array(held, dtype=np.float64) * room.overhead).astype(np.int64)
             run = room.buffers.time_of(index)
             yield NodeMemory(node, run, run + 1, usage)
+
+    def _padded_rows(self) -> Iterator[NodeMemory]:
+        """Copies into padded rows that look-ups make."""
+        room = self.room
+        lanes = room.backend.layout.num_lanes
+        for index, node in self.node_by_op.items():
+            op, candidates = room.graph.ops[index], self.candidates[index]
+            for held in padded_row_bytes(
+                room.graph, room.costing.parts, op, candidates, lanes, room.rows
+            ):
+                is_brief = room.on_chip.moved or op.name == "reshape"
+                usage = (held * room.overhead).astype(np.int64)
+                left = room.on_chip.left(usage, is_brief=is_brief)
+                yield NodeMemory(node, room.earliest(index, index), index + 1, left)
+
+    def _summed_rows(self) -> Iterator[NodeMemory]:
+        """Padded rows that look-ups sum over devices: there until all of one call have been."""
+        room = self.room
+        lanes = room.backend.layout.num_lanes
+        if lanes == 1:
+            return
+        for index, last in summed_with(room.graph).items():
+            if index not in self.node_by_op:
+                continue
+            op, candidates = room.graph.ops[index], self.candidates[index]
+            held = summed_row_bytes(room.graph, room.costing.parts, op, candidates, lanes)
+            if held is not None:
+                usage = (held * room.overhead).astype(np.int64)
+                left = room.on_chip.left(usage, is_brief=room.on_chip.moved)
+                yield NodeMemory(self.node_by_op[index], index, last + 1, left)
 
     def _masked_groups(self) -> Iterator[NodeMemory]:
         """Operands of ragged matmuls once for each group, masked.

@@ -64,7 +64,8 @@ class CopyMemory:
         if usage is None:
             return None
         moved = room.buffers.moving_time(op.index, room.graph.values[value].op)
-        return EdgeMemory(-1, moved, max(stop, moved + 1), usage)
+        start = room.earliest(op.index, moved)
+        return EdgeMemory(-1, start, max(stop, start + 1), usage)
 
     def of_move(
         self,
@@ -79,15 +80,24 @@ class CopyMemory:
         """int64[num_rows, num_columns]: bytes of the copy a reshard makes; None: negligible."""
         room = self.room
         tensor = room.graph.values[value]
-        if tensor.num_bytes * bits < room.negligible_bytes * tensor.bits:
+        padded = room.indices.copied_bytes(table, tensor, bits)
+        is_negligible = (
+            tensor.num_bytes * bits < room.negligible_bytes * tensor.bits
+            if padded is None
+            else padded.max() < room.negligible_bytes
+        )
+        if is_negligible:
             return None
-        key = (id(table), id(rows), id(columns), -3 if is_brief else -1)
+        key = (id(table), id(rows), id(columns), -3 if is_brief else -1, padded is not None)
         found = self._known.get(key)
         if found is None:
             held = self._local(table, tensor, bits)[columns]
             local = np.broadcast_to(held, (len(rows), len(columns)))
             moved = self.tables.moves(table)[np.ix_(rows, columns)]
             copied = np.where(moved, local, 0).astype(np.int64)
+            if padded is not None:
+                whole = (padded[np.ix_(rows, columns)] * room.overhead).astype(np.int64)
+                copied = np.maximum(copied, whole)
             found = ((table, rows, columns), room.on_chip.left(copied, is_brief=is_brief))
             self._known[key] = found
         return found[1] if found[1].any() else None

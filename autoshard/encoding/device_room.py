@@ -9,6 +9,8 @@ from autoshard.backends import Backend
 from autoshard.costing.costing import Costing
 from autoshard.costing.on_chip import OnChip
 from autoshard.costing.program_facts import ProgramFacts
+from autoshard.encoding.padded_indices import PaddedIndices
+from autoshard.encoding.padded_rows import scattered_at_any_time
 from autoshard.encoding.tiles import tiled_bytes, tiled_in
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.images import image_channels, split_channels
@@ -32,12 +34,15 @@ class DeviceRoom:
         reused: Values that end in the buffer of a donated argument.
         repeated: Ops of results whose value another result has a buffer with.
         on_chip: What lies in the memory of the chip.
+        indices: Of rows, where they come from other slices.
         negligible_bytes: What less than that is held of a whole value is not counted.
         is_scarce: Whether memory is: then gaps count as they may be.
         channels: By value in the layout of images, the dimension of its channels.
         rows: Values that lie row by row.
         split_channels: By stored image that is read with its channels in groups, the channels of
             one group: it lies in another layout too.
+        at_any_time: A scatter that the compiler may run at any time, as far as is known, if there
+            is one and memory is scarce.
     """
 
     graph: Graph
@@ -46,8 +51,10 @@ class DeviceRoom:
     reused: frozenset[int]
     repeated: frozenset[int]
     on_chip: OnChip
+    indices: PaddedIndices
     negligible_bytes: float
     is_scarce: bool = False
+    at_any_time: int | None = None
     channels: Mapping[int, int] = field(default_factory=dict)
     rows: frozenset[int] = frozenset()
     split_channels: Mapping[int, int] = field(default_factory=dict)
@@ -73,8 +80,12 @@ class DeviceRoom:
             _reused_results(graph, buffers, wishes),
             _repeated_results(graph, buffers),
             _for_certain(on_chip) if is_scarce else on_chip,
+            PaddedIndices.of(graph, costing),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
             is_scarce,
+            scattered_at_any_time(graph, buffers)
+            if is_scarce and costing.backend.memory.allocates_in_schedule_order
+            else None,
             channels,
             row_values(graph, buffers.updates) if is_tiled else frozenset(),
             split_channels(graph, buffers.is_stored, channels),
@@ -136,6 +147,13 @@ class DeviceRoom:
         group = min(self.split_channels[value.index], channels)
         shape = (*others, channels // group, group)
         return int(tiled_bytes(shape, value.bits, self.backend.layout) * self.overhead)
+
+    def earliest(self, op: int, time: int) -> int:
+        """From when on what an op takes counts, which runs at some time in program order.
+
+        What one takes that may run at any time lies beside all that is held: no gap may take it.
+        """
+        return 0 if op == self.at_any_time else time
 
 
 def _for_certain(on_chip: OnChip) -> OnChip:

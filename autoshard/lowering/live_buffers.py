@@ -34,7 +34,7 @@ def live_buffers(
     room = encoder.room
     outside: Sequence[LiveRange] = [
         one._replace(start=_started(encoded, one, starts))
-        for one in live_ranges(encoded, decoded, choices)
+        for one in live_ranges(encoded, decoded, choices, room.indices)
     ]
     inside: Sequence[LiveRange] = ()
     short: Sequence[Buffer] = ()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.padded_indices import PaddedIndices
 from solvers import EdgeMemory
 
 
@@ -18,15 +19,19 @@ class LiveRange(NamedTuple):
     term: int
 
 
-def live_ranges(encoded: Encoded, decoded: Decoded, choices: tuple[int, ...]) -> list[LiveRange]:
+def live_ranges(
+    encoded: Encoded, decoded: Decoded, choices: tuple[int, ...], indices: PaddedIndices
+) -> list[LiveRange]:
     """All that a plan's memory terms hold, in HBM or VMEM, the largest first.
 
     Args:
         encoded: The problem.
         decoded: The plan.
         choices: The plan as the solver says it.
+        indices: Of rows: their copies are held until the last look-up.
     """
-    return sorted(_ranges(encoded, decoded, choices), key=largest_first)
+    found = _until_looked_up(encoded, decoded, indices, list(_ranges(encoded, decoded, choices)))
+    return sorted(found, key=largest_first)
 
 
 def largest_first(one: LiveRange) -> tuple[int, int, int, int]:
@@ -61,6 +66,28 @@ def value_of(encoded: Encoded, one: LiveRange) -> tuple[int, bool]:
         return encoded.maker(problem.edges[problem.edge_memory[place].edge].u).results[0], True
     op = encoded.maker(problem.node_memory[one.term].node)
     return (op.results or op.operands)[0], False
+
+
+def _until_looked_up(
+    encoded: Encoded, decoded: Decoded, indices: PaddedIndices, ranges: Sequence[LiveRange]
+) -> Sequence[LiveRange]:
+    """The same, where copies of indices of rows are held until the last look-up."""
+    if not indices.stops:
+        return ranges
+    ops = encoded.graph.ops
+    copied = {
+        value
+        for index, candidate in decoded.candidates.items()
+        for value, layout in zip(ops[index].operands, candidate.operands, strict=True)
+        if value in indices.stops and indices.is_gathered(decoded.layouts[value], layout)
+    }
+    found = []
+    for one in ranges:
+        value, is_copy = value_of(encoded, one)
+        if is_copy and value in copied:
+            one = one._replace(stop=max(one.stop, indices.stops[value]))
+        found.append(one)
+    return found
 
 
 def _copy_stop(encoded: Encoded, decoded: Decoded, copy: EdgeMemory) -> int:

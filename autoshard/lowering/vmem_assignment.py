@@ -13,6 +13,7 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_on_chip import brought_arguments
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.padded_rows import padded_row_bytes
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.images import images_of
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
@@ -87,6 +88,7 @@ class VmemAssignment:
             for one in temporaries
             if (one.value, one.kind == "copy") not in known
         ]
+        short += _row_copies(room, decoded)
         return cls(room, encoded, decoded, _at_the_end(room, holds_all), holds_all, tuple(short))
 
     def split(
@@ -252,6 +254,16 @@ def _copies(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> Iterator[Bu
     for (value, layout, bits), (start, stop) in _moved(room, encoded, decoded).items():
         num_bytes = room.held_bytes(room.graph.values[value], layout, bits)
         yield _in_vmem("copy", value, start, num_bytes, start, stop)
+
+
+def _row_copies(room: DeviceRoom, decoded: Decoded) -> Iterator[Buffer]:
+    """Padded rows that look-ups copy."""
+    lanes, parts = room.backend.layout.num_lanes, room.costing.parts
+    for index, candidate in decoded.candidates.items():
+        op = room.graph.ops[index]
+        for held in padded_row_bytes(room.graph, parts, op, (candidate,), lanes, room.rows):
+            if 0 < held[0] <= room.on_chip.room:
+                yield _in_vmem("copy", op.operands[0], index, int(held[0]), index, index + 1)
 
 
 def _as_written(graph: Graph, one: Buffer, bits: Mapping[int, int]) -> Buffer:
