@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from autoshard.cli import main
 from autoshard.plans.plan_json import dump_plan
 from solvers.formats import write_problem
-from tests.cli.test_signals import ROOT, RUN
+from tests.cli.started import ROOT, RUN
 from tests.plan.plans import gpt_plan
 from tests.solvers.instances import random_problem
 

@@ -8,17 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from solvers.formats import write_problem
+from tests.cli.started import ROOT, started
 from tests.cli.test_solve import hard_problem
-
-ROOT = Path(__file__).resolve().parents[2]
-RUN = "import sys; sys.argv[0] = 'autoshard'; from autoshard.cli import main; main()"
 
 TRAIN = """
 import jax, time
@@ -31,22 +27,6 @@ def traced(x):
 def autoshard_args():
     return (jax.ShapeDtypeStruct((8,), "float32"),)
 """
-
-
-@contextmanager
-def started(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", RUN, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize(

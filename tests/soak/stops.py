@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -31,10 +31,9 @@ from typing import Any
 from autoshard.plans.plan_json import load_plan_data
 from experiments.results_table import provenance
 from solvers.formats import write_problem
+from tests.cli.started import started
 from tests.cli.test_solve import hard_problem
 
-ROOT = Path(__file__).resolve().parents[2]
-RUN = "import sys; sys.argv[0] = 'autoshard'; from autoshard.cli import main; main()"
 KINDS = ("signal", "deadline", "twice")
 LIMITS = (1, 3, 10, 30)
 MODELS = ("mlp", "gpt_scan", "moe", "unet", "embedding", "gnn")
@@ -66,36 +65,13 @@ def any_words(folder: Path, number: int, limit: float) -> list[str]:
     return ["solve", "hard.json", "--timeout", str(limit)]
 
 
-@contextmanager
-def started(folder: Path, words: list[str], hash_seed: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """A command that runs."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONHASHSEED": str(hash_seed),
-    }
-    with subprocess.Popen(
-        [sys.executable, "-c", RUN, *words],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def signalled(number: int, folder: Path) -> dict[str, Any]:
-    """How a command ends that gets a signal at a random moment."""
+    """The end of a command that gets a signal at a random moment."""
     rng = Random(number)
     sent = rng.choice([signal.SIGINT, signal.SIGTERM])
     moment = rng.uniform(0.5, 15.0)
     words = any_words(folder, number, 60)
-    with started(folder, words) as process:
+    with started(folder, *words, PYTHONHASHSEED="0") as process:
         try:
             process.wait(timeout=moment)
         except subprocess.TimeoutExpired:
@@ -124,11 +100,11 @@ def _left(folder: Path, out: str, err: str) -> Iterator[str]:
 
 
 def limited(number: int, folder: Path) -> dict[str, Any]:
-    """How late a command is that has a limit."""
+    """Seconds by which a command passes its limit."""
     limit = LIMITS[number // (len(MODELS) + 1) % len(LIMITS)]
     words = any_words(folder, number, limit)
     began = time.monotonic()
-    with started(folder, words) as process:
+    with started(folder, *words, PYTHONHASHSEED="0") as process:
         out, err = process.communicate(timeout=SECONDS)
     late = time.monotonic() - began - limit
     problems = list(_left(folder, out, err))
@@ -138,7 +114,7 @@ def limited(number: int, folder: Path) -> dict[str, Any]:
 
 
 def twice(number: int, folder: Path) -> dict[str, Any]:
-    """How plans of one model differ that are made idle and under load."""
+    """Differences of plans of one model that are made idle and under load."""
     words = plan_words(folder, MODELS[number % len(MODELS)], 300)
     answers = []
     for hash_seed in (1, 2):
@@ -148,7 +124,7 @@ def twice(number: int, folder: Path) -> dict[str, Any]:
                     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
                     stack.callback(busy.wait)
                     stack.callback(busy.kill)
-            process = stack.enter_context(started(folder, words, hash_seed))
+            process = stack.enter_context(started(folder, *words, PYTHONHASHSEED=str(hash_seed)))
             process.communicate(timeout=SECONDS)
         answers.append(_decided(folder / "plan.json"))
     same = answers[0] == answers[1]
@@ -156,7 +132,7 @@ def twice(number: int, folder: Path) -> dict[str, Any]:
 
 
 def _decided(path: Path) -> object:
-    """What a plan decides; None for a plan that a clock cut, which says so."""
+    """The decisions of a plan; None for a plan that a clock cut, which says so."""
     plan = load_plan_data(path)
     if plan.solver.status not in ("optimal", "within gap"):
         return None
