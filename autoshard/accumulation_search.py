@@ -11,8 +11,6 @@ from autoshard.errors import InputError
 from autoshard.planned_call import example_dims
 from autoshard.planning.traced_program import TracedProgram
 
-_FIX = "give a number that divides it, accumulate=None, or a batch of another size"
-
 
 @dataclass(frozen=True, slots=True)
 class BatchOfProgram:
@@ -56,7 +54,7 @@ class BatchOfProgram:
             raise InputError(
                 f"a batch of {self.size} examples has no {count} equal parts",
                 where=f"accumulate={count}",
-                fix=_FIX,
+                fix="give a number that divides it, accumulate=None, or a batch of another size",
             )
         return Microbatches(count=count, dims=self.dims)
 

@@ -1,4 +1,4 @@
-"""What an op over a whole batch is over one microbatch, by primitive."""
+"""The op over one microbatch that an op over a whole batch becomes, by primitive."""
 
 from __future__ import annotations
 
@@ -303,14 +303,6 @@ def _untouched(op: OpOverBatch, touched: Sequence[int]) -> LocalOp:
     return op.one(0, rows)
 
 
-@_rule("sort")
-def _sort(op: OpOverBatch) -> LocalOp:
-    found = _by_element(op)
-    if any(isinstance(one, Rows) and one.dim == op.params["dimension"] for one in found.operands):
-        raise op.mixed()
-    return found
-
-
 @_rule("transpose")
 def _transpose(op: OpOverBatch) -> LocalOp:
     rows = op.rows(0)
@@ -354,8 +346,8 @@ def _reshape(op: OpOverBatch) -> LocalOp:
     return op.one(0, after, {"new_sizes": op.batch.piece(op.result_shape, after)})
 
 
-@_rule("concatenate")
-def _concatenate(op: OpOverBatch) -> LocalOp:
+@_rule("concatenate", "sort")
+def _along_dimension(op: OpOverBatch) -> LocalOp:
     found = _by_element(op)
     if any(isinstance(one, Rows) and one.dim == op.params["dimension"] for one in op.held):
         raise op.mixed()

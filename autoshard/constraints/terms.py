@@ -1,9 +1,9 @@
-"""What a user may say: pins, used shardings and groups; residuals to keep or compute again."""
+"""The terms of users: pins, used shardings and groups; residuals to keep or compute again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from autoshard.constraints.selector import Selector, parse_selector
 from autoshard.errors import InputError, ShardingError
@@ -140,19 +140,10 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """What backward passes read of the selected values is kept from the forward pass.
-
-    Args:
-        select: Selector; a single word is a `checkpoint_name`.
-        where: Where it is written, such as `constraints.yaml:12`.
-
-    Raises:
-        InputError: The selector cannot be read.
-    """
-
+class _OfResiduals:
     select: str
     where: str = field(default="", kw_only=True)
+    _verb: ClassVar[str]
 
     def __post_init__(self) -> None:
         _residual_selector(self.select)
@@ -162,11 +153,26 @@ class Keep:
         return _residual_selector(self.select)
 
     def __str__(self) -> str:
-        return _at(f"keep `{self.select}`", self.where)
+        return _at(f"{self._verb} `{self.select}`", self.where)
 
 
 @dataclass(frozen=True, slots=True)
-class Recompute:
+class Keep(_OfResiduals):
+    """The selected values are kept from the forward pass, where backward passes read them.
+
+    Args:
+        select: Selector; a single word is a `checkpoint_name`.
+        where: Where it is written, such as `constraints.yaml:12`.
+
+    Raises:
+        InputError: The selector cannot be read.
+    """
+
+    _verb: ClassVar[str] = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute(_OfResiduals):
     """The selected values are not kept: backward passes compute them again.
 
     Args:
@@ -177,18 +183,7 @@ class Recompute:
         InputError: The selector cannot be read.
     """
 
-    select: str
-    where: str = field(default="", kw_only=True)
-
-    def __post_init__(self) -> None:
-        _residual_selector(self.select)
-
-    @property
-    def selector(self) -> Selector:
-        return _residual_selector(self.select)
-
-    def __str__(self) -> str:
-        return _at(f"recompute `{self.select}`", self.where)
+    _verb: ClassVar[str] = "recompute"
 
 
 ResidualTerm: TypeAlias = Keep | Recompute
