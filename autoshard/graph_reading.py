@@ -59,7 +59,7 @@ class GraphReading:
         return (*self._terms(mesh, setting), *said)
 
     def residual_terms(self, mesh: Mesh, setting: Setting) -> tuple[ResidualTerm, ...]:
-        """What is asked of residuals of backward passes."""
+        """The terms of the user on residuals of backward passes."""
         terms = self._terms(mesh, setting)
         return tuple(term for term in terms if isinstance(term, (Keep, Recompute)))
 

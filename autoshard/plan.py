@@ -804,7 +804,7 @@ class Plan:
         return f"<Plan {format_brief(self.data)}>"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the page, in a frame."""
+        """The page in a frame, for notebooks."""
         return format_frame(self.data)
 
 

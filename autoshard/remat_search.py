@@ -24,7 +24,7 @@ from autoshard.remat.joint_program import JointProgram
 MOST_SETS = 3
 """Sets of residuals that are planned, at most. A choice: each takes as long as a plan."""
 JOINT_GAP = 0.02
-"""How near its bound the joint problem is solved. A choice: plans of rewritten programs lie as far
+"""The gap to which the joint problem is solved. A choice: plans of rewritten programs lie as far
 from its answer."""
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a traced program before it is planned, and each time it runs."""
+"""Changes to a traced program, made before it is planned and each time it runs."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def planned(cell: Cell) -> tuple[autoshard.Plan, float]:
 
 
 def row(cell: Cell, *, compiles: bool) -> dict[str, Any]:
-    """What is told of a cell."""
+    """The line that tells of a cell."""
     plan, seconds = planned(cell)
     data = plan.data
     told: dict[str, Any] = {

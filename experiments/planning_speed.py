@@ -1,4 +1,4 @@
-"""What planning takes, before and now, and how it grows with layers and mesh dimensions.
+"""Seconds of planning, before and now, by layers and mesh dimensions.
 
     python experiments/planning_speed.py [--before REVISION] [--points NAME ...]
 
@@ -103,7 +103,7 @@ def measure(point: Point) -> Found:
 
 
 def timed(run: Callable[[], T]) -> tuple[T, float]:
-    """What a function returns, and the processor seconds of this process and its children."""
+    """The result of a function, and the processor seconds of this process and its children."""
 
     def spent() -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)

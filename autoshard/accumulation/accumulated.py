@@ -46,7 +46,7 @@ _HEAVY = frozenset({"conv_general_dilated", "custom_call", "dot_general", "ragge
 
 @dataclass(frozen=True, slots=True)
 class _After:
-    """What is there after the last microbatch.
+    """The values that are there after the last microbatch.
 
     Args:
         origin: The op that takes the examples together.
@@ -220,7 +220,7 @@ class _Step(Level):
 
     @property
     def taken_out(self) -> list[Var]:
-        """What is read after the loop, of what is computed in it."""
+        """The values computed in the loop that are read after it."""
         made = {var for p in sorted(self.in_loop) for var in self.eqns[p].outvars}
         late = [eqn for p, eqn in enumerate(self.eqns) if p not in self.in_loop]
         read = [atom for eqn in late for atom in eqn.invars] + list(self.outvars)

@@ -15,7 +15,7 @@ _NAMES = {
         "scatter_indices_batching_dims",
     ),
 }
-"""What gathers and scatters call the dimensions of one element, those looked up, and a batch's."""
+"""Fields of gathers and scatters: dimensions of one element, those looked up, and a batch's."""
 
 
 def with_batched_lookups(eqns: Sequence[JaxprEqn]) -> Iterator[JaxprEqn]:

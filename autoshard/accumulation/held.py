@@ -1,4 +1,4 @@
-"""How a value depends on the examples of a batch."""
+"""Ways in which a value depends on the examples of a batch."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Batch:
 
 
 def joined(held: Held, other: Held) -> Held | None:
-    """What covers both of two ways to depend on examples; None where nothing does."""
+    """The way to depend on examples that covers two others; None where there is none."""
     if held == other:
         return held
     first, second = (held, other) if isinstance(held, Shared) else (other, held)

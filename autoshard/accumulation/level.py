@@ -101,7 +101,7 @@ class Level:
                 self.demand(operand, own)
 
     def covered(self, held: Sequence[Held], eqn: JaxprEqn) -> tuple[Held, ...]:
-        """How arguments have to be held, so that what is demanded of them is there."""
+        """The way to hold each argument, so that what is demanded of it is there."""
         return tuple(
             _join(one, self.lifted.get(var, one), eqn)
             for one, var in zip(held, self.jaxpr.invars, strict=True)

@@ -106,7 +106,7 @@ class CompileRequest:
 
 
 def finished(work: Underway[T]) -> T:
-    """What comes of work that may have begun; it is ended where this is interrupted."""
+    """The result of work that may have begun; an interrupt ends it."""
     try:
         while True:
             next(work)

@@ -300,7 +300,7 @@ def _place_before_lowering(
     reader: str,
     operand_paths: Mapping[str, tuple[str | None, ...]],
 ) -> int:
-    """Which operand of its equation an op's operand is, or is made of; -1 when it is none."""
+    """The operand of its equation that an op's operand is, or is made of; -1 when it is none."""
     earlier = _times_read_before(graph, op, position)
     places = (
         _operand_place(graph, reader, before, operand_paths, earlier)

@@ -1,4 +1,4 @@
-"""What became of residuals, and the `jax.checkpoint` policy that says the same."""
+"""Notes on residuals, and the `jax.checkpoint` policy that says the same."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from autoshard.report.quantities import format_bytes, format_seconds
 
 
 def is_named_residual(choice: ResidualChoice | None, asked: str) -> bool:
-    """Whether a selector is the `checkpoint_name` of a residual."""
+    """True of a selector that is the `checkpoint_name` of a residual."""
     found = () if choice is None else choice.residuals
     return any(one.is_named and asked.strip() == f"name:{one.what}" for one in found)
 
 
 def residual_notes(choice: ResidualChoice | None, asked: str, name: str) -> Iterator[str]:
-    """What keeping a tensor takes, and what computing it again does, where it is a residual.
+    """The cost of keeping a tensor, and that of computing it again, where it is a residual.
 
     Args:
         choice: Of a plan.

@@ -68,7 +68,7 @@ class ValueShardings:
         return self._on_all(found[_place(value)], value)
 
     def is_on_one_device(self, value: MlirValue) -> bool:
-        """Whether a value is written to be on one device of the mesh."""
+        """True of a value that is written to be on one device of the mesh."""
         found = self._all_written(value)
         return found is not None and self._is_on_one(found[_place(value)])
 

@@ -127,7 +127,7 @@ class DeviceOrder:
         return value if order is None else in_order(value.mesh.abstract_mesh, value.spec, order)
 
     def _is_in_another(self, eqn: JaxprEqn) -> bool:
-        """Whether a shard_map's mesh has the plan's devices in another order."""
+        """True of a shard_map whose mesh has the plan's devices in another order."""
         return self.read_mesh(eqn.params["mesh"], _where(eqn)).device_ids is not None
 
 

@@ -47,7 +47,7 @@ def row_values(graph: Graph, updates: Set[int]) -> frozenset[int]:
 
 
 def _beside(graph: Graph, values: Set[int], updates: Set[int]) -> set[int]:
-    """What element-wise ops read or make beside values, or beside other such, these among them."""
+    """The values, and all that element-wise ops read or make beside them or beside other such."""
     found: set[int] = set()
     num_found = -1
     while len(found) > num_found:

@@ -169,7 +169,7 @@ class _Builder:
         return costs
 
     def _closure(self, fused: Sequence[bool]) -> Iterator[Edge]:
-        """What is computed again, and what has no buffer, needs what it reads."""
+        """Edges by which an op that runs again, or has no buffer, needs its operands."""
         needs = np.zeros((_STATES, _STATES), dtype=np.int64)
         needs[DROP, AGAIN] = FORBIDDEN
         fused_needs = needs.copy()
@@ -261,7 +261,7 @@ class _Builder:
         self.node_costs[node] = np.where(old < FORBIDDEN, costs, old)
 
     def _table(self, node: int, position: int) -> IntArray:
-        """What the states of a forward op cost, by the choices of a node."""
+        """Costs of the states of a forward op, by the choices of a node."""
         key = node, position
         if key not in self.tables:
             size = len(self.node_costs[node])
@@ -353,7 +353,7 @@ class _Builder:
         self._keep(position, node, *until, usage)
 
     def _is_for_backward(self, owner: int) -> bool:
-        """Whether loops alone read a stack."""
+        """True of a stack that loops alone read."""
         ops = (
             self.graph.ops[index]
             for value in self.members[owner]

@@ -63,7 +63,7 @@ class ResidualProblem:
         return tuple(one.name for one in self._kept_results(self._states(choices)))
 
     def residuals(self, choices: Sequence[int]) -> tuple[Residual, ...]:
-        """What backward passes read, or are computed from, and what becomes of it."""
+        """The values that backward passes read, or compute from, each kept or computed again."""
         states = self._states(choices)
         kept = {one.name for one in self._kept_results(states)}
         found = []

@@ -132,7 +132,7 @@ def _room(solution: Solution, searches: Searches, simplicity: float | None, cost
 
 
 def _given_up(other: Solution, solution: Solution, simplicity: float | None) -> float:
-    """What the lowered plan gives up of time and memory, over what it may."""
+    """Time or memory that the lowered plan gives up, over what it may."""
     share = USUAL if simplicity is None else simplicity
     limit = solution.encoder.memory_limit
     seconds = (other.step_seconds / solution.step_seconds - 1.0) / share

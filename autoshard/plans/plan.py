@@ -440,7 +440,7 @@ class PlanData:
 
     @property
     def rewriting(self) -> Rewriting:
-        """What becomes of the program before it runs."""
+        """The changes to the program that it is run with."""
         parts = None if self.accumulation is None else self.accumulation.microbatches
         return Rewriting(parts, self.kept_residuals)
 

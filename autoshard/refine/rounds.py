@@ -152,7 +152,7 @@ class _Rounds:
                 self.underway.work.close()
 
     def _in_order(self) -> Iterator[tuple[Contender, int]]:
-        """What is compiled, and in which round: each is made while the one before compiles."""
+        """The plans to compile and their rounds, each made while the one before compiles."""
         yield from ((contender, 1) for contender in self._first())
         for number in range(2, self.options.rounds + 1):
             contender = self._next()

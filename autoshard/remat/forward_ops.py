@@ -111,7 +111,7 @@ class _Reader:
 
 
 def _needed(graph: JointGraph) -> set[Var]:
-    """What backward passes read, and what that could be computed again from."""
+    """The values that backward passes read, and those that they could be computed again from."""
     found: set[Var] = set()
     todo = list(graph.required)
     while todo:
@@ -125,7 +125,7 @@ def _needed(graph: JointGraph) -> set[Var]:
 
 
 def _labels(graph: JointGraph) -> dict[Var, str]:
-    """What the user calls values, by `checkpoint_name`."""
+    """Names of values that the user gave, by `checkpoint_name`."""
     found: dict[Var, str] = {}
     for eqn in graph.forward:
         if eqn.primitive.name == "name":

@@ -1,4 +1,4 @@
-"""What several compiled plans show together."""
+"""Corrections learnt from several compiled plans together."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def _now() -> tuple[float, float]:
 
 
 def _slow(reader: str, began: tuple[float, float]) -> Iterator[str]:
-    """What took too long, of the processor or, as machines are shared, much longer by the clock."""
+    """The time taken, where it is too long: of the processor or, shared as it is, of the clock."""
     busy, waited = (now - then for now, then in zip(_now(), began, strict=True))
     if busy > MOST_SECONDS or waited > HANGS_AFTER_SECONDS:
         yield f"{reader}: took {busy:.1f} s of {waited:.1f} s"
