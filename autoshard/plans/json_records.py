@@ -34,7 +34,9 @@ T = TypeVar("T")
 MOST_LETTERS = 10_000
 """Of a line of text."""
 
-_LONG = frozenset({"ProgramRecord.line_digests", "CompiledAhead.text"})
+_LONG = frozenset(
+    {"ProgramRecord.line_digests", "CompiledAhead.text", "CompiledAhead.memory_report"}
+)
 """Texts of any length, which nobody is shown."""
 
 _INFINITY = "inf"

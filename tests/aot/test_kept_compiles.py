@@ -42,7 +42,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[AheadProgram]:
         return CompiledAhead(
             text=f"HloModule number_{len(seen)}",
             memory={"temp": len(seen)},
-            memory_report="",
+            memory_report="Memory Space: default (color=0)\nTotal bytes: 1\n" * 1000,
             device_kind="cpu",
             device_order="as numbered",
             versions={"jax": "0"},
