@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from autoshard.backends.backend import Backend, Model
-from autoshard.backends.cpu import CPU_MODELS
-from autoshard.backends.gpu import GPU_MODELS
-from autoshard.backends.tpu import TPU_MODELS
+from autoshard.backends.backend import Backend, Model, generic, replace
+from autoshard.backends.chip_data import chip_data
 from autoshard.errors import InputError
 
 if TYPE_CHECKING:
     from cost_models import Hardware
 
-MODELS: Mapping[str, Model] = MappingProxyType({**CPU_MODELS, **GPU_MODELS, **TPU_MODELS})
+_CHIPS = {
+    "cpu": (),
+    "gpu": ("a100", "h100", "h200", "b200", "gb200"),
+    "tpu": ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu7x"),
+}
+"""By platform; each has a file of its name in `data`, and so has the generic model of each."""
+
+
+def _read(platform: str, name: str) -> Backend:
+    data = chip_data(name)
+    return generic(platform, data) if name == platform else replace(get_backend(platform), data)
+
+
+MODELS: Mapping[str, Model] = MappingProxyType(
+    {
+        name: partial(_read, platform, name)
+        for platform, chips in _CHIPS.items()
+        for name in (platform, *chips)
+    }
+)
 """By `Hardware.compiler`; the generic ones are named as the platform is."""
 
 _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # what JAX calls them

@@ -44,11 +44,7 @@ class MemoryPolicy:
     tuple_index_tables_by_argument: tuple[tuple[float, float], ...]
 
     def fragmentation(self, *, is_tight: bool) -> float:
-        """Factor on the bytes of temporaries.
-
-        Args:
-            is_tight: Memory is: the worst case counts, and not the usual one.
-        """
+        """Factor on the bytes of temporaries: the worst case where memory is tight."""
         return self.tight_fragmentation_factor if is_tight else self.fragmentation_factor
 
     def num_tuple_index_tables(self, held_bytes: int) -> float:
@@ -57,11 +53,9 @@ class MemoryPolicy:
         return next((count for limit, count in tables if held_bytes < limit), 0.0)
 
     def tuple_index_bytes(self, arguments: Sequence[int], num_matmuls: int) -> int:
-        """Bytes of the tuple index tables of a program.
+        """Bytes of the tuple index tables of a program, by the bytes held of each argument.
 
-        Args:
-            arguments: Bytes that a device holds of each argument.
-            num_matmuls: Matmuls and convolutions; one in a loop counts once.
+        A matmul or convolution in a loop counts once.
         """
         tables = self.tuple_index_tables_per_matmul * num_matmuls
         tables += sum(self.num_tuple_index_tables(held) for held in arguments)

@@ -54,8 +54,8 @@ class Candidate:
         partial: Layout of the (first) result before the reduction.
         summed: The parts of `reduced` and `scattered`, by the dimension that they cut.
         streamed: For a product that runs in steps, how.
-        runs_per_sum: Runs of the op, in a loop, that one all-reduce of `reduced` serves.
-        is_sum_joined: Whether its sums are taken with those of an op that its result is added to.
+        runs_per_sum: Runs of the op that one all-reduce serves: several where it moves behind a
+            loop, infinitely many where it is that of an op whose result is added to this one's.
     """
 
     operands: tuple[Layout, ...]
@@ -67,7 +67,6 @@ class Candidate:
     summed: tuple[Parts, ...] = field(default=(), compare=False)  # follows from the operands
     streamed: Streamed | None = None
     runs_per_sum: float = field(default=1.0, compare=False)
-    is_sum_joined: bool = field(default=False, compare=False)
 
     @property
     def stands_partial(self) -> bool:

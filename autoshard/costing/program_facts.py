@@ -16,7 +16,7 @@ from autoshard.costing.read_bits import copies_for_loops
 from autoshard.costing.shared_calls import SharedCalls, shared_calls
 from autoshard.costing.sliced_stacks import SlicedStacks
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.loop_sums import loop_sums
+from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.layouts import Layout
 

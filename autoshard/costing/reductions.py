@@ -44,7 +44,7 @@ class Reductions:
         in_body, after_loop = self.in_call(op)
         groups: dict[_Kinds, list[tuple[int, tuple[int, ...]]]] = {}
         for index, candidate in enumerate(candidates):
-            if not op.results or candidate.streamed is not None or candidate.is_sum_joined:
+            if not op.results or candidate.streamed is not None:
                 continue
             if candidate.reduced or candidate.scattered:
                 sums = costing.sums_of(graph, op, candidate)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from autoshard.graph.loop_sums import LoopSum
 from autoshard.graph.op_traits import FUSIBLE
+from autoshard.graph.partial_sums import LoopSum
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _SUMMING = PRODUCTS | {OpClass.REDUCE, OpClass.SCATTER}

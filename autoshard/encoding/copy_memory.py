@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.encoding.all_reduce_motion import adds_whole
 from autoshard.encoding.device_room import DeviceRoom
-from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.graph.buffers import read_stop
@@ -168,7 +168,7 @@ class CopyMemory:
         if filled is None or room.buffers.is_stored[value.index]:
             return
         held = [room.local_bytes(value, c.partial or c.results[0]) for c in candidates]
-        is_added = JoinedSums.are_whole(additions, candidates).T
+        is_added = adds_whole(additions, candidates).T
         usage = np.where(is_added, 0, np.array(held, dtype=np.int64)[:, None])
         if usage.any() and value.num_bytes >= room.negligible_bytes:
             yield EdgeMemory(edge, filled, room.buffers.time_of(add.index) + 1, usage)

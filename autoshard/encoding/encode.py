@@ -25,6 +25,7 @@ from autoshard.costing.costing import Costing
 from autoshard.costing.op_terms import OP_TERMS
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.read_bits import ReadBits
+from autoshard.encoding.all_reduce_motion import AllReduceMotion
 from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory
 from autoshard.encoding.corrections import NO_CORRECTIONS, Corrections, corrected
@@ -35,7 +36,6 @@ from autoshard.encoding.hidden_communication import (
     Hidden,
     hidden_behind_computing,
 )
-from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.misread_slices import MisreadSlices
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.encoding.picoseconds import PICOSECONDS
@@ -43,13 +43,10 @@ from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.read_edges import ReadEdges
 from autoshard.encoding.shared_reads import SharedRead, shared_reads, updating_reads
 from autoshard.encoding.single_rows import SingleRows
-from autoshard.encoding.sum_edges import SumEdges
-from autoshard.encoding.sums_after_loops import SumsAfterLoops
 from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
 from autoshard.encoding.tie_edges import TieEdges
 from autoshard.encoding.tiles import tiled_in
-from autoshard.encoding.tuple_index_tables import least_table_bytes
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpKind
@@ -136,9 +133,8 @@ class Encoder:
         )
         nodes = [op for op in graph.ops if offers.has_choice(op)]
         node_by_op = {op.index: node for node, op in enumerate(nodes)}
-        sums = SumsAfterLoops.of(graph, collectives)
-        joined = JoinedSums.of(graph, collectives)
-        self._enumerate(nodes, offers, sums, joined)
+        all_reduces = AllReduceMotion.of(graph, collectives)
+        self._enumerate(nodes, offers, all_reduces)
         reads = self._shared_reads()
         own_costs = {op.index: self.node_costs.of(op) for op in nodes}
         hidden = self._hidden(own_costs)
@@ -147,8 +143,7 @@ class Encoder:
         edges += TieEdges(graph, self.wishes, candidates, node_by_op, offers.pins).make()
         facts = self.read_costs.facts
         edges += MisreadSlices(self.tables, facts, candidates, node_by_op).make(nodes)
-        of_sums = SumEdges(self.node_costs, node_by_op)
-        edges += (*of_sums.in_loops(sums), *of_sums.apart(joined))
+        edges += all_reduces.edges(self.node_costs, node_by_op)
         exposed = (self.node_costs.exposed(op, own_costs[op.index], hidden) for op in nodes)
         free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
         problem = Problem(
@@ -168,8 +163,7 @@ class Encoder:
             node_by_op,
             self._read_bits,
             reads,
-            sums,
-            joined,
+            all_reduces,
             hidden,
             of_reads.by_read,
             of_reads.by_shared_read,
@@ -177,7 +171,7 @@ class Encoder:
         return corrected(encoded, self.corrections, self.node_costs)
 
     def _enumerate(
-        self, nodes: Sequence[Op], offers: OpCandidates, sums: SumsAfterLoops, joined: JoinedSums
+        self, nodes: Sequence[Op], offers: OpCandidates, all_reduces: AllReduceMotion
     ) -> None:
         """Find the candidates of all nodes, and the reshards between them."""
         with_steps = self._with_steps()
@@ -185,8 +179,8 @@ class Encoder:
             self.graph, self.costing.parts, self.costing.backend.fusion, self.is_scarce
         )
         for op in nodes:
-            offered = sums.offered(op, with_steps.of(op, rows.offered(op, offers.of(op))))
-            self._candidates[op.index] = joined.offered(op, offered)
+            offered = with_steps.of(op, rows.offered(op, offers.of(op)))
+            self._candidates[op.index] = all_reduces.offered(op, offered)
         self.tables.make(nodes, self._candidates, offers.of_shape)
 
     def _shared_reads(self) -> tuple[SharedRead, ...]:
@@ -214,19 +208,18 @@ class Encoder:
         return read if is_small or not read.common else read.for_each_reader()
 
     def _limit_beside_tables(self) -> int | None:
-        """Bytes that tensors may take: the limit without the tables that no plan is without."""
-        backend = self.costing.backend
-        if self.memory_limit is None or not backend.memory.allocates_in_schedule_order:
+        """Bytes that tensors may take: the limit without the tuple index tables of every plan."""
+        memory, layout = self.costing.backend.memory, self.costing.backend.layout
+        if self.memory_limit is None or not memory.allocates_in_schedule_order:
             return self.memory_limit
-        parts, held = self.costing.parts, []
+        fewest = []
         for op in self.graph.arguments:
             value = self.graph.values[op.results[0]]
-            candidates = self._candidates.get(op.index, ())
-            layouts = {candidate.results[0] for candidate in candidates} or {
-                ((),) * len(value.shape)
-            }
-            held.append([tiled_in(parts, backend.layout, value, layout) for layout in layouts])
-        return max(self.memory_limit - least_table_bytes(self.graph, backend.memory, held), 0)
+            layouts = {candidate.results[0] for candidate in self._candidates.get(op.index, ())}
+            layouts = layouts or {((),) * len(value.shape)}
+            held = [tiled_in(self.costing.parts, layout, value, one) for one in layouts]
+            fewest.append(min(held, key=memory.num_tuple_index_tables))
+        return max(self.memory_limit - memory.tuple_index_bytes(fewest, self.graph.num_matmuls), 0)
 
     def _with_steps(self) -> WithSteps:
         is_only_round = self.round is ONLY_ROUND

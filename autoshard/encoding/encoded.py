@@ -9,10 +9,9 @@ from typing import TypeAlias
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.read_bits import ReadBits
+from autoshard.encoding.all_reduce_motion import AllReduceMotion
 from autoshard.encoding.hidden_communication import NOTHING_HIDDEN, Hidden
-from autoshard.encoding.joined_sums import JoinedSums
 from autoshard.encoding.shared_reads import SharedRead
-from autoshard.encoding.sums_after_loops import SumsAfterLoops
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.layouts import Layout, MeshParts
 from autoshard.reshard import ReshardTable
@@ -35,8 +34,7 @@ class Encoded:
     node_by_op: Mapping[int, int]
     read_bits: ReadBits
     reads: tuple[SharedRead, ...] = ()  # per node after those of ops
-    sums: SumsAfterLoops = field(default_factory=SumsAfterLoops)
-    joined: JoinedSums = field(default_factory=JoinedSums)
+    all_reduces: AllReduceMotion = field(default_factory=AllReduceMotion)
     hidden: Hidden = NOTHING_HIDDEN
     edge_by_read: Mapping[tuple[int, int], int] = field(default_factory=dict)
     edge_by_shared_read: Mapping[tuple[int, int], int] = field(default_factory=dict)
@@ -81,13 +79,11 @@ def decode(encoded: Encoded, choices: Sequence[int]) -> Decoded:
     reader wants cut further it cuts for itself.
     """
     graph = encoded.graph
-    chosen = encoded.joined.as_run(
-        encoded.sums.as_run(
-            {
-                op: encoded.candidates[node][choice]
-                for node, (op, choice) in enumerate(zip(encoded.ops, choices, strict=False))
-            }
-        )
+    chosen = encoded.all_reduces.as_run(
+        {
+            op: encoded.candidates[node][choice]
+            for node, (op, choice) in enumerate(zip(encoded.ops, choices, strict=False))
+        }
     )
     copies = zip(encoded.reads, choices[len(encoded.ops) :], strict=True)
     shared = {key: read.layouts[choice] for read, choice in copies for key in read.reads}

@@ -221,6 +221,11 @@ class Graph:
             self._of_kind[kind] = tuple(op for op in self.ops if op.kind is kind)
         return self._of_kind[kind]
 
+    @property
+    def num_matmuls(self) -> int:
+        """Matmuls and convolutions."""
+        return sum(op.op_class in PRODUCTS for op in self.ops)
+
     def manual_axes(self, region: int) -> frozenset[str]:
         """Mesh axes that ops in `region` may not use, because a shard_map around them does."""
         axes: set[str] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
@@ -61,7 +61,7 @@ class Collectives:
 
     def _sums(self, op: Op) -> Iterator[Collective]:
         candidate = self.decoded.candidates[op.index]
-        if candidate.streamed is not None or candidate.is_sum_joined:
+        if candidate.streamed is not None or candidate.runs_per_sum == inf:
             return
         if not (candidate.reduced or candidate.scattered):
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from autoshard.backends import SchedulePolicy
 from autoshard.costing.costing import Costing
@@ -11,7 +12,6 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.hidden_communication import hidden_in_steps
 from autoshard.encoding.shared_reads import reads_of
-from autoshard.encoding.tuple_index_tables import table_bytes
 from autoshard.graph.program import PRODUCTS, Op, OpKind, Region
 from autoshard.lowering.collectives import Collectives, sharing
 from autoshard.lowering.live_buffers import live_buffers, tiled_arguments
@@ -61,7 +61,7 @@ def lower(
     if is_heap:
         tiled = tiled_arguments(encoded, decoded, backend.layout)
         argument_bytes = sum(tiled)
-        tables = table_bytes(encoder.graph, backend.memory, tiled)
+        tables = backend.memory.tuple_index_bytes(tiled, encoder.graph.num_matmuls)
     return replace(
         program,
         buffers=buffers,
@@ -220,7 +220,7 @@ class _Lowering:
             beside, priced = _split(priced, passed)
             sending = self._send(body, beside, needs, is_async=True)
             made = self._task(body, Task(0.0, Lane.COMPUTE, _sorted({made, sending})))
-        is_at_once = candidate.streamed is None and candidate.runs_per_sum == 1
+        is_at_once = candidate.streamed is None and candidate.runs_per_sum in (1, inf)
         is_async = is_at_once and all(one.is_async for one in priced)
         made = self._send(body, priced, {made}, is_async=is_async)
         self._made.update((value, (body, made)) for value in op.results)

@@ -9,7 +9,6 @@ from autoshard.backends import backend_for
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded, decode
-from autoshard.encoding.tuple_index_tables import table_bytes
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
 from autoshard.graph.rule import Dims, Rule, identity_rule
@@ -277,7 +276,7 @@ def beside_arguments(solution: Solution) -> int:
     """Bytes of temporaries on a device when most is held, but for tables of pointers."""
     memory, backend = solution.account.memory, solution.encoder.costing.backend
     tiled = tiled_arguments(solution.encoded, solution.decoded, backend.layout)
-    tables = table_bytes(solution.graph, backend.memory, tiled)
+    tables = backend.memory.tuple_index_bytes(tiled, solution.graph.num_matmuls)
     return memory.peak_bytes - memory.argument_bytes - tables
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoshard.costing.shared_calls import shared_calls
-from autoshard.graph.loop_sums import loop_sums
+from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph
 from tests.planner.graphs import Program, encoder_for
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.encoding.encoded import decode
-from autoshard.graph.loop_sums import loop_sums
+from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule
 from tests.planner.graphs import Program, encoder_for, plan
@@ -154,7 +154,7 @@ def test_a_sum_added_up_in_another_layout_stays_in_the_loop() -> None:
     graph = accumulated()
     encoder = encoder_for(graph, "data=8", hardware="h100")
     encoded = encoder.encode()
-    (one,) = encoded.sums
+    (one,) = loop_sums(encoded.graph)
     made = encoded.candidates[encoded.node_by_op[one.op]]
     added = encoded.candidates[encoded.node_by_op[one.add]]
     choices = [0] * len(encoded.problem.node_costs)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.encoding.encoded import decode
-from autoshard.graph.added_sums import added_sums
+from autoshard.graph.partial_sums import added_sums
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule
 from autoshard.layouts import Layout
@@ -175,25 +176,25 @@ def test_a_scatter_made_in_pieces_is_summed_before_anything_is_added(
     graph = built(beside, scattered)
     encoder = encoder_for(graph, "data=8", hardware="h100")
     encoded = encoder.encode()
-    (one,) = encoded.joined
+    (one,) = added_sums(encoded.graph)
     choices = [0] * len(encoded.problem.node_costs)
     for op in (one.first.op, one.second.op):
         node = encoded.node_by_op[op]
         choices[node] = next(
             i
             for i, c in enumerate(encoded.candidates[node])
-            if c.is_sum_joined == (op == one.second.op)
+            if (c.runs_per_sum == inf) == (op == one.second.op)
             and (c.reduced or c.scattered)
             and c.results[0] == layout
         )
-    assert decode(encoded, choices).candidates[one.second.op].is_sum_joined is is_one
+    assert decode(encoded, choices).candidates[one.second.op].runs_per_sum == (inf if is_one else 1)
 
 
 @pytest.mark.parametrize(("added", "is_one"), [(((), ()), True), (((), (0,)), False)])
 def test_a_scatter_is_not_made_into_pieces_of_an_addend(added: Layout, is_one: bool) -> None:
     encoder = encoder_for(built(beside, scattered), "data=8", hardware="h100")
     encoded = encoder.encode()
-    (one,) = encoded.joined
+    (one,) = added_sums(encoded.graph)
     choices = [0] * len(encoded.problem.node_costs)
     ends = {one.first.op: ((), ()), one.second.op: ((), ()), one.first.addend_at: added}
     for op, end in ends.items():
@@ -204,7 +205,7 @@ def test_a_scatter_is_not_made_into_pieces_of_an_addend(added: Layout, is_one: b
             for i, c in enumerate(encoded.candidates[node])
             if c.results[0] == end and bool(c.reduced) == is_sum
         )
-    assert decode(encoded, choices).candidates[one.second.op].is_sum_joined is is_one
+    assert decode(encoded, choices).candidates[one.second.op].runs_per_sum == (inf if is_one else 1)
     pair = {encoded.node_by_op[one.first.addend_at], encoded.node_by_op[one.second.op]}
     (edge,) = (edge for edge in encoded.problem.edges if {edge.u, edge.v} == pair)
     assert (edge.costs[choices[edge.u], choices[edge.v]] == 0) == is_one
