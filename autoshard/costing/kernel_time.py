@@ -15,7 +15,7 @@ from autoshard.costing.joined_updates import LoopKernels
 from autoshard.costing.look_ups import LOOK_UPS
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.costing.read_on_chip import brought_before
+from autoshard.costing.vmem import prefetched
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
 from autoshard.layouts import Layout
@@ -58,11 +58,11 @@ class KernelTime:
 
     def _vmem_key(self, op: Op) -> tuple[object, ...]:
         """What the price of an op depends on by what of its reads and results is in VMEM."""
-        chip = self.facts.chip
-        stays = (chip.brief[value] for value in op.results)
+        vmem = self.facts.vmem
+        stays = (vmem.short_lived[value] for value in op.results)
         if op.op_class in PRODUCTS:
-            waits = chip.read_in_loop(self.graph, op)
-            return (*brought_before(self.graph, self.buffers, op), *waits, *stays)
+            waits = vmem.loop_bytes(self.graph, op)
+            return (*self._is_prefetched(op), *waits, *stays)
         if self.costing.passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return ()
         return (op.index in self.buffers.updates, *stays)
@@ -228,12 +228,12 @@ class KernelTime:
         prefetched into VMEM counts as far as it takes time to bring it; what waits there for all
         runs of a loop counts not at all.
         """
-        arrays, buffers, chip = self.costing.arrays(candidates), self.buffers, self.facts.chip
+        arrays, buffers, vmem = self.costing.arrays(candidates), self.buffers, self.facts.vmem
         num_bytes = np.zeros(len(arrays.cut))
         reads = self._read_bytes(op)
-        brought = brought_before(self.graph, buffers, op)
-        brought_share = memory_efficiency(self.costing.model.hardware, op.op_class.value)
-        counted, waits = self._counted(op), chip.read_in_loop(self.graph, op)
+        is_prefetched = self._is_prefetched(op)
+        prefetched_share = memory_efficiency(self.costing.model.hardware, op.op_class.value)
+        counted, waits = self._counted(op), vmem.loop_bytes(self.graph, op)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
             local = read / pieces
@@ -242,9 +242,9 @@ class KernelTime:
                 layouts = [c.operands[position] for c in candidates]
                 local = self._in_tiles(op, value, layouts, local, pieces)
             counts: float | FloatArray = counted[position]
-            if read and brought[position]:
+            if read and is_prefetched[position]:
                 whole = self.graph.values[value].num_bytes / pieces
-                counts = counts * np.where(whole <= chip.room, brought_share, 1.0)
+                counts = counts * np.where(whole <= vmem.capacity, prefetched_share, 1.0)
             if read and waits[position]:
                 counts = np.where(local <= waits[position], 0.0, counts)
             num_bytes += counts * local
@@ -253,6 +253,10 @@ class KernelTime:
             passed = self._reduced_bytes(elements, 1 if elements else 0)
             return np.maximum(num_bytes, passed / arrays.operand_shards[0])
         return num_bytes
+
+    def _is_prefetched(self, op: Op) -> tuple[bool, ...]:
+        """Per operand, whether an argument is prefetched into VMEM for it."""
+        return tuple(one is not None for one in prefetched(self.graph, self.buffers, op))
 
     def _read_bytes(self, op: Op) -> tuple[float, ...]:
         """Bytes that an op reads through each operand; a matmul as narrow as it multiplies."""
@@ -288,10 +292,12 @@ class KernelTime:
 
     def _bytes_written(self, op: Op, value: int, local: FloatArray) -> FloatArray:
         """float64[num_candidates]: as how many bytes a result counts that has so many."""
-        chip, passes = self.facts.chip, self.costing.passes
-        in_memory = np.where(local > chip.room, local, 0.0) if chip.brief[value] else local
+        vmem, passes = self.facts.vmem, self.costing.passes
+        in_memory = (
+            np.where(local > vmem.capacity, local, 0.0) if vmem.short_lived[value] else local
+        )
         if op.op_class in PRODUCTS:
-            return in_memory if chip.moved else local
+            return in_memory if vmem.holds_copies else local
         if passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return local
         bits = self.graph.values[value].bits

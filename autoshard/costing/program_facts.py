@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.costing import Costing, FloatArray
 from autoshard.costing.narrow_rows import RowTiles
-from autoshard.costing.on_chip import OnChip
-from autoshard.costing.read_bits import copies_for_loops
 from autoshard.costing.shared_calls import SharedCalls, shared_calls
 from autoshard.costing.sliced_stacks import SlicedStacks
+from autoshard.costing.vmem import Vmem
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph, Op, OpKind
@@ -47,11 +47,11 @@ class ProgramFacts:
         return shared_calls(self.graph, loop_sums(self.graph) if moves else ())
 
     @cached_property
-    def chip(self) -> OnChip:
+    def vmem(self) -> Vmem:
         """Temporaries in VMEM."""
         memory = self.costing.backend.memory
         any_maker = memory.matmul_results_in_vmem
-        return OnChip.of(self.graph, self.buffers, memory.vmem_bytes, any_maker=any_maker)
+        return Vmem.of(self.graph, self.buffers, memory.vmem_bytes, any_maker=any_maker)
 
     @cached_property
     def converted_for_loops(self) -> Mapping[int, int]:
@@ -85,7 +85,7 @@ class ProgramFacts:
     def always_spills(self) -> bool:
         """True where optimizer outputs exceed VMEM however they are cut: they are in HBM then."""
         whole = sum(self.graph.values[value].num_bytes for value in self.optimizer_outputs)
-        return whole / self.costing.parts.mesh.num_devices > self.chip.room
+        return whole / self.costing.parts.mesh.num_devices > self.vmem.capacity
 
     def row_copy_seconds(self, value: int, layouts: Sequence[Layout]) -> FloatArray:
         """float64[num_layouts]: seconds in which pieces are copied into rows or back, if padded."""

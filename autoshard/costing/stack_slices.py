@@ -36,7 +36,7 @@ class StackSlices:
         return (runs, waited) if runs or waited else None
 
     def _as_stacked_seconds(self, op: Op) -> float:
-        if self.facts.chip.moved:
+        if self.facts.vmem.holds_copies:
             return 0.0
         return self.facts.stacks.as_stacked.get(op.index, 0.0) * self.facts.costing.launch_seconds
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from autoshard.backends import Backend
 from autoshard.candidates.candidate import Candidate
-from autoshard.costing.read_bits import copies_for_loops
+from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
@@ -78,7 +78,7 @@ class ChoiceMemory:
         if is_summed:  # what it is written as comes after the sum: until then all is held
             start, usage = op.index, np.zeros_like(usage)
         else:
-            left = room.on_chip.left(usage, is_brief=room.on_chip.brief[value.index])
+            left = room.vmem.hbm_bytes(usage, may_hold=room.vmem.short_lived[value.index])
             yield NodeMemory(node, start, stop, left)
             if value.index in room.split_channels:
                 layouts = (c.results[op.results.index(value.index)] for c in candidates)
@@ -93,7 +93,7 @@ class ChoiceMemory:
                 start, stop = room.buffers.summing_times(op.index, start)
             else:
                 stop = start + 1
-            left = room.on_chip.left(partial, is_brief=room.on_chip.moved)
+            left = room.vmem.hbm_bytes(partial, may_hold=room.vmem.holds_copies)
             yield NodeMemory(node, room.earliest(op.index, start), stop, left)
 
     def _local(
@@ -142,9 +142,9 @@ class ChoiceMemory:
             for held in padded_row_bytes(
                 room.graph, room.costing.parts, op, candidates, lanes, room.rows
             ):
-                is_brief = room.on_chip.moved or op.name == "reshape"
+                is_brief = room.vmem.holds_copies or op.name == "reshape"
                 usage = (held * room.overhead).astype(np.int64)
-                left = room.on_chip.left(usage, is_brief=is_brief)
+                left = room.vmem.hbm_bytes(usage, may_hold=is_brief)
                 yield NodeMemory(node, room.earliest(index, index), index + 1, left)
 
     def _summed_rows(self) -> Iterator[NodeMemory]:
@@ -160,7 +160,7 @@ class ChoiceMemory:
             held = summed_row_bytes(room.graph, room.costing.parts, op, candidates, lanes)
             if held is not None:
                 usage = (held * room.overhead).astype(np.int64)
-                left = room.on_chip.left(usage, is_brief=room.on_chip.moved)
+                left = room.vmem.hbm_bytes(usage, may_hold=room.vmem.holds_copies)
                 yield NodeMemory(self.node_by_op[index], index, last + 1, left)
 
     def _masked_groups(self) -> Iterator[NodeMemory]:
@@ -212,8 +212,8 @@ class ChoiceMemory:
             maker = room.graph.ops[found.op]
             place = maker.results.index(copy.value)
             usage = self._local(found, maker, place, bits=copy.bits)
-            is_brief = room.on_chip.loop_reads.issuperset(copy.joins)
-            left = room.on_chip.left(usage, is_brief=is_brief)
+            is_brief = room.vmem.loop_reads.issuperset(copy.joins)
+            left = room.vmem.hbm_bytes(usage, may_hold=is_brief)
             yield NodeMemory(self.node_by_op[found.op], copy.start, copy.stop, left)
 
     def _layout_copies(self, node: int, op: Op) -> Iterator[NodeMemory]:

@@ -55,7 +55,7 @@ class CopyMemory:
             if op.kind is OpKind.RESULT
             else read_stop(room.graph, room.buffers, op)
         )
-        is_brief = room.on_chip.is_brief(op, {op.index, stop - 1})
+        is_brief = room.vmem.may_hold_copy(op, {op.index, stop - 1})
         if room.is_scarce and op.op_class is OpClass.GATHER:  # narrowed where the rows move on
             bits = room.graph.values[value].bits
         usage = self.of_move(table, rows, columns, value, bits, is_brief=is_brief)
@@ -98,7 +98,7 @@ class CopyMemory:
             if padded is not None:
                 whole = (padded[np.ix_(rows, columns)] * room.overhead).astype(np.int64)
                 copied = np.maximum(copied, whole)
-            found = ((table, rows, columns), room.on_chip.left(copied, is_brief=is_brief))
+            found = ((table, rows, columns), room.vmem.hbm_bytes(copied, may_hold=is_brief))
             self._known[key] = found
         return found[1] if found[1].any() else None
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from autoshard.backends import Backend
 from autoshard.costing.costing import Costing
-from autoshard.costing.on_chip import OnChip
 from autoshard.costing.program_facts import ProgramFacts
+from autoshard.costing.vmem import Vmem
 from autoshard.encoding.padded_indices import PaddedIndices
 from autoshard.encoding.padded_rows import scattered_at_any_time
 from autoshard.encoding.tiles import tiled_bytes, tiled_in
@@ -33,7 +33,7 @@ class DeviceRoom:
         costing: Of the mesh and the machine.
         reused: Values that end in the buffer of a donated argument.
         repeated: Ops of results whose value another result has a buffer with.
-        on_chip: What lies in the memory of the chip.
+        vmem: What is in VMEM.
         indices: Of rows, where they come from other slices.
         negligible_bytes: What less than that is held of a whole value is not counted.
         is_scarce: Whether memory is: then gaps count as they may be.
@@ -50,7 +50,7 @@ class DeviceRoom:
     costing: Costing
     reused: frozenset[int]
     repeated: frozenset[int]
-    on_chip: OnChip
+    vmem: Vmem
     indices: PaddedIndices
     negligible_bytes: float
     is_scarce: bool = False
@@ -70,7 +70,7 @@ class DeviceRoom:
     ) -> DeviceRoom:
         """For a program on a mesh, within a limit in bytes or none."""
         graph, buffers, costing = facts.graph, facts.buffers, facts.costing
-        on_chip = facts.chip
+        vmem = facts.vmem
         is_tiled = costing.backend.layout.is_tiled
         channels = image_channels(graph) if is_tiled else {}
         return cls(
@@ -79,7 +79,7 @@ class DeviceRoom:
             costing,
             _reused_results(graph, buffers, wishes),
             _repeated_results(graph, buffers),
-            _for_certain(on_chip) if is_scarce else on_chip,
+            _for_certain(vmem) if is_scarce else vmem,
             PaddedIndices.of(graph, costing),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
             is_scarce,
@@ -156,12 +156,12 @@ class DeviceRoom:
         return 0 if op == self.at_any_time else time
 
 
-def _for_certain(on_chip: OnChip) -> OnChip:
+def _for_certain(vmem: Vmem) -> Vmem:
     """Without what waits there for the runs of a loop: what is read after the loop stays outside.
 
     So do copies in the order that products of the loop want.
     """
-    return replace(on_chip, loop_reads=frozenset())
+    return replace(vmem, loop_reads=frozenset())
 
 
 def _negligible_bytes(graph: Graph, num_devices: int, memory_limit: int | None) -> float:

@@ -20,11 +20,11 @@ from autoshard.candidates.op_candidates import OpCandidates
 from autoshard.candidates.partitioner_limits import misreads_slices
 from autoshard.candidates.rounds import ONLY_ROUND, Round
 from autoshard.candidates.streamed import stream_offers
+from autoshard.costing.convert_motion import ReadBits
 from autoshard.costing.cost_term import OpTermKind
 from autoshard.costing.costing import Costing
 from autoshard.costing.op_terms import OP_TERMS
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.costing.read_bits import ReadBits
 from autoshard.encoding.all_reduce_motion import AllReduceMotion
 from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory

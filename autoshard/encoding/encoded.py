@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import TypeAlias
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.costing.read_bits import ReadBits
+from autoshard.costing.convert_motion import ReadBits
 from autoshard.encoding.all_reduce_motion import AllReduceMotion
 from autoshard.encoding.hidden_communication import NOTHING_HIDDEN, Hidden
 from autoshard.encoding.shared_reads import SharedRead

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.costing.convert_motion import ReadBits
 from autoshard.costing.costing import Costing
-from autoshard.costing.read_bits import ReadBits
 from autoshard.costing.reductions import Reductions
 from autoshard.encoding.slack import SharedSlack, Wanted, Windows, prefetched_first
 from autoshard.graph.op_traits import FUSIBLE

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.costing.convert_motion import narrowed_argument
 from autoshard.costing.costing import Costing
-from autoshard.costing.narrowed_to_send import narrowed_to_send
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.encoding.hidden_communication import exposed_seconds
 from autoshard.encoding.order_costs import OrderCosts
@@ -97,13 +97,15 @@ class ReadCosts:
         program = self.program
         if not self.costing.backend.collectives.convert_motion:
             return None
-        found = narrowed_to_send(program.graph, program.buffers, value, bits)
-        if found is None or found.argument.index in program.converted_for_loops:
+        argument = narrowed_argument(program.graph, program.buffers, value, bits)
+        if argument is None or argument.index in program.converted_for_loops:
             return None
-        table = self.tables.of(value, bits)
-        key = (id(table), found.num_bytes)
+        table, found = self.tables.of(value, bits), program.graph.values[value]
+        wide = program.graph.values[argument.results[0]].bits
+        num_bytes = found.num_bytes * (wide + bits) / found.bits  # read and written
+        key = (id(table), num_bytes)
         if key not in self._narrowed:
-            local = found.num_bytes / self.facts.pieces(table)
+            local = num_bytes / self.facts.pieces(table)
             self._narrowed[key] = self.costing.conversion_seconds(local)
         return self._narrowed[key]
 

@@ -112,7 +112,7 @@ class ReadEdges:
         rows, columns = source.layouts, self._tables.of_read(read)
         table = self._tables.of(read.value, read.bits)
         times = {index for index, _ in read.reads} | {read.stop - 1}
-        is_brief = self.copies.room.on_chip.is_brief(self._graph.ops[read.start], times)
+        is_brief = self.copies.room.vmem.may_hold_copy(self._graph.ops[read.start], times)
         usage = self.copies.of_move(table, rows, columns, read.value, read.bits, is_brief=is_brief)
         if usage is not None:
             yield EdgeMemory(edge, read.start, read.stop, usage)

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.costing.read_bits import ReadBits
+from autoshard.costing.convert_motion import ReadBits
 from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, Op, OpClass, OpKind

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.costing.read_bits import ReadBits
+from autoshard.costing.convert_motion import ReadBits
 from autoshard.encoding.encoded import TableKey
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.graph.program import Graph, Op

@@ -35,7 +35,7 @@ class OptimizerOutputs:
     @classmethod
     def of(cls, encoder: Encoder, decoded: Decoded) -> OptimizerOutputs:
         """Under a plan."""
-        room, parts = encoder.room.on_chip.room, encoder.costing.parts
+        room, parts = encoder.room.vmem.capacity, encoder.costing.parts
         local = sum(
             encoder.graph.values[value].num_bytes // parts.num_pieces(decoded.layouts[value])
             for value in encoder.facts.optimizer_outputs

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.costing.read_on_chip import brought_arguments
+from autoshard.costing.vmem import prefetched
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.padded_rows import padded_row_bytes
@@ -62,16 +62,16 @@ class VmemAssignment:
         So it is on most machines, and where convolutions run space-to-batch: these take more of it
         than can be told (a U-Net, 158 MB in HBM of 50 that are live at once).
         """
-        on_chip = room.on_chip
-        if not on_chip.moved:
+        if not room.vmem.holds_copies:
             return None
         convolutions = [op for op in room.graph.ops if images_of(op)]
         cuts = room.costing.cuts_images
         if any(cuts(room.graph, op, decoded.candidates[op.index]) for op in convolutions):
             return None
         arguments = _argument_bytes(encoded, choices)
-        brought = brought_arguments(room.graph, room.buffers)
-        num_bytes = max(0, on_chip.room - sum(arguments.get(value, 0) for value in brought))
+        fetched = {v for op in room.graph.ops for v in prefetched(room.graph, room.buffers, op)}
+        held = sum(num_bytes for value, num_bytes in arguments.items() if value in fetched)
+        num_bytes = max(0, room.vmem.capacity - held)
         copies = [
             replace(one, start=min(one.start, starts.get((one.value, one.start), one.start)))
             for one in _copies(room, encoded, decoded)
@@ -141,7 +141,7 @@ class VmemAssignment:
             looked_up = per_byte * self._slow_bytes(op, candidate)
             arithmetic[index] = looked_up or costing.arithmetic_seconds(graph, op, candidate)
         return Machine(
-            vmem_bytes=self.room.on_chip.room,
+            vmem_bytes=self.room.vmem.capacity,
             copy_seconds_per_byte=per_byte,
             longest_unread=self.room.backend.memory.most_unread_bytes * per_byte,
             repeat=np.array([op.repeat for op in graph.ops], dtype=np.float64),
@@ -170,9 +170,7 @@ class VmemAssignment:
         graph = self.room.graph
         own = graph.ops[min(start, len(graph.ops) - 1)].region
         times = {
-            self._at_level(time, own)
-            for time in self.room.on_chip.reads[value]
-            if start < time < stop
+            self._at_level(time, own) for time in self.room.vmem.reads[value] if start < time < stop
         }
         last = max(start, min(stop, len(graph.ops)) - 1)
         return Interval(num_bytes, start, stop, tuple(sorted(times)) or (last,))
@@ -262,7 +260,7 @@ def _row_copies(room: DeviceRoom, decoded: Decoded) -> Iterator[Buffer]:
     for index, candidate in decoded.candidates.items():
         op = room.graph.ops[index]
         for held in padded_row_bytes(room.graph, parts, op, (candidate,), lanes, room.rows):
-            if 0 < held[0] <= room.on_chip.room:
+            if 0 < held[0] <= room.vmem.capacity:
                 yield _in_vmem("copy", op.operands[0], index, int(held[0]), index, index + 1)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
-from autoshard.costing.on_chip import MOST_PRODUCTS
+from autoshard.costing.vmem import MOST_MATMULS
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
 from autoshard.planning.solution import Solution
@@ -29,7 +29,7 @@ def with_one_that_waits(
     program = Program()
     x, w = program.argument(side, side), program.argument(side, side)
     first = made = program.matmul(x, w)
-    for _ in range(MOST_PRODUCTS + 2):
+    for _ in range(MOST_MATMULS + 2):
         made = program.matmul(made, w)
     last = program.elementwise(made, first)
     graph = program.graph(last if is_result else program.sum(last))
@@ -139,7 +139,7 @@ def with_images_that_wait(batch: int, share: float) -> tuple[Solution, int]:
     program = Program()
     made, kernel = program.argument(*shape), program.argument(CHANNELS, CHANNELS)
     convolved = []
-    for _ in range(MOST_PRODUCTS + 3):
+    for _ in range(MOST_MATMULS + 3):
         operands = (made, kernel)
         (made,) = program.compute("convolution", operands, [shape], rule, OpClass.CONVOLUTION)
         convolved.append(made)

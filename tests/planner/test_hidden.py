@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.costing.read_bits import ReadBits
+from autoshard.costing.convert_motion import ReadBits
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded, decode
 from autoshard.encoding.hidden_communication import (

@@ -85,7 +85,7 @@ def test_weights_that_a_loop_reads_wait_on_the_chip_unless_memory_is_scarce(
     program.close_loop()
     graph = program.graph(carried)
     room = encoder_for(graph, "x=8", hardware="tpu-v5p", is_scarce=is_scarce).room
-    assert room.on_chip.loop_reads == ({graph.values[held].op} if not is_scarce else set())
+    assert room.vmem.loop_reads == ({graph.values[held].op} if not is_scarce else set())
 
 
 @pytest.mark.parametrize(("is_scarce", "bits"), [(False, 16), (True, 32)])

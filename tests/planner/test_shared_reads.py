@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.backends import get_backend
-from autoshard.costing.read_bits import ReadBits
+from autoshard.costing.convert_motion import ReadBits
 from autoshard.encoding import encode
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded

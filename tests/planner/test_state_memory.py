@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoshard.backends import get_backend
-from autoshard.costing.read_bits import LoopCopy, copies_for_loops
+from autoshard.costing.convert_motion import LoopCopy, copies_for_loops
 from autoshard.encoding.shared_reads import updating_reads
 from autoshard.graph.program import Graph, OpKind
 from autoshard.graph.rule import identity_rule

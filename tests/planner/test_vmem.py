@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from autoshard.backends import backend_for
-from autoshard.costing.on_chip import MOST_PRODUCTS, OnChip
+from autoshard.costing.vmem import MOST_MATMULS, Vmem
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import OpClass
@@ -50,13 +50,13 @@ def held_beside_arguments(solution: Solution) -> float:
 
 
 def test_what_is_read_soon_lies_on_the_chip() -> None:
-    assert held_beside_arguments(chain(MOST_PRODUCTS)) < 0.1
+    assert held_beside_arguments(chain(MOST_MATMULS)) < 0.1
 
 
 def test_what_is_read_much_later_is_in_device_memory() -> None:
     # MiB of temporaries in HBM, of six matmuls by one weight compiled by libtpu 0.0.52.
-    assert held_beside_arguments(chain(MOST_PRODUCTS + 2, side=2560)) < 0.1
-    held = held_beside_arguments(chain(MOST_PRODUCTS + 2, side=4096))
+    assert held_beside_arguments(chain(MOST_MATMULS + 2, side=2560)) < 0.1
+    held = held_beside_arguments(chain(MOST_MATMULS + 2, side=4096))
     assert held == pytest.approx(96 * OVERHEAD, rel=1e-2)
 
 
@@ -125,9 +125,9 @@ def test_what_a_product_makes_wider_is_in_device_memory_on_a_v5p_too() -> None:
     graph = program.graph(*map(program.sum, read))
     machine = get_hardware("tpu-v5p")
     buffers = find_buffers(graph, backend_for(machine))
-    chip = OnChip.of(graph, buffers, V5P_BYTES, any_maker=False)
-    assert not chip.brief[of_product]
-    assert chip.brief[of_argument]
+    vmem = Vmem.of(graph, buffers, V5P_BYTES, any_maker=False)
+    assert not vmem.short_lived[of_product]
+    assert vmem.short_lived[of_argument]
 
 
 def test_a_v5p_has_them_in_device_memory_where_they_are_too_large() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoshard.backends import get_backend
-from autoshard.costing.read_bits import ReadBits
+from autoshard.costing.convert_motion import ReadBits
 from autoshard.graph.program import Graph, OpClass, Value
 from autoshard.graph.rule import Rule
 from autoshard.planning.solution import Solution

@@ -6,7 +6,7 @@ import pytest
 
 from autoshard.backends import backend_for
 from autoshard.candidates.candidate import CandidateMaker
-from autoshard.costing.read_on_chip import brought_before
+from autoshard.costing.vmem import prefetched
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, Op
 from cost_models import get_hardware
@@ -24,7 +24,7 @@ def product(graph: Graph, place: int = -1) -> Op:
 
 def brought(graph: Graph, hardware: str = "tpu-v5p") -> tuple[bool, ...]:
     buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
-    return brought_before(graph, buffers, product(graph))
+    return tuple(one is not None for one in prefetched(graph, buffers, product(graph)))
 
 
 def seconds(graph: Graph, hardware: str, place: int = -1) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.graph.loop_reads import read_whole
+from autoshard.costing.vmem import read_whole
 from autoshard.graph.program import Graph
 from tests.planner.graphs import Program
 

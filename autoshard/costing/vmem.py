@@ -1,0 +1,193 @@
+"""Temporaries in VMEM, as far as no choice decides it: those never unread for long.
+
+What fits there under a plan is memory space assignment, in `lowering`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.dataflow import source_of
+from autoshard.graph.op_traits import TRANSPARENT
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+
+IntArray = npt.NDArray[np.int64]
+
+MOST_MATMULS = 4
+"""Matmuls between two reads of a buffer that stays in VMEM, at most.
+
+Source: what libtpu 0.0.42 evicts and prefetches again on a v5e is unread for four to seven.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Vmem:
+    """VMEM, which buffers take instead of HBM.
+
+    Args:
+        capacity: Bytes; 0 on most machines. A larger tensor is in HBM.
+        matmuls: Before each op, and after the last, matmuls run so far.
+        short_lived: Per value, whether its buffer may be in VMEM: the next read is always near.
+        reads: Per value, when its buffer is read, in order.
+        holds_copies: Copies that collectives and look-ups make may be in VMEM too.
+        updates: Ops that make new states: they read from HBM.
+        loop_reads: Ops with which a loop reads unchanged what its matmuls read whole: prefetched
+            before the loop, it stays for all runs.
+        loop_capacity: By these, bytes for each beside the others of its loop.
+    """
+
+    capacity: int
+    matmuls: tuple[float, ...]
+    short_lived: tuple[bool, ...]
+    reads: tuple[tuple[int, ...], ...] = ()
+    holds_copies: bool = True
+    updates: frozenset[int] = frozenset()
+    loop_reads: frozenset[int] = frozenset()
+    loop_capacity: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: Graph, buffers: Buffers, capacity: int, *, any_maker: bool = True) -> Vmem:
+        """Buffers of a program by their reads.
+
+        Unless ops of any kind write there, only element-wise ops that no matmul computes do.
+        """
+        if not capacity:
+            return cls(0, (), (False,) * len(graph.values), holds_copies=False)
+        runs = (op.repeat if op.op_class in PRODUCTS else 0.0 for op in graph.ops)
+        matmuls = tuple(accumulate(runs, initial=0.0))
+        reads, ends = _reads(graph, buffers)
+        short_lived = [False] * len(graph.values)
+        for value in graph.values:
+            maker, times = graph.ops[value.op], reads[value.index]
+            if maker.kind is not OpKind.COMPUTE or ends[value.index]:
+                continue
+            if any_maker or _is_apart(graph, maker, buffers):
+                short_lived[value.index] = _is_near(matmuls, maker, {maker.index, *times})
+        loop_reads = read_whole(graph)
+        return cls(
+            capacity,
+            matmuls,
+            tuple(short_lived),
+            tuple(tuple(sorted(times)) for times in reads),
+            any_maker,
+            buffers.updates,
+            loop_reads,
+            _loop_capacity(graph, loop_reads, capacity),
+        )
+
+    def may_hold_copy(self, reader: Op, times: Iterable[int]) -> bool:
+        """True where a copy that is made for an op and read at these times may be in VMEM."""
+        if reader.index in self.loop_reads:
+            return True
+        if not self.holds_copies or reader.kind is not OpKind.COMPUTE:
+            return False
+        return reader.index not in self.updates and _is_near(self.matmuls, reader, times)
+
+    def loop_bytes(self, graph: Graph, op: Op) -> tuple[float, ...]:
+        """Per operand of a matmul in a loop, bytes of VMEM in which it waits for all runs."""
+        if op.op_class not in PRODUCTS or op.repeat <= 1:
+            return (0.0,) * len(op.operands)
+        return tuple(self.loop_capacity.get(_enters_by(graph, v), 0.0) for v in op.operands)
+
+    def hbm_bytes(self, usage: IntArray, *, may_hold: bool) -> IntArray:
+        """Of so many bytes on a device those in HBM, if VMEM may hold them."""
+        return np.where(usage > self.capacity, usage, 0) if may_hold else usage
+
+
+def read_whole(graph: Graph) -> frozenset[int]:
+    """Ops with which values enter a loop that only its matmuls read, and no slice of them.
+
+    In every run they read the same; converted, or with dimensions reordered.
+    """
+    hands_on = TRANSPARENT | {"while"}
+    whole: set[int] = set()
+    for op in reversed(graph.ops):
+        if op.name in hands_on and len(op.operands) == 1 and len(op.results) == 1:
+            readers = [graph.ops[index] for index in graph.consumers[op.results[0]]]
+            if readers and all(r.op_class in PRODUCTS or r.index in whole for r in readers):
+                whole.add(op.index)
+    joins = (graph.ops[index] for index in whole)
+    return frozenset(op.index for op in joins if op.kind is OpKind.JOIN and op.name == "while")
+
+
+def prefetched(graph: Graph, buffers: Buffers, op: Op) -> tuple[int | None, ...]:
+    """Per operand of a matmul, the argument that is prefetched for it; None for others.
+
+    It reads that as it is or as it is computed with the matmul, in a loop that leaves it unchanged
+    too: the argument is there long before.
+    """
+
+    def passes(maker: Op, made: int) -> bool:
+        is_handed_on = maker.kind is not OpKind.COMPUTE or not buffers.is_stored[made]
+        return len(maker.operands) == 1 and is_handed_on
+
+    if op.op_class not in PRODUCTS:
+        return (None,) * len(op.operands)
+    sources = (source_of(graph, value, passes) for value in op.operands)
+    return tuple(v if graph.maker(v).kind is OpKind.ARGUMENT else None for v in sources)
+
+
+def _loop_capacity(graph: Graph, joins: Iterable[int], capacity: int) -> dict[int, float]:
+    """By op with which a loop reads what waits for it: its part of VMEM, by its bytes.
+
+    Where all are cut alike, either all fit or none.
+    """
+    loops = {index: (graph.ops[index].region, graph.ops[index].equation) for index in joins}
+    num_bytes = {index: graph.values[graph.ops[index].results[0]].num_bytes for index in loops}
+    in_all: dict[tuple[int, str], float] = {}
+    for index, loop in loops.items():
+        in_all[loop] = in_all.get(loop, 0.0) + num_bytes[index]
+    return {i: capacity * num_bytes[i] / in_all[loop] for i, loop in loops.items() if num_bytes[i]}
+
+
+def _enters_by(graph: Graph, value: int) -> int:
+    """The op with which a value comes into the loop, as it is or converted or reordered there."""
+    source = source_of(
+        graph, value, lambda op, _: op.kind is OpKind.COMPUTE and len(op.operands) == 1
+    )
+    return graph.maker(source).index
+
+
+def _is_apart(graph: Graph, maker: Op, buffers: Buffers) -> bool:
+    """True for element-wise results that no matmul writes, wider or not."""
+    is_with_product = any(value in buffers.with_products for value in maker.results)
+    if maker.name == "convert":
+        is_with_product |= graph.maker(maker.operands[0]).op_class in PRODUCTS
+    is_elementwise = maker.op_class is OpClass.ELEMENTWISE or maker.name == "slice"
+    return is_elementwise and not is_with_product
+
+
+def _is_near(matmuls: Sequence[float], op: Op, times: Iterable[int]) -> bool:
+    """True where few matmuls run between accesses; in a loop, as often as its body has them."""
+    most = MOST_MATMULS * op.repeat
+    return all(
+        matmuls[later] - matmuls[earlier + 1] <= most for earlier, later in pairwise(sorted(times))
+    )
+
+
+def _reads(graph: Graph, buffers: Buffers) -> tuple[list[set[int]], list[bool]]:
+    """Per value, when its buffer is read; and whether it ends as a result, or goes round a loop.
+
+    What a fused op reads is read when the values that it is fused into are made. What updates read
+    counts with what ends as a result.
+    """
+    reads: list[set[int]] = [set() for _ in graph.values]
+    ends = [False] * len(graph.values)
+    for op in reversed(graph.ops):
+        is_passed_on = op.kind is OpKind.CONSTRAINT or not (
+            op.kind is not OpKind.COMPUTE or any(buffers.is_stored[value] for value in op.results)
+        )
+        times = {time for value in op.results for time in reads[value]} if is_passed_on else set()
+        is_last = op.index in buffers.updates or not (is_passed_on or op.kind is OpKind.COMPUTE)
+        is_last |= is_passed_on and any(ends[value] for value in op.results)
+        for value in op.operands:
+            for place in {value, buffers.owner[value]}:
+                reads[place] |= times or {op.index}
+                ends[place] |= is_last
+    return reads, ends
