@@ -38,6 +38,9 @@ class FusionPolicy:
             and a reduction, in the width of its operands.
         stores_masked_groups: A ragged matmul stores its rows once for each group, those of other
             groups masked, and multiplies them with the matrices of all groups.
+        split_k: Of GPUs that compute a long sum of a matmul in parts: multiprocessors, and the
+            compiler's cost of an operation, of a byte that the matmul moves, of a byte that the sum
+            of the parts moves, and of the start of that sum; empty: they never do.
         fuses_stack_updates: The rows that a loop writes to several stacks are one kernel, if they
             are computed from the same values.
     """
@@ -57,4 +60,5 @@ class FusionPolicy:
     one_hot_scatters: bool
     strength_reduces_dots: bool
     stores_masked_groups: bool
+    split_k: tuple[float, ...]
     fuses_stack_updates: bool

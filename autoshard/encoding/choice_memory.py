@@ -10,15 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.backends import Backend
+from autoshard.backends.split_k import Products, num_splits
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.convert_motion import copies_for_loops
+from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
+from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout
 from solvers import NodeMemory
 
 IntArray = npt.NDArray[np.int64]
+
+_PARTIAL_BITS = 32  # of an element that a matmul sums up
 
 
 def reversed_kernels(graph: Graph, backend: Backend) -> frozenset[int]:
@@ -61,6 +66,7 @@ class ChoiceMemory:
         yield from self._padded_rows()
         yield from self._summed_rows()
         yield from self._masked_groups()
+        yield from self._split_sums()
 
     def _of_value(self, value: Value) -> Iterator[NodeMemory]:
         """A value itself, and what making it takes beside it."""
@@ -188,6 +194,48 @@ class ChoiceMemory:
             num_groups = prod(graph.values[op.operands[2]].shape)
             usage = num_groups * self._local(graph.values[value], op, place, is_result=False)
             yield NodeMemory(self.node_by_op[op.index], first[value], op.index + 1, usage)
+
+    def _split_sums(self) -> Iterator[NodeMemory]:
+        """Parts of split-k matmuls: there until their sum is, which fusible readers compute."""
+        room = self.room
+        graph, weights = room.graph, room.backend.fusion.split_k
+        for index, node in self.node_by_op.items():
+            op = graph.ops[index]
+            if not weights or op.name != "dot_general" or op.rule is None:
+                continue
+            (made,) = (graph.values[value] for value in op.results)
+            if made.num_bytes < room.negligible_bytes:
+                continue
+            candidates = self.candidates[index]
+            products = self._products(op, made, candidates)
+            splits = num_splits(products, weights)
+            is_vector = np.minimum(products.rows, products.columns) == 1
+            num_bytes = products.batch * products.rows * products.columns * _PARTIAL_BITS / 8
+            parts = np.where((splits > 1) & ~is_vector, splits * num_bytes, 0.0) * room.overhead
+            held = self._local(made, op, 0)
+            run, stop = room.buffers.time_of(index), room.buffers.intervals[made.index][1]
+            is_moved = np.array([bool(one.reduced or one.scattered) for one in candidates])
+            is_fused = all(
+                graph.ops[reader].op_class in READS_FUSED for reader in graph.consumers[made.index]
+            )
+            at_once = np.where(
+                is_moved, parts, np.maximum(parts - held, 0.0) if is_fused else parts
+            )
+            yield NodeMemory(node, run, run + 1, at_once.astype(np.int64))
+            if is_fused and stop > run + 1:
+                later = np.where(is_moved, 0.0, np.maximum(parts - held, 0.0))
+                yield NodeMemory(node, run + 1, stop, later.astype(np.int64))
+
+    def _products(self, op: Op, made: Value, candidates: tuple[Candidate, ...]) -> Products:
+        """What devices multiply under each candidate."""
+        assert op.rule is not None
+        parts, graph = self.room.costing.parts, self.room.graph
+        rows, columns, summed = local_products(parts, op.rule, candidates)
+        local = [prod(parts.local_shape(c.partial or c.results[0], made.shape)) for c in candidates]
+        left, right = (graph.values[value].bits for value in op.operands)
+        return Products(
+            rows, columns, summed, np.array(local) / (rows * columns), (left, right), made.bits
+        )
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""

@@ -6,7 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from autoshard.backends import get_backend
+from autoshard.backends.split_k import Products, num_splits
 from autoshard.hlo.text import Instruction
 from experiments.probes.bench import Array, Bench, Compiled, Pin
 from experiments.probes.probe import BOTH, CUDA, TPU, InconclusiveError, Probe
@@ -124,6 +127,50 @@ def strength_reduces_dots(bench: Bench) -> bool:
     return not any(made.opcode in _MATMULS or _is_cublas(made) for _, made in compiled.everywhere())
 
 
+_SPLIT_SHAPES = (
+    (512, 1024, 1024, 1),
+    (1024, 1024, 8192, 1),
+    (1024, 4096, 8192, 1),
+    (256, 256, 4096, 1),
+    (512, 512, 2048, 1),
+    (128, 128, 65536, 1),
+    (2048, 2048, 16384, 1),
+    (256, 256, 1024, 8),
+    (64, 4096, 4096, 1),
+    (512, 512, 512, 16),
+    (8, 8192, 4096, 1),
+    (16, 16, 65536, 1),
+)
+
+
+def split_k(bench: Bench) -> tuple[float, ...]:
+    """Twelve bfloat16 matmuls of other rows, columns and sums in one program."""
+
+    def program(_: Pin, *operands: Any) -> Any:
+        pairs = zip(operands[::2], operands[1::2], strict=True)
+        return tuple(jnp.einsum("bkm,bkn->bmn", a, b) for a, b in pairs)
+
+    arguments = [
+        Array((batch, summed, size), "bfloat16")
+        for rows, columns, summed, batch in _SPLIT_SHAPES
+        for size in (rows, columns)
+    ]
+    mesh, out = f"d={bench.num_devices}", [()] * len(_SPLIT_SHAPES)
+    compiled = bench.compile(program, *arguments, mesh=mesh, out=out)
+    weights = get_backend(bench.target.kind.partition("-")[0].lower()).fusion.split_k
+    written = {made.type_text.partition("{")[0] for made in compiled.entry}
+    sizes = np.array(_SPLIT_SHAPES, dtype=np.float64).T
+    found = num_splits(Products(*sizes, operand_bits=(16, 16), result_bits=16), weights)
+    for (rows, columns, _, batch), parts in zip(_SPLIT_SHAPES, found, strict=True):
+        whole = f"{batch},{rows},{columns}" if batch > 1 else f"{rows},{columns}"
+        expected = (
+            f"f32[{parts},{whole}]" if batch == 1 else f"f32[{batch},{parts},{rows},{columns}]"
+        )
+        if (f"bf16[{whole}]" if parts == 1 else expected) not in written:
+            raise InconclusiveError(f"no {expected} in the program")
+    return weights
+
+
 def fuses_stack_updates(bench: Bench) -> bool:
     """A scan that stacks three element-wise results of one carried value."""
 
@@ -202,4 +249,10 @@ PROBES = (
     _fusion(one_hot_scatters),
     _fusion(strength_reduces_dots),
     _fusion(fuses_stack_updates),
+    Probe(
+        record="fusion.split_k",
+        unit="multiprocessors, and costs: operation, byte, byte summed, start",
+        measure=split_k,
+        platforms=CUDA,
+    ),
 )
