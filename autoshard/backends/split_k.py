@@ -62,4 +62,6 @@ def num_splits(products: Products, weights: Sequence[float]) -> IntArray:
     written = made * np.where(_SPLITS > 1, _SPLITS * _PARTIAL_BITS, products.result_bits) / 8
     cost = np.maximum(arithmetic, (read + written) * moved)
     summing = start + (written + made * products.result_bits / 8) * resummed
-    return _SPLITS[np.argmin(cost + np.where(_SPLITS > 1, summing, 0.0), axis=1)]
+    total = cost + np.where(_SPLITS > 1, summing, 0.0)
+    found: IntArray = _SPLITS[np.argmin(total, axis=1)]
+    return found

@@ -5,38 +5,23 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from itertools import accumulate
-
-_SMALL = 0.02
-"""Tensors of less than this share of what is alive at most lie in gaps between others."""
 
 
 def heap_bytes(spans: Iterable[tuple[int, int, int]]) -> int:
     """Bytes that a heap grows to.
 
     Each tensor goes into the smallest gap that holds it when it is made, else to the end; larger
-    ones first of those that are made at one time. Nothing is moved afterwards. Small ones are taken
-    to find room: where each of them lies is chance, and where that is, larger ones may find none.
+    ones first of those that are made at one time. Nothing is moved afterwards: a small tensor that
+    outlives its neighbours keeps a large gap from the next large one.
 
     Args:
         spans: Per tensor, when it is made, when it is let go, and its bytes.
 
     Source: buffer assignments of libtpu 0.0.42: in seven training steps for a v5p every tensor of
-        0.2 MB and more lay where this puts it, its own times given.
+        0.2 MB and more lay where this puts it, its own times given. Those of libtpu 0.0.52 for a
+        v5e (attention, embedding tables, experts) take within 0.6 % of what this finds, and up to
+        18 % more than it finds without tensors below a hundredth of the most that is live.
     """
-    known = list(spans)
-    alive = _most_alive(known)
-    return max(alive, _laid_out(span for span in known if span[2] >= _SMALL * alive))
-
-
-def _most_alive(spans: list[tuple[int, int, int]]) -> int:
-    changes = [(start, size) for start, _, size in spans] + [
-        (stop, -size) for _, stop, size in spans
-    ]
-    return max(accumulate(size for _, size in sorted(changes)), default=0)
-
-
-def _laid_out(spans: Iterable[tuple[int, int, int]]) -> int:
     held: list[tuple[int, int]] = []  # offsets and ends, in order
     ends: list[tuple[int, tuple[int, int]]] = []  # when each is let go
     most = 0

@@ -159,8 +159,8 @@ def split_k(bench: Bench) -> tuple[float, ...]:
     compiled = bench.compile(program, *arguments, mesh=mesh, out=out)
     weights = get_backend(bench.target.kind.partition("-")[0].lower()).fusion.split_k
     written = {made.type_text.partition("{")[0] for made in compiled.entry}
-    sizes = np.array(_SPLIT_SHAPES, dtype=np.float64).T
-    found = num_splits(Products(*sizes, operand_bits=(16, 16), result_bits=16), weights)
+    m, n, k, b = np.array(_SPLIT_SHAPES, dtype=np.float64).T
+    found = num_splits(Products(m, n, k, b, operand_bits=(16, 16), result_bits=16), weights)
     for (rows, columns, _, batch), parts in zip(_SPLIT_SHAPES, found, strict=True):
         whole = f"{batch},{rows},{columns}" if batch > 1 else f"{rows},{columns}"
         expected = (

@@ -59,10 +59,12 @@ def test_each_goes_into_the_smallest_gap_else_to_the_end(found: list[Span], size
     assert heap_bytes(found) == size
 
 
-def test_small_ones_lie_in_gaps_and_move_nothing() -> None:
-    large = [(0, 2, 1000), (2, 9, 1010)]
-    assert heap_bytes([*large, (1, 9, 1)]) == 1011
-    assert heap_bytes([*large, (1, 9, 30)]) == 2040
+def test_a_small_one_keeps_a_gap_from_a_large_one() -> None:
+    """A gradient of a weight in the place of scores keeps their gradient out of it."""
+    scores, gradient, weight = (0, 2, 1000), (4, 9, 1000), (3, 9, 1)
+    assert heap_bytes([scores, gradient]) == 1000
+    assert heap_bytes([scores, gradient, weight]) == 1001
+    assert heap_bytes([scores, gradient, weight, (1, 9, 20)]) == 2020
 
 
 def with_a_gap() -> Graph:

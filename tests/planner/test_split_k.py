@@ -44,8 +44,8 @@ def planned(hardware: str, summed: int) -> Solution:
 def test_few_tiles_and_a_long_sum_are_split(
     rows: int, columns: int, summed: int, batch: int, splits: int
 ) -> None:
-    sizes = (np.array([float(size)]) for size in (rows, columns, summed, batch))
-    products = Products(*sizes, operand_bits=(16, 16), result_bits=16)
+    m, n, k, b = (np.array([float(size)]) for size in (rows, columns, summed, batch))
+    products = Products(m, n, k, b, operand_bits=(16, 16), result_bits=16)
     assert num_splits(products, get_backend("h100").fusion.split_k) == splits
 
 
