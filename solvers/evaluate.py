@@ -48,11 +48,11 @@ def evaluate(problem: Problem, choices: Sequence[int]) -> Evaluation:
             raise ProblemError(
                 f"is {choice}, node {node} has {len(costs)} choices", where=f"choices[{node}]"
             )
-        paid = int(costs[choice])
+        paid = costs.item(choice)
         has_forbidden |= paid >= FORBIDDEN
         cost += paid
     for edge in problem.edges:
-        paid = int(edge.costs[choices[edge.u], choices[edge.v]])
+        paid = edge.costs.item(choices[edge.u], choices[edge.v])
         has_forbidden |= paid >= FORBIDDEN
         cost += paid
     peak, peak_time, fits = _peak(problem, choices)
@@ -68,10 +68,10 @@ def _peak(problem: Problem, choices: Sequence[int]) -> tuple[int, int, bool]:
             change_at[stop] = change_at.get(stop, 0) - held
 
     for term in problem.node_memory:
-        hold(term.start, term.stop, int(term.usage[choices[term.node]]))
+        hold(term.start, term.stop, term.usage.item(choices[term.node]))
     for pair in problem.edge_memory:
         edge = problem.edges[pair.edge]
-        hold(pair.start, pair.stop, int(pair.usage[choices[edge.u], choices[edge.v]]))
+        hold(pair.start, pair.stop, pair.usage.item(choices[edge.u], choices[edge.v]))
     for limit in problem.memory_limits:
         change_at.setdefault(limit.start, 0)
     peak = peak_time = held = 0

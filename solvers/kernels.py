@@ -97,7 +97,7 @@ def compiled_part(function: _Function) -> _Function:
 
 
 @compiled_part
-def _least_by_column(
+def least_by_column(
     tables: FloatArray,
     first: int,
     added: FloatArray,
@@ -166,7 +166,7 @@ def ascend(
             far_choices = graph.node_start[far + 1] - graph.node_start[far]
             given = messages[graph.half_message[half] : graph.half_message[half] + num_choices]
             far_given = messages[far_first : far_first + far_choices]
-            _least_by_column(graph.tables, graph.half_table[half], far_given, -1.0, fresh)
+            least_by_column(graph.tables, graph.half_table[half], far_given, -1.0, fresh)
             for y in range(num_choices):
                 own[y] = min(own[y] + (fresh[y] - given[y]), graph.cap)
                 given[y] = fresh[y]
@@ -353,7 +353,7 @@ def _move_forest(
             least = work[: len(above)]
             below = values[graph.node_start[node] : graph.node_start[node + 1]]
             twin = graph.half_twin[up[node]]
-            _least_by_column(graph.tables, graph.half_table[twin], below, 1.0, least)
+            least_by_column(graph.tables, graph.half_table[twin], below, 1.0, least)
             for z in range(len(above)):
                 above[z] += least[z]
     for at in range(stop):

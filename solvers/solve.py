@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from solvers.catalog import AUTO, engine_by_name, pick_solver
+from solvers.class_search import solve_by_class
 from solvers.collector import no_collections
 from solvers.compile_ahead import compiler
 from solvers.engines.apart import Apart
@@ -68,6 +69,7 @@ def solve(
     hints: Sequence[Sequence[int]] = (),
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
+    by_class: bool = True,
 ) -> Result:
     """Finds the cheapest choices that fit the memory limit, and proves how good they are.
 
@@ -75,7 +77,8 @@ def solve(
     better; only where that answer does not fit, the limit comes in. With the limit, an exact and a
     scalable lane work side by side. They tell each other what they find, unless a gap is allowed:
     then the exact lane's answer stands where it meets the gap, so that equal seeds give equal
-    answers.
+    answers. Where a gap is allowed and the problem repeats itself, it is first solved with one
+    choice for all copies of a part; `solvers.class_search` bounds all other answers.
 
     Args:
         problem: What to solve.
@@ -88,6 +91,7 @@ def solve(
         progress: Called now and then while solving.
         stop: Set it, from any thread or signal handler, to get the best so far. An interrupt
             (`KeyboardInterrupt`) in the calling thread does the same.
+        by_class: Look for copies of parts first, with "auto".
 
     Raises:
         ProblemError: `verify_problem` finds faults, or a hint does not match the problem.
@@ -109,6 +113,7 @@ def solve(
             hints=[one.extend(given) for given in all_hints],
             progress=progress,
             stop=stop,
+            by_class=by_class,
         )
         return _of_original(problem, one, found)
     chosen = None if engine == AUTO else engine_by_name(engine)
@@ -125,7 +130,10 @@ def solve(
         run.offer(given)
     try:
         if chosen is None:
-            _solve_auto(run)
+            if by_class and relative_gap > 0:
+                solve_by_class(run, _solve_auto)
+            if not run.is_done() and not run.is_over():
+                _solve_auto(run)
         else:
             _solve_with(run, chosen, use_memory=True)
     except KeyboardInterrupt:

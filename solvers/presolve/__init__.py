@@ -5,7 +5,7 @@ from solvers.presolve.components import Part, join_parts, split_into_parts
 from solvers.presolve.fitting import drop_unfitting, fitting_choices
 from solvers.presolve.low_degree import LowDegree, eliminate_low_degree
 from solvers.presolve.presolve import Presolved, never, presolve
-from solvers.presolve.repeats import Tied, tie_repeats
+from solvers.presolve.repeats import Tied, tie, tie_repeats
 from solvers.presolve.rules import ALL_RULES, STRUCTURAL_RULES
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "presolve",
     "reduce_fully",
     "split_into_parts",
+    "tie",
     "tie_repeats",
 ]

@@ -1,0 +1,129 @@
+"""Repeated parts once: the answer in which copies choose alike, and a bound on all answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from solvers.class_bound import ClassBound
+from solvers.presolve import Tied, tie
+from solvers.presolve.alike import Alike, alike
+from solvers.problem import Problem
+from solvers.result import Progress
+from solvers.run import Run
+
+ROUNDS = 10
+"""How far nodes must look alike, in edges: as far as what tells weights of one layer apart, and so
+far the first and last layers choose for themselves. A choice: of 8 layers of Llama ties over 3, 6
+and 10 edges cost 1.9, 1.2 and 0.1 %, over 14 as little as over 10 (2026-11-25)."""
+
+WORTH_TYING = 0.5
+"""Copies are tied where that leaves at most this share of the columns."""
+
+LEAST_COLUMNS = 10_000
+"""Smaller problems are as soon solved whole. A choice."""
+
+SHARE_TIED = 0.5
+"""Of the time left: how long to look for answers in which copies choose alike."""
+
+SWEEPS_A_LOOK, MOST_LOOKS, HARDLY_RISING = 16, 16, 1e-4
+"""The bound is raised until so many sweeps raise it by less than this share."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """A problem with much fewer classes of copies than nodes."""
+
+    found: Alike
+    tied: Tied
+
+    @staticmethod
+    def of(problem: Problem) -> Classes | None:
+        """Returns the classes of a problem; None where tying copies leaves too much of it."""
+        if problem.num_columns < LEAST_COLUMNS:
+            return None
+        found = alike(problem, ROUNDS)
+        if found.num_classes > WORTH_TYING * problem.num_nodes:
+            return None
+        tied = tie(problem, found)
+        if tied.problem.num_columns > WORTH_TYING * problem.num_columns:
+            return None
+        return Classes(found, tied)
+
+
+def solve_by_class(run: Run, solve_tied: Callable[[Run], None]) -> None:
+    """Takes over the best answer in which copies choose alike, and a bound on all answers.
+
+    Args:
+        run: Of the whole problem.
+        solve_tied: Solves the problem with one node a class.
+    """
+    with run.stage("classes"):
+        classes = Classes.of(run.problem)
+        if classes is None:
+            return
+        run.lower_bound = max(run.lower_bound, _bound(run, classes))
+    tied, problem = classes.tied, run.problem
+    run.log.append(
+        f"copies choose alike: {problem.num_nodes} nodes, {problem.num_columns} columns became "
+        f"{tied.problem.num_nodes} nodes, {tied.problem.num_columns} columns; all answers cost at "
+        f"least {run.lower_bound}"
+    )
+    inner = _tied_run(run, tied)
+    try:
+        solve_tied(inner)
+    finally:
+        run.log += inner.log
+        run.engine = inner.engine
+        run.reduced_nodes, run.reduced_columns = inner.reduced_nodes, inner.reduced_columns
+        for stage, seconds in inner.seconds.items():
+            run.seconds[stage] = run.seconds.get(stage, 0.0) + seconds
+        for found in (inner.leanest, inner.choices):
+            if found is not None:
+                run.offer(tied.untie(found))
+
+
+def _bound(run: Run, classes: Classes) -> int:
+    ascent = ClassBound(run.problem, classes.found)
+    before = 0
+    for _ in range(MOST_LOOKS):
+        bound = ascent.sweep(SWEEPS_A_LOOK)
+        if bound - before <= HARDLY_RISING * bound or run.is_over():
+            break
+        before = bound
+    return ascent.proven()
+
+
+def _tied_run(run: Run, tied: Tied) -> Run:
+    """A run of the tied problem, told what is known."""
+    deadline = run.deadline
+    if deadline is not None:
+        now = time.monotonic()
+        deadline = now + SHARE_TIED * max(0.0, deadline - now)
+    inner = Run(
+        problem=tied.problem,
+        deadline=deadline,
+        seed=run.seed,
+        relative_gap=run.relative_gap,
+        progress=_untied(run.progress, tied),
+        stop=run.stop,
+        began=run.began,
+        lower_bound=run.lower_bound,
+    )
+    for hint in reversed(run.hints):
+        inner.offer(tied.tie(hint))
+    return inner
+
+
+def _untied(
+    progress: Callable[[Progress], None] | None, tied: Tied
+) -> Callable[[Progress], None] | None:
+    if progress is None:
+        return None
+
+    def tell(told: Progress) -> None:
+        choices = None if told.choices is None else tied.untie(told.choices)
+        progress(replace(told, choices=choices))
+
+    return tell

@@ -1,0 +1,97 @@
+"""Problems that repeat themselves: bounds and searches by class against those without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers import FORBIDDEN, Edge, NodeMemory, Problem, class_search, evaluate, solve
+from solvers.class_bound import ClassBound
+from solvers.dual_ascent import DualAscent
+from solvers.engines.elimination import Elimination
+from solvers.engines.protocol import Request
+from solvers.presolve.alike import alike
+from tests.solvers.instances import random_problem
+
+
+def stack(seed: int, layers: int) -> Problem:
+    """Equal layers of a few nodes, each joined to the next, and a node that all of them read."""
+    rng = np.random.default_rng(seed)
+    layer = random_problem(seed, most_nodes=4, has_memory=False)
+    size = layer.num_nodes
+
+    def table(u: int, v: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        costs = rng.integers(0, 9, (len(layer.node_costs[u]), len(layer.node_costs[v])))
+        return np.where(rng.random(costs.shape) < 0.1, FORBIDDEN, costs).astype(np.int64)
+
+    joined = [(int(u), int(v), table(u, v)) for u, v in rng.integers(0, size, (2, 2))]
+    shared = int(rng.integers(0, size))
+    read, usage = table(shared, shared), rng.integers(0, 9, len(layer.node_costs[shared]))
+    edges = []
+    for first in range(0, layers * size, size):
+        edges += [Edge(first + edge.u, first + edge.v, edge.costs) for edge in layer.edges]
+        edges.append(Edge(first + shared, layers * size, read))
+        if first:
+            edges += [Edge(first - size + u, first + v, costs) for u, v, costs in joined]
+    return Problem(
+        node_costs=(*layer.node_costs * layers, layer.node_costs[shared]),
+        edges=tuple(edges),
+        node_memory=tuple(
+            NodeMemory(node, node, layers * size, usage)
+            for node in range(shared, layers * size, size)
+        ),
+    )
+
+
+def optimum(problem: Problem) -> int | None:
+    answer = Elimination().solve(replace(problem, node_memory=()), Request())
+    return None if answer.choices is None else evaluate(problem, answer.choices).cost
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 7), st.integers(1, 4), st.integers(0, 20))
+def test_no_answer_costs_less_than_a_bound_by_class(
+    seed: int, layers: int, rounds: int, sweeps: int
+) -> None:
+    problem = stack(seed, layers)
+    ascent = ClassBound(problem, alike(problem, rounds))
+    ascent.sweep(sweeps)
+    best = optimum(problem)
+    assert best is None or best >= FORBIDDEN or ascent.proven() <= best
+
+
+def test_a_bound_by_class_is_about_that_without_classes() -> None:
+    rng = np.random.default_rng(0)
+    own = rng.integers(0, 100, (4, 5))
+    within, between = rng.integers(0, 100, (2, 5, 5))
+    edges = [Edge(node, node + 1, within) for node in range(199) if node % 4 != 3]
+    edges += [Edge(node, node + 1, between) for node in range(3, 199, 4)]
+    problem = Problem(tuple(own[node % 4] for node in range(200)), tuple(edges))
+    ascent, whole = ClassBound(problem, alike(problem, 6)), DualAscent(problem)
+    ascent.sweep(60)
+    whole.sweep(60)
+    assert ascent.proven() >= 0.99 * whole.bound
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.integers(4, 9), st.booleans())
+def test_searches_with_and_without_classes_cost_the_same_within_the_gap(
+    seed: int, layers: int, is_limited: bool
+) -> None:
+    problem = stack(seed, layers)
+    whole = solve(problem, relative_gap=0.0)
+    if is_limited and whole.peak:
+        problem = replace(problem, memory_limit=whole.peak - 1)
+        whole = solve(problem, relative_gap=0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(class_search, "LEAST_COLUMNS", 0)
+        by_class = solve(problem, relative_gap=0.02)
+    apart = solve(problem, relative_gap=0.02, by_class=False)
+    for found in (by_class, apart):
+        assert found.status.has_choices == whole.status.has_choices
+        if found.cost is not None and whole.cost is not None:
+            assert found.lower_bound <= whole.cost <= found.cost
+            assert found.gap <= 0.02
