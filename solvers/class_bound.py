@@ -81,8 +81,8 @@ def ascend_classes(
 ) -> float:
     """Visits the classes in order; each gathers what lies behind it and hands on what it has.
 
-    As `solvers.kernels.ascend`, for all copies of a class at once. Edges within a class are gathered
-    from and handed on to.
+    As `solvers.kernels.ascend`, for all copies of a class at once. Edges within a class are
+    gathered from and handed on to.
 
     Args:
         graph: The problem.
@@ -179,9 +179,7 @@ def _require_equal_copies(
     nodes: IntArray, end_of: IntArray, times: IntArray, copies: IntArray
 ) -> None:
     """Refuses a copy that has an end more or less often than others: the bound rests on it."""
-    _, first, count = np.unique(
-        nodes * len(times) + end_of, return_index=True, return_counts=True
-    )
+    _, first, count = np.unique(nodes * len(times) + end_of, return_index=True, return_counts=True)
     of_node = end_of[first]
     assert (count == times[of_node]).all()
     assert (np.bincount(of_node, minlength=len(times)) == copies).all()

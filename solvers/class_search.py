@@ -27,8 +27,9 @@ LEAST_COLUMNS = 10_000
 SHARE_TIED = 0.5
 """Of the time left: how long to look for answers in which copies choose alike."""
 
-SWEEPS_A_LOOK, MOST_LOOKS, HARDLY_RISING = 16, 16, 1e-4
-"""The bound is raised until so many sweeps raise it by less than this share."""
+SWEEPS_A_LOOK, MOST_LOOKS = 16, 16
+HARDLY_RISING = 0.05
+"""The bound is raised until so many sweeps raise it by less than this share of the gap allowed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +90,7 @@ def _bound(run: Run, classes: Classes) -> int:
     before = 0
     for _ in range(MOST_LOOKS):
         bound = ascent.sweep(SWEEPS_A_LOOK)
-        if bound - before <= HARDLY_RISING * bound or run.is_over():
+        if bound - before <= HARDLY_RISING * run.relative_gap * bound or run.is_over():
             break
         before = bound
     return ascent.proven()

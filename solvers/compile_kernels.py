@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from solvers.class_bound import ClassBound
 from solvers.compile_ahead import BOUND, PRICED_BOUND, REGIONS, WALK, mark
 from solvers.dual_ascent import DualAscent
+from solvers.presolve.alike import alike
 from solvers.problem import Edge, NodeMemory, Problem
 from solvers.scalable.annealer import Annealer
 from solvers.scalable.block_moves import move_regions
@@ -48,10 +50,11 @@ def _priced_bound() -> None:
 
 
 def _bound() -> None:
-    """Message passing and moves of forests without memory."""
+    """Message passing without memory, by node and by class, and moves of forests."""
     ascent = DualAscent(_EXAMPLE)
     choices = ascent.descended(ascent.candidates()[0])
     ascent.approximate_cost(ascent.moved_forest(choices, np.random.default_rng(0)))
+    ClassBound(_EXAMPLE, alike(_EXAMPLE, 1)).sweep()
 
 
 def _regions() -> None:

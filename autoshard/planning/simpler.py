@@ -17,15 +17,13 @@ from autoshard.lowering.reshard_steps import reshard_steps
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of
 from autoshard.report.alike import numbers_of
-from solvers import FORBIDDEN, Edge, Problem, Result, Status, evaluate, tie_repeats
+from solvers import FORBIDDEN, Edge, Problem, Status, evaluate
 
 USUAL = 0.01
 _FIRST_PRICE, _MOST_SOLVES = 8.0, 3
 """The first over the price at which no plan gives up more than it may, and how many are tried."""
-_LEAST_STEP, _MOST_STEP = 0.25, 0.5
-"""A price over the one before: so much less as the plan gave up too much, within these. Choices."""
-_WORTH_TYING = 0.5
-"""Of the columns that are left, at most. A choice: few layers are as soon solved apart."""
+_MOST_STEP = 0.5
+"""Of the price before, at most. A choice."""
 _PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 
 
@@ -66,8 +64,9 @@ class _Penalties:
 def simpler(solution: Solution, searches: Searches, simplicity: float | None) -> Solution:
     """A plan with fewer changes of sharding, unlike layers and unusual orders of axes.
 
-    Each of them is given a price, the same for all. It is lowered until the plan found so gives up
-    no more than it may: a share of the step time, and as much of the memory limit.
+    Each of them is given a price, the same for all. A plan that gives up more than it may (a share
+    of the step time, and as much of the memory limit) is followed by a lower price: that at which
+    it is as good as the first plan, so that what is found then lies between the two.
 
     Args:
         solution: The plan.
@@ -86,19 +85,19 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
     for _ in range(_MOST_SOLVES):
         if price < 1 or searches.is_over:
             break
-        priced, gap = penalties.priced(problem, int(price)), price / (2 * cost)
-        result = _solved(priced, choices, searches, gap)
+        priced = penalties.priced(problem, int(price))
+        result = searches.another(priced, choices, relative_gap=room / (2 * cost))
         found = result.choices
         is_proven = result.status in _PROVEN  # else a clock had a say in it
         if found is None or not is_proven or penalties.count(problem, found) >= number:
             break
-        other = _decided(solution, searches, found, simplicity)
-        given_up = max(
-            (evaluate(problem, found).cost - cost) / room, _given_up(other, solution, simplicity)
-        )
-        if given_up <= 1.0:
-            return other if num_reshards(other) <= num_reshards(solution) else solution
-        price *= max(_LEAST_STEP, min(_MOST_STEP, 1.0 / given_up))
+        given_up = evaluate(problem, found).cost - cost
+        if given_up <= room:
+            other = _decided(solution, searches, found, simplicity)
+            if _given_up(other, solution, simplicity) <= 1.0:
+                return other if num_reshards(other) <= num_reshards(solution) else solution
+        between = given_up / (number - penalties.count(problem, found))
+        price = min(between, _MOST_STEP * price)
     return solution
 
 
@@ -109,18 +108,6 @@ def _decided(
     with searches.stages.time("account"):
         answer = as_answer(solution, solution.result, choices, gap)
         return solution_of(solution.encoder, solution.encoded, answer)
-
-
-def _solved(
-    problem: Problem, choices: Sequence[int], searches: Searches, relative_gap: float
-) -> Result:
-    """A search that gives equal layers one choice, where that makes the problem much smaller."""
-    tied = tie_repeats(problem)
-    if tied.problem.num_columns > _WORTH_TYING * problem.num_columns:
-        return searches.another(problem, choices, relative_gap=relative_gap)
-    result = searches.another(tied.problem, tied.tie(choices), relative_gap=relative_gap)
-    found = result.choices
-    return result if found is None else replace(result, choices=tied.untie(found))
 
 
 def _room(solution: Solution, searches: Searches, simplicity: float | None, cost: int) -> float:

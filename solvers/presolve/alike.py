@@ -15,7 +15,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alike:
-    """Classes of nodes by their costs, usages and, some edges far, their neighbours over equal tables.
+    """Classes of nodes by costs, usages and, some edges far, neighbours over equal tables.
 
     An edge has two ends, one after the other: its first is end ``2 * e``, its second ``2 * e + 1``.
 
@@ -52,7 +52,7 @@ class Contents:
 
 
 def alike(problem: Problem, rounds: int) -> Alike:
-    """Classes of nodes that look alike up to `rounds` edges away. When memory is held may differ."""
+    """Classes of nodes that look alike so many edges far. When memory is held may differ."""
     contents = Contents()
     held: list[list[int]] = [[] for _ in problem.node_costs]
     for term in problem.node_memory:

@@ -58,8 +58,8 @@ def tie(problem: Problem, found: Alike) -> Tied:
         for node, count in zip(first.tolist(), copies.tolist(), strict=True)
     ]
     tables: dict[tuple[int, int], IntArray] = {}
-    for a, b, edge, times in _by_classes(problem, found):
-        table = _times(saturate(problem.edges[edge].costs), times)
+    for a, b, one, times in _by_classes(problem, found):
+        table = _times(saturate(problem.edges[one].costs), times)
         if a == b:
             costs[a] = add(costs[a], np.diagonal(table))
             continue
@@ -96,7 +96,7 @@ def tie(problem: Problem, found: Alike) -> Tied:
 
 
 def _by_classes(problem: Problem, found: Alike) -> Iterator[tuple[int, int, int, int]]:
-    """Classes of both ends, one of the edges between them with one table, and how many there are."""
+    """Classes of both ends, one of the edges of a table between them, and how many there are."""
     ends = found.class_of[ends_of(problem)].reshape(-1, 2)
     keys = np.column_stack((ends, found.tables))
     if len(keys):
