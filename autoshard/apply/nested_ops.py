@@ -10,6 +10,8 @@ def operations_of(op: Any) -> Iterator[Any]:
     """Every op inside, an op before those in its regions."""
     for region in op.regions:
         for block in region.blocks:
-            for inner in list(block.operations):
-                yield inner.operation
-                yield from operations_of(inner.operation)
+            for view in list(block.operations):
+                inner = view.operation
+                yield inner
+                if len(inner.regions):
+                    yield from operations_of(inner)

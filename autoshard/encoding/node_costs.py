@@ -48,13 +48,14 @@ class NodeCosts:
         self.graph, self.costing = facts.graph, facts.costing
         self.reductions = Reductions(facts)
         self._terms = tuple(kind(facts) for kind in kinds)
-        self._alike: dict[int, tuple[Hashable, ...]] = {}
+        self._alike: dict[int, int] = {}
+        self._classes: dict[tuple[Hashable, ...], int] = {}
         self._costs: dict[Hashable, IntArray] = {}
         self._seconds: dict[Hashable, tuple[Candidate, float, float]] = {}
 
     def of(self, op: Op) -> IntArray:
         """int64[num_candidates]; equal ops (of repeated layers) share one array."""
-        key = self.like(op)
+        key: Hashable = self.like(op)
         found = self._costs.get(key)
         if found is None:
             found = picoseconds(self.seconds(op, self.candidates[op.index]) * op.repeat)
@@ -67,7 +68,7 @@ class NodeCosts:
 
     def seconds_of(self, op: Op, candidate: Candidate) -> tuple[float, float]:
         """Seconds that one run of an op computes, and that it communicates by itself."""
-        key = (id(candidate), *self.like(op))
+        key = (id(candidate), self.like(op))
         known = self._seconds.get(key)
         if known is None:
             kernels = [term for term in self._terms if not term.is_sent]
@@ -77,11 +78,11 @@ class NodeCosts:
             known = self._seconds[key] = (candidate, computed, sent)
         return known[1:]
 
-    def like(self, op: Op) -> tuple[Hashable, ...]:
-        """The same for ops whose candidates cost the same."""
+    def like(self, op: Op) -> int:
+        """The same number for ops whose candidates cost the same."""
         known = self._alike.get(op.index)
         if known is None:
-            known = self._alike[op.index] = (
+            key = (
                 id(self.candidates[op.index]),
                 op.kind,
                 op.name,
@@ -94,6 +95,7 @@ class NodeCosts:
                 ),
                 keys_of(self._terms, op),
             )
+            known = self._alike[op.index] = self._classes.setdefault(key, len(self._classes))
         return known
 
     def exposed(self, op: Op, costs: IntArray, hidden: Hidden) -> IntArray:

@@ -51,9 +51,10 @@ class OrderCosts:
     program: ProgramFacts
     tables: Tables
     facts: TableFacts
-    _known: dict[tuple[int, _Reading], tuple[ReshardTable, FloatArray]] = field(
+    _known: dict[tuple[int, _Reading], tuple[ReshardTable, FloatArray | None]] = field(
         default_factory=dict
     )
+    _of_read: dict[tuple[int, int], FloatArray | None] = field(default_factory=dict)
 
     @property
     def costing(self) -> Costing:
@@ -66,6 +67,12 @@ class OrderCosts:
         copied into them. Loops wait for slices of what comes out of a move. Rows and columns are
         those of the value's table.
         """
+        read = op.index, value
+        if read not in self._of_read:
+            self._of_read[read] = self._seconds(op, value)
+        return self._of_read[read]
+
+    def _seconds(self, op: Op, value: int) -> FloatArray | None:
         if op.op_class in PRODUCTS or not self.costing.backend.layout.keeps_collective_layouts:
             return None
         found = self.tables.graph.values[value]
@@ -74,9 +81,9 @@ class OrderCosts:
         table, reading = self.tables.of(value), self._reading(op, found)
         key = (id(table), reading)
         if key not in self._known:
-            self._known[key] = table, self._copies(table, found, reading)
-        known = self._known[key][1]
-        return known if known.any() else None
+            copies = self._copies(table, found, reading)
+            self._known[key] = table, copies if copies.any() else None
+        return self._known[key][1]
 
     def _reading(self, op: Op, value: Value) -> _Reading:
         is_turned = op.name == "transpose"

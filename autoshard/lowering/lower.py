@@ -109,6 +109,7 @@ class _Lowering:
     _outputs: OptimizerOutputs = field(init=False)
     _bodies: dict[int, _Body] = field(init=False)  # by region
     _homes: list[int] = field(init=False)  # by region, that of the body that it is scheduled in
+    _around: dict[int, list[int]] = field(init=False)  # by body, it and those around, inner first
     _sent_bits: Mapping[SharedStep, int] = field(init=False)
     _covering: frozenset[int] = field(init=False)
     _made: dict[int, _Ref] = field(default_factory=dict)  # by value, the task that makes it
@@ -121,7 +122,7 @@ class _Lowering:
         self._outputs = OptimizerOutputs.of(self.encoder, self.decoded)
         self._sent_bits = self._steps.sent_bits()
         self._covering = frozenset(self._find_covering())
-        self._bodies, self._homes = {}, []
+        self._bodies, self._homes, self._around = {}, [], {}
         for region in self.encoded.graph.regions:
             if region.kind == "manual":
                 self._homes.append(self._homes[region.parent])
@@ -132,6 +133,7 @@ class _Lowering:
             repeat *= region.trip_count
             place = len(self._bodies)
             self._bodies[region.index] = _Body(place, parent, region.trip_count, repeat)
+            self._around[region.index] = [region.index, *self._around.get(parent, ())]
 
     def _find_covering(self) -> Iterator[int]:
         """Ops that collectives start beside."""
@@ -188,21 +190,13 @@ class _Lowering:
         graph = self.encoded.graph
         return self._homes[graph.maker(value).region]
 
-    def _around(self, body: int) -> list[int]:
-        """A body and those around it, innermost first."""
-        found = []
-        while body >= 0:
-            found.append(body)
-            body = self._bodies[body].parent
-        return found
-
     # -- what runs ------------------------------------------------------------------------------
 
     def _add(self, op: Op) -> None:
         """The tasks of one op: what moves its operands, its work, its collectives."""
         candidate = self.decoded.candidates[op.index]
         body = self._homes[op.region]
-        around = self._around(body)
+        around = self._around[body]
         needs: set[int] = set()
         for position, value in enumerate(op.operands):
             if self._home_of(value) in around:
@@ -336,7 +330,7 @@ class _Lowering:
         ref = self._made.get(value)
         if ref is None:
             return set()
-        around = self._around(body)
+        around = self._around[body]
         home, place = ref
         while home not in around:
             home, place = self._loops[home]
@@ -351,7 +345,7 @@ class _Lowering:
         for op in self.encoded.graph.ops:
             if op.kind is not OpKind.JOIN or op.index not in self.decoded.candidates:
                 continue
-            around = self._around(self._homes[op.region])
+            around = self._around[self._homes[op.region]]
             for position, value in enumerate(op.operands):
                 home = self._home_of(value)
                 if home not in around:

@@ -22,11 +22,11 @@ from autoshard.lowering.local_program import Instruction, Opcode
 
 
 class Lane(Enum):
-    """What a task takes while it runs."""
+    """What a task takes while it runs; its value has a bit for each lane."""
 
-    COMPUTE = "compute"
-    NETWORK = "network"
-    BOTH = "both"
+    COMPUTE = 1
+    NETWORK = 2
+    BOTH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def schedule(tasks: Sequence[Task]) -> Timeline:
         over: list[int] = []
         while running and running[0][0] <= now:
             _, ended = heapq.heappop(running)
-            ready.busy -= _lanes(tasks[ended])
+            ready.busy &= ~tasks[ended].lane.value
             over += released(ended)
         admit(over)
 
@@ -225,10 +225,6 @@ def _readers(tasks: Sequence[Task]) -> list[list[int]]:
     return readers
 
 
-def _lanes(task: Task) -> set[Lane]:
-    return {Lane.COMPUTE, Lane.NETWORK} if task.lane is Lane.BOTH else {task.lane}
-
-
 def _urgency(tasks: Sequence[Task], readers: Sequence[Sequence[int]]) -> list[float]:
     """Per task, what is started first where several are ready: the lower."""
     found: list[float] = [float(place) for place in range(len(tasks))]
@@ -238,8 +234,7 @@ def _urgency(tasks: Sequence[Task], readers: Sequence[Sequence[int]]) -> list[fl
     return found
 
 
-_COMPUTING = frozenset({Lane.COMPUTE})
-_SENDING = frozenset({Lane.NETWORK})
+_COMPUTING, _SENDING, _BLOCKING = (lane.value for lane in Lane)
 
 
 class _Ready:
@@ -251,14 +246,14 @@ class _Ready:
     """
 
     def __init__(self, tasks: Sequence[Task], urgency: Sequence[float]) -> None:
-        self.busy: set[Lane] = set()
+        self.busy = 0
         self._tasks = tasks
         self._urgency = urgency
-        self._waiting: dict[frozenset[Lane], list[tuple[float, int]]] = {}
+        self._waiting: dict[int, list[tuple[float, int]]] = {}
         self._covers = True  # what computes now, or did last, covers collectives
 
     def add(self, place: int) -> None:
-        lanes = frozenset(_lanes(self._tasks[place]))
+        lanes = self._tasks[place].lane.value
         heapq.heappush(self._waiting.setdefault(lanes, []), (self._urgency[place], place))
 
     def take(self) -> int | None:
@@ -266,23 +261,25 @@ class _Ready:
 
         A collective that nothing would cover lets the computing that is ready go first.
         """
-        closed = set(self.busy)
+        closed = self.busy
+        if closed == _BLOCKING:
+            return None
         heads = sorted((queue[0], lanes) for lanes, queue in self._waiting.items() if queue)
         computing = next((place for (_, place), lanes in heads if lanes == _COMPUTING), None)
         for (_, place), lanes in heads:
-            if lanes == _SENDING and Lane.NETWORK not in closed:
-                if Lane.COMPUTE in self.busy:
+            if lanes == _SENDING and not closed & _SENDING:
+                if self.busy & _COMPUTING:
                     if not self._covers:
                         continue
                 elif computing is not None and not self._tasks[computing].covers:
                     return self._started(computing, _COMPUTING)
-            if closed.isdisjoint(lanes):
+            if not closed & lanes:
                 return self._started(place, lanes)
-            if len(lanes) > 1:
-                closed.add(Lane.NETWORK)
+            if lanes == _BLOCKING:
+                closed |= _SENDING
         return None
 
-    def _started(self, place: int, lanes: frozenset[Lane]) -> int:
+    def _started(self, place: int, lanes: int) -> int:
         heapq.heappop(self._waiting[lanes])
         self.busy |= lanes
         if lanes == _COMPUTING:

@@ -179,6 +179,7 @@ def price_hand_plans(
     """
     encoder, encoded = solution.encoder, solution.encoded
     clock = _Clock(options)
+    fixed = _fixed_ops(encoder, encoded)
     priced: dict[str, Solution] = {}
     refused: list[str] = []
     late: list[str] = []
@@ -186,7 +187,7 @@ def price_hand_plans(
         if clock.is_over:
             late.append(name)
             continue
-        own = _with_fixed(encoder, encoded, arguments, solution.decoded.layouts)
+        own = _with_fixed(encoder, fixed, arguments, solution.decoded.layouts)
         layouts = _spread(encoder, encoded, own, propagate)
         found = price_layouts(solution, layouts, clock.options())
         if found is not None:
@@ -223,12 +224,12 @@ def best_by_hand(
         options: For the small solves; together they keep to a part of its time limit.
     """
     clock = _Clock(options)
-    free = (None,) * len(encoder.graph.values)
+    free, fixed = (None,) * len(encoder.graph.values), _fixed_ops(encoder, encoded)
     best: tuple[int, str, tuple[int, ...]] | None = None
     for name, arguments in _plans_for(encoder, encoded).items():
         if clock.is_over:
             break
-        own = _with_fixed(encoder, encoded, arguments, free)
+        own = _with_fixed(encoder, fixed, arguments, free)
         layouts = _spread(encoder, encoded, own, propagate)
         choices = nearest_choices(encoded, layouts, clock.options()).choices
         if choices is None:
@@ -334,12 +335,11 @@ def _plans_for(
 
 def _with_fixed(
     encoder: Encoder,
-    encoded: Encoded,
+    fixed: set[int],
     arguments: Sequence[Layout],
     layouts: Sequence[Layout | None],
 ) -> list[Layout | None]:
-    """Layouts of arguments; those that the user fixed as they are in `layouts`."""
-    fixed = _fixed_ops(encoder, encoded)
+    """Layouts of arguments; those whose ops the user fixed as they are in `layouts`."""
     return [
         layouts[op.results[0]] if op.index in fixed else layout
         for layout, op in zip(arguments, encoder.graph.arguments, strict=True)

@@ -19,6 +19,8 @@ from autoshard.planning.stages import Stages
 from autoshard.sharding import Sharding
 from solvers import FORBIDDEN, Problem, Result, evaluate, settle, solve
 
+BoolArray = npt.NDArray[np.bool_]
+
 
 def price_layouts(
     solution: Solution,
@@ -63,16 +65,12 @@ def nearest_choices(
     """
     problem = encoded.problem
     keep = [np.ones(len(costs), dtype=np.bool_) for costs in problem.node_costs]
-    known: dict[Hashable, list[bool]] = {}
+    known: dict[Hashable, BoolArray | None] = {}
     for node, op_index in enumerate(encoded.ops):
         op = encoded.graph.ops[op_index]
-        admitted = _admitted(encoded, op, encoded.candidates[node], layouts, known)
-        if not in_steps:
-            plain = [candidate.streamed is None for candidate in encoded.candidates[node]]
-            admitted = [a and b for a, b in zip(admitted, plain, strict=True)]
-            admitted = admitted if any(admitted) else plain
-        if any(admitted):
-            keep[node] = np.array(admitted)
+        admitted = _admitted(encoded, op, encoded.candidates[node], layouts, known, in_steps)
+        if admitted is not None:
+            keep[node] = admitted
     settled = settle(problem, keep)
     result = solve(
         settled.problem,
@@ -93,9 +91,12 @@ def _admitted(
     op: Op,
     candidates: Sequence[Candidate],
     layouts: Sequence[Layout | None],
-    known: dict[Hashable, list[bool]],
-) -> list[bool]:
+    known: dict[Hashable, BoolArray | None],
+    in_steps: bool,
+) -> BoolArray | None:
     """Which candidates make what is asked; only those that take operands as they are, if any do.
+
+    None where no candidate does.
 
     Args:
         encoded: The problem.
@@ -103,11 +104,12 @@ def _admitted(
         candidates: Of the op.
         layouts: Per value, the layout it must have, or None.
         known: Answers for ops that share candidates and are asked for the same, filled here.
+        in_steps: Candidates that run in steps are among them.
     """
     made = tuple(layouts[value] for value in op.results)
-    is_free = (encoded.graph.maker(value).kind is OpKind.FREE for value in op.operands)
+    maker = encoded.graph.maker
     read = tuple(
-        None if free else layouts[value] for value, free in zip(op.operands, is_free, strict=True)
+        [None if maker(value).kind is OpKind.FREE else layouts[value] for value in op.operands]
     )
     key = (id(candidates), made, read)
     if key not in known:
@@ -116,7 +118,12 @@ def _admitted(
             does_make and _matches(read, candidate.operands)
             for does_make, candidate in zip(by_result, candidates, strict=True)
         ]
-        known[key] = as_they_are if any(as_they_are) else by_result
+        admitted = as_they_are if any(as_they_are) else by_result
+        if not in_steps:
+            plain = [candidate.streamed is None for candidate in candidates]
+            without_steps = [a and b for a, b in zip(admitted, plain, strict=True)]
+            admitted = without_steps if any(without_steps) else plain
+        known[key] = np.array(admitted) if any(admitted) else None
     return known[key]
 
 

@@ -45,6 +45,7 @@ class MarkedValues:
     def __init__(self, flat: FlatModule) -> None:
         self._flat = flat
         self._readings = _mark_places(flat)
+        self._from_outside = [item for item in flat.places.items() if item[1].is_from_outside]
         self._paths_of_one_value = _paths_of_one_value(flat)
 
     def copied_paths(self) -> Iterator[str]:
@@ -76,9 +77,7 @@ class MarkedValues:
 
         for path, behind in self._behind_constraints(inserted):
             read_at(path, behind)
-        for path, place in self._flat.places.items():
-            if not place.is_from_outside:
-                continue
+        for path, place in self._from_outside:
             if path in inserted.at_path:
                 read_at(path, inserted.at_path[path])
                 continue
