@@ -1,8 +1,8 @@
 """XLA's memory space assignment in small: the parts of a buffer's life that it is in VMEM.
 
 Buffers take their turn by what VMEM saves them. One is in VMEM from its definition to its first
-read if there is room all that time, and stays until the next read unless that is too far.
-Otherwise it is evicted to HBM, and prefetched for later reads where these leave time for the copy.
+read if there is room all that time, and stays until the next read, unless a read is too far.
+Otherwise it is written or evicted to HBM, and prefetched for reads that leave time for the copy.
 
 Source: openxla/xla, `memory_space_assignment/algorithm.cc`, `cost_analysis.cc` and
 `prefetch_interval_picker.cc`. Its repacking is taken to leave no gaps.
@@ -53,7 +53,7 @@ class Machine:
     Args:
         vmem_bytes: Capacity of VMEM.
         copy_seconds_per_byte: Between HBM and VMEM.
-        longest_unread: Seconds that a buffer waits in VMEM from one read to the next.
+        longest_unread: Seconds that a buffer waits in VMEM for a read.
         repeat: Runs in a step of what runs at each time: `float64[num_times]`.
         arithmetic: Seconds of a matmul's arithmetic, or of a gather or scatter, at each time, in
             one run, 0 elsewhere: `float64[num_times]`.
@@ -148,7 +148,7 @@ def _place(one: Interval, timing: _Timing, left: IntArray) -> int | None:
     in_vmem, last = not one.is_argument, one.start
     for read in one.reads:
         is_first = last == one.start
-        stays = in_vmem and (is_first or timing.between(last, read) < timing.machine.longest_unread)
+        stays = in_vmem and timing.between(last, read) < timing.machine.longest_unread
         if not (stays and _takes(left, last if is_first else last + 1, read + 1, one.num_bytes)):
             if in_hbm is None:
                 in_hbm = one.start if is_first else one.start + 1

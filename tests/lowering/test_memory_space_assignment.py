@@ -48,9 +48,15 @@ def test_one_that_waits_too_long_is_evicted_after_its_first_read() -> None:
     assert assign(waits, machine(longest_unread=28.0, arithmetic=1.0)) == [1]
 
 
+def test_one_whose_first_read_is_too_far_is_written_to_hbm() -> None:
+    waits = [buffer(10, 0, 29)]
+    assert assign(waits, machine(longest_unread=28.5, arithmetic=1.0)) == [None]
+    assert assign(waits, machine(longest_unread=28.0, arithmetic=1.0)) == [0]
+
+
 def test_an_evicted_buffer_leaves_its_room_until_it_is_prefetched() -> None:
     waits, between = buffer(90, 0, 1, 30), buffer(90, 10, 12)
-    found = assign([waits, between], machine(longest_unread=5.0, arithmetic=20.0))
+    found = assign([waits, between], machine(longest_unread=25.0, arithmetic=20.0))
     assert found == [1, None]
 
 
