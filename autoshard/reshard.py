@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from itertools import permutations, product
 from math import gcd, prod
 from typing import Protocol
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from autoshard.layouts import Layout, MeshParts, Parts
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 
 class StepKind(Enum):
@@ -132,13 +134,14 @@ def _divides(parts: MeshParts, size: int, dim_parts: Parts) -> bool:
     return size % parts.num_shards(dim_parts) == 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ReshardTable:
     """All-pairs reshards of one tensor.
 
     Args:
         layouts: The layouts it may have.
         index: Their places.
+        pieces: int64[num_layouts]: into how many pieces each cuts the tensor.
         seconds: float64[num_layouts, num_layouts]; inf where there is no way.
         first_step: int32[num_layouts, num_layouts]: index of the step to take first, -1 for none.
         steps: The steps `first_step` points to.
@@ -146,6 +149,7 @@ class ReshardTable:
 
     layouts: tuple[Layout, ...]
     index: dict[Layout, int]
+    pieces: IntArray
     seconds: FloatArray
     first_step: npt.NDArray[np.int32]
     steps: tuple[Step, ...]
@@ -164,39 +168,56 @@ class ReshardTable:
             at = self.index[step.after]
         return tuple(found)
 
+    @cached_property
+    def moves(self) -> npt.NDArray[np.bool_]:
+        """bool[num_layouts, num_layouts]: whether a reshard is more than cutting further."""
+        moved = np.ones(self.seconds.shape, dtype=np.bool_)
+        for end, layout in enumerate(self.layouts):
+            prefixes = [[dim[:length] for length in range(len(dim) + 1)] for dim in layout]
+            for coarser in product(*prefixes):
+                start = self.index.get(coarser)
+                if start is not None:
+                    moved[start, end] = False
+        return moved
 
-def sent_from(table: ReshardTable) -> npt.NDArray[np.int64]:
-    """int64[num_layouts, num_layouts]: the layout from which a way first sends; -1 where none does.
+    @cached_property
+    def sent_from(self) -> IntArray:
+        """int64[num_layouts, num_layouts]: the layout from which a way first sends; -1: from none.
 
-    What comes before it on the way only cuts further.
-    """
-    is_cut = np.array([step.kind is StepKind.SLICE for step in table.steps] or [True])
-    after = np.array([table.index[step.after] for step in table.steps] or [0], dtype=np.int64)
-    goals = np.arange(len(table.layouts))
-    at = np.broadcast_to(goals[:, None], table.first_step.shape)
-    while True:
-        step = table.first_step[at, goals]
-        cuts = (step >= 0) & is_cut[step]
-        if not cuts.any():
-            return np.where(step < 0, -1, at)
-        at = np.where(cuts, after[step], at)
+        What comes before it on the way only cuts further.
+        """
+        is_cut, after = self._cuts
+        goals = np.arange(len(self.layouts))
+        at = np.broadcast_to(goals[:, None], self.first_step.shape)
+        while True:
+            step = self.first_step[at, goals]
+            cuts = (step >= 0) & is_cut[step]
+            if not cuts.any():
+                return np.where(step < 0, -1, at)
+            at = np.where(cuts, after[step], at)
 
+    @cached_property
+    def cut_from(self) -> IntArray:
+        """int64[num_layouts, num_layouts]: the layout after which a way only cuts further.
 
-def cut_from(table: ReshardTable) -> npt.NDArray[np.int64]:
-    """int64[num_layouts, num_layouts]: the layout after which a way only cuts further.
+        Where the last step sends, and where there is no way, the end itself.
+        """
+        is_cut, after = self._cuts
+        goals = np.arange(len(self.layouts))
+        found = at = np.broadcast_to(goals[:, None], self.first_step.shape)
+        while True:
+            step = self.first_step[at, goals]
+            if (step < 0).all():
+                return np.where(np.isfinite(self.seconds), found, goals)
+            at = np.where(step < 0, at, after[step])
+            found = np.where((step < 0) | is_cut[step], found, at)
 
-    Where the last step sends, and where there is no way, the end itself.
-    """
-    is_cut = np.array([step.kind is StepKind.SLICE for step in table.steps] or [True])
-    after = np.array([table.index[step.after] for step in table.steps] or [0], dtype=np.int64)
-    goals = np.arange(len(table.layouts))
-    found = at = np.broadcast_to(goals[:, None], table.first_step.shape)
-    while True:
-        step = table.first_step[at, goals]
-        if (step < 0).all():
-            return np.where(np.isfinite(table.seconds), found, goals)
-        at = np.where(step < 0, at, after[step])
-        found = np.where((step < 0) | is_cut[step], found, at)
+    @cached_property
+    def _cuts(self) -> tuple[npt.NDArray[np.bool_], IntArray]:
+        """Of every step: it only cuts, and the place of the layout after it."""
+        is_cut = np.array([step.kind is StepKind.SLICE for step in self.steps] or [True])
+        after = np.array([self.index[step.after] for step in self.steps] or [0], dtype=np.int64)
+        return is_cut, after
 
 
 def turned_shares(table: ReshardTable, parts: MeshParts, shape: Sequence[int]) -> FloatArray:
@@ -311,7 +332,8 @@ class Resharder:
                 seconds[better] = through[better]
                 first[better] = np.broadcast_to(first[:, middle, None], first.shape)[better]
         index = {layout: i for i, layout in enumerate(layouts)}
-        return ReshardTable(layouts, index, seconds, first, arrays.steps)
+        pieces = np.array([self.parts.num_pieces(layout) for layout in layouts], dtype=np.int64)
+        return ReshardTable(layouts, index, pieces, seconds, first, arrays.steps)
 
     def _step_arrays(self, layouts: tuple[Layout, ...], shape: tuple[int, ...]) -> _StepArrays:
         num_devices = self.parts.mesh.num_devices

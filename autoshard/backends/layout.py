@@ -61,19 +61,9 @@ class LayoutPolicy:
         return self.num_lanes > 1
 
     def intermediate_bits(self, dtype: str, bits: int) -> int:
-        """Bits of an element of an intermediate.
-
-        Args:
-            dtype: `bf16`.
-            bits: Of the type.
-        """
+        """Bits of an element of an intermediate."""
         return dict(self.widened_bits).get(dtype, bits)
 
     def operand_bits(self, dtype: str, bits: int) -> int:
-        """Bits of an operand's element that a matmul at default precision reads.
-
-        Args:
-            dtype: `f32`.
-            bits: Of the type.
-        """
+        """Bits of an operand's element that a matmul at default precision reads."""
         return dict(self.multiplied_bits).get(dtype, bits)

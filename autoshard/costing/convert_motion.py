@@ -28,7 +28,6 @@ class ReadBits:
     """Bits of an element as sent to each reader.
 
     Args:
-        graph: The program.
         narrowed: By op index and operand position, where they are fewer than the value has.
         widened: By value, where they are more.
     """
@@ -121,7 +120,6 @@ class LoopCopy:
 
     Args:
         value: What it is a copy of.
-        bits: Of an element.
         start: When the first loop starts.
         stop: When the last one ends.
         joins: Ops with which it enters them.

@@ -32,10 +32,6 @@ def joined_updates(graph: Graph, buffers: Buffers) -> frozenset[int]:
 
     So libtpu 0.0.42 joins what a body keeps for the backward pass: of an LSTM 13 stacks were
     written by 6 kernels, those of what is computed from the sums of its gates by two of them.
-
-    Args:
-        graph: The program.
-        buffers: Its storage.
     """
     found = set()
     seen: set[tuple[int, frozenset[int]]] = set()
@@ -55,10 +51,6 @@ def carried_apart(graph: Graph, buffers: Buffers) -> frozenset[int]:
     That is what is computed of slices of stacks and of what the loop carries, as the gradient of an
     LSTM's state. What is computed of products and sums of the run counts with these; with rows of
     stacks, what they are computed from.
-
-    Args:
-        graph: The program.
-        buffers: Its storage.
     """
     rows = [op for op in graph.ops if op.name == "dynamic_update_slice" and op.repeat > 1]
     with_rows = {value for row in rows for value in _computed_from(graph, buffers, row.operands[1])}

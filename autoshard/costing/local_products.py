@@ -71,12 +71,6 @@ def local_products(
     Dimensions that their cut does not divide count as padded up. Of a product in steps it is the
     product of one step. Where a convolution has few input features, the taps of its kernel count
     as features too.
-
-    Args:
-        parts: The mesh parts of this plan.
-        rule: Of the op.
-        candidates: Of the op.
-        name: Of the op.
     """
     found = product_factors(rule)
     cuts = _FactorCuts(parts, rule, candidates)

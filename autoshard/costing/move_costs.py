@@ -30,7 +30,6 @@ class MoveCosts:
 
     Args:
         model: Prices single kernels and collectives.
-        parts: The mesh parts of this plan.
         overlaps: Whether the objective takes off what of collectives runs beside computing.
         compiler: The compiler model, where it is another than the machine's own.
 
@@ -111,13 +110,7 @@ class MoveCosts:
     def collective_seconds(
         self, kind: str, axes: tuple[AxisPart, ...], num_bytes: FloatArray
     ) -> FloatArray:
-        """Seconds of single collectives; a broadcast passes every link once, as a permutation does.
-
-        Args:
-            kind: As of `PredictedCollective`.
-            axes: That they work over.
-            num_bytes: Per device of the larger side.
-        """
+        """Seconds of single collectives; a broadcast passes every link once, as a permute does."""
         priced = {
             "all-gather": self.model.all_gather_seconds,
             "all-reduce": self.model.all_reduce_seconds,
@@ -161,22 +154,14 @@ class MoveCosts:
         return self.copy_seconds(2.0 * num_bytes)
 
     def copy_seconds(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds that copies take which read and write so many bytes together.
-
-        Args:
-            num_bytes: float64[n].
-        """
+        """Seconds that copies take which read and write so many bytes together."""
         no_flops = np.zeros_like(num_bytes)
         return np.asarray(
             self.model.compute_seconds(no_flops, num_bytes, "float32", OpClass.COPY.value)
         )
 
     def conversion_seconds(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds of conversions that read and write so many bytes together.
-
-        Args:
-            num_bytes: float64[n].
-        """
+        """Seconds of conversions that read and write so many bytes together."""
         fast = num_bytes <= self.backend.layout.fast_convert_bytes
         counted = np.where(fast, num_bytes / 2, num_bytes)
         none = np.zeros_like(counted)

@@ -61,9 +61,6 @@ class RowTiles:
     """Bytes of tiles that a device works through, by value and layout.
 
     Args:
-        graph: The program.
-        parts: The mesh parts of this plan.
-        tiling: Of the compiler.
         in_rows: As of `values_in_rows`.
     """
 
@@ -102,12 +99,7 @@ class RowTiles:
         return chosen if len(chosen) < len(dims) else ()
 
     def local_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
-        """float64[num_layouts]: bytes of whole tiles on a device; None where they are all filled.
-
-        Args:
-            value: That lies in them.
-            layouts: How it may be cut.
-        """
+        """float64[num_layouts]: bytes of whole tiles on a device; None where all are filled."""
         dims = self.kind(value)
         return None if dims is None else self._bytes(value, dims, layouts)
 

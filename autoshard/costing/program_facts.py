@@ -23,13 +23,7 @@ from autoshard.layouts import Layout
 
 @dataclass(eq=False)
 class ProgramFacts:
-    """A program on a machine.
-
-    Args:
-        graph: The program.
-        buffers: Its storage.
-        costing: Of the mesh and the machine.
-    """
+    """A program on a machine."""
 
     graph: Graph
     buffers: Buffers

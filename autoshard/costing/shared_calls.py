@@ -40,10 +40,6 @@ def shared_calls(graph: Graph, late: Sequence[LoopSum] = ()) -> SharedCalls:
     libtpu 0.0.42). What leaves its loop is summed with those of the region around that, and not
     with what stays: of two LSTMs one all-reduce is left after the backward scans, with the gradient
     of the output layer in it, and one of each bias in every run where those are cut in the loop.
-
-    Args:
-        graph: The program.
-        late: Sums that may leave the loops that add them up.
     """
     readers = graph.consumers
     waits = [False] * len(graph.values)

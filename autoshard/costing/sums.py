@@ -18,7 +18,6 @@ class Sum:
 
     Args:
         kind: `all-reduce` or `reduce-scatter`.
-        parts: The mesh parts it works over.
         pieces: How many pieces of the whole tensor there are, of which a device sums one.
     """
 
@@ -91,11 +90,6 @@ def made_order(graph: Graph, op: Op, readers: Sequence[int]) -> tuple[int, ...]:
     A product that is only transposed is made in the order of the transposed result: XLA swaps its
     operands instead (of bfloat16[1024, 1024] over 8 devices of a v5e, made so, libtpu 0.0.42
     scatters columns where it would scatter rows).
-
-    Args:
-        graph: The program.
-        op: Of one result.
-        readers: The ops that read it.
     """
     rank = len(graph.values[op.results[0]].shape)
     reader = graph.ops[readers[0]] if len(readers) == 1 else None

@@ -37,16 +37,7 @@ class Transfer:
 def transfers_of(
     model: CostModel, backend: Backend, slice_size: int, kind: str, axes: Axes, num_bytes: float
 ) -> Iterator[Transfer]:
-    """What a planned collective becomes, in the order in which it runs.
-
-    Args:
-        model: Of the machine.
-        backend: The compiler model.
-        slice_size: Devices of one of its slices.
-        kind: As of `PredictedCollective`.
-        axes: The parts of mesh axes that it works over.
-        num_bytes: Of the larger side, as wide as elements lie.
-    """
+    """What a planned collective becomes, in the order in which it runs."""
     across, inside = between_and_inside(model, axes)
     pieces = _size(inside)
     is_summed = num_bytes <= backend.collectives.gather_by_sum_bytes(pieces, slice_size)

@@ -12,7 +12,6 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.all_reduce_motion import adds_whole
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.shared_reads import SharedRead
-from autoshard.encoding.table_facts import TableFacts
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.program import Op, OpClass, OpKind, Value
 from autoshard.reshard import ReshardTable, turned_shares
@@ -23,15 +22,9 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class CopyMemory:
-    """The memory terms of edges.
-
-    Args:
-        room: Of the device.
-        tables: What is known of tables of reshards.
-    """
+    """The memory terms of edges."""
 
     room: DeviceRoom
-    tables: TableFacts
     _known: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _held: dict[tuple[int, tuple[int, ...], int], tuple[object, IntArray]] = field(
         default_factory=dict
@@ -93,7 +86,7 @@ class CopyMemory:
         if found is None:
             held = self._local(table, tensor, bits)[columns]
             local = np.broadcast_to(held, (len(rows), len(columns)))
-            moved = self.tables.moves(table)[np.ix_(rows, columns)]
+            moved = table.moves[np.ix_(rows, columns)]
             copied = np.where(moved, local, 0).astype(np.int64)
             if padded is not None:
                 whole = (padded[np.ix_(rows, columns)] * room.overhead).astype(np.int64)

@@ -28,9 +28,6 @@ class DeviceRoom:
     """How tensors lie in the memory of a device.
 
     Args:
-        graph: The program.
-        buffers: Its storage.
-        costing: Of the mesh and the machine.
         reused: Values that end in the buffer of a donated argument.
         repeated: Ops of results whose value another result has a buffer with.
         vmem: What is in VMEM.

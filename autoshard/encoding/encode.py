@@ -43,7 +43,6 @@ from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.read_edges import ReadEdges
 from autoshard.encoding.shared_reads import SharedRead, shared_reads, updating_reads
 from autoshard.encoding.single_rows import SingleRows
-from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
 from autoshard.encoding.tie_edges import TieEdges
 from autoshard.encoding.tiles import tiled_in
@@ -62,10 +61,6 @@ class Encoder:
     """Builds the choice problem of one program on one mesh.
 
     Args:
-        graph: The program.
-        buffers: Its storage.
-        costing: Prices on this mesh.
-        wishes: What the user asked for.
         memory_limit: Bytes one device may hold, or None for no limit.
         max_candidates: Most ways to cut that one op is offered.
         round: What holds in this round of planning.
@@ -113,10 +108,9 @@ class Encoder:
         self.room = DeviceRoom.of(
             self.facts, self.wishes, self.memory_limit, is_scarce=self.is_scarce
         )
-        facts = TableFacts(costing.parts)
         self.node_costs = NodeCosts(self.facts, self._candidates, self.op_terms)
-        self.read_costs = ReadCosts(self.facts, self.tables, facts, self._candidates)
-        self._copies = CopyMemory(self.room, facts)
+        self.read_costs = ReadCosts(self.facts, self.tables, self._candidates)
+        self._copies = CopyMemory(self.room)
 
     def within(self, memory_limit: int | None, corrections: Corrections) -> Encoder:
         """The same for another limit and other corrections; what it has enumerated is shared."""
@@ -141,8 +135,7 @@ class Encoder:
         of_reads = ReadEdges(self.read_costs, self._copies, node_by_op, reads, hidden)
         edges, copies = of_reads.make(nodes)
         edges += TieEdges(graph, self.wishes, candidates, node_by_op, offers.pins).make()
-        facts = self.read_costs.facts
-        edges += MisreadSlices(self.tables, facts, candidates, node_by_op).make(nodes)
+        edges += MisreadSlices(self.tables, candidates, node_by_op).make(nodes)
         edges += all_reduces.edges(self.node_costs, node_by_op)
         exposed = (self.node_costs.exposed(op, own_costs[op.index], hidden) for op in nodes)
         free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)

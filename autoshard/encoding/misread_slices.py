@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.partitioner_limits import misread, misreads_slices
-from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Op, OpKind
@@ -29,7 +28,6 @@ class _Upstream:
     """A value that a scatter changes a permutation of.
 
     Args:
-        value: The value.
         dims: Of each dimension of the operand of the scatter, the one of the value; None for one
             of size 1 that the value is without.
     """
@@ -44,16 +42,9 @@ class MisreadSlices:
 
     A slice may stand right before the scatter, or before constraints, transposes and loops of one
     iteration that the compiler removes or moves it across.
-
-    Args:
-        tables: Reshards of the tensors.
-        facts: Of the tables.
-        candidates: Of each op that has a choice, by its index.
-        node_by_op: Likewise, its node.
     """
 
     tables: Tables
-    facts: TableFacts
     candidates: Mapping[int, tuple[Candidate, ...]]
     node_by_op: Mapping[int, int]
     _known: dict[tuple[object, ...], tuple[object, IntArray | None]] = field(default_factory=dict)
@@ -108,8 +99,8 @@ class MisreadSlices:
 
     def _forbidden(self, op: Op, starts: Sequence[Layout]) -> IntArray | None:
         assert op.rule is not None
-        table, parts = self.tables.of(op.operands[0]), self.facts.parts
-        cut_from, taken = self.facts.cut_from(table), self.candidates[op.index]
+        table, parts = self.tables.of(op.operands[0]), self.tables.resharder.parts
+        cut_from, taken = table.cut_from, self.candidates[op.index]
         wrong = np.zeros((len(starts), len(taken)), dtype=np.bool_)
         for column, one in enumerate(taken):
             end = table.index[one.operands[0]]

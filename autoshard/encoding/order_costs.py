@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from autoshard.costing.costing import Costing
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
 from autoshard.graph.program import PRODUCTS, Op, OpClass, Value
 from autoshard.reshard import ReshardTable, joins_columns, widens_rows
@@ -40,17 +39,10 @@ class _Reading(NamedTuple):
 
 @dataclass(slots=True)
 class OrderCosts:
-    """Prices copies into another order; equal ones (of repeated layers) share one array.
-
-    Args:
-        program: Its facts.
-        tables: Of its tensors.
-        facts: Of the tables.
-    """
+    """Prices copies into another order; equal ones (of repeated layers) share one array."""
 
     program: ProgramFacts
     tables: Tables
-    facts: TableFacts
     _known: dict[tuple[int, _Reading], tuple[ReshardTable, FloatArray | None]] = field(
         default_factory=dict
     )
@@ -98,8 +90,8 @@ class OrderCosts:
         )
 
     def _copies(self, table: ReshardTable, value: Value, reading: _Reading) -> FloatArray:
-        num_bytes = 2.0 * value.num_bytes / self.facts.pieces(table)
-        moves = self.facts.moves(table)
+        num_bytes = 2.0 * value.num_bytes / table.pieces
+        moves = table.moves
         copied = self._is_copied(table, value, reading)
         found = np.where(copied, reading.copies * self.costing.copy_seconds(num_bytes), 0.0)
         if reading.in_rows:
@@ -116,7 +108,7 @@ class OrderCosts:
     ) -> npt.NDArray[np.bool_]:
         """bool[num_layouts, num_layouts]: whether what comes out of a move is out of order."""
         if reading.is_turned:
-            return self.facts.moves(table)
+            return table.moves
         parts, shape = self.costing.parts, value.shape
         widened = widens_rows(table, parts, shape, self.costing.backend.layout.num_lanes)
         return widened | joins_columns(table, parts, shape) if reading.is_state else widened

@@ -24,7 +24,6 @@ class PaddedIndices:
     They are there until the last look-up has read the piece that is cut from them for it.
 
     Args:
-        costing: Of the mesh and the machine.
         stops: By value of which indices of rows are made, when the last look-up has read them; none
             where no such copy is padded.
         lanes: To a multiple of how many elements their rows are.
@@ -51,11 +50,6 @@ class PaddedIndices:
         """int64[num_layouts, num_layouts]: bytes of copies from layouts to others.
 
         0 where one comes from no other slice; None of what is no index.
-
-        Args:
-            table: Reshards of the value.
-            value: The whole.
-            bits: Of an element of the copy.
         """
         if value.index not in self.stops:
             return None

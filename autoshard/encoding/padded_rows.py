@@ -29,14 +29,6 @@ def padded_row_bytes(
     A gather or a scatter of whole rows wants them one after the other, and so does a reshape that
     merges the dimensions before them. Rows that do not fill their lanes lie otherwise before.
 
-    Args:
-        graph: The program.
-        parts: The mesh.
-        op: Any op.
-        candidates: How it may be cut.
-        lanes: Elements in one tile of a row; 1 where rows lie without gaps.
-        rows: Values that lie in such rows, and need no copy.
-
     Yields:
         int64[num_candidates], 0 where rows fill their lanes; nothing for an op that takes no rows.
     """
@@ -68,13 +60,6 @@ def summed_row_bytes(
     graph: Graph, parts: MeshParts, op: Op, candidates: Sequence[Candidate], lanes: int
 ) -> npt.NDArray[np.int64] | None:
     """Bytes per device of the narrow rows, padded, that a gather makes to be summed over devices.
-
-    Args:
-        graph: The program.
-        parts: The mesh.
-        op: Any op.
-        candidates: How it may be cut.
-        lanes: Elements in one tile of a row; 1 where rows lie without gaps.
 
     Returns:
         int64[num_candidates], 0 where nothing is summed or rows fill their lanes; None for an op

@@ -17,7 +17,6 @@ from autoshard.encoding.hidden_communication import exposed_seconds
 from autoshard.encoding.order_costs import OrderCosts
 from autoshard.encoding.picoseconds import picoseconds
 from autoshard.encoding.shared_reads import reads_of
-from autoshard.encoding.table_facts import TableFacts
 from autoshard.encoding.tables import Tables
 from autoshard.graph.program import Op, OpKind
 from autoshard.reshard import ReshardTable
@@ -33,26 +32,19 @@ class ReadCosts:
     Rows of what is returned are the choices of the side that gives a value, columns those of the
     side that takes it; `rows` and `columns` are their places in the table of the value.
 
-    Args:
-        program: Its facts.
-        tables: Of its tensors.
-        facts: Of the tables.
-        candidates: Of each op, by its index.
-
     Attributes:
         orders: Prices copies into another order of dimensions.
     """
 
     program: ProgramFacts
     tables: Tables
-    facts: TableFacts
     candidates: Mapping[int, tuple[Candidate, ...]]
     orders: OrderCosts = field(init=False)
     _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.orders = OrderCosts(self.program, self.tables, self.facts)
+        self.orders = OrderCosts(self.program, self.tables)
 
     @property
     def costing(self) -> Costing:
@@ -81,7 +73,7 @@ class ReadCosts:
 
         def more() -> IntArray:
             table = self.tables.of(op.operands[position], self.tables.read_bits.to(op, position))
-            start = self.facts.sent_from(table)[np.ix_(rows, columns)]
+            start = table.sent_from[np.ix_(rows, columns)]
             return picoseconds(np.where(start < 0, 0.0, narrowed[start]) * repeat)
 
         return self._with_more(costs, (narrowed, rows, columns), (hash(repeat),), more)
@@ -105,7 +97,7 @@ class ReadCosts:
         num_bytes = found.num_bytes * (wide + bits) / found.bits  # read and written
         key = (id(table), num_bytes)
         if key not in self._narrowed:
-            local = num_bytes / self.facts.pieces(table)
+            local = num_bytes / table.pieces
             self._narrowed[key] = self.costing.conversion_seconds(local)
         return self._narrowed[key]
 
@@ -128,7 +120,7 @@ class ReadCosts:
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
     ) -> IntArray:
         """What an operand costs that nothing can move, where there is a choice."""
-        moves = self.facts.moves(table)[np.ix_(rows, columns)]
+        moves = table.moves[np.ix_(rows, columns)]
         if moves.all(axis=0).any() or moves.all(axis=1).any():
             return costs
         return np.where(moves, FORBIDDEN, costs)
@@ -140,14 +132,7 @@ class ReadCosts:
         marks: tuple[int, ...],
         more: Callable[[], IntArray],
     ) -> IntArray:
-        """Costs with something beside them; one array for equal reads.
-
-        Args:
-            costs: Before.
-            arrays: That what comes to them is computed from; equal ones are one array.
-            marks: Numbers that it depends on too.
-            more: What comes to them, of the same shape.
-        """
+        """Costs with something beside them; one array for equal reads."""
         key = (id(costs), *map(id, arrays), *marks)
         found = self._costs.get(key)
         if found is None:

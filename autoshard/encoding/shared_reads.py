@@ -133,10 +133,6 @@ def updating_reads(graph: Graph, alike: Collection[tuple[int, int]]) -> frozense
     An update reads a state last of all, and gives it back in the sharding that it came in. So no
     copy that is moved for a product is held for it.
 
-    Args:
-        graph: The program.
-        alike: Arguments and the results that replace them, by position.
-
     Returns:
         `(op index, value)` of each.
     """

@@ -23,9 +23,6 @@ class SingleRows:
     memory is scarce.
 
     Args:
-        graph: The program.
-        parts: The mesh.
-        fusion: Of the compiler.
         is_scarce: Whether memory is.
     """
 

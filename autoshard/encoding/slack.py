@@ -56,9 +56,6 @@ class Windows:
 
     Ops that only compute element by element, or move elements, count as done when they are wanted:
     a weight that is converted where it is used is there from the start.
-
-    Args:
-        graph: The program.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -165,7 +162,6 @@ class SharedSlack:
     """The computing of a program, to be shared out.
 
     Args:
-        windows: Of the program.
         least_seconds: Per op, what one run of it computes under every plan.
     """
 

@@ -24,7 +24,6 @@ class Tables:
     """All-pairs tables by tensor type, over every layout some op may give or want.
 
     Args:
-        graph: The program.
         read_bits: The width that elements of a read are sent in.
         resharder: Finds the way from layout to layout.
 
@@ -47,13 +46,7 @@ class Tables:
         candidates: Mapping[int, tuple[Candidate, ...]],
         of_shape: Callable[[tuple[int, ...]], Iterable[Candidate]],
     ) -> None:
-        """Fill in the tables.
-
-        Args:
-            nodes: The ops with a choice.
-            candidates: Of each, by its index.
-            of_shape: Candidates of no op that tensors of a shape may pass through.
-        """
+        """Fill in the tables."""
         universe: dict[tuple[tuple[int, ...], int], dict[Layout, None]] = {}
         seen: set[tuple[int, bool, int, tuple[int, ...], int]] = set()
         for op in nodes:

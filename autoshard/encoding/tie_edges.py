@@ -21,10 +21,6 @@ class TieEdges:
     """Builds the edges that keep tensors alike.
 
     Args:
-        graph: The program.
-        wishes: What the user asked for.
-        candidates: Of each op that has a choice, by its index.
-        node_by_op: Likewise, its node.
         pins: By op and value, the sharding the user asked for.
     """
 

@@ -21,16 +21,7 @@ def tiled_in(
     bits: int | None = None,
     orders: tuple[tuple[int, int], ...] | None = None,
 ) -> int:
-    """Bytes that a device holds of a value in a layout, with its padding.
-
-    Args:
-        parts: The mesh.
-        tiling: Of the compiler.
-        value: The whole.
-        layout: How it is cut.
-        bits: Of an element, where they are not as many as the value's own.
-        orders: As of `tiled_bytes`.
-    """
+    """Bytes that a device holds of a value in a layout, with its padding."""
     local = parts.local_shape(layout, value.shape)
     return tiled_bytes(local, value.bits if bits is None else bits, tiling, orders)
 

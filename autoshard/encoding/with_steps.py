@@ -19,7 +19,6 @@ class WithSteps:
 
     Args:
         offers: What there is; None for nothing.
-        prices: Of ops.
         most: How many in steps an op gets at most.
     """
 

@@ -15,11 +15,6 @@ def buffer_owners(graph: Graph, stored: Sequence[bool], addends: Mapping[int, in
     Renamed values live in their operand's, what a loop body returns in that of its carry, what the
     branches of a conditional end in in that of its result. An update in place takes the buffer of
     what it updates, unless that is still read afterwards.
-
-    Args:
-        graph: The program.
-        stored: Per value, whether it has a buffer.
-        addends: By sum that is made in what is added to it, what that is.
     """
     owner = list(range(len(graph.values)))
     for total, addend in addends.items():

@@ -115,12 +115,7 @@ class Buffers:
 
 
 def find_buffers(graph: Graph, backend: Backend) -> Buffers:
-    """Decide storage and live ranges of all values of a program.
-
-    Args:
-        graph: The program.
-        backend: The compiler model.
-    """
+    """Decide storage and live ranges of all values of a program."""
     fusion, schedule = backend.fusion, backend.schedule
     with_products = fusion.fuses_into_matmuls
     written = written_by_products(graph) if with_products else {}

@@ -35,12 +35,7 @@ class Turned:
 
 
 def find_turned(graph: Graph, stored: Sequence[bool]) -> Turned:
-    """Follow the order of dimensions from products through all that is computed.
-
-    Args:
-        graph: The program.
-        stored: Per value, whether it is written.
-    """
+    """Follow the order of dimensions from products through all that is computed."""
     orders: list[Order | None] = [None] * len(graph.values)
     sources: list[int] = [0] * len(graph.values)  # the op that an order comes from
     written: set[int] = set()

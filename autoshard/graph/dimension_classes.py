@@ -17,9 +17,6 @@ def dimension_classes(graph: Graph) -> DimClasses:
     Two dimensions are of one class where a rule gives them the same factor. Where a dimension has
     several (a merge of heads and their width), it goes with the most major, which is cut first.
 
-    Args:
-        graph: The program.
-
     Returns:
         Per value, per dimension, the number of its class.
     """

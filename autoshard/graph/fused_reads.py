@@ -43,12 +43,6 @@ def fused_reads(
     both run in one kernel (the moments and the weights of an optimizer). So is what another op that
     makes such a result has read (their gradient), and what a reduction reads of what is computed
     with a product.
-
-    Args:
-        graph: The program.
-        stored: Per value, whether it has a buffer.
-        owner: Per value, whose buffer it shares.
-        at_products: Products, by the values written in their place.
     """
     sums: dict[int, list[int]] = {}
     behind: dict[int, Mapping[int, int]] = {}

@@ -83,13 +83,7 @@ def _spread(graph: Graph, op: Op, found: dict[int, int]) -> None:
 def split_channels(
     graph: Graph, stored: Sequence[bool], channels: Mapping[int, int]
 ) -> Mapping[int, int]:
-    """By stored image that is read with its channels in groups, the channels of one group.
-
-    Args:
-        graph: The program.
-        stored: Per value, whether it has a buffer.
-        channels: As of `image_channels`.
-    """
+    """By stored image that is read with its channels in groups, the channels of one group."""
     found: dict[int, int] = {}
     for op in graph.ops:
         if op.name != "reshape" or op.operands[0] not in channels:

@@ -16,9 +16,6 @@ def joined_parts(graph: Graph) -> Mapping[int, int]:
     such joins, of the gradients of gates in recurrent networks for a v5e and a v5p, none computed a
     part itself.
 
-    Args:
-        graph: The program.
-
     Returns:
         By part, the first part of the same product's operand.
     """

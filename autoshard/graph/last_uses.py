@@ -21,13 +21,6 @@ def last_uses(
 
     A value that is not stored keeps what it is computed from until its own last reader is run. A
     product keeps that no longer than it runs itself: what follows it in its fusion runs with it.
-
-    Args:
-        graph: The program.
-        fusion: What the compiler fuses.
-        stored: Per value, whether it has a buffer.
-        written: What is written in the place of each product.
-        run_at: When products run that wait for others, by op index.
     """
     last = _read_last(graph, _read_by_parts(graph, fusion.min_concatenated_part), run_at)
     widened = _widened_for_gathers(graph, stored, written)
@@ -56,13 +49,7 @@ def carry_stop(graph: Graph, join: Op) -> int:
 def _read_last(
     graph: Graph, by_parts: Set[tuple[int, int]], run_at: Mapping[int, int]
 ) -> list[int]:
-    """Per value, when the last op that has it for an operand is run.
-
-    Args:
-        graph: The program.
-        by_parts: Operands of which the parts are read, by op index and value.
-        run_at: When products run that wait for others, by op index.
-    """
+    """Per value, when the last op that has it for an operand is run."""
     last = [value.op + 1 for value in graph.values]
     for op in reversed(graph.ops):
         for value in op.results:

@@ -41,13 +41,7 @@ def products_by_written(graph: Graph, written: Mapping[int, int]) -> dict[int, i
 def computed_with_products(
     graph: Graph, written: Mapping[int, int], updated: Mapping[int, Sequence[int]]
 ) -> dict[int, tuple[int, ...]]:
-    """By product, the element-wise ops whose results it writes.
-
-    Args:
-        graph: The program.
-        written: What is written in the place of each product.
-        updated: What is computed after those that are the gradient of a state.
-    """
+    """By product, the element-wise ops whose results it writes."""
     found = {}
     for product in _products(graph):
         made = product.results[0]

@@ -28,10 +28,6 @@ def row_values(graph: Graph, updates: Set[int]) -> frozenset[int]:
     What lies element by element beside the result of a matmul is in tiles that pad least: look-ups
     copy it.
 
-    Args:
-        graph: The program.
-        updates: Ops that make new states, which lie as their arguments do.
-
     Source: layouts that libtpu 0.0.52 gives a graph attention step for a v5e, whose edges have
         rows of 32 elements.
     """

@@ -101,12 +101,7 @@ def readers_of(graph: Graph, value: int) -> list[int]:
 
 
 def late_gathers(graph: Graph, stored: Sequence[bool]) -> Mapping[int, int]:
-    """When gathers run that make more than they read, by op index: right before they are needed.
-
-    Args:
-        graph: The program.
-        stored: Per value, whether it has a buffer.
-    """
+    """When gathers run that make more than they read, by op index: right before they are needed."""
     needed_at = [len(graph.ops)] * len(graph.values)  # by the first op that is no fused one
     found: dict[int, int] = {}
     for op in reversed(graph.ops):

@@ -60,10 +60,6 @@ def zeros_filled_at(graph: Graph, run_at: Mapping[int, int]) -> dict[int, int]:
     """When the zeros are written that scatters add to, by op index.
 
     That is with the product before, and for all of one shape at once.
-
-    Args:
-        graph: The program.
-        run_at: When products run that wait for others, by op index.
     """
     found: dict[int, int] = {}
     zeros: dict[tuple[tuple[int, ...], str], int] = {}

@@ -22,16 +22,7 @@ def stored_values(
     written: Mapping[int, int],
     addends: Mapping[int, int],
 ) -> list[bool]:
-    """Per value, whether it has a buffer.
-
-    Args:
-        graph: The program.
-        fusion: What the compiler fuses.
-        layout: The width in which matmuls read operands.
-        written: What is written in the place of each product, and of each value on the way from it.
-        addends: By sum of a scatter into zeros and something else, what that is, where the scatter
-            is one into that.
-    """
+    """Per value, whether it has a buffer."""
     computed, sources = (
         _computed_by_products(graph) if fusion.matmuls_read_single_source else (set(), set())
     )

@@ -22,8 +22,6 @@ class HeldTensors:
     """What a device holds in HBM under a plan.
 
     Args:
-        encoded: The problem.
-        decoded: The plan.
         program: Its local program; buffers are sorted by size.
     """
 

@@ -21,12 +21,6 @@ def made_when_read(
 
     So are those that take more in device memory than is let go of when they are made. What would
     be let go of is held until then. If more is held so when most is, all are made at once.
-
-    Args:
-        encoded: The problem.
-        decoded: The plan.
-        buffers: When products that no other needs run in program order: `moved_at`.
-        ranges: All that is in HBM.
     """
     at_once = list(ranges)
     if not buffers.moved_at:

@@ -22,14 +22,7 @@ class LiveRange(NamedTuple):
 def live_ranges(
     encoded: Encoded, decoded: Decoded, choices: tuple[int, ...], indices: PaddedIndices
 ) -> list[LiveRange]:
-    """All that a plan's memory terms hold, in HBM or VMEM, the largest first.
-
-    Args:
-        encoded: The problem.
-        decoded: The plan.
-        choices: The plan as the solver says it.
-        indices: Of rows: their copies are held until the last look-up.
-    """
+    """All that a plan's memory terms hold, in HBM or VMEM, the largest first."""
     found = _until_looked_up(encoded, decoded, indices, list(_ranges(encoded, decoded, choices)))
     return sorted(found, key=largest_first)
 

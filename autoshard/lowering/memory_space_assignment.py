@@ -67,12 +67,7 @@ class Machine:
 
 
 def assign(intervals: Sequence[Interval], machine: Machine) -> list[int | None]:
-    """Times from which buffers are in HBM, until they are needed no more; None for VMEM alone.
-
-    Args:
-        intervals: The buffers.
-        machine: The device.
-    """
+    """Times from which buffers are in HBM, until they are needed no more; None for VMEM alone."""
     timing = _Timing.of(intervals, machine)
     left = np.full(len(machine.repeat) + 1, machine.vmem_bytes, dtype=np.int64)
     found: list[int | None] = [None] * len(intervals)
@@ -94,7 +89,6 @@ class _Timing:
     """Seconds of a program, as XLA's cost analysis has them: arithmetic, or all bytes from HBM.
 
     Args:
-        machine: The device.
         from_hbm: Of the bytes read and written at each time, in one run.
         elapsed: Until each time begins, in a step: `float64[num_times + 1]`.
     """

@@ -23,8 +23,6 @@ class OptimizerOutputs:
     """New states that updates write, all of which stay in VMEM to the program's end if they fit.
 
     Args:
-        encoder: Of the problem.
-        decoded: The plan.
         hbm_spill_fraction: Of the bytes written, those beyond the capacity of VMEM.
     """
 

@@ -16,12 +16,7 @@ SharedStep: TypeAlias = tuple[int, Step, int]
 
 @dataclass(frozen=True, slots=True)
 class ReshardSteps:
-    """Reshards of a plan, read by read.
-
-    Args:
-        encoded: The problem.
-        decoded: The plan.
-    """
+    """Reshards of a plan, read by read."""
 
     encoded: Encoded
     decoded: Decoded

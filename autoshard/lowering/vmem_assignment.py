@@ -32,9 +32,6 @@ class VmemAssignment:
     """Memory terms of a plan that may be in VMEM, and its capacity.
 
     Args:
-        room: Of the device.
-        encoded: The problem.
-        decoded: The plan.
         hbm_only: Values that are not in VMEM.
         holds_all: All temporaries fit: what loops carry is in VMEM too.
         short_lived: Buffers that no memory row holds.
@@ -94,11 +91,7 @@ class VmemAssignment:
     def split(
         self, ranges: Sequence[LiveRange]
     ) -> tuple[list[LiveRange], list[LiveRange], list[Buffer]]:
-        """Memory rows in HBM, those in VMEM, and the short-lived buffers in either.
-
-        Args:
-            ranges: What memory rows hold.
-        """
+        """Memory rows in HBM, those in VMEM, and the short-lived buffers in either."""
         may_hold = [one for one in ranges if self._may_hold(one)]
         arguments = [
             self._interval(op.results[0], one.num_bytes, 0, len(self.room.graph.ops))

@@ -15,7 +15,6 @@ from autoshard.encoding.encode import Encoder
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph
 from autoshard.layouts import Layout
-from autoshard.reshard import cut_from, sent_from
 from cost_models import get_hardware
 from tests.planner.graphs import Program, encoder_for
 from tests.planner.objective import check_objective_is_account
@@ -106,7 +105,7 @@ def test_elsewhere_nothing_is_narrowed_to_send_it(hardware: str) -> None:
 def test_a_way_sends_from_where_it_is_cut_no_further() -> None:
     encoder, graph = encoded_weights("tpu-v5e")
     table = encoder.tables.of(graph.ops[-1].operands[0])
-    starts, lasts = sent_from(table), cut_from(table)
+    starts, lasts = table.sent_from, table.cut_from
     for begin, before in enumerate(table.layouts):
         for end, after in enumerate(table.layouts):
             sends = [s for s in table.chain(before, after) if s.kind.value != "slice"]
