@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.costing.all_reduce_combiner import CombinedSums, combined_sums
 from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.costing import Costing, FloatArray
-from autoshard.costing.narrow_rows import RowTiles
-from autoshard.costing.shared_calls import SharedCalls, shared_calls
 from autoshard.costing.sliced_stacks import SlicedStacks
+from autoshard.costing.tile_padding import TilePadding
 from autoshard.costing.vmem import Vmem
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.partial_sums import loop_sums
@@ -30,15 +30,15 @@ class ProgramFacts:
     costing: Costing
 
     @cached_property
-    def tiles(self) -> RowTiles:
+    def tiles(self) -> TilePadding:
         """The tiles that values lie in."""
-        return RowTiles.of(self.graph, self.costing.parts, self.costing.backend.layout)
+        return TilePadding.of(self.graph, self.costing.parts, self.costing.backend.layout)
 
     @cached_property
-    def calls(self) -> SharedCalls:
+    def calls(self) -> CombinedSums:
         """Sums that share a call."""
         moves = self.costing.backend.collectives.loop_all_reduce_motion
-        return shared_calls(self.graph, loop_sums(self.graph) if moves else ())
+        return combined_sums(self.graph, loop_sums(self.graph) if moves else ())
 
     @cached_property
     def vmem(self) -> Vmem:

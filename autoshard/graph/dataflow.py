@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
@@ -80,3 +81,31 @@ def trace_forward(graph: Graph, value: int, passes: Callable[[Op], bool]) -> tup
             seen.update(new)
             left += new
     return tuple(ends[index] for index in sorted(ends))
+
+
+def spread(
+    graph: Graph,
+    values: Iterable[int],
+    passes: Callable[[Op], bool],
+    reaches: Callable[[Op, int, int], bool],
+) -> dict[int, int]:
+    """Values that a walk in both directions meets, by each the one that it started from.
+
+    Args:
+        graph: The program.
+        values: To start from; they are met where the walk comes back to them.
+        passes: The walk goes through ops for which it is true.
+        reaches: Called with such an op, a value met there and another one; true where the walk goes
+            on to that.
+    """
+    found: dict[int, int] = {}
+    left = deque((value, value) for value in values)
+    while left:
+        value, start = left.popleft()
+        ops = (graph.maker(value), *(graph.ops[index] for index in graph.consumers[value]))
+        for op in filter(passes, ops):
+            for other in (*op.operands, *op.results):
+                if other not in found and reaches(op, value, other):
+                    found[other] = start
+                    left.append((other, start))
+    return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from autoshard.graph.dataflow import spread, trace_back
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 _POOLS = frozenset({"reduce_window", "select_and_scatter"})
@@ -51,33 +53,18 @@ def image_channels(graph: Graph) -> Mapping[int, int]:
     for op in graph.ops:
         for image in images_of(op):
             found[(op.results if image.is_result else op.operands)[image.place]] = image.channels
-    num_found = 0
-    while found and len(found) > num_found:
-        num_found = len(found)
-        for op in (*graph.ops, *reversed(graph.ops)):
-            _spread(graph, op, found)
-    makers = (graph.maker(value) for value in found)
-    return {
-        value: channels
-        for (value, channels), maker in zip(found.items(), makers, strict=True)
-        if maker.kind is not OpKind.ARGUMENT
-    }
 
+    def passes(op: Op) -> bool:
+        is_by_element = op.kind is OpKind.CONSTRAINT or op.op_class is OpClass.ELEMENTWISE
+        return is_by_element or op.name in _POOLS
 
-def _spread(graph: Graph, op: Op, found: dict[int, int]) -> None:
-    """Give what an op reads and makes the channels of any of them."""
-    is_by_element = op.kind is OpKind.CONSTRAINT or op.op_class is OpClass.ELEMENTWISE
-    if not (is_by_element or op.name in _POOLS):
-        return
-    values = (*op.operands, *op.results)
-    known = [value for value in values if value in found]
-    if not known:
-        return
-    shape = graph.values[known[0]].shape
-    for value in values:
-        other = graph.values[value].shape
-        if other == shape or (op.name in _POOLS and len(other) == len(shape)):
-            found.setdefault(value, found[known[0]])
+    def reaches(op: Op, value: int, other: int) -> bool:
+        before, after = graph.values[value].shape, graph.values[other].shape
+        return before == after or (op.name in _POOLS and len(before) == len(after))
+
+    beside = spread(graph, found, passes, reaches)
+    found = {**{value: found[start] for value, start in beside.items()}, **found}
+    return {v: dim for v, dim in found.items() if graph.maker(v).kind is not OpKind.ARGUMENT}
 
 
 def split_channels(
@@ -93,13 +80,17 @@ def split_channels(
         is_split = channel == len(before) - 1 and after[:channel] == before[:channel]
         if not is_split or len(after) != len(before) + 1:
             continue
-        todo = [op.operands[0]]
-        while todo:
-            value = todo.pop()
-            if graph.values[value].shape != before or value in found:
-                continue
-            if stored[value]:
-                found[value] = after[-1]
-            elif graph.maker(value).op_class is OpClass.ELEMENTWISE:
-                todo.extend(graph.maker(value).operands)
+        met = trace_back(graph, op.operands, partial(_is_fused, graph, stored, before))
+        found |= {
+            value: after[-1]
+            for value in met.frontier
+            if stored[value] and graph.values[value].shape == before
+        }
     return found
+
+
+def _is_fused(
+    graph: Graph, stored: Sequence[bool], shape: tuple[int, ...], op: Op, value: int
+) -> bool:
+    is_elementwise = op.op_class is OpClass.ELEMENTWISE
+    return is_elementwise and not stored[value] and graph.values[value].shape == shape

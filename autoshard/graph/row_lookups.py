@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from autoshard.graph.dataflow import spread
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 
@@ -42,18 +43,13 @@ def row_values(graph: Graph, updates: Set[int]) -> frozenset[int]:
     return frozenset(v for v in rows if graph.maker(v).kind is not OpKind.ARGUMENT)
 
 
-def _beside(graph: Graph, values: Set[int], updates: Set[int]) -> set[int]:
-    """The values, and all that element-wise ops read or make beside them or beside other such."""
-    found: set[int] = set()
-    num_found = -1
-    while len(found) > num_found:
-        num_found = len(found)
-        for op in (*graph.ops, *reversed(graph.ops)):
-            if op.op_class is not OpClass.ELEMENTWISE or op.index in updates:
-                continue
-            beside = (*op.operands, *op.results)
-            known = next((one for one in beside if one in values or one in found), None)
-            if known is not None:
-                shape = graph.values[known].shape
-                found.update(one for one in beside if graph.values[one].shape == shape)
-    return found
+def _beside(graph: Graph, values: Set[int], updates: Set[int]) -> Set[int]:
+    """All that element-wise ops read or make beside the values or beside other such."""
+
+    def passes(op: Op) -> bool:
+        return op.op_class is OpClass.ELEMENTWISE and op.index not in updates
+
+    def reaches(_: Op, value: int, other: int) -> bool:
+        return graph.values[other].shape == graph.values[value].shape
+
+    return spread(graph, sorted(values), passes, reaches).keys()

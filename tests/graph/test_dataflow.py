@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.graph.dataflow import source_of, trace_back, trace_forward
+from autoshard.graph.dataflow import source_of, spread, trace_back, trace_forward
 from autoshard.graph.op_traits import TRANSPARENT, keeps_elements
 from autoshard.graph.program import Graph, Op, OpKind
 from tests.planner.graphs import Program
@@ -71,6 +71,14 @@ def test_readers_of_a_chain_lie_behind_its_transparent_start(names: list[str]) -
     ends = trace_forward(program.graph(value), x, lambda op: op.name in TRANSPARENT)
     first = next((name for name in names if name == "tanh"), "")
     assert [op.name if op.kind is OpKind.COMPUTE else "" for op in ends] == [first]
+
+
+def test_a_walk_in_both_directions_meets_what_is_read_and_made_beside_a_value() -> None:
+    graph, (x, left, right, joined) = diamond()
+    beside = spread(graph, [left], lambda op: op.name == "add", lambda *_: True)
+    assert beside == {left: left, right: left, joined: left}
+    assert x in spread(graph, [left], lambda _: True, lambda *_: True)
+    assert not spread(graph, [left], lambda _: True, lambda *_: False)
 
 
 @pytest.mark.parametrize("name", ["reshape", "transpose", "convert", "broadcast_in_dim"])

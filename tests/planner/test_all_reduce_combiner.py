@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.costing.shared_calls import shared_calls
+from autoshard.costing.all_reduce_combiner import combined_sums
 from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph
 from tests.planner.graphs import Program, encoder_for
@@ -14,7 +14,7 @@ ROWS, WIDTH = 4096, 256
 
 def sharing(graph: Graph) -> dict[str, list[int | None]]:
     """By name of op, how many sums share a call with its own; None where it is summed alone."""
-    found = shared_calls(graph).in_body
+    found = combined_sums(graph).in_body
     return {
         name: [found.get(op.index) for op in graph.ops if op.name == name]
         for name in ("dot_general", "reduce")
@@ -73,7 +73,7 @@ def test_what_leaves_a_loop_is_summed_with_what_stands_behind_it() -> None:
     program.close_loop()
     behind = program.elementwise(program.matmul(left, right), name="negate")
     graph = program.graph(*carries, behind, stays)
-    calls = shared_calls(graph, loop_sums(graph))
+    calls = combined_sums(graph, loop_sums(graph))
     first, second, in_loop, after = (op.index for op in graph.ops if op.name == "dot_general")
     assert calls.after_loop == {first: 3, second: 3}
     assert calls.in_body[after] == 3

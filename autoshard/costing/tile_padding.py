@@ -57,7 +57,7 @@ def _is_computed(graph: Graph, value: int) -> bool:
 
 
 @dataclass(slots=True)
-class RowTiles:
+class TilePadding:
     """Bytes of tiles that a device works through, by value and layout.
 
     Args:
@@ -72,7 +72,7 @@ class RowTiles:
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, parts: MeshParts, tiling: LayoutPolicy) -> RowTiles:
+    def of(cls, graph: Graph, parts: MeshParts, tiling: LayoutPolicy) -> TilePadding:
         """Of a program whose tensors a compiler tiles so."""
         return cls(graph, parts, tiling, values_in_rows(graph) if tiling.is_tiled else frozenset())
 

@@ -15,7 +15,7 @@ _SUMMING = PRODUCTS | {OpClass.REDUCE, OpClass.SCATTER}
 
 
 @dataclass(frozen=True, slots=True)
-class SharedCalls:
+class CombinedSums:
     """How many sums one call takes, by op; that of its own result is counted with them.
 
     Args:
@@ -27,7 +27,7 @@ class SharedCalls:
     after_loop: Mapping[int, int]
 
 
-def shared_calls(graph: Graph, late: Sequence[LoopSum] = ()) -> SharedCalls:
+def combined_sums(graph: Graph, late: Sequence[LoopSum] = ()) -> CombinedSums:
     """By op, how many sums one call can take, that of its result included.
 
     Ops whose sum other sums or products wait for are left out, and so are single numbers, which may
@@ -67,7 +67,7 @@ def shared_calls(graph: Graph, late: Sequence[LoopSum] = ()) -> SharedCalls:
     in_body = {index: staying[group] + (index in late_ops) for index, group in groups.items()}
     together = staying + Counter(leaving.values())
     in_body |= {i: together[group] for i, group in groups.items() if i not in late_ops}
-    return SharedCalls(in_body, {index: together[group] for index, group in leaving.items()})
+    return CombinedSums(in_body, {index: together[group] for index, group in leaving.items()})
 
 
 def _region_around(graph: Graph, one: LoopSum) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoshard.backends import get_backend
 from autoshard.candidates.candidate import CandidateMaker
-from autoshard.costing.narrow_rows import RowTiles, values_in_rows
+from autoshard.costing.tile_padding import TilePadding, values_in_rows
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule
 from cost_models import get_hardware
@@ -88,7 +88,7 @@ def test_rows_are_padded_to_whole_tiles_and_dimensions_of_one_left_out(
 ) -> None:
     program = Program()
     value = program.argument(*shape)
-    tiles = RowTiles(program.graph(value), parts_of("x=2"), TILING, frozenset({value}))
+    tiles = TilePadding(program.graph(value), parts_of("x=2"), TILING, frozenset({value}))
     found = tiles.local_bytes(value, [((),) * len(shape)])
     assert found is not None
     assert found.tolist() == [expected * 4]
@@ -100,7 +100,7 @@ def test_any_dimension_but_those_of_a_batch_fills_the_lanes_of_a_product() -> No
     dims: tuple[Dims, Dims, Dims] = (((0,), (1,), (3,)), ((0,), (3,), (2,)), ((0,), (1,), (2,)))
     rule = Rule((64, 512, 8, 16), dims[:2], dims[2:], reduction=frozenset({3}))
     (made,) = program.compute("dot_general", (left, right), [(64, 512, 8)], rule)
-    tiles = RowTiles.of(program.graph(made), parts_of("x=8"), TILING)
+    tiles = TilePadding.of(program.graph(made), parts_of("x=8"), TILING)
     whole, cut = ((), (), ()), ((), (0,), ())
     found = tiles.local_bytes(made, [whole, cut])
     assert found is not None
@@ -111,7 +111,7 @@ def test_any_dimension_but_those_of_a_batch_fills_the_lanes_of_a_product() -> No
 def test_tiles_hold_at_least_what_lies_in_them(shape: list[int]) -> None:
     program = Program()
     value = program.argument(*shape)
-    tiles = RowTiles(program.graph(value), parts_of("x=8"), TILING, frozenset({value}))
+    tiles = TilePadding(program.graph(value), parts_of("x=8"), TILING, frozenset({value}))
     found = tiles.local_bytes(value, [((),) * len(shape)])
     assert found is not None
     assert found[0] >= np.prod(shape) * 4
@@ -148,7 +148,7 @@ def test_what_is_scattered_counts_a_whole_row_of_lanes_for_each_even_for_a_scala
 ) -> None:
     program = Program()
     updates = program.argument(*shape)
-    tiles = RowTiles.of(program.graph(updates), parts_of("x=2"), get_backend(name).layout)
+    tiles = TilePadding.of(program.graph(updates), parts_of("x=2"), get_backend(name).layout)
     whole = tuple(() for _ in shape)
     assert tiles.bytes_by_row(updates, [whole]).tolist() == [rows * lanes * 4]
 
