@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from solvers.class_bound import ClassBound
+from solvers.memory_rows import at_times, least_use, priced
 from solvers.presolve import Tied, tie
 from solvers.presolve.alike import Alike, alike
-from solvers.problem import Problem
+from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
 from solvers.result import Progress
 from solvers.run import Run
+from solvers.saturating import FORBIDDEN_FROM
 
 ROUNDS = 10
 """How far nodes must look alike, in edges: as far as what tells weights of one layer apart, and so
@@ -60,11 +65,14 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None]) -> None:
         run: Of the whole problem.
         solve_tied: Solves the problem with one node a class.
     """
+    limit = run.problem.memory_limit
+    if limit is not None and limit < least_use(run.problem)[0]:
+        return
     with run.stage("classes"):
         classes = Classes.of(run.problem)
         if classes is None:
             return
-        run.lower_bound = max(run.lower_bound, _bound(run, classes))
+        run.lower_bound = max(run.lower_bound, _bound(run, run.problem, classes.found))
     tied, problem = classes.tied, run.problem
     run.log.append(
         f"copies choose alike: {problem.num_nodes} nodes, {problem.num_columns} columns became "
@@ -84,9 +92,52 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None]) -> None:
             if found is not None:
                 run.offer(tied.untie(found))
 
+    if inner.prices and not run.is_done() and not run.is_over():
+        with run.stage("classes"):
+            bound = priced_bound(run, inner.prices)
+        run.log.append(f"with memory priced at {len(inner.prices)} times, at least {bound}")
+        run.lower_bound = max(run.lower_bound, bound)
 
-def _bound(run: Run, classes: Classes) -> int:
-    ascent = ClassBound(run.problem, classes.found)
+
+def priced_bound(run: Run, prices: Mapping[int, float]) -> int:
+    """A bound on answers that fit: `solvers.memory_pricing` has the formula."""
+    problem, times = run.problem, sorted(prices)
+    assert problem.memory_limit is not None
+    more = priced(
+        at_times(problem, times), {row: prices[at] for row, at in enumerate(times)}, len(times)
+    )
+    paying = _with_more(problem, *more)
+    of_limit = math.ceil(math.fsum(prices.values()) * problem.memory_limit)
+    return _bound(run, paying, alike(paying, ROUNDS)) - of_limit
+
+
+def _with_more(
+    problem: Problem, by_node: Mapping[int, IntArray], by_edge: Mapping[int, IntArray]
+) -> Problem:
+    """The problem with additional costs; equal ones of equal arrays are one array."""
+    sums: dict[tuple[int, int], IntArray] = {}
+
+    def plus(costs: IntArray, more: IntArray | None) -> IntArray:
+        if more is None:
+            return costs
+        key = (id(costs), id(more))
+        if key not in sums:
+            sums[key] = np.where(costs >= FORBIDDEN_FROM, FORBIDDEN, costs + more)
+        return sums[key]
+
+    return replace(
+        problem,
+        node_costs=tuple(plus(own, by_node.get(n)) for n, own in enumerate(problem.node_costs)),
+        edges=tuple(
+            Edge(edge.u, edge.v, plus(edge.costs, by_edge.get(e)))
+            for e, edge in enumerate(problem.edges)
+        ),
+    )
+
+
+def _bound(run: Run, problem: Problem, found: Alike) -> int:
+    """Costs below which no answer lies, memory left out."""
+    ascent = ClassBound(problem, found)
     before = 0
     for _ in range(MOST_LOOKS):
         bound = ascent.sweep(SWEEPS_A_LOOK)

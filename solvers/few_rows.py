@@ -127,6 +127,7 @@ class _FewRows:
         )
         answer = within.run()
         self.prices = {rows[i]: price for i, price in within.prices.items()}
+        self.incumbent.offer_prices({self.times[row]: p for row, p in self.prices.items()})
         for line in answer.log:
             self.incumbent.note(line)
         self.incumbent.offer_bound(answer.lower_bound + reduced.constant, source="few rows")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from solvers.problem import FORBIDDEN
 from solvers.result import relative_gap as gap_between
@@ -49,6 +49,7 @@ class Incumbent:
         self._leanest: tuple[int, ...] | None = None
         self._peak_bound = 0
         self._clashing_rows: tuple[int, ...] = ()
+        self._prices: dict[int, float] = {}
         self._log: list[str] = []
         self._stop = threading.Event()
 
@@ -110,6 +111,16 @@ class Incumbent:
         """Returns the highest peak bound proven."""
         with self._lock:
             return self._peak_bound
+
+    def offer_prices(self, price_by_time: Mapping[int, float]) -> None:
+        """Keeps the latest prices for memory that proved a bound."""
+        with self._lock:
+            self._prices = dict(price_by_time)
+
+    def prices(self) -> dict[int, float]:
+        """Returns them: cost per byte held, by time; empty where memory was not priced."""
+        with self._lock:
+            return dict(self._prices)
 
     def prove_infeasible(self, clashing_rows: Sequence[int] = ()) -> None:
         """Says that no choices are allowed, proven; with choices offered, that none is cheaper.

@@ -55,6 +55,7 @@ class Run:
     least_peak_bound: int = 0
     clashing_times: tuple[int, ...] = ()
     hints: list[tuple[int, ...]] = field(default_factory=list)
+    prices: dict[int, float] = field(default_factory=dict)
     engine: str = "presolve"
     reduced_nodes: int = 0
     reduced_columns: int = 0

@@ -296,6 +296,7 @@ def _solve_at_few_rows(run: Run) -> None:
         finally:
             run.log += incumbent.log()
             run.lower_bound = max(run.lower_bound, incumbent.bound())
+            run.prices = incumbent.prices()
             for _, choices in (incumbent.least_peak(), incumbent.best()):
                 if choices is not None:
                     run.offer(choices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from solvers.dual_ascent import DualAscent
 from solvers.engines.elimination import Elimination
 from solvers.engines.protocol import Request
 from solvers.presolve.alike import alike
+from solvers.run import Run
 from tests.solvers.instances import random_problem
 
 
@@ -95,3 +97,24 @@ def test_searches_with_and_without_classes_cost_the_same_within_the_gap(
         if found.cost is not None and whole.cost is not None:
             assert found.lower_bound <= whole.cost <= found.cost
             assert found.gap <= 0.02
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.integers(0, 3))
+def test_no_answer_that_fits_costs_less_than_a_bound_by_class_with_memory_priced(
+    seed: int, layers: int, price: int
+) -> None:
+    problem = stack(seed, layers)
+    whole = solve(problem)
+    problem = replace(problem, memory_limit=max(0, (whole.peak or 0) - 1))
+    best = solve(problem)
+    run = Run(
+        problem=problem,
+        deadline=None,
+        seed=0,
+        relative_gap=0.01,
+        progress=None,
+        stop=threading.Event(),
+    )
+    times = {term.start: 0.5 * price for term in problem.node_memory[::2]}
+    bound = class_search.priced_bound(run, times)
+    assert best.cost is None or bound <= best.cost
