@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import gcd
 
-from autoshard.graph.rule import Dims, Rule
+from autoshard.graph.rule import Dims, Rule, summed_rows
 from autoshard.layouts import Layout, MeshParts, Parts, part_orders
 
 MAX_CANDIDATES = 400
@@ -252,9 +252,16 @@ class CandidateMaker:
 
 
 def _by_dimension(rule: Rule, summed: dict[int, Parts]) -> tuple[Parts, ...]:
-    """The parts of summed factors, joined where the factors make up one operand dimension."""
+    """The parts of summed factors, joined where the factors make up one operand dimension.
+
+    The rows and columns over which the gradient of a kernel sums are one dimension.
+    """
     found: dict[tuple[int, int], Parts] = {}
+    rows = summed_rows(rule)
     for factor, parts in summed.items():
+        if factor in rows:
+            found[-1, -1] = tuple(sorted((*found.get((-1, -1), ()), *parts)))
+            continue
         place = next(
             (operand, dim)
             for operand, dims in enumerate(rule.operands)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from autoshard.backends import CollectivePolicy
+from autoshard.candidates.along_space import exchanged_with_neighbours, rule_with_space
 from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.candidates.cut_look_ups import without_moved_look_ups
 from autoshard.candidates.manual_borders import border_candidates
@@ -90,7 +91,11 @@ class OpCandidates:
         """
         assert op.rule is not None
         forbidden = self.graph.manual_axes(op.region)
-        base = self._maker.of_rule(op.rule, forbidden)
+        base = (
+            self._along_space(op, forbidden)
+            if op.windows
+            else self._maker.of_rule(op.rule, forbidden)
+        )
         if op.index in self._empty_results or _is_over_one_device(op, forbidden):
             base = base[:1]
         elif op.name in self.collectives.unpartitioned_ops:
@@ -119,6 +124,19 @@ class OpCandidates:
                 for ref in self.parts.to_sharding(layout).axis_refs()
             )
         )
+
+    def _along_space(self, op: Op, forbidden: frozenset[str]) -> tuple[Candidate, ...]:
+        """Those of a convolution or pool, some of them cut along space; equal ops share them."""
+        written = self._maker.written
+        rule = rule_with_space(self.graph, self.parts, op, written)
+        base = self._maker.of_rule(rule, forbidden)
+        shapes = tuple(self.graph.values[value].shape for value in (*op.operands, *op.results))
+        key = ("along space", id(base), op.name, op.rule, op.windows, shapes)
+        known = self._admitted_by_pin.get(key)
+        if known is None:
+            found = exchanged_with_neighbours(self.graph, self.parts, op, written, base)
+            known = self._admitted_by_pin[key] = (base, found)
+        return known[1]
 
     def _as_compiled(self, op: Op, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Those that the partitioner follows; equal ops share them."""

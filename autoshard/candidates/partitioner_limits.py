@@ -15,7 +15,7 @@ from math import prod
 from autoshard.backends import CollectivePolicy
 from autoshard.candidates.candidate import Candidate
 from autoshard.graph.program import Op, OpClass
-from autoshard.graph.rule import Rule
+from autoshard.graph.rule import Rule, summed_rows
 from autoshard.layouts import Layout, MeshParts
 
 
@@ -89,6 +89,13 @@ def _cuts_within_a_group(parts: MeshParts, rule: Rule, candidate: Candidate) -> 
     )
 
 
+def _cuts_space_and_kernel(_: MeshParts, rule: Rule, candidate: Candidate) -> bool:
+    """A convolution is cut along space, and its kernel in features."""
+    image = zip(rule.operands[0], candidate.operands[0], strict=True)
+    is_in_space = any(cut and factors[0] in rule.permutation for factors, cut in image)
+    return is_in_space and any(candidate.operands[1])
+
+
 def _cuts_groups_of_many(_: MeshParts, rule: Rule, candidate: Candidate) -> bool:
     """A convolution whose groups have several input features each is cut, in whatever dimension."""
     group = _group(rule)
@@ -104,29 +111,11 @@ def _sums_over_some_devices(parts: MeshParts, rule: Rule, candidate: Candidate) 
     summed = {*candidate.reduced, *candidate.scattered}
     if not summed or parts.num_shards(summed) == parts.mesh.num_devices:
         return False
-    group, rows = _group(rule), _summed_rows(rule)
+    group, rows = _group(rule), summed_rows(rule)
     return any(
         not summed.isdisjoint(cut)
         for factors, cut in zip(rule.operands[0], candidate.operands[0], strict=True)
         if (group is not None and group not in factors) or rows.intersection(factors)
-    )
-
-
-def _summed_rows(rule: Rule) -> frozenset[int]:
-    """The factors over which the gradient of a kernel moves its window.
-
-    Shardy numbers them before the batch; the window itself is in no operand.
-    """
-    read = _factors(rule.operands[0]) | _factors(rule.operands[1])
-    num_windows = sum(read.isdisjoint(factors) for factors in rule.results[0])
-    return frozenset(sorted(rule.reduction)[:num_windows])
-
-
-def _sums_strided_rows(_: MeshParts, rule: Rule, candidate: Candidate) -> bool:
-    """The summed rows of the gradient of a strided kernel are cut."""
-    return any(
-        bool(cut) and factors[0] in rule.reduction and len(factors) > 1
-        for factors, cut in zip(rule.operands[0], candidate.operands[0], strict=True)
     )
 
 
@@ -157,20 +146,20 @@ PARTITIONER_LIMITS = (
         _cuts_within_a_group,
     ),
     PartitionerLimit(
+        "a convolution along space and in features: taken for the gradient of a kernel",
+        "convolution",
+        Effect.WRONG_NUMBERS,
+        _SEEN,
+        _all,
+        _cuts_space_and_kernel,
+    ),
+    PartitionerLimit(
         "rows or groups that a convolution sums over part of the mesh: summed over all of it",
         "convolution",
         Effect.WRONG_NUMBERS,
         _SEEN,
         _all,
         _sums_over_some_devices,
-    ),
-    PartitionerLimit(
-        "rows summed into the gradient of a strided kernel",
-        "convolution",
-        Effect.WRONG_NUMBERS,
-        _SEEN,
-        _all,
-        _sums_strided_rows,
     ),
     PartitionerLimit(
         "a convolution whose groups have several input features, in any dimension",

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.candidate_arrays import CandidateArrays, candidate_arrays
-from autoshard.costing.halos import Halo, halos_of
+from autoshard.costing.halos import Halo, halos_of, padded_elements
 from autoshard.costing.local_products import local_products
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.move_costs import MoveCosts
@@ -293,11 +293,21 @@ class Costing(MoveCosts):
         return value.num_bytes * wide / max(value.bits, 1)
 
     def halos(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Halo, ...]:
-        """What neighbours exchange for a convolution that sums over positions of an image."""
-        if op.op_class is not OpClass.CONVOLUTION:
-            return ()
-        image, kernel = graph.values[op.operands[0]], graph.values[op.results[0]]
-        return tuple(halos_of(self.parts, op, candidate, image.shape, kernel.shape))
+        """What neighbours exchange for a convolution or pool that is cut along space."""
+        return tuple(halos_of(graph, self.parts, op, candidate)) if op.windows else ()
+
+    def halo_bits(self, graph: Graph, op: Op) -> int:
+        """Bits of an element that neighbours exchange: of a convolution, as it is multiplied."""
+        if op.op_class is OpClass.CONVOLUTION:
+            return self.step_bits(graph, op, 1)
+        image = graph.values[op.operands[0]]
+        return self.backend.layout.intermediate_bits(image.dtype, image.bits)
+
+    def padded_bytes(self, graph: Graph, op: Op, candidate: Candidate) -> int:
+        """Bytes of a device's piece of an image with its halos, which is a copy; 0 without any."""
+        if not op.windows:
+            return 0
+        return padded_elements(graph, self.parts, op, candidate) * self.halo_bits(graph, op) // 8
 
     def sums_of(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Sum, ...]:
         """The collectives that sum what a candidate leaves partial of an op's (first) result."""

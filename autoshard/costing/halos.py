@@ -1,17 +1,13 @@
-"""Edges of pieces that neighbours exchange for the gradient of a convolution's kernel.
-
-That gradient sums over the positions of an image. Cut along one of them, a device has some of the
-positions, but the windows of those at the edge reach into the pieces of its neighbours.
-"""
+"""Edges of pieces that neighbours exchange for convolutions and pools that are cut along space."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.graph.program import Op, OpClass
+from autoshard.graph.program import Graph, Op
 from autoshard.layouts import MeshParts, Parts
 
 
@@ -28,40 +24,48 @@ class Halo:
     num_elements: int
 
 
-def halos_of(
-    parts: MeshParts, op: Op, candidate: Candidate, image: Sequence[int], kernel: Sequence[int]
-) -> Iterator[Halo]:
-    """What a candidate sends: one message to each side, as far as windows reach.
+def halos_of(graph: Graph, parts: MeshParts, op: Op, candidate: Candidate) -> Iterator[Halo]:
+    """What a candidate sends: a message to each side that windows reach to.
 
-    Args:
-        parts: The mesh parts of this plan.
-        op: Any op; only gradients of kernels have halos.
-        candidate: A way to cut it.
-        image: Shape of its first operand.
-        kernel: Shape of its result.
+    Dimensions are exchanged one after another, each with the halos of those before.
     """
-    if op.op_class is not OpClass.CONVOLUTION or op.rule is None:
-        return
-    local = parts.local_shape(candidate.operands[0], image)
-    for place, window in _windows(op, kernel):
-        cut = candidate.operands[0][place]
-        for reach in ((window - 1) // 2, window // 2) if cut else ():
-            if reach > 0:  # the window of an empty result has no positions
-                others = prod(size for dim, size in enumerate(local) if dim != place)
-                yield Halo(cut, others * reach)
+    local = list(_local_image(graph, parts, op, candidate))
+    for dim, cut, (start, stop) in _spans(graph, parts, op, candidate):
+        others = prod(size for other, size in enumerate(local) if other != dim)
+        for rows in (-start, stop - local[dim]):
+            if rows > 0:
+                yield Halo(cut, others * rows)
+        local[dim] = stop - start
 
 
-def _windows(op: Op, kernel: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Summed dimensions of the image, each with the size of the window that moves along it.
+def padded_elements(graph: Graph, parts: MeshParts, op: Op, candidate: Candidate) -> int:
+    """Elements of a device's piece of the image with its halos; 0 where there are none."""
+    local = list(_local_image(graph, parts, op, candidate))
+    has_halos = False
+    for dim, _, (start, stop) in _spans(graph, parts, op, candidate):
+        has_halos |= start < 0 or stop > local[dim]
+        local[dim] = stop - start
+    return prod(local) if has_halos else 0
 
-    Positions of the window are the dimensions of the result that no operand has, in the order of
-    the positions summed over; what is summed over last is the batch.
-    """
-    assert op.rule is not None
-    read = {f for dims in op.rule.operands for factors in dims for f in factors}
-    (made,) = op.rule.results
-    moving = sorted((made[dim], dim) for dim in range(len(made)) if not read & set(made[dim]))
-    places = {factors: dim for dim, factors in enumerate(op.rule.operands[0])}
-    for factor, (_, dim) in zip(sorted(op.rule.reduction), moving, strict=False):
-        if (factor,) in places:
-            yield places[factor,], kernel[dim]
+
+def _local_image(graph: Graph, parts: MeshParts, op: Op, candidate: Candidate) -> tuple[int, ...]:
+    return parts.local_shape(candidate.operands[0], graph.values[op.operands[0]].shape)
+
+
+def _spans(
+    graph: Graph, parts: MeshParts, op: Op, candidate: Candidate
+) -> Iterator[tuple[int, Parts, tuple[int, int]]]:
+    """Cut dimensions of the image, with what a piece of the result is made of."""
+    made_in = candidate.partial or candidate.results[0]
+    for window in op.windows if op.name != "select_and_scatter" else ():
+        cut = candidate.operands[0][window.image]
+        if not cut:
+            continue
+        pieces = parts.num_shards(cut)
+        image, *kernel = (graph.values[value].shape for value in op.operands)
+        made = graph.values[op.results[0]].shape[window.made]
+        if made_in[window.made] == cut:
+            yield window.image, cut, window.span(made, pieces)
+        elif window.kernel >= 0 and candidate.operands[1][window.kernel] == cut:
+            sizes = image[window.image], kernel[0][window.kernel]
+            yield window.image, cut, window.summed_span(*sizes, made, pieces)

@@ -1,4 +1,4 @@
-"""Sums over devices that ops end in, and what neighbours exchange for convolutions."""
+"""Sums over devices that ops end in, and what neighbours exchange for convolutions and pools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from autoshard.costing.cost_term import Candidates, FloatArray
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.graph.program import Op, OpClass, OpKind
+from autoshard.graph.program import Op, OpKind
 from autoshard.layouts import Parts
 
 _Kinds = tuple[float, tuple[tuple[str, Parts], ...]]  # runs that a sum serves; kinds and parts
@@ -26,7 +26,8 @@ class Reductions:
     def key(self, op: Op) -> Hashable | None:
         if op.kind is not OpKind.COMPUTE or not op.results:
             return None
-        return self.in_call(op), self.facts.costing.made_order(self.facts.graph, op)
+        order = self.facts.costing.made_order(self.facts.graph, op)
+        return self.in_call(op), order, op.windows
 
     def in_call(self, op: Op) -> tuple[int, int]:
         """Sums that share the call of an all-reduce of the op's result, that one included.
@@ -62,11 +63,10 @@ class Reductions:
     def _halo_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         costing, graph = self.facts.costing, self.facts.graph
         seconds = np.zeros(len(candidates))
+        if not op.windows:
+            return seconds
+        bits = costing.halo_bits(graph, op)
         for index, candidate in enumerate(candidates):
-            if op.op_class is not OpClass.CONVOLUTION:
-                break
-            image = graph.values[op.operands[0]]
-            bits = costing.backend.layout.intermediate_bits(image.dtype, image.bits)
             for halo in costing.halos(graph, op, candidate):
                 num_bytes = np.asarray(halo.num_elements * bits / 8)
                 axes = costing.axis_parts(halo.parts)

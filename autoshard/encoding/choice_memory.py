@@ -67,6 +67,7 @@ class ChoiceMemory:
         yield from self._summed_rows()
         yield from self._masked_groups()
         yield from self._split_sums()
+        yield from self._halos()
 
     def _of_value(self, value: Value) -> Iterator[NodeMemory]:
         """A value itself, and what making it takes beside it."""
@@ -236,6 +237,26 @@ class ChoiceMemory:
         return Products(
             rows, columns, summed, np.array(local) / (rows * columns), (left, right), made.bits
         )
+
+    def _halos(self) -> Iterator[NodeMemory]:
+        """Pieces of images with their halos; where an image is last read, in its place."""
+        room = self.room
+        for index, node in self.node_by_op.items():
+            op, candidates = room.graph.ops[index], self.candidates[index]
+            if not op.windows:
+                continue
+            held = [room.costing.padded_bytes(room.graph, op, c) for c in candidates]
+            if not any(held):
+                continue
+            usage = np.array(held, dtype=np.int64)
+            value = room.graph.values[op.operands[0]]
+            _, stop = room.buffers.intervals[value.index]
+            if 0 < stop <= room.buffers.time_of(index) + 1:
+                piece = self._local(value, op, 0, is_result=False)
+                usage = np.where(usage > 0, np.maximum(usage - piece, 0), 0)
+            run = room.buffers.time_of(index)
+            left = room.on_chip.left(usage, is_brief=room.on_chip.moved)
+            yield NodeMemory(node, run, run + 1, left)
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""

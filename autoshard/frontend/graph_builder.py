@@ -10,6 +10,7 @@ from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region, Value
 from autoshard.graph.rule import Rule
+from autoshard.graph.window import Window
 
 TensorType = tuple[tuple[int, ...], str, int]
 """Shape, element type as StableHLO prints it, bits of one element as stored."""
@@ -38,6 +39,7 @@ class OpDraft:
     is_exact: bool = False
     is_sum: bool = False
     spread: tuple[int, ...] = ()
+    windows: tuple[Window, ...] = ()
 
 
 @dataclass(slots=True)
@@ -197,6 +199,7 @@ class GraphBuilder:
                 draft.is_exact,
                 draft.is_sum,
                 draft.spread,
+                draft.windows,
             )
             for index, draft in enumerate(self.ops)
         )

@@ -22,12 +22,14 @@ from autoshard.frontend.op_rules import (
     fitted_rule,
     has_all_reduce,
     own_rule,
+    pooled_rule,
     read_rule,
     unsummed,
     whole_rule,
 )
 from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.frontend.trip_counts import Loop, ToldTripCounts
+from autoshard.frontend.windows import read_windows
 from autoshard.frontend.written_collectives import read_collective
 from autoshard.graph.program import OpKind
 from autoshard.graph.rule import Rule, batched_rule
@@ -280,6 +282,7 @@ class Importer:
         made.is_exact = _is_exact(op)
         made.is_sum = name == "reduce" and _adds(op)
         made.spread = _spread(op, name)
+        made.windows = read_windows(op, name, [self.build.shape(v) for v in operands])
         types = [self.build.values[v].type for v in operands]
         made.flops = op_flops(op, target, made.op_class, types, results)
         if is_kept_whole and scope.free_axes:
@@ -305,6 +308,8 @@ class Importer:
             if rule is None:
                 rule = fitted_rule(read_rule(attribute), shapes, result_shapes)
                 self.rules[key] = rule
+            if target == "select_and_scatter":
+                rule = pooled_rule(rule, read_windows(op, target, shapes), *shapes[:2])
             return rule if has_all_reduce(op) else unsummed(rule), False
         if target == "constant":
             return whole_rule(result_shapes[0]), False

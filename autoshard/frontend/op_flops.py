@@ -17,7 +17,9 @@ from jaxlib.mlir.dialects import chlo, stablehlo
 
 from autoshard.frontend import op_kinds
 from autoshard.frontend.graph_builder import TensorType
+from autoshard.frontend.windows import integers, read_windows
 from autoshard.graph.program import OpClass
+from autoshard.graph.window import Window
 
 SCAN_BLOCK = 16
 """XLA computes a long running sum in blocks of this many elements, not by one window each.
@@ -85,22 +87,9 @@ def _convolution(op: Any, operands: Shapes, results: Shapes) -> float:
     """Multiply-adds with real input elements: padding and the holes of dilation are not counted."""
     inputs, kernel = operands
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    spatial = len(numbers.input_spatial_dimensions)
-    strides = _integers(op, "window_strides", spatial, 1)
-    paddings = _integers(op, "padding", 2 * spatial, 0)
-    lhs_dilations = _integers(op, "lhs_dilation", spatial, 1)
-    rhs_dilations = _integers(op, "rhs_dilation", spatial, 1)
     pairs = 1
-    for axis in range(spatial):
-        pairs *= _window_hits(
-            num_inputs=inputs[numbers.input_spatial_dimensions[axis]],
-            num_outputs=results[0][numbers.output_spatial_dimensions[axis]],
-            num_taps=kernel[numbers.kernel_spatial_dimensions[axis]],
-            stride=strides[axis],
-            padding=paddings[2 * axis],
-            lhs_dilation=lhs_dilations[axis],
-            rhs_dilation=rhs_dilations[axis],
-        )
+    for window in read_windows(op, "convolution", operands):
+        pairs *= _window_hits(window, inputs[window.image], results[0][window.made])
     batch_groups: int = ir.IntegerAttr(op.attributes["batch_group_count"]).value
     images: int = inputs[numbers.input_batch_dimension] // batch_groups
     features_out: int = kernel[numbers.kernel_output_feature_dimension]
@@ -108,22 +97,13 @@ def _convolution(op: Any, operands: Shapes, results: Shapes) -> float:
     return 2.0 * images * features_out * features_in * pairs
 
 
-def _window_hits(
-    *,
-    num_inputs: int,
-    num_outputs: int,
-    num_taps: int,
-    stride: int,
-    padding: int,
-    lhs_dilation: int,
-    rhs_dilation: int,
-) -> int:
+def _window_hits(window: Window, num_inputs: int, num_outputs: int) -> int:
     """Pairs of an output and a kernel tap, along one dimension, that meet an input element."""
-    outputs = np.arange(num_outputs)[:, None] * stride
-    taps = np.arange(num_taps)[None, :] * rhs_dilation
-    places = outputs + taps - padding
-    inside = (places >= 0) & (places <= (num_inputs - 1) * lhs_dilation)
-    return int(np.count_nonzero(inside & (places % lhs_dilation == 0)))
+    outputs = np.arange(num_outputs)[:, None] * window.stride
+    taps = np.arange(window.size)[None, :] * window.dilation
+    places = outputs + taps - window.low
+    inside = (places >= 0) & (places <= (num_inputs - 1) * window.base_dilation)
+    return int(np.count_nonzero(inside & (places % window.base_dilation == 0)))
 
 
 def _reduce(op: Any, operands: Shapes, results: Shapes) -> float:
@@ -132,7 +112,7 @@ def _reduce(op: Any, operands: Shapes, results: Shapes) -> float:
 
 
 def _reduce_window(op: Any, operands: Shapes, results: Shapes) -> float:
-    window = _integers(op, "window_dimensions", len(operands[0]), 1)
+    window = integers(op, "window_dimensions", len(operands[0]), 1)
     taps = 1
     for dim, (length, size) in enumerate(zip(window, operands[0], strict=True)):
         is_scan = length == size and results[0][dim] == size
@@ -142,7 +122,7 @@ def _reduce_window(op: Any, operands: Shapes, results: Shapes) -> float:
 
 def _select_and_scatter(op: Any, operands: Shapes, results: Shapes) -> float:
     del results
-    window = _integers(op, "window_dimensions", len(operands[0]), 1)
+    window = integers(op, "window_dimensions", len(operands[0]), 1)
     return float((prod(window) + 1) * prod(operands[1]))
 
 
@@ -176,7 +156,7 @@ def _fft(op: Any, operands: Shapes, results: Shapes) -> float:
 
     Source: the count that FFTW's authors use to compare transforms (Frigo and Johnson, 2005).
     """
-    lengths = _integers(op, "fft_length", 0, 1)
+    lengths = integers(op, "fft_length", 0, 1)
     kind = stablehlo.FftTypeAttr(op.attributes["fft_type"]).value
     shape = operands[0] if kind == "RFFT" else results[0]
     points = prod(lengths)
@@ -289,13 +269,3 @@ _LAPACK = re.compile(
 _REAL_COUNTS = frozenset(
     "fft gather reduce reduce_window scatter select_and_scatter sort top_k".split()
 )
-
-
-def _integers(op: Any, attribute: str, number: int, default: int) -> list[int]:
-    """An integer array attribute, flat; `number` defaults where it is left out."""
-    if attribute not in op.attributes:
-        return [default] * number
-    found = op.attributes[attribute]
-    if isinstance(found, ir.DenseI64ArrayAttr):
-        return list(found)
-    return [int(n) for n in np.asarray(ir.DenseElementsAttr(found)).reshape(-1)]

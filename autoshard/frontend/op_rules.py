@@ -7,6 +7,7 @@ calls it does not know. An op that neither side has a rule for is kept whole.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -16,8 +17,10 @@ from jaxlib.mlir.dialects import chlo, sdy
 
 from autoshard.frontend import op_kinds
 from autoshard.graph.rule import Dims, Rule, aligned_rule, batched_rule, identity_rule
+from autoshard.graph.window import Window
 
-Shapes = tuple[tuple[int, ...], ...]
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
 
 
 def read_rule(attribute: Any) -> Rule:
@@ -74,6 +77,20 @@ def fitted_rule(rule: Rule, operands: Shapes, results: Shapes) -> Rule:
         reduction=rule.reduction - misfits,
         need_replication=rule.need_replication | misfits,
     )
+
+
+def pooled_rule(rule: Rule, windows: Sequence[Window], image: Shape, source: Shape) -> Rule:
+    """The rule of a `select_and_scatter`: where windows tile the image, the source is cut with it.
+
+    Shardy keeps the source whole.
+    """
+    dims = list(rule.operands[1])
+    for window in windows:
+        dim = window.image
+        is_tiled = window == Window(image=dim, made=dim, size=window.size, stride=window.size)
+        if is_tiled and image[dim] == source[dim] * window.size:
+            dims[dim] = rule.operands[0][dim]
+    return replace(rule, operands=(rule.operands[0], tuple(dims), *rule.operands[2:]))
 
 
 def unsummed(rule: Rule) -> Rule:

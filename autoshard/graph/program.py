@@ -11,6 +11,7 @@ from typing import Literal
 from autoshard.graph.collective import WrittenCollective
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.rule import Rule
+from autoshard.graph.window import Window
 
 
 class OpKind(Enum):
@@ -105,6 +106,7 @@ class Op:
         is_sum: Of a reduction, whether it adds; others take a maximum, say.
         spread: Of a slice, dimensions that it skips elements of; of a pad, those that it pads
             between elements.
+        windows: Of a convolution or pool, by dimension of the image.
     """
 
     index: int
@@ -127,6 +129,7 @@ class Op:
     is_exact: bool = False
     is_sum: bool = False
     spread: tuple[int, ...] = ()
+    windows: tuple[Window, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

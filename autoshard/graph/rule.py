@@ -143,3 +143,16 @@ def batched_rule(
     operands = tuple(map(dims, operand_shapes))
     results = tuple(map(dims, result_shapes))
     return Rule(tuple(sizes), operands, results, need_replication=frozenset(whole))
+
+
+def summed_rows(rule: Rule) -> frozenset[int]:
+    """The factors over which the gradient of a convolution's kernel moves its window.
+
+    Shardy numbers them before the batch. The window is in no operand, or, of a strided convolution,
+    a permutation factor.
+    """
+    if len(rule.operands) < 2 or len(rule.results) != 1:
+        return frozenset()
+    read = {f for dims in rule.operands for factors in dims for f in factors} - rule.permutation
+    num_windows = sum(read.isdisjoint(factors) for factors in rule.results[0])
+    return frozenset(sorted(rule.reduction)[:num_windows])

@@ -55,10 +55,11 @@ class Collectives:
         )
 
     def _halos(self, op: Op) -> Iterator[Collective]:
-        """What neighbours exchange for a convolution."""
-        for halo in self.costing.halos(self.encoded.graph, op, self.decoded.candidates[op.index]):
-            image = self.encoded.graph.values[op.operands[0]]
-            narrowed = self.encoded.read_bits.to(op, 0) / image.bits
+        """What neighbours exchange for a convolution or pool."""
+        graph = self.encoded.graph
+        for halo in self.costing.halos(graph, op, self.decoded.candidates[op.index]):
+            image = graph.values[op.operands[0]]
+            narrowed = self.costing.halo_bits(graph, op) / image.bits
             num_bytes = halo.num_elements * image.bits // 8
             found = self._transfers(op, "collective-permute", halo.parts, num_bytes, 1.0, narrowed)
             yield from (replace(one, is_async=True) for one in found)

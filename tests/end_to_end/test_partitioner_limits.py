@@ -116,6 +116,14 @@ MISCOMPILED: dict[str, tuple[Any, ...]] = {
         None,
         None,
     ),
+    "a convolution along space and in features": (
+        convolution(),
+        (array(1, 8, 8, 4), array(3, 3, 4, 8)),
+        (2, 4),
+        (P(None, "data"), P(None, None, None, "model")),
+        None,
+        P(None, "data", None, "model"),
+    ),
     "a row set in what is cut on the way": (set_row, ROWS, (2, 4), WHOLE[:2], P("model"), None),
     "a row added in what is cut on the way": (
         add_row,
