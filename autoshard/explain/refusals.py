@@ -120,5 +120,7 @@ def _is_kept_whole(tensor: DecidedTensor, dimension: int) -> bool:
     if rule is None:
         return False
     dims = (rule.operands if tensor.is_result else rule.results)[tensor.place]
-    whole = rule.need_replication | rule.permutation
+    whole = rule.need_replication
+    if not tensor.op.windows:
+        whole |= rule.permutation
     return set(dims[dimension]) <= whole

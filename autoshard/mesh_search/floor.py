@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autoshard.costing.model_dtype import model_dtype
-from autoshard.graph.program import PRODUCTS, Graph, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 from autoshard.graph.rule import Rule
 from autoshard.layouts import MeshParts
 
@@ -31,7 +32,7 @@ def floor_seconds(graph: Graph, parts: MeshParts, model: CostModel) -> float:
     for op in graph.ops:
         if op.kind is not OpKind.COMPUTE or op.op_class not in PRODUCTS or op.rule is None:
             continue
-        flops = np.asarray(op.flops / cut(op.rule))
+        flops = np.asarray(op.flops / cut(_along_space(op, op.rule)))
         dtypes = {model_dtype(graph.values[value].dtype) for value in op.operands}
         seconds = (
             float(model.compute_seconds(flops, np.asarray(0.0), dtype, op.op_class.value))
@@ -39,6 +40,11 @@ def floor_seconds(graph: Graph, parts: MeshParts, model: CostModel) -> float:
         )
         total += min(seconds, default=0.0) * op.repeat
     return total
+
+
+def _along_space(op: Op, rule: Rule) -> Rule:
+    """The rule of an op with what its windows move along as factors like all others."""
+    return replace(rule, permutation=frozenset()) if op.windows else rule
 
 
 def most_pieces(rule: Rule, parts: MeshParts) -> int:
@@ -54,5 +60,5 @@ def most_pieces(rule: Rule, parts: MeshParts) -> int:
 
 def cuts_nothing(graph: Graph, parts: MeshParts) -> bool:
     """Whether no dimension of the program can be cut by any part of the mesh."""
-    rules = {op.rule for op in graph.ops if op.rule is not None}
+    rules = {_along_space(op, op.rule) for op in graph.ops if op.rule is not None}
     return all(most_pieces(rule, parts) == 1 for rule in rules)
