@@ -255,7 +255,7 @@ class ChoiceMemory:
                 piece = self._local(value, op, 0, is_result=False)
                 usage = np.where(usage > 0, np.maximum(usage - piece, 0), 0)
             run = room.buffers.time_of(index)
-            left = room.on_chip.left(usage, is_brief=room.on_chip.moved)
+            left = room.vmem.hbm_bytes(usage, may_hold=room.vmem.holds_copies)
             yield NodeMemory(node, run, run + 1, left)
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
