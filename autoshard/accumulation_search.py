@@ -52,7 +52,7 @@ class BatchOfProgram:
         """
         if self.size % count:
             raise InputError(
-                f"a batch of {self.size} examples has no {count} equal parts",
+                f"{count} microbatches do not divide a batch of {self.size} examples",
                 where=f"accumulate={count}",
                 fix="give a number that divides it, accumulate=None, or a batch of another size",
             )

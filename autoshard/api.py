@@ -219,6 +219,7 @@ def _optimized(
         known: The call's trace on the mesh given, as it is written, where there is one already.
     """
     check_types(
+        fn=fn,
         kwargs=said.kwargs,
         donate_argnums=said.donate_argnums,
         static_argnums=said.static_argnums,

@@ -45,8 +45,10 @@ def _is_path(value: object) -> bool:
     return isinstance(value, (str, os.PathLike))
 
 
+_WIDTH = 80
 _POSITIONS = (_are_positions, "an argument number or a sequence of them", "(0, 1)")
 _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
+    "fn": (callable, "a function", "optimize(train_step, params, batch, mesh=mesh)"),
     "time_limit_seconds": (_is_number, "a number of seconds", "60.0"),
     "relative_gap": (_is_number, "a number", "0.01"),
     "simplicity": (_is_number, "a fraction of the step time", "0.02"),
@@ -79,8 +81,9 @@ def check_types(**given: Any) -> None:
     for name, value in given.items():
         is_right, expected, example = _EXPECTED[name]
         if not is_right(value):
+            shown = " ".join(repr(value).split())  # may be a tree of arrays
             raise InputError(
                 f"expected {expected}, found {type(value).__name__}",
-                where=f"{name}={value!r}",
+                where=f"{name}={shown[:_WIDTH]}{'...' * (len(shown) > _WIDTH)}",
                 fix=f"write it as in {example}",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ SHARDING = "sdy.sharding"
 RULE = "sdy.sharding_rule"
 
 _TOLD = re.compile(r"error: (?:loc\()?\"-\":(\d+):(\d+)\)?: (.*)")
+_LOCATIONS = {"name": "NameLoc", "callsite": "CallSiteLoc", "file": "FileLineColLoc"}
 _OP_PLACE = re.compile(r'"-":(\d+):(\d+)')
 
 
@@ -168,6 +170,25 @@ def located(module: Module) -> tuple[Module, str]:
     return ir.Module.parse(text), text
 
 
+def name_of(location: Any) -> str:
+    """The name stack of a location, "" where it has none."""
+    return location.name_str if _is(location, "name") else ""
+
+
+def file_of(location: Any) -> str:
+    """`file.py:12` of the innermost file position of a location, "" where it has none."""
+    while _is(location, "name"):
+        location = location.child_loc
+    if _is(location, "callsite"):
+        return file_of(location.callee)
+    return f"{location.filename}:{location.start_line}" if _is(location, "file") else ""
+
+
+def _is(location: Any, kind: str) -> bool:
+    known = getattr(ir, _LOCATIONS[kind], None)  # classes since jaxlib 0.10.1
+    return isinstance(location, known) if known else getattr(location, f"is_a_{kind}")()
+
+
 def place_of(op: MlirOp) -> Place:
     """Where an op stands in the text its module was parsed from."""
     match = _OP_PLACE.search(str(op.location))
@@ -210,6 +231,28 @@ def run_passes(module: Module, passes: str, *, step: str) -> None:
 
 
 # -- reading ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def is_registered(pass_name: str) -> bool:
+    """This jaxlib has a pass of that name on modules or on functions."""
+    return _parses(pass_name) or _parses(f"func.func({pass_name})")
+
+
+@functools.cache
+def on_its_level(pass_text: str) -> str:
+    """A pass as a pipeline over a module takes it; jaxlib decides which ones are on functions."""
+    on_functions = f"func.func({pass_text})"
+    return on_functions if not _parses(pass_text) and _parses(on_functions) else pass_text
+
+
+def _parses(passes: str) -> bool:
+    with jax_mlir.make_ir_context():
+        try:
+            PassManager.parse(f"builtin.module({passes})")
+        except ValueError:
+            return False
+    return True
 
 
 def functions_of(module: Module) -> dict[str, MlirOp]:

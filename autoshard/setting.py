@@ -21,6 +21,7 @@ from cost_models import AlphaBetaModel, CostModelError, Hardware, get_hardware, 
 from solvers import CATALOG
 
 REMAT_AUTO, REMAT_KEEP, REMAT_OFF = "auto", "keep", "off"
+_FRACTIONS = frozenset({"relative_gap", "simplicity"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,6 +132,13 @@ def read_solve_options(
                 where=f"{name}={number!r}",
                 fix="give 0 or more",
             )
+    for name in _FRACTIONS & amounts.keys():
+        if amounts[name] > 1:
+            raise InputError(
+                f"{name} is a fraction, and {amounts[name]} is above 1",
+                where=f"{name}={amounts[name]!r}",
+                fix=f"write 5 % as {name}=0.05",
+            )
     return SolveOptions(
         engine=solver,
         time_limit_seconds=time_limit_seconds,
@@ -150,7 +158,7 @@ def read_remat(said: str) -> str:
     """
     if said not in (REMAT_AUTO, REMAT_KEEP, REMAT_OFF):
         raise InputError(
-            f"remat is {said!r}, which is no way to treat residuals",
+            f"remat cannot be {said!r}",
             where=f"remat={said!r}",
             fix='use "auto", "keep" or "off"',
         )

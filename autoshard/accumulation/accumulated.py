@@ -12,7 +12,6 @@ from jax import lax
 
 # Private; checked on jax 0.10.2.
 from jax._src.core import mapped_aval, unmapped_aval
-from jax._src.interpreters.partial_eval import dce_jaxpr
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.accumulation.choice import Microbatches
@@ -21,7 +20,8 @@ from autoshard.accumulation.level import Level
 from autoshard.accumulation.op_rules import BY_ELEMENT
 from autoshard.accumulation.written import Equations, Microbatch, split_shape
 from autoshard.errors import InputError
-from autoshard.frontend.jaxpr_paths import bodies
+from autoshard.frontend.dead_code import without_dead_equations
+from autoshard.frontend.jaxpr_paths import bodies, scan_params
 from autoshard.frontend.source_lines import SourceLines
 
 _ADDED_LATE = frozenset(
@@ -83,7 +83,7 @@ def accumulated(closed: ClosedJaxpr, microbatches: Microbatches | None) -> Close
         for var, dim in zip(jaxpr.invars, dims, strict=True)
     ]
     step = _Step(jaxpr, held, batch)
-    live, _ = dce_jaxpr(_written(step, jaxpr), True, instantiate=True)
+    live = without_dead_equations(_written(step, jaxpr))
     return ClosedJaxpr(live, closed.consts)
 
 
@@ -414,12 +414,7 @@ def _scan(
     stacks = body.outvars[len(carry) :]
     results = [Var(one.aval) for one in carry]
     results += [Var(unmapped_aval(count, 0, one.aval)) for one in stacks]
-    params = {
-        **like.params,
-        "jaxpr": ClosedJaxpr(body, []),
-        "num_consts": len(consts),
-        "num_carry": len(carry),
-    }
+    params = scan_params(like.params, ClosedJaxpr(body, []), len(consts), len(carry))
     operands = [*consts, *carry, *xs]
     return like.replace(invars=operands, outvars=results, params=params), results
 

@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from autoshard.accumulation.batched_lookups import with_batched_lookups
 from autoshard.accumulation.held import Batch, Held, MixedExamplesError, Rows, Shared, joined
 from autoshard.accumulation.op_rules import LocalOp, held_literal, local_op, piece_of_result
-from autoshard.frontend.jaxpr_paths import bodies
+from autoshard.frontend.jaxpr_paths import bodies, scan_params
 from autoshard.remat.inline_calls import REMAT, inlinable_body, inline_calls
 
 Params: TypeAlias = Mapping[str, Any]
@@ -181,7 +181,9 @@ def _scan(eqn: JaxprEqn, held: tuple[Held, ...], batch: Batch) -> OpWithBodies:
         (*inner[:last], *_stacked(inner[last:])),
         (*carry, *_stacked(stacks)),
         (Body(level, (*carry, *stacks)),),
-        lambda new: {"jaxpr": _closed(params, "jaxpr", new[0]), "num_consts": first + 1},
+        lambda new: scan_params(
+            params, _closed(params, "jaxpr", new[0]), first + 1, params["num_carry"]
+        ),
         (0,),
     )
 

@@ -9,10 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-
-# Private; checked on jax 0.10.2.
-from jax._src.random.threefry2x32 import threefry2x32_p
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.random import threefry2x32_p
 from jax.sharding import AbstractMesh
 
 from autoshard.accumulation.held import Batch, Held, Rows, Shape, Total

@@ -17,7 +17,7 @@ from jaxlib.mlir import ir
 
 from autoshard.apply.nested_ops import operations_of
 from autoshard.errors import ExportError
-from autoshard.mlir_modules import shape_of
+from autoshard.mlir_modules import name_of, shape_of
 
 MlirValue: TypeAlias = Any
 MlirOp: TypeAlias = Any
@@ -111,12 +111,6 @@ def functions_of(module: Any) -> dict[str, MlirOp]:
     }
 
 
-def location_name(op: MlirOp) -> str:
-    """The name stack JAX gave an op, "" where it has none."""
-    location = op.location
-    return location.name_str if isinstance(location, ir.NameLoc) else ""
-
-
 def equation_of(op: MlirOp) -> str:
     """Path of the jaxpr equation an op was lowered from, "" for none.
 
@@ -133,7 +127,7 @@ def equation_of(op: MlirOp) -> str:
 def _own_equation(op: MlirOp) -> str:
     if _CALLER in op.attributes:
         return str(ir.StringAttr(op.attributes[_CALLER]).value)
-    paths = _EQUATION.findall(location_name(op))
+    paths = _EQUATION.findall(name_of(op.location))
     return paths[-1] if paths else ""
 
 
@@ -299,7 +293,7 @@ def tagged_path(op: MlirOp) -> str:
     """The path of the value that a tag names, "" for an op that is none."""
     if op.name != "sdy.sharding_constraint":
         return ""
-    tag = _TAG.search(location_name(op))
+    tag = _TAG.search(name_of(op.location))
     return "" if tag is None else str(tag[1])
 
 

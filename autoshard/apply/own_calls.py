@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
+from jax._src.core import jaxprs_in_params  # private; checked on jax 0.9.0 and 0.10.2
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 _CALL = "jit"
 _RESHAPE = "reshape"

@@ -37,6 +37,7 @@ from autoshard.mlir_modules import (
     meshes_of,
     module_bytecode,
     module_context,
+    name_of,
     parse_module,
     place_of,
     result_shardings,
@@ -127,9 +128,7 @@ def read_module(module: str | bytes, mesh: Mesh, *, name: str = "model.mlir") ->
 def _argument_names(block: Any) -> tuple[str, ...]:
     names = []
     for index, argument in enumerate(block.arguments):
-        location = argument.location
-        named = location.name_str if isinstance(location, ir.NameLoc) else ""
-        names.append(named or f"arg{index}")
+        names.append(name_of(argument.location) or f"arg{index}")
     return tuple(names) if len(set(names)) == len(names) else _numbered("arg", len(names))
 
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from jax._src.interpreters.partial_eval import dce_jaxpr  # checked on jax 0.9.0 and 0.10.2
+from jax.extend.core import Jaxpr
+
 from autoshard.frontend.graph_builder import GraphBuilder
 from autoshard.graph.program import OpClass, OpKind
 from autoshard.graph.rule import identity_rule
 
 _STAYS = frozenset({OpKind.ARGUMENT, OpKind.RESULT, OpKind.CONSTRAINT})
+
+
+def without_dead_equations(jaxpr: Jaxpr) -> Jaxpr:
+    """The same with only what its results and its effects need; its arguments stay."""
+    live, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
+    return live
 
 
 def leave_out_dead_code(build: GraphBuilder, read: Iterable[int]) -> None:

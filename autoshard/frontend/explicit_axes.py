@@ -10,14 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-
-# Private; checked on jax 0.10.2.
-from jax._src.core import JaxprEqnContext
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, rewrite_bodies
-from autoshard.frontend.meshes import as_auto
+from autoshard.frontend.meshes import as_auto, mesh_context
 from autoshard.frontend.spec_entries import spec_entries
 from autoshard.sharding import AxisRef, DimSharding, Sharding
 
@@ -219,14 +216,9 @@ class _AutoAxes:
     def context(self, ctx: Any) -> Any:
         found = self.contexts.get(ctx)
         if found is None:
-            metadata = ctx.xla_metadata
-            found = self.contexts[ctx] = JaxprEqnContext._create(
-                ctx.compute_type,
-                ctx.threefry_partitionable,
-                as_auto(ctx.cur_abstract_mesh),
-                ctx.remove_size_one_mesh_axis,
-                None if metadata is None else tuple(sorted(metadata.items())),
-            )
+            # Equations take the context they are traced in; its constructor differs by version.
+            with ctx.manager, mesh_context(as_auto(ctx.cur_abstract_mesh)):
+                found = self.contexts[ctx] = jax.make_jaxpr(jax.lax.neg)(0.0).eqns[0].ctx
         return found
 
 

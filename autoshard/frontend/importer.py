@@ -33,6 +33,7 @@ from autoshard.frontend.windows import read_windows
 from autoshard.frontend.written_collectives import read_collective
 from autoshard.graph.program import OpKind
 from autoshard.graph.rule import Rule, batched_rule
+from autoshard.mlir_modules import file_of, name_of
 from autoshard.sharding import Mesh, format_sharding, parse_sharding
 
 LARGE_CONSTANT_BYTES = 1 << 20
@@ -133,7 +134,7 @@ class Importer:
             equation = paths[-1] if paths else ""
             source = self.names.source_by_equation.get(equation, "")
             if not source and not scope.source:
-                source = _file_of(location)
+                source = file_of(location)
             found = (source, equation)
             if source:
                 self.places[location] = found
@@ -317,22 +318,6 @@ class Importer:
 
 
 Handler: TypeAlias = Callable[[Importer, Any, Env, Scope], None]
-
-
-def name_of(location: Any) -> str:
-    """The name stack of a location, "" where it has none."""
-    return location.name_str if isinstance(location, ir.NameLoc) else ""
-
-
-def _file_of(location: Any) -> str:
-    """`file.py:12` of the innermost file position of a location, "" where it has none."""
-    while isinstance(location, ir.NameLoc):
-        location = location.child_loc
-    if isinstance(location, ir.CallSiteLoc):
-        return _file_of(location.callee)
-    if isinstance(location, ir.FileLineColLoc):
-        return f"{location.filename}:{location.start_line}"
-    return ""
 
 
 def _is_exact(op: Any) -> bool:

@@ -57,6 +57,14 @@ CLOSED_BODIES = frozenset(
 """Primitives whose bodies are opaque: nothing in them is named or constrained."""
 
 
+def scan_params(
+    params: dict[str, Any], body: ClosedJaxpr, num_consts: int, num_carry: int
+) -> dict[str, Any]:
+    """Parameters of a `scan` with another body; `linear` is one of them up to JAX 0.9."""
+    linear = {"linear": (False,) * len(body.jaxpr.invars)} if "linear" in params else {}
+    return {**params, "jaxpr": body, "num_consts": num_consts, "num_carry": num_carry, **linear}
+
+
 def is_constrainable(aval: Any) -> bool:
     """Whether a value of this type can be cut: an ordinary array of rank 1 or more.
 
@@ -95,7 +103,10 @@ def body_mesh(eqn: JaxprEqn) -> AbstractMesh | None:
     if eqn.primitive.name != "shard_map":
         return None
     mesh: AbstractMesh = eqn.params["mesh"].abstract_mesh
-    return mesh.update_axis_types(dict.fromkeys(eqn.params["newly_manual_axes"], AxisType.Manual))
+    names = eqn.params.get(
+        "newly_manual_axes", eqn.params.get("manual_axes")
+    )  # since, to JAX 0.10.1
+    return mesh.update_axis_types(dict.fromkeys(names, AxisType.Manual))
 
 
 def rewrite_bodies(eqn: JaxprEqn, rewrite: Callable[[str, Jaxpr], Jaxpr]) -> dict[str, Any] | None:

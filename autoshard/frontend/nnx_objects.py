@@ -109,7 +109,7 @@ def split_objects(tree: Any) -> tuple[Any, NnxObjects | None]:
 
 def is_nnx_object(node: Any) -> bool:
     nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and bool(nnx.graphlib.is_graph_node(node))
+    return nnx is not None and bool(getattr(nnx, "graphlib", nnx.graph).is_graph_node(node))
 
 
 def is_nnx_state(node: Any) -> bool:

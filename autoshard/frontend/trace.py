@@ -14,7 +14,6 @@ import jax
 # Private; checked on jax 0.10.2.
 from jax._src.core import internal_mutable_array_effect
 from jax._src.effects import ordered_effects
-from jax._src.interpreters.partial_eval import dce_jaxpr
 from jax._src.state.discharge import discharge_state
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh
@@ -23,6 +22,7 @@ from jax.tree_util import PyTreeDef
 from autoshard.errors import ExportError, InputError
 from autoshard.frontend.annotations import annotated_shardings
 from autoshard.frontend.dangling import honour_dangling
+from autoshard.frontend.dead_code import without_dead_equations
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.explicit_axes import (
     ArgumentAxes,
@@ -368,7 +368,7 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
     if internal_mutable_array_effect in hoisted.effects:
         # As lowering would do later; a constraint cannot stand between updates of a reference.
         hoisted = discharge_state(hoisted)
-    live, _ = dce_jaxpr(honour_dangling(hoisted.jaxpr), True, instantiate=True)
+    live = without_dead_equations(honour_dangling(hoisted.jaxpr))
     num_captured = len(live.invars) - num_args
     jaxpr = live.replace(
         constvars=[*live.constvars, *live.invars[:num_captured]], invars=live.invars[num_captured:]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 # Private; checked on jax 0.10.2.
-from jax._src.interpreters.partial_eval import dce_jaxpr
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.errors import PlanError
+from autoshard.frontend.dead_code import without_dead_equations
 from autoshard.frontend.jaxpr_paths import rewrite_bodies
 from autoshard.remat.inline_calls import Inlined, inline_calls
 from autoshard.remat.joint_graph import JointGraph
@@ -97,7 +97,7 @@ class JointProgram:
                 )
             kept[int(number)].add(value)
         writer = _Writer(kept)
-        live, _ = dce_jaxpr(writer.level(self.closed.jaxpr), True, instantiate=True)
+        live = without_dead_equations(writer.level(self.closed.jaxpr))
         return Written(ClosedJaxpr(live, self.closed.consts), tuple(writer.graphs))
 
 

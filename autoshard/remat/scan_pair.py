@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from jax._src.core import unmapped_aval  # private; checked on jax 0.10.2
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
+from autoshard.frontend.jaxpr_paths import scan_params
 from autoshard.remat.forward_order import ForwardOrder
 from autoshard.remat.inline_calls import inline_calls
 from autoshard.remat.joint_graph import JointGraph, copied, read, variables
@@ -118,12 +119,8 @@ def _scan(
         old.jaxpr.debug_info.with_unknown_names(),
         old.jaxpr.is_high,
     )
-    params = {
-        **like.params,
-        "jaxpr": ClosedJaxpr(body, []),
-        "num_consts": len(parts.consts),
-        "num_carry": len(parts.carries),
-    }
+    closed = ClosedJaxpr(body, [])
+    params = scan_params(like.params, closed, len(parts.consts), len(parts.carries))
     return like.replace(invars=parts.outside, outvars=list(outvars), params=params)
 
 

@@ -162,7 +162,7 @@ def test_a_loss_whose_state_is_not_given_back_is_planned_by_its_products() -> No
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "no divisor": (7, "a batch of 512 examples has no 7 equal parts"),
+    "no divisor": (7, "7 microbatches do not divide a batch of 512 examples"),
     "zero": (0, "accumulate is 0, which is no number of microbatches"),
     "negative": (-2, "accumulate is -2, which is no number of microbatches"),
     "text": ("four", "accumulate is 'four', which is no number of microbatches"),

@@ -65,6 +65,18 @@ def planned(fn: Callable[..., Any] = double, *args: Any, **options: Any) -> Call
             "  fix: return arrays, and keep text out of the function",
         ),
         (
+            lambda: autoshard.optimize({"w": X}, X, **ON),  # type: ignore[arg-type]
+            "expected a function, found dict\n"
+            f"  where: fn={{'w': {X!r}}}\n"
+            "  fix: write it as in optimize(train_step, params, batch, mesh=mesh)",
+        ),
+        (
+            planned(simplicity=2),
+            "simplicity is a fraction, and 2 is above 1\n"
+            "  where: simplicity=2\n"
+            "  fix: write 5 % as simplicity=0.05",
+        ),
+        (
             planned(static_argnums="a"),
             f"{POSITIONS} str\n  where: static_argnums='a'\n  fix: write it as in (0, 1)",
         ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import pytest
-from jax.extend.core import jaxprs_in_params
+from jax._src.core import jaxprs_in_params
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from experiments.as_written import ways_to_write

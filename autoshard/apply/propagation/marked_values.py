@@ -13,6 +13,7 @@ from autoshard.apply.flat_module import FlatModule, MlirOp, MlirValue, is_inside
 from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.propagation.inserted_constraints import InsertedConstraints, program_order
 from autoshard.apply.propagation.use_readers import Reader
+from autoshard.mlir_modules import on_its_level
 
 _MARK = "autoshard_mark"
 
@@ -51,7 +52,9 @@ class MarkedValues:
     def copied_paths(self) -> Iterator[str]:
         """Paths of what Shardy copies for each reader, so that the copies may differ."""
         copy = self._flat.module.operation.clone()
-        PassManager.parse("builtin.module(sdy-constant-or-scalar-splitter)").run(copy)
+        PassManager.parse(f"builtin.module({on_its_level('sdy-constant-or-scalar-splitter')})").run(
+            copy
+        )
         times_seen = [0] * self._readings.num_marks
 
         def visit(op: MlirOp) -> ir.WalkResult:

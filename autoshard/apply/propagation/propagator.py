@@ -32,9 +32,11 @@ from autoshard.apply.propagation.use_readers import UseReaders
 from autoshard.apply.write_sharding import write_sharding
 from autoshard.errors import ExportError
 from autoshard.frontend.op_kinds import FREE_IF_OPERANDS_FREE, FREE_SOURCES
+from autoshard.mlir_modules import is_registered, on_its_level
 from autoshard.sharding import Mesh, Sharding
 
 _BOUNDARIES = ("arg_attrs", "res_attrs")
+_TO_RESULTS = "sdy-propagate-to-func-results"
 _PASSES = (
     "sdy-constant-or-scalar-splitter",
     "symbol-dce",
@@ -43,10 +45,13 @@ _PASSES = (
     "sdy-apply-sharding-constraints",
     "sdy-sharding-group-import",
     "sdy-user-priority-propagate{propagation-strategy=aggressive run-op-priority-propagation=true}",
-    "sdy-propagate-to-func-results",
-    "func.func(sdy-sink-data-flow-edges)",
+    _TO_RESULTS,
+    "sdy-sink-data-flow-edges",
 )
-"""The propagation pipeline of Shardy as XLA runs it, without what it does afterwards to export."""
+"""The propagation pipeline of Shardy as XLA runs it, without what it does afterwards to export.
+
+Propagation goes to the results of functions in a pass of its own since jaxlib 0.10.1.
+"""
 
 
 class PlannedProgram(Protocol):
@@ -103,9 +108,9 @@ class Propagator:
             parsed = _parsed(module)
             self._attributes = ShardingAttributes(parsed, mesh)
             self._flat = flatten_module(parsed)
-            self._passes = list(_PASSES)
-            if any(axis.size == 1 for axis in mesh.axes):
-                self._passes.insert(0, "sdy-remove-size-one-axes")
+            ones = ["sdy-remove-size-one-axes"] * any(axis.size == 1 for axis in mesh.axes)
+            passes = [p for p in (*ones, *_PASSES) if p != _TO_RESULTS or is_registered(p)]
+            self._passes = list(map(on_its_level, passes))
             self._pipeline = PassManager.parse(f"builtin.module({','.join(self._passes)})")
             # Checks after every pass take twice as long as the passes; what goes in is checked.
             self._pipeline.enable_verifier(False)
