@@ -198,7 +198,7 @@ class OpCandidates:
         decided = self.round.decided.get(op.index)
         if decided is None:
             return ConstraintError(
-                f"no way to cut {op.name} ends in {shown}",
+                f"no sharding of {op.name} ends in {shown}",
                 where=where,
                 fix="put a sharding constraint after it, which may reshard",
             )
@@ -207,7 +207,7 @@ class OpCandidates:
             for layouts in (decided.operands, decided.results)
         )
         return ConstraintError(
-            f"no way to cut {op.name} ends in {shown} and extends what was decided before, which"
+            f"no sharding of {op.name} ends in {shown} and extends what was decided before, which"
             f" makes {made} of {taken}",
             where=where,
             fix="put a sharding constraint after it, which may reshard",

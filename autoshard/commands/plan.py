@@ -114,7 +114,7 @@ EXIT_NO_PLAN = 1
     type=click.Choice(["auto", "none"]),
     default="auto",
     show_default=True,
-    help="Whether products of a function may gather in steps what takes much of the memory.",
+    help="Whether large matmuls may all-gather their operands in chunks.",
 )
 @click.option(
     "--overlap",

@@ -38,7 +38,7 @@ EXIT_DIFFERENT = 1
 @click.option(
     "--no-windowed-einsum",
     is_flag=True,
-    help="Keep the compiler from turning collectives beside products into loops of permutations.",
+    help="Keep the compiler from making windowed einsums of matmuls and their collectives.",
 )
 @click.option(
     "--compiler-option",

@@ -43,11 +43,11 @@ def merge_shardings(first: Sharding, second: Sharding, mesh: Mesh) -> Sharding |
     for number, dim in enumerate(dims):
         for ref in dim.axes:
             if any(ref.overlaps(held) for held in replicated):
-                return f"dimension {number} is cut by {ref}, which is to hold copies"
+                return f"dimension {number} is sharded along {ref}, which is to replicate it"
     for (number, one), (later, other) in combinations(enumerate(dims), 2):
         for ref in one.axes:
             if any(ref.overlaps(axis) for axis in other.axes):
-                return f"{ref} would cut dimensions {number} and {later}"
+                return f"{ref} would shard dimensions {number} and {later}"
     return Sharding(
         tuple(dims),
         in_mesh_order(replicated, own),

@@ -104,7 +104,7 @@ def _reason(
         return f"{op.name} works along it and needs it whole"
     if op.index in solution.encoder.round.decided:
         return "a round of smaller priority decided otherwise"
-    return f"no way to cut {op.name} that was offered does so"
+    return f"no sharding of {op.name} that was offered does so"
 
 
 def _leaves_room(solution: Solution, pin: Pin, dimension: int, axis: str) -> bool:

@@ -174,7 +174,7 @@ def _refusals(found: Explanation) -> RenderableType:
         (str(refusal.dimension), ", ".join(refusal.axes), refusal.reason)
         for refusal in found.refusals
     ]
-    return section(heading("Cannot be"), table((">dimension", "cut by", "because"), rows))
+    return section(heading("Cannot be"), table((">dimension", "sharded along", "because"), rows))
 
 
 def _reads(reads: tuple[Read, ...]) -> RenderableType:

@@ -79,7 +79,7 @@ def spec_to_sharding(spec: PartitionSpec, rank: int, where: str = "") -> Shardin
             f"{spec} has {len(entries)} {'entry' if len(entries) == 1 else 'entries'} for {rank}"
             f" dimension{'' if rank == 1 else 's'}",
             where=where,
-            fix="write one entry per dimension; None or a missing entry leaves it uncut",
+            fix="write one entry per dimension; None or a missing entry leaves it unsharded",
         )
     entries += (None,) * (rank - len(entries))
     return Sharding(

@@ -119,7 +119,7 @@ def _outcome(
     if one is chosen:
         return "chosen", ""
     if not one.is_of_use:
-        return "impossible", "no dimension of the program can be cut by any of its axes"
+        return "impossible", "no dimension of the program can be sharded along any of its axes"
     if one.error is not None:
         return "impossible", one.error.what
     if one.status is Status.INFEASIBLE:

@@ -297,8 +297,8 @@ def hand_plan_notes(solution: Solution, prices: HandPrices) -> tuple[str, ...]:
         )
     if "megatron" not in {*prices.solutions, *prices.refused, *prices.late}:
         notes.append(
-            "not compared with megatron: the program has no parameters that a product makes columns"
-            " of and the next one sums up, in a size that the model axis divides"
+            "not compared with megatron: the program has no pair of weights to shard by columns and"
+            " then by rows, in a size that the model axis divides"
         )
     return tuple(notes)
 

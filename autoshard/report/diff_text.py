@@ -60,7 +60,7 @@ def _report(diff: PlanDiff, before: str, after: str) -> RenderableType:
         ("Constraints", diff.constraints),
         ("Values", diff.values),
         ("Ops", diff.ops),
-        ("Heavy products", diff.products),
+        ("Heavy matmuls", diff.products),
         ("Residuals", diff.residuals),
         ("Collectives, bytes per device", diff.collectives),
     ):

@@ -39,7 +39,7 @@ class OpRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductRow:
-    """Heavy matrix products alike in all but their place: how they run, and why not otherwise.
+    """Heavy matmuls alike in all but their place: how they run, and why not otherwise.
 
     Args:
         name: `dot_general`.

@@ -25,7 +25,7 @@ SUBJECTS = (
     ("constraints", "constraint"),
     ("values", "value"),
     ("ops", "op"),
-    ("products", "heavy product"),
+    ("products", "heavy matmul"),
     ("residuals", "residual"),
     ("collectives", "collective"),
     ("memory", "memory"),

@@ -304,7 +304,7 @@ def rounds(facts: ReportFacts) -> Element | None:
 
 
 def products(facts: ReportFacts) -> Element | None:
-    """Heavy matrix products and how they run."""
+    """Heavy matmuls and how they run."""
     if not facts.products:
         return None
     rows = [
@@ -318,12 +318,12 @@ def products(facts: ReportFacts) -> Element | None:
         )
         for row in facts.products
     ]
-    columns = ("product", "result", ">alike", "runs", ">time", ">holds")
+    columns = ("matmul", "result", ">alike", "runs", ">time", ">holds")
     return section(
         "products",
-        "Heavy products",
+        "Heavy matmuls",
         "Time of all runs of one step; bytes held beside operands and result.",
-        data_table("Heavy matrix products", columns, rows),
+        data_table("Heavy matmuls", columns, rows),
     )
 
 

@@ -447,8 +447,8 @@ def _products(rows: tuple[ProductRow, ...]) -> RenderableType:
     if len(rows) > _MAX_PRODUCTS:
         cells.append((f"and {len(rows) - _MAX_PRODUCTS:,} more", "", "", "", ""))
     return section(
-        heading("Heavy products", "all runs of one step; bytes beside operands and result"),
-        table(("product", "runs", ">time", ">holds", "otherwise"), cells),
+        heading("Heavy matmuls", "all runs of one step; bytes beside operands and result"),
+        table(("matmul", "runs", ">time", ">holds", "otherwise"), cells),
     )
 
 

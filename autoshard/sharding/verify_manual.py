@@ -205,7 +205,7 @@ def manual_local_shape(
             raise ShardingError(
                 f"dimension {index} has size {size}, which the {pieces} pieces along the manual "
                 "axes do not divide",
-                fix="pad the tensor, or cut another dimension",
+                fix="pad the tensor, or shard another dimension",
             )
         local.append(None if size is None else size // pieces)
     return tuple(local)

@@ -213,6 +213,6 @@ def misfit(sharding: Sharding, mesh: Mesh, shape: Sequence[int]) -> tuple[str, s
         if size % shards:
             return (
                 f"dimension {index} has size {size}, which {shards} shards do not divide",
-                f"pad it to {-(-size // shards) * shards}, or cut another dimension",
+                f"pad it to {-(-size // shards) * shards}, or shard another dimension",
             )
     return None

@@ -60,9 +60,9 @@ def test_shardings_that_go_together_become_one(first: str, second: str, both: st
         (
             '[{?}], replicated={"x"}',
             '[{"x"}]',
-            'dimension 0 is cut by "x", which is to hold copies',
+            'dimension 0 is cut by "x", which is to replicate it',
         ),
-        ('[{"x", ?}, {?}]', '[{?}, {"x", ?}]', '"x" would cut dimensions 0 and 1'),
+        ('[{"x", ?}, {?}]', '[{?}, {"x", ?}]', '"x" would shard dimensions 0 and 1'),
         (
             '[{"x"}]',
             '<mesh<["r"=16], device_ids=[1, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]>,'

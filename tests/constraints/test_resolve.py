@@ -124,7 +124,7 @@ def test_a_pin_that_does_not_divide_names_the_tensor() -> None:
         "`params['stack']`: float32[3, 16, 16]: dimension 0 has size 3, which 2 shards do not"
         " divide\n"
         '  where: pin `params["stack"]`\n'
-        "  fix: pad it to 4, or cut another dimension"
+        "  fix: pad it to 4, or shard another dimension"
     )
 
 
@@ -248,5 +248,5 @@ def test_a_member_that_another_mesh_does_not_divide_is_named() -> None:
     assert str(caught.value) == (
         "`params['head']`: float32[12, 16]: dimension 0 has size 12, which 8 shards do not divide\n"
         '  where: group of `params["head"]`, `x`\n'
-        "  fix: pad it to 16, or cut another dimension"
+        "  fix: pad it to 16, or shard another dimension"
     )

@@ -243,7 +243,7 @@ def test_only_the_heavy_product_of_a_program_has_steps() -> None:
 def test_the_report_says_what_runs_in_steps_and_why() -> None:
     plan = planned(mlp, WEIGHTS, 1.2)
     report = plan.report()
-    assert "Heavy products" in report
+    assert "Heavy matmuls" in report
     assert all(algorithm in report for algorithm in algorithms(plan))
     assert "round data" in report
     assert "in 8 steps, from" in report

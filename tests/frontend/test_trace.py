@@ -246,14 +246,14 @@ SPEC_ERRORS = [
         ShardingError,
         "P(None, None, 'x') has 3 entries for 2 dimensions\n"
         "  where: in_shardings of `x`\n"
-        "  fix: write one entry per dimension; None or a missing entry leaves it uncut",
+        "  fix: write one entry per dimension; None or a missing entry leaves it unsharded",
     ),
     (
         PartitionSpec(None, "y"),
         ShardingError,
         "dimension 1 has size 30, which 4 shards do not divide\n"
         "  where: in_shardings of `x`\n"
-        "  fix: pad it to 32, or cut another dimension",
+        "  fix: pad it to 32, or shard another dimension",
     ),
     (
         "x",

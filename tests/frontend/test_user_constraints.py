@@ -114,7 +114,7 @@ def test_other_things_are_refused(given: Any, message: str) -> None:
             P("x"),
             "`n`: float32[]: P('x',) has 1 entry for 0 dimensions\n"
             "  where: pin `n`\n"
-            "  fix: write one entry per dimension; None or a missing entry leaves it uncut",
+            "  fix: write one entry per dimension; None or a missing entry leaves it unsharded",
         ),
         (
             P(unreduced={"x"}),

@@ -158,8 +158,8 @@ def test_a_plan_that_what_was_asked_rules_out_is_named() -> None:
 # -- Megatron ------------------------------------------------------------------------------------
 
 NO_MEGATRON = (
-    "not compared with megatron: the program has no parameters that a product makes columns of and"
-    " the next one sums up, in a size that the model axis divides"
+    "not compared with megatron: the program has no pair of weights to shard by columns and"
+    " then by rows, in a size that the model axis divides"
 )
 
 

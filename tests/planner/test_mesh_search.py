@@ -164,7 +164,7 @@ def test_a_mesh_that_cuts_nothing_is_not_planned() -> None:
     found = searched(two_products(64, 64, 64), 6, options_for())
     (one,) = tried(found, "impossible")
     assert axes_text(one.mesh) == "data=6"
-    assert one.reason == "no dimension of the program can be cut by any of its axes"
+    assert one.reason == "no dimension of the program can be sharded along any of its axes"
 
 
 def test_where_no_mesh_cuts_anything_the_first_one_is_planned() -> None:

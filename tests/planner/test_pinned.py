@@ -35,7 +35,7 @@ def test_a_dimension_that_does_not_divide_is_refused() -> None:
     assert error_of('<@mesh, [{"y"}, {}]>') == (
         "dimension 0 has size 30, which 4 shards do not divide\n"
         "  where: argument w: f32[30, 16]\n"
-        "  fix: pad it to 32, or cut another dimension"
+        "  fix: pad it to 32, or shard another dimension"
     )
 
 
@@ -178,7 +178,7 @@ def test_a_value_that_its_op_cannot_make_so_is_refused() -> None:
     with pytest.raises(ConstraintError) as caught:
         plan(graph, "x=4", wishes)
     assert str(caught.value) == (
-        'no way to cut custom_call ends in <@mesh, [{}, {"x"}]>\n'
+        'no sharding of custom_call ends in <@mesh, [{}, {"x"}]>\n'
         "  where: value made at step.py:1 (step): f32[8, 4]\n"
         "  fix: put a sharding constraint after it, which may reshard"
     )
@@ -219,7 +219,7 @@ def test_a_constraint_that_does_not_divide_names_its_line() -> None:
     assert str(caught.value) == (
         "dimension 0 has size 30, which 4 shards do not divide\n"
         "  where: sharding constraint at step.py:1 (step): f32[30, 64]\n"
-        "  fix: pad it to 32, or cut another dimension"
+        "  fix: pad it to 32, or shard another dimension"
     )
 
 

@@ -204,7 +204,7 @@ def test_a_pin_that_no_extension_of_an_earlier_round_meets_is_named_with_what_wa
     with pytest.raises(ConstraintError) as caught:
         plan(graph, MESH, wishes)
     assert str(caught.value) == (
-        'no way to cut sums ends in <@mesh, [{"data"}p1]> and extends what was decided before,'
+        'no sharding of sums ends in <@mesh, [{"data"}p1]> and extends what was decided before,'
         ' which makes <@mesh, [{"data"}, {}]>, <@mesh, [{}]> of <@mesh, [{"data"}, {}]>\n'
         "  where: value made at step.py:1 (step): f32[64]; in the round of priority 1, which keeps"
         " what priority 0 decided\n"

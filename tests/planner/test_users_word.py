@@ -196,7 +196,7 @@ def test_a_constraint_that_does_not_divide_names_the_line_and_the_fix() -> None:
     assert caught.value.where.startswith("sharding constraint at ")
     assert "test_users_word.py:" in caught.value.where
     assert caught.value.where.endswith("(fn): f32[15, 32]")
-    assert caught.value.fix == "pad it to 16, or cut another dimension"
+    assert caught.value.fix == "pad it to 16, or shard another dimension"
 
 
 def test_an_argument_that_does_not_divide_is_refused() -> None:

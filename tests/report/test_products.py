@@ -40,7 +40,7 @@ AT_ONCE = replace(IN_STEPS, equation="9", schedule=None, other_seconds=3e-3, oth
 
 def section(*products: PlannedProduct) -> str:
     text = format_report(replace(gpt_plan(), products=products))
-    start = text.index("Heavy products") if "Heavy products" in text else len(text)
+    start = text.index("Heavy matmuls") if "Heavy matmuls" in text else len(text)
     return text[start : text.index("\n\n", start) + 1] if start < len(text) else ""
 
 
