@@ -60,7 +60,7 @@ def test_shardings_that_go_together_become_one(first: str, second: str, both: st
         (
             '[{?}], replicated={"x"}',
             '[{"x"}]',
-            'dimension 0 is cut by "x", which is to replicate it',
+            'dimension 0 is sharded along "x", which is to replicate it',
         ),
         ('[{"x", ?}, {?}]', '[{?}, {"x", ?}]', '"x" would shard dimensions 0 and 1'),
         (
