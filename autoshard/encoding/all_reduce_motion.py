@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from autoshard.backends import CollectivePolicy
 from autoshard.candidates.candidate import Candidate
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.encoding.picoseconds import picoseconds
 from autoshard.graph.partial_sums import AddedSums, LoopSum, Summand, added_sums, loop_sums
@@ -64,7 +65,7 @@ class AllReduceMotion:
     """The all-reduces of a program that may move, by the op that makes the partial sum."""
 
     by_op: Mapping[int, MovedAllReduce] = field(default_factory=dict)
-    _offered: dict[tuple[int, float], tuple[Candidates, Candidates]] = field(default_factory=dict)
+    _offered: IdentityCache[Candidates] = field(default_factory=IdentityCache)
 
     @classmethod
     def of(cls, graph: Graph, collectives: CollectivePolicy) -> AllReduceMotion:
@@ -79,12 +80,12 @@ class AllReduceMotion:
         one = self.by_op.get(op.index)
         if one is None:
             return candidates
-        key = (id(candidates), one.runs)
-        if key not in self._offered:
-            moves = _is_reduced if one.runs == inf else _is_all_reduced
-            moved = tuple(replace(c, runs_per_sum=one.runs) if moves(c) else c for c in candidates)
-            self._offered[key] = (candidates, moved)
-        return self._offered[key][1]
+        moves, runs = (_is_reduced if one.runs == inf else _is_all_reduced), one.runs
+        return self._offered.get(
+            lambda: tuple(replace(c, runs_per_sum=runs) if moves(c) else c for c in candidates),
+            candidates,
+            key=runs,
+        )
 
     def as_run(self, chosen: Mapping[int, Candidate]) -> dict[int, Candidate]:
         """Chosen candidates by op, each all-reduce where it is run."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.all_reduce_motion import adds_whole
 from autoshard.encoding.device_room import DeviceRoom
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.program import Op, OpClass, OpKind, Value
@@ -25,14 +26,9 @@ class CopyMemory:
     """The memory terms of edges."""
 
     room: DeviceRoom
-    _known: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
-    _held: dict[tuple[int, tuple[int, ...], int], tuple[object, IntArray]] = field(
-        default_factory=dict
-    )
-    _split: dict[tuple[int, bytes, bytes], tuple[IntArray, IntArray, IntArray]] = field(
-        default_factory=dict
-    )
-    _turns: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)  # by id of the table
+    _usage: IdentityCache[IntArray] = field(default_factory=IdentityCache)
+    _split: IdentityCache[tuple[IntArray, IntArray]] = field(default_factory=IdentityCache)
+    _turns: IdentityCache[npt.NDArray[np.float64]] = field(default_factory=IdentityCache)
 
     def of_operand(
         self, op: Op, table: ReshardTable, rows: IntArray, columns: IntArray, value: int, bits: int
@@ -48,10 +44,10 @@ class CopyMemory:
             if op.kind is OpKind.RESULT
             else read_stop(room.graph, room.buffers, op)
         )
-        is_brief = room.vmem.may_hold_copy(op, {op.index, stop - 1})
+        may_hold = room.vmem.may_hold_copy(op, {op.index, stop - 1})
         if room.is_scarce and op.op_class is OpClass.GATHER:  # narrowed where the rows move on
             bits = room.graph.values[value].bits
-        usage = self.of_move(table, rows, columns, value, bits, is_brief=is_brief)
+        usage = self.of_move(table, rows, columns, value, bits, may_hold=may_hold)
         if op.index in room.repeated:
             usage = self._twice_bytes(table, rows, columns, value)
         if usage is None:
@@ -68,7 +64,7 @@ class CopyMemory:
         value: int,
         bits: int,
         *,
-        is_brief: bool,
+        may_hold: bool,
     ) -> IntArray | None:
         """int64[num_rows, num_columns]: bytes of the copy a reshard makes; None: negligible."""
         room = self.room
@@ -81,9 +77,8 @@ class CopyMemory:
         )
         if is_negligible:
             return None
-        key = (id(table), id(rows), id(columns), -3 if is_brief else -1, padded is not None)
-        found = self._known.get(key)
-        if found is None:
+
+        def in_hbm() -> IntArray:
             held = self._local(table, tensor, bits)[columns]
             local = np.broadcast_to(held, (len(rows), len(columns)))
             moved = table.moves[np.ix_(rows, columns)]
@@ -91,9 +86,11 @@ class CopyMemory:
             if padded is not None:
                 whole = (padded[np.ix_(rows, columns)] * room.overhead).astype(np.int64)
                 copied = np.maximum(copied, whole)
-            found = ((table, rows, columns), room.vmem.hbm_bytes(copied, may_hold=is_brief))
-            self._known[key] = found
-        return found[1] if found[1].any() else None
+            return room.vmem.hbm_bytes(copied, may_hold=may_hold)
+
+        key = ("copy", may_hold, padded is not None)
+        found = self._usage.get(in_hbm, table, rows, columns, key=key)
+        return found if found.any() else None
 
     def of_reader(
         self,
@@ -109,13 +106,13 @@ class CopyMemory:
             return
         is_other = np.array(read.movers) != op.index
         is_common = np.array([table.layouts[column] in read.common for column in columns])
-        key = (id(copy.usage), is_other.tobytes(), is_common.tobytes())
-        known = self._split.get(key)
-        if known is None:
-            is_for_all = is_other[:, None] & is_common
-            alone = np.where(is_for_all, 0, copy.usage)
-            known = self._split[key] = (copy.usage, alone, copy.usage - alone)
-        _, alone, for_all = known
+
+        def split() -> tuple[IntArray, IntArray]:
+            alone = np.where(is_other[:, None] & is_common, 0, copy.usage)
+            return alone, copy.usage - alone
+
+        key = is_other.tobytes(), is_common.tobytes()
+        alone, for_all = self._split.get(split, copy.usage, key=key)
         yield replace(copy, usage=alone)
         start, stop = min(read.start, copy.start), max(read.stop, copy.stop)
         yield EdgeMemory(copy.edge, start, stop, for_all)
@@ -135,16 +132,19 @@ class CopyMemory:
         is_copied = room.backend.collectives.transposes_all_gathers
         if not is_copied or found.num_bytes < room.negligible_bytes:
             return
-        key = (id(table), id(rows), id(columns), -2)
-        known = self._known.get(key)
-        if known is None:
-            if id(table) not in self._turns:
-                self._turns[id(table)] = turned_shares(table, room.costing.parts, found.shape)
-            held = self._turns[id(table)][np.ix_(rows, columns)] * room.temporary(found)
-            known = ((table, rows, columns), held.astype(np.int64))
-            self._known[key] = known
-        if known[1].any():
-            yield EdgeMemory(edge, time, time + 1, known[1])
+
+        def held_twice() -> IntArray:
+            shares = self._turns.get(
+                lambda: turned_shares(table, room.costing.parts, found.shape), table
+            )
+            held: IntArray = (shares[np.ix_(rows, columns)] * room.temporary(found)).astype(
+                np.int64
+            )
+            return held
+
+        usage = self._usage.get(held_twice, table, rows, columns, key="turned")
+        if usage.any():
+            yield EdgeMemory(edge, time, time + 1, usage)
 
     def of_scatter(
         self,
@@ -168,11 +168,12 @@ class CopyMemory:
 
     def _local(self, table: ReshardTable, value: Value, bits: int) -> IntArray:
         """int64[num_layouts]: what a device holds of a temporary in each layout of a table."""
-        key = (id(table), value.shape, bits)
-        if key not in self._held:
-            held = [self.room.local_bytes(value, layout, bits) for layout in table.layouts]
-            self._held[key] = table, np.array(held, dtype=np.int64)
-        return self._held[key][1]
+
+        def held() -> IntArray:
+            local = [self.room.local_bytes(value, layout, bits) for layout in table.layouts]
+            return np.array(local, dtype=np.int64)
+
+        return self._usage.get(held, table, key=(value.shape, bits))
 
     def _twice_bytes(
         self, table: ReshardTable, rows: IntArray, columns: IntArray, value: int
@@ -195,10 +196,10 @@ class CopyMemory:
         found = room.graph.values[value]
         if found.num_bytes < room.negligible_bytes:
             return None
-        key = (id(table), id(rows), id(columns), -4)
-        known = self._known.get(key)
-        if known is None:
+
+        def outgrown() -> IntArray:
             local = self._local(table, found, found.bits)[rows]
-            usage = np.where(rows[:, None] == columns, 0, local[:, None]).astype(np.int64)
-            known = self._known[key] = ((table, rows, columns), usage)
-        return known[1] if known[1].any() else None
+            return np.where(rows[:, None] == columns, 0, local[:, None]).astype(np.int64)
+
+        usage = self._usage.get(outgrown, table, rows, columns, key="outgrown")
+        return usage if usage.any() else None

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.partitioner_limits import misread, misreads_slices
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.tables import Tables
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Op, OpKind
@@ -47,7 +48,7 @@ class MisreadSlices:
     tables: Tables
     candidates: Mapping[int, tuple[Candidate, ...]]
     node_by_op: Mapping[int, int]
-    _known: dict[tuple[object, ...], tuple[object, IntArray | None]] = field(default_factory=dict)
+    _known: IdentityCache[IntArray | None] = field(default_factory=IdentityCache)
 
     def make(self, nodes: Sequence[Op]) -> Iterator[Edge]:
         """An edge from every op that lays out what a scatter changes, where some way is misread.
@@ -88,14 +89,15 @@ class MisreadSlices:
         made, taken = self.candidates[maker.index], self.candidates[op.index]
         table = self.tables.of(op.operands[0])
         place = maker.results.index(upstream.value)
-        key = (id(made), id(taken), id(table), op.rule, place, upstream.dims)
-        if key not in self._known:
+
+        def forbidden() -> IntArray | None:
             starts = [
                 tuple(() if dim is None else one.results[place][dim] for dim in upstream.dims)
                 for one in made
             ]
-            self._known[key] = ((made, taken, table), self._forbidden(op, starts))
-        return self._known[key][1]
+            return self._forbidden(op, starts)
+
+        return self._known.get(forbidden, made, taken, table, key=(op.rule, place, upstream.dims))
 
     def _forbidden(self, op: Op, starts: Sequence[Layout]) -> IntArray | None:
         assert op.rule is not None

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.costing.costing import Costing
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, OpClass, OpKind, Value
 from autoshard.graph.row_lookups import takes_rows
@@ -32,9 +33,7 @@ class PaddedIndices:
     costing: Costing
     stops: Mapping[int, int]
     lanes: int
-    _known: dict[tuple[int, int], tuple[ReshardTable, npt.NDArray[np.int64]]] = field(
-        default_factory=dict
-    )
+    _known: IdentityCache[npt.NDArray[np.int64]] = field(default_factory=IdentityCache)
 
     @classmethod
     def of(cls, graph: Graph, costing: Costing) -> PaddedIndices:
@@ -53,19 +52,17 @@ class PaddedIndices:
         """
         if value.index not in self.stops:
             return None
-        key = (id(table), bits)
-        if key not in self._known:
+
+        def copied() -> npt.NDArray[np.int64]:
             shapes = [self.costing.parts.local_shape(after, value.shape) for after in table.layouts]
             held = [self._padded_elements(shape) * bits // 8 for shape in shapes]
-            found = [
-                [
-                    num_bytes if self.is_gathered(before, after) else 0
-                    for after, num_bytes in zip(table.layouts, held, strict=True)
-                ]
+            is_gathered = [
+                [self.is_gathered(before, after) for after in table.layouts]
                 for before in table.layouts
             ]
-            self._known[key] = table, np.array(found, dtype=np.int64)
-        return self._known[key][1]
+            return np.where(is_gathered, np.array(held, dtype=np.int64), 0)
+
+        return self._known.get(copied, table, key=bits)
 
     def is_gathered(self, before: Layout, after: Layout) -> bool:
         """True where a move brings pieces from other slices."""

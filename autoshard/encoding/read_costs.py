@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from autoshard.costing.convert_motion import narrowed_argument
 from autoshard.costing.costing import Costing
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.encoding.hidden_communication import exposed_seconds
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.order_costs import OrderCosts
 from autoshard.encoding.picoseconds import picoseconds
 from autoshard.encoding.shared_reads import reads_of
@@ -40,8 +40,8 @@ class ReadCosts:
     tables: Tables
     candidates: Mapping[int, tuple[Candidate, ...]]
     orders: OrderCosts = field(init=False)
-    _costs: dict[tuple[int, ...], tuple[object, IntArray]] = field(default_factory=dict)
-    _narrowed: dict[tuple[int, float], npt.NDArray[np.float64]] = field(default_factory=dict)
+    _costs: IdentityCache[IntArray] = field(default_factory=IdentityCache)
+    _narrowed: IdentityCache[npt.NDArray[np.float64]] = field(default_factory=IdentityCache)
 
     def __post_init__(self) -> None:
         self.orders = OrderCosts(self.program, self.tables)
@@ -54,13 +54,12 @@ class ReadCosts:
         self, table: ReshardTable, rows: IntArray, columns: IntArray, repeat: float, slack: float
     ) -> IntArray:
         """What a move costs beyond the seconds in which computing hides it."""
-        key = (id(table), id(rows), id(columns), hash((repeat, slack)))
-        found = self._costs.get(key)
-        if found is None:
+
+        def exposed() -> IntArray:
             seconds = exposed_seconds(table.seconds[np.ix_(rows, columns)], slack)
-            found = ((table, rows, columns), picoseconds(seconds * repeat))
-            self._costs[key] = found
-        return found[1]
+            return picoseconds(seconds * repeat)
+
+        return self._costs.get(exposed, table, rows, columns, key=(repeat, slack))
 
     def with_narrowing(
         self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
@@ -74,9 +73,9 @@ class ReadCosts:
         def more() -> IntArray:
             table = self.tables.of(op.operands[position], self.tables.read_bits.to(op, position))
             start = table.sent_from[np.ix_(rows, columns)]
-            return picoseconds(np.where(start < 0, 0.0, narrowed[start]) * repeat)
+            return costs + picoseconds(np.where(start < 0, 0.0, narrowed[start]) * repeat)
 
-        return self._with_more(costs, (narrowed, rows, columns), (hash(repeat),), more)
+        return self._costs.get(more, costs, narrowed, rows, columns, key=repeat)
 
     def narrowing_seconds(self, op: Op, position: int) -> npt.NDArray[np.float64] | None:
         """float64[num_layouts]: narrowing a piece of an operand that is then sent, by its layout.
@@ -95,11 +94,9 @@ class ReadCosts:
         table, found = self.tables.of(value, bits), program.graph.values[value]
         wide = program.graph.values[argument.results[0]].bits
         num_bytes = found.num_bytes * (wide + bits) / found.bits  # read and written
-        key = (id(table), num_bytes)
-        if key not in self._narrowed:
-            local = num_bytes / table.pieces
-            self._narrowed[key] = self.costing.conversion_seconds(local)
-        return self._narrowed[key]
+        return self._narrowed.get(
+            lambda: self.costing.conversion_seconds(num_bytes / table.pieces), table, key=num_bytes
+        )
 
     def with_order(
         self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
@@ -109,12 +106,11 @@ class ReadCosts:
         if order is None:
             return costs
         repeat = reads_of(op, position)
-        return self._with_more(
-            costs,
-            (order, rows, columns),
-            (hash(repeat),),
-            lambda: picoseconds(order[np.ix_(rows, columns)] * repeat),
-        )
+
+        def more() -> IntArray:
+            return costs + picoseconds(order[np.ix_(rows, columns)] * repeat)
+
+        return self._costs.get(more, costs, order, rows, columns, key=repeat)
 
     def where_made(
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
@@ -124,17 +120,3 @@ class ReadCosts:
         if moves.all(axis=0).any() or moves.all(axis=1).any():
             return costs
         return np.where(moves, FORBIDDEN, costs)
-
-    def _with_more(
-        self,
-        costs: IntArray,
-        arrays: tuple[npt.NDArray[Any], ...],
-        marks: tuple[int, ...],
-        more: Callable[[], IntArray],
-    ) -> IntArray:
-        """Costs with something beside them; one array for equal reads."""
-        key = (id(costs), *map(id, arrays), *marks)
-        found = self._costs.get(key)
-        if found is None:
-            found = self._costs[key] = ((costs, *arrays), costs + more())
-        return found[1]

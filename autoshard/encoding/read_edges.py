@@ -112,8 +112,8 @@ class ReadEdges:
         rows, columns = source.layouts, self._tables.of_read(read)
         table = self._tables.of(read.value, read.bits)
         times = {index for index, _ in read.reads} | {read.stop - 1}
-        is_brief = self.copies.room.vmem.may_hold_copy(self._graph.ops[read.start], times)
-        usage = self.copies.of_move(table, rows, columns, read.value, read.bits, is_brief=is_brief)
+        may_hold = self.copies.room.vmem.may_hold_copy(self._graph.ops[read.start], times)
+        usage = self.copies.of_move(table, rows, columns, read.value, read.bits, may_hold=may_hold)
         if usage is not None:
             yield EdgeMemory(edge, read.start, read.stop, usage)
         yield from self.copies.of_turned(edge, read.start, table, rows, columns, read.value)

@@ -9,6 +9,7 @@ import numpy as np
 from autoshard.backends import FusionPolicy
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.local_products import local_products
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.graph.program import Graph, Op
 from autoshard.layouts import MeshParts
 
@@ -30,7 +31,7 @@ class SingleRows:
     parts: MeshParts
     fusion: FusionPolicy
     is_scarce: bool
-    _known: dict[int, tuple[object, tuple[Candidate, ...]]] = field(default_factory=dict)
+    _known: IdentityCache[tuple[Candidate, ...]] = field(default_factory=IdentityCache)
 
     def offered(self, op: Op, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """The candidates of an op that stay products; all, where none does or it is none."""
@@ -39,9 +40,7 @@ class SingleRows:
             return candidates
         if not is_product or not self.graph.is_in_loop(op.region):
             return candidates
-        if id(candidates) not in self._known:
-            self._known[id(candidates)] = candidates, self._products(op, candidates)
-        return self._known[id(candidates)][1]
+        return self._known.get(lambda: self._products(op, candidates), candidates)
 
     def _products(self, op: Op, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         assert op.rule is not None

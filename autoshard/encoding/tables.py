@@ -11,6 +11,7 @@ import numpy.typing as npt
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.convert_motion import ReadBits
 from autoshard.encoding.encoded import TableKey
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.graph.program import Graph, Op
 from autoshard.layouts import Layout
@@ -35,10 +36,7 @@ class Tables:
     read_bits: ReadBits
     resharder: Resharder
     by_type: dict[TableKey, ReshardTable] = field(default_factory=dict)
-    _indices: dict[tuple[int, bool, int, int], tuple[object, IntArray]] = field(
-        default_factory=dict
-    )
-    _read_columns: dict[tuple[tuple[Layout, ...], int], IntArray] = field(default_factory=dict)
+    _indices: IdentityCache[IntArray] = field(default_factory=IdentityCache)
 
     def make(
         self,
@@ -95,23 +93,18 @@ class Tables:
     ) -> IntArray:
         """int64[num_candidates]: the place of each one's layout of a value in its table."""
         table = self.of(value)
-        key = (id(candidates), is_result, position, id(table))
-        found = self._indices.get(key)
-        if found is None:
-            indices = np.array(
-                [table.index[c.side(is_result=is_result)[position]] for c in candidates],
-                dtype=np.int64,
-            )
-            found = (candidates, indices)
-            self._indices[key] = found
-        return found[1]
+
+        def places() -> IntArray:
+            layouts = (c.side(is_result=is_result)[position] for c in candidates)
+            return np.array([table.index[layout] for layout in layouts], dtype=np.int64)
+
+        return self._indices.get(places, candidates, table, key=(is_result, position))
 
     def of_read(self, read: SharedRead) -> IntArray:
         """int64[num_choices]: the place of the layout of each choice of a shared read."""
         table = self.of(read.value)
-        key = (read.layouts, id(table))
-        found = self._read_columns.get(key)
-        if found is None:
-            found = np.array([table.index[layout] for layout in read.layouts], dtype=np.int64)
-            self._read_columns[key] = found
-        return found
+
+        def places() -> IntArray:
+            return np.array([table.index[layout] for layout in read.layouts], dtype=np.int64)
+
+        return self._indices.get(places, table, key=read.layouts)

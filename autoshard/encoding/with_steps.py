@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from autoshard.candidates.candidate import MAX_CANDIDATES, Candidate
 from autoshard.candidates.streamed import StreamOffers
 from autoshard.encoding.hidden_communication import hidden_in_products
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.graph.program import Op
 
@@ -25,7 +26,7 @@ class WithSteps:
     offers: StreamOffers | None
     prices: NodeCosts
     most: int = MAX_CANDIDATES
-    _known: dict[Hashable, tuple[object, tuple[Candidate, ...]]] = field(default_factory=dict)
+    _known: IdentityCache[tuple[Candidate, ...]] = field(default_factory=IdentityCache)
 
     def of(self, op: Op, plain: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """The plain candidates, then those in steps that no other one beats."""
@@ -36,13 +37,13 @@ class WithSteps:
             (graph.values[value].dtype, graph.values[value].bits)
             for value in (*op.operands, *op.results)
         )
-        key = (id(plain), op.rule, op.name, types)
-        found = self._known.get(key)
-        if found is None:
-            in_steps = self.offers.of(op, plain)
-            kept = self._unbeaten(op, in_steps, self.offers) if in_steps else ()
-            found = self._known[key] = (plain, (*plain, *kept))
-        return found[1]
+        offers = self.offers
+
+        def offered() -> tuple[Candidate, ...]:
+            in_steps = offers.of(op, plain)
+            return (*plain, *(self._unbeaten(op, in_steps, offers) if in_steps else ()))
+
+        return self._known.get(offered, plain, key=(op.rule, op.name, types))
 
     def _unbeaten(
         self, op: Op, in_steps: tuple[Candidate, ...], offers: StreamOffers
