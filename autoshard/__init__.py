@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autoshard.api import optimize, optimize_module
     from autoshard.calibration import calibrate
-    from autoshard.constraints import Group, Keep, Pin, Recompute, Uses
+    from autoshard.constraints import Group, Keep, Offload, Pin, Recompute, Uses
     from autoshard.errors import (
         AutoshardError,
         ConstraintError,
@@ -34,6 +34,7 @@ __all__ = [
     "InputError",
     "Keep",
     "Mesh",
+    "Offload",
     "Pin",
     "Plan",
     "PlanError",
@@ -54,7 +55,7 @@ _NAMES_BY_MODULE = {
     "autoshard.plan": ("Plan",),
     "autoshard.calibration": ("calibrate",),
     "autoshard.planned_jit": ("jit",),
-    "autoshard.constraints": ("Group", "Keep", "Pin", "Recompute", "Uses"),
+    "autoshard.constraints": ("Group", "Keep", "Offload", "Pin", "Recompute", "Uses"),
     "autoshard.errors": (
         "AutoshardError",
         "ConstraintError",

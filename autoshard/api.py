@@ -109,7 +109,7 @@ def optimize(
         out_shardings: Likewise for the result.
         constraints: What else is asked: a mapping from selector (`params**["w1"]`,
             `model.py:42 dot_general`) to sharding, a list of `Pin`, `Uses` and `Group`, and of
-            `Keep` and `Recompute` for residuals, or the path of a YAML file.
+            `Keep`, `Recompute` and `Offload` for residuals, or the path of a YAML file.
         donate_argnums: Arguments whose buffers the step may reuse.
         static_argnums: Arguments that are no arrays.
         kwargs: Keyword arguments of the function.

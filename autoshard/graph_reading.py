@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.constraints import Keep, Recompute, ResidualTerm, Term
+from autoshard.constraints import ResidualTerm, Term
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.rewritable_equations import MATMULS, rewritable_equations
 from autoshard.frontend.trace import Traced
@@ -61,7 +61,7 @@ class GraphReading:
     def residual_terms(self, mesh: Mesh, setting: Setting) -> tuple[ResidualTerm, ...]:
         """The terms of the user on residuals of backward passes."""
         terms = self._terms(mesh, setting)
-        return tuple(term for term in terms if isinstance(term, (Keep, Recompute)))
+        return tuple(term for term in terms if isinstance(term, ResidualTerm))
 
     def _terms(self, mesh: Mesh, setting: Setting) -> tuple[Term, ...]:
         concrete = setting.choice.readings[mesh][2]

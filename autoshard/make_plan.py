@@ -16,7 +16,7 @@ from autoshard.accumulation_search import AccumulationSearch, BatchOfProgram
 from autoshard.apply.propagation.propagator import Propagator, propagator_for
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
-from autoshard.constraints import ResidualTerm
+from autoshard.constraints import Offload, ResidualTerm
 from autoshard.encoding.corrections import NO_CORRECTIONS
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
@@ -206,6 +206,13 @@ def _solve(
             f"residuals are asked for, and remat={setting.remat!r} leaves none to choose",
             where=str(terms[0]),
             fix='leave remat="auto"',
+        )
+    offloads = [term for term in terms if isinstance(term, Offload)]
+    if offloads and setting.machine.host is None:
+        raise InputError(
+            f"{setting.machine.name} has no host memory that residuals could be offloaded to",
+            where=str(offloads[0]),
+            fix="describe it in a hardware file: host, with capacity_bytes and bytes_per_second",
         )
     if setting.remat == REMAT_OFF:
         program_on = partial(_keeping_everything, program_on)

@@ -12,12 +12,12 @@ from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import ConstraintError
 from autoshard.frontend.program_facts import read_program
 from autoshard.planning.residual_nodes import with_residual_nodes
-from autoshard.planning.residual_problem import KEEP, ResidualProblem
+from autoshard.planning.residual_problem import HOST, KEEP, ResidualProblem
 from autoshard.planning.residual_terms import asked_states
 from autoshard.planning.searches import LONG, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
-from autoshard.remat.choice import ResidualChoice, TriedResiduals
+from autoshard.remat.choice import ON_HOST, ResidualChoice, TriedResiduals
 from autoshard.remat.forward_ops import forward_ops, same_equations
 from autoshard.remat.joint_program import JointProgram
 
@@ -111,9 +111,9 @@ class RematSearch:
         selectable = read_program(traced.jaxpr, traced.in_names, traced.out_names)
         asked = asked_states(ops, self.terms, selectable)
         least = tuple(
-            one.name
+            one.name + ON_HOST * (asked.get(position) == (HOST,))
             for position, op in enumerate(ops)
-            if not op.may_repeat or asked.get(position) == (KEEP,)
+            if not op.may_repeat or asked.get(position) in ((KEEP,), (HOST,))
             for one in op.results
         )
         lean = self._planned(least)
@@ -135,7 +135,9 @@ class RematSearch:
         choice = ResidualChoice(
             kept=best.kept,
             residuals=residuals,
-            saved_bytes=sum(one.local_bytes for one in residuals if not one.is_kept),
+            saved_bytes=sum(
+                one.local_bytes for one in residuals if one.is_offloaded or not one.is_kept
+            ),
             recomputed_seconds=problem.recomputed_seconds(best.choices),
             bound_seconds=bound,
             as_written_peak_bytes=None if as_written is None else as_written.peak_bytes,
@@ -151,12 +153,12 @@ class RematSearch:
             allowed, and seconds that nothing within the budget is below.
         """
         limit = problem.problem.memory_limit
-        start = self.searches.another(problem.as_lean())
+        start = self.searches.another(problem.as_lean(limit))
         hints = [one for one in (start.choices, start.least_peak_choices) if one is not None]
         shardings = hints[0] if hints else (0,) * problem.problem.num_nodes
         bound: float | None = None
         while len(self._tried) < MOST_SETS:
-            limited = replace(problem.problem, memory_limit=limit)
+            limited = problem.within(limit)
             gap = max(JOINT_GAP, self.searches.options.relative_gap)
             found = self.searches.another(limited, *hints, share=LONG, relative_gap=gap)
             bound = found.lower_bound / PICOSECONDS if bound is None else bound
@@ -189,10 +191,12 @@ def _told(problem: ResidualProblem, one: _Tried, best: _Tried) -> TriedResiduals
     solution = one.solution
     assert one.choices is not None
     residuals = problem.residuals(one.choices)
+    on_device = [one for one in residuals if one.is_kept and not one.is_offloaded]
     return TriedResiduals(
         is_chosen=one is best,
-        num_kept=sum(residual.is_kept for residual in residuals),
-        kept_bytes=sum(residual.local_bytes for residual in residuals if residual.is_kept),
+        num_kept=len(on_device),
+        kept_bytes=sum(residual.local_bytes for residual in on_device),
+        offloaded_bytes=sum(one.local_bytes for one in residuals if one.is_offloaded),
         recomputed_seconds=problem.recomputed_seconds(one.choices),
         seconds=solution.step_seconds if one.fits and solution is not None else None,
         peak_bytes=None if solution is None else solution.peak_bytes,

@@ -181,6 +181,21 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The memory of a host as one of its devices sees it.
+
+    Attributes:
+        capacity_bytes: A device's share of it.
+        bytes_per_second: Each way, with all devices of the host at once.
+        source: Where the numbers are from.
+    """
+
+    capacity_bytes: CapacityBytes
+    bytes_per_second: BytesPerSecond
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RingOrder:
     """How JAX numbers the devices of one small slice: not row by row, but round a ring.
 
@@ -266,6 +281,7 @@ class Hardware:
         torus: Links of a torus machine; it has no `switch` then.
         switch: Links of a switched machine; it has no `torus` then.
         network: One device's share of the network between slices or nodes, if there is one.
+        host: Host memory that residuals may be offloaded to; None: no offload is offered.
         num_slices: Slices or nodes of the machine; None: as many as a mesh needs. Given, a mesh
             must have as many devices as the machine.
         algorithms: How the backend's library can run collectives; the fastest is taken.
@@ -285,6 +301,7 @@ class Hardware:
     torus: Torus | None
     switch: Switch | None
     network: Link | None
+    host: Host | None = None
     num_slices: Count | None = None
     algorithms: tuple[AlgorithmName, ...] = ("levels",)
     measured: Measured | None = None

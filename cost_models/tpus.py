@@ -10,6 +10,7 @@ from cost_models.hardware import (
     Compute,
     ElementPasses,
     Hardware,
+    Host,
     Link,
     Memory,
     PeakFlops,
@@ -36,6 +37,10 @@ _PEAK_CLOCK_256 = (
 )
 _TPU_EFFICIENCY = (
     "0.9 of the nominal link: the usable figures (4.5e10, 9e10) of Austin et al. (2025)"
+)
+_PCIE = (
+    "1.5e10 bytes/s over PCIe, of a v6e in Austin et al. (2025), chapter on TPUs; of other chips: "
+    "default until calibrated"
 )
 _AVAILABLE = "all but what the compiler of libtpu 0.0.52 reports as available when memory runs out"
 _PASSES = "; passes of elements: libtpu 0.0.42, estimated_cycles of fusions on the chip"
@@ -95,6 +100,8 @@ def _tpu(
     cubes: bool,
     clock_hertz: float,
     clock_source: str,
+    host_bytes: int,
+    host_source: str,
     ring_orders: tuple[RingOrder, ...] = (),
     devices_per_chip: int = 1,
     chip_link: Link | None = None,
@@ -167,6 +174,11 @@ def _tpu(
             latency_seconds=2e-5,
             source=f"{source}: {network_source}; efficiency and latency: default until calibrated",
         ),
+        host=Host(
+            capacity_bytes=host_bytes,
+            bytes_per_second=15e9,
+            source=f"{source}: {host_source}; {_PCIE}",
+        ),
     )
 
 
@@ -188,6 +200,8 @@ V4 = _tpu(
     network_source="25 GB/s per host of 4 chips: Austin et al. (2025), chapter on TPUs",
     clock_hertz=1.05e9,
     clock_source=f"1,050 MHz, Jouppi et al. (2023), TPU v4; {_CYCLES}",
+    host_bytes=407_000_000_000 // 4,
+    host_source="407 GB per host of 4 chips, ct4p-hightpu-4t",
     cubes=True,
 )
 V5E = _tpu(
@@ -207,6 +221,8 @@ V5E = _tpu(
     network_source="two 100 Gb/s interfaces per host of 8 chips",
     clock_hertz=1.5e9,
     clock_source=_BOOK_CLOCK,
+    host_bytes=48_000_000_000,
+    host_source="384 GB per host of 8 chips, ct5lp-hightpu-8t",
     ring_orders=_FLAT_RINGS,
     streamed=StreamedAccess(
         products=0.8, elementwise=0.9, copies=0.4, conversions=0.32, fills=0.33
@@ -233,6 +249,8 @@ V5P = _tpu(
     network_source="50 Gb/s per chip",
     clock_hertz=1.75e9,
     clock_source=_PEAK_CLOCK,
+    host_bytes=112_000_000_000,
+    host_source="448 GB per host of 4 chips, ct5p-hightpu-4t",
     streamed=StreamedAccess(
         products=0.35, elementwise=0.8, copies=0.25, conversions=0.25, fills=0.23
     ),
@@ -255,6 +273,8 @@ V6E = _tpu(
     network_source="100 Gb/s per chip",
     clock_hertz=1.75e9,
     clock_source=_PEAK_CLOCK_256,
+    host_bytes=180_000_000_000,
+    host_source="1,440 GB per host of 8 chips, ct6e-standard-8t",
     ring_orders=_FLAT_RINGS,
     cubes=False,
 )
@@ -275,6 +295,8 @@ TPU7X = _tpu(
     network_source="100 Gb/s per chip",
     clock_hertz=2.2e9,
     clock_source=_PEAK_CLOCK_256,
+    host_bytes=120_000_000_000,
+    host_source="960 GB per host of 4 chips, tpu7x-standard-4t",
     ring_orders=_7X_RINGS,
     cubes=True,
     devices_per_chip=2,

@@ -460,6 +460,8 @@ def _memory(data: PlanData, compiled: CompiledAhead) -> MemoryCheck:
         alias_bytes=sizes["alias"],
         temp_bytes=allocated["temporary"],
         code_bytes=sizes["generated_code"],
+        predicted_host_bytes=data.memory.host_bytes,
+        host_bytes=sum(sizes[f"host_{kind}"] for kind in ("argument", "output", "temp")),
     )
 
 

@@ -14,6 +14,7 @@
       state: ['params**["w1"]', 'momentum**["w1"]']
     keep: ['attn_out']            # residuals of backward passes: kept from the forward pass
     recompute: ['model.py:57']    # or computed again
+    offload: ['name:mlp_out']     # or in host memory between the passes
 
 Every section may be left out. Strings with quotes or brackets stand in single quotes.
 """
@@ -28,7 +29,16 @@ from typing import TypeVar
 import yaml
 
 from autoshard.constraints.problems import joined
-from autoshard.constraints.terms import Group, Keep, Pin, Recompute, Term, Uses
+from autoshard.constraints.terms import (
+    Group,
+    Keep,
+    Offload,
+    Pin,
+    Recompute,
+    ResidualTerm,
+    Term,
+    Uses,
+)
 from autoshard.errors import AutoshardError, InputError
 from autoshard.sharding import (
     Mesh,
@@ -42,7 +52,7 @@ from autoshard.sharding.sharding import DEFAULT_MESH_NAME
 from autoshard.user_files import read_or_refuse
 from autoshard.yaml_document import MOST_BYTES, DocumentLoader
 
-_SECTIONS = ("meshes", "pins", "uses", "groups", "keep", "recompute")
+_SECTIONS = ("meshes", "pins", "uses", "groups", "keep", "recompute", "offload")
 _USE_KEYS = ("select", "by", "sharding")
 
 T = TypeVar("T")
@@ -112,11 +122,12 @@ class _Reader:
             yield from self.use(node)
         for name, node in self.mapping(sections.get("groups")):
             yield from self.group(name, node)
-        for kind, section in ((Keep, "keep"), (Recompute, "recompute")):
+        kinds = ((Keep, "keep"), (Recompute, "recompute"), (Offload, "offload"))
+        for kind, section in kinds:
             for node in self.sequence(sections.get(section)):
                 yield from self.residual(kind, node)
 
-    def residual(self, kind: type[Keep | Recompute], node: yaml.Node) -> Iterator[Term]:
+    def residual(self, kind: type[ResidualTerm], node: yaml.Node) -> Iterator[Term]:
         select = self.text(node)
         if select is not None:
             yield from self.made(node, lambda: kind(select, where=self.at(node)))

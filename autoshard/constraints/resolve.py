@@ -11,9 +11,8 @@ from autoshard.constraints.program import Program
 from autoshard.constraints.select import Chooser, Selected
 from autoshard.constraints.terms import (
     Group,
-    Keep,
     Pin,
-    Recompute,
+    ResidualTerm,
     Term,
     Uses,
     format_said,
@@ -146,7 +145,7 @@ class _Resolver:
     def take(self, term: Term) -> None:
         """Put one term onto what it selects; what is wrong with it becomes a problem."""
         try:
-            if isinstance(term, (Keep, Recompute)):  # of no tensor's sharding
+            if isinstance(term, ResidualTerm):  # of no tensor's sharding
                 self.asked.append(Asked(str(term), ()))
             elif isinstance(term, Group):
                 self._take_group(term)

@@ -1,4 +1,4 @@
-"""The terms of users: pins, used shardings and groups; residuals to keep or compute again."""
+"""The terms of users: pins, used shardings, groups; residuals to keep, recompute or offload."""
 
 from __future__ import annotations
 
@@ -186,7 +186,22 @@ class Recompute(_OfResiduals):
     _verb: ClassVar[str] = "recompute"
 
 
-ResidualTerm: TypeAlias = Keep | Recompute
+@dataclass(frozen=True, slots=True)
+class Offload(_OfResiduals):
+    """The selected values lie in host memory between the forward and the backward pass.
+
+    Args:
+        select: Selector; a single word is a `checkpoint_name`.
+        where: Where it is written, such as `constraints.yaml:12`.
+
+    Raises:
+        InputError: The selector cannot be read.
+    """
+
+    _verb: ClassVar[str] = "offload"
+
+
+ResidualTerm: TypeAlias = Keep | Recompute | Offload
 Term: TypeAlias = Pin | Uses | Group | ResidualTerm
 
 

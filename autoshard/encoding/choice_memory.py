@@ -62,6 +62,7 @@ class ChoiceMemory:
         for value in self.room.graph.values:
             if value.index not in self.room.reused and value.op in self.node_by_op:
                 yield from self._of_value(value)
+        yield from self._on_their_way()
         yield from self._panels()
         yield from self._padded_rows()
         yield from self._summed_rows()
@@ -72,6 +73,8 @@ class ChoiceMemory:
     def _of_value(self, value: Value) -> Iterator[NodeMemory]:
         """A value itself, and what making it takes beside it."""
         room = self.room
+        if value.index in room.graph.on_host:
+            return
         start, stop = room.buffers.intervals[value.index]
         op = room.graph.ops[value.op]
         is_summed = op.op_class is OpClass.MATMUL and not room.buffers.is_stored[value.index]
@@ -126,6 +129,16 @@ class ChoiceMemory:
             held = [local(value, layout, bits) for layout in layouts]
             self._held[key] = candidates, np.array(held, dtype=np.int64)
         return self._held[key][1]
+
+    def _on_their_way(self) -> Iterator[NodeMemory]:
+        """Slices of stacks in host memory: that of one run leaves, or comes, during another."""
+        graph = self.room.graph
+        for index, node in self.node_by_op.items():
+            op = graph.ops[index]
+            if op.memory_kind and graph.is_in_loop(op.region):
+                region = graph.regions[op.region]
+                usage = self._local(graph.values[op.results[0]], op, 0)
+                yield NodeMemory(node, region.start, region.stop, usage)
 
     def _panels(self) -> Iterator[NodeMemory]:
         """What products in steps hold while they run."""

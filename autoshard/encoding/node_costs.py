@@ -63,13 +63,21 @@ class NodeCosts:
         return found
 
     def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
-        """float64[num_candidates]: of one run of the op, its reductions included."""
+        """float64[num_candidates]: of one run of the op, its reductions included.
+
+        Transfers to and from host memory take none: they run beside the body of a loop, and as far
+        as they take longer, its schedule knows.
+        """
+        if self.graph.is_host_op(op):
+            return np.zeros(len(candidates))
         return sum_of_terms(self._terms, op, candidates)
 
     def seconds_of(self, op: Op, candidate: Candidate) -> tuple[float, float]:
         """Seconds that one run of an op computes, and that it communicates by itself."""
         key = (id(candidate), self.like(op))
         known = self._seconds.get(key)
+        if known is None and self.graph.is_host_op(op):
+            known = self._seconds[key] = (candidate, 0.0, 0.0)
         if known is None:
             kernels = [term for term in self._terms if not term.is_sent]
             collectives = [term for term in self._terms if term.is_sent]
@@ -89,6 +97,7 @@ class NodeCosts:
                 op.flops,
                 op.repeat,
                 op.declared,
+                self.graph.is_host_op(op),
                 tuple(
                     (self.graph.values[v].shape, self.graph.values[v].dtype)
                     for v in (*op.operands, *op.results)

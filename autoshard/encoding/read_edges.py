@@ -14,7 +14,7 @@ from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.shared_reads import SharedRead, reads_of
 from autoshard.encoding.tables import Tables
 from autoshard.graph.program import Graph, Op, OpClass
-from solvers import Edge, EdgeMemory
+from solvers import FORBIDDEN, Edge, EdgeMemory
 
 IntArray = npt.NDArray[np.int64]
 
@@ -99,6 +99,8 @@ class ReadEdges:
     def _shared_costs(self, read: SharedRead, source: _Source) -> IntArray:
         """What the move for several readers costs."""
         rows, columns = source.layouts, self._tables.of_read(read)
+        if read.value in self._graph.on_host:
+            return _only_alike(rows, columns)
         first, place = read.reads[0]
         prices, reader = self.prices, self._graph.ops[first]
         table = self._tables.of(read.value, read.bits)
@@ -122,6 +124,8 @@ class ReadEdges:
         """What an op's read of an operand costs; None where another read of it does it all."""
         value, read_at = op.operands[position], (op.index, position)
         rows, columns = source.layouts, self._taking(op, position)
+        if value in self._graph.on_host:
+            return _only_alike(rows, columns)
         table = self._tables.of(value, self._tables.read_bits.to(op, position))
         is_given = source.read is not None and source.read.reads[0] == read_at
         slack = 0.0 if is_given else self.hidden.reads.get(read_at, 0.0)  # of the move for all
@@ -176,6 +180,11 @@ class ReadEdges:
         reads = [self._tables.indices(candidates, False, place, value) for place in earlier]
         shared: npt.NDArray[np.bool_] = np.any([read == columns for read in reads], axis=0)
         return shared
+
+
+def _only_alike(rows: IntArray, columns: IntArray) -> IntArray:
+    """Nothing moves between shardings in host memory."""
+    return np.where(rows[:, None] == columns, 0, FORBIDDEN)
 
 
 def _is_unstacked(op: Op, producer: Op) -> bool:

@@ -40,6 +40,7 @@ class OpDraft:
     is_sum: bool = False
     spread: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
+    memory_kind: str = ""
 
 
 @dataclass(slots=True)
@@ -200,6 +201,7 @@ class GraphBuilder:
                 draft.is_sum,
                 draft.spread,
                 draft.windows,
+                draft.memory_kind,
             )
             for index, draft in enumerate(self.ops)
         )

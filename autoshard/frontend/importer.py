@@ -284,6 +284,7 @@ class Importer:
         made.is_sum = name == "reduce" and _adds(op)
         made.spread = _spread(op, name)
         made.windows = read_windows(op, name, [self.build.shape(v) for v in operands])
+        made.memory_kind = _memory_kind(op, target)
         types = [self.build.values[v].type for v in operands]
         made.flops = op_flops(op, target, made.op_class, types, results)
         if is_kept_whole and scope.free_axes:
@@ -345,6 +346,14 @@ def _spread(op: Any, name: str) -> tuple[int, ...]:
         between = op.attributes["interior_padding"]
         return tuple(dim for dim, padding in enumerate(between) if padding > 0)
     return ()
+
+
+def _memory_kind(op: Any, target: str) -> str:
+    """The kind of the memory that an op brings its operand to, or ""."""
+    if target != "annotate_device_placement":
+        return ""
+    said = ir.DictAttr(op.attributes["mhlo.frontend_attributes"])
+    return str(ir.StringAttr(said["_xla_buffer_placement"]).value)
 
 
 def _is_dangling(op: Any) -> bool:

@@ -12,12 +12,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from autoshard.constraints import (
     AnyRank,
     Group,
-    Keep,
     Pin,
-    Recompute,
+    ResidualTerm,
     Resolved,
     Term,
-    Uses,
     resolve,
     sharding_of,
     with_sharding,
@@ -32,8 +30,8 @@ from autoshard.frontend.user_shardings import read_named_sharding, spec_to_shard
 from autoshard.sharding import Mesh, Sharding, format_sharding
 
 _FIX = (
-    "give a mapping from selector to sharding, a list of Pin, Uses, Group, Keep and Recompute, or"
-    " the path of a YAML file"
+    "give a mapping from selector to sharding, a list of Pin, Uses, Group, Keep, Recompute and"
+    " Offload, or the path of a YAML file"
 )
 
 
@@ -72,7 +70,7 @@ def read_constraints(given: Any, order: DeviceOrder) -> tuple[Term, ...]:
         return load_constraints(given)
     if isinstance(given, Mapping):
         return tuple(_read(Pin(select, sharding), order) for select, sharding in given.items())
-    if isinstance(given, (Pin, Uses, Group, Keep, Recompute)):
+    if isinstance(given, Term):
         return (_read(given, order),)
     if not isinstance(given, (list, tuple)):
         raise InputError(
@@ -91,7 +89,7 @@ def read_constraints(given: Any, order: DeviceOrder) -> tuple[Term, ...]:
 
 
 def _read(term: Term, order: DeviceOrder) -> Term:
-    if isinstance(term, (Group, Keep, Recompute)):
+    if isinstance(term, Group | ResidualTerm):
         return term
     said: Any = sharding_of(term)
     if isinstance(said, tuple) and all(map(_is_entry, said)):

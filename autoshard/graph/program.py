@@ -42,6 +42,9 @@ class OpClass(Enum):
     NOTHING = "nothing"
 
 
+DEVICE_MEMORY = "device"
+"""The kind of the memory that computing is done in."""
+
 PRODUCTS = frozenset({OpClass.MATMUL, OpClass.CONVOLUTION})
 """Classes of the ops that matrix units run, and that sum what they multiply."""
 
@@ -107,6 +110,7 @@ class Op:
         spread: Of a slice, dimensions that it skips elements of; of a pad, those that it pads
             between elements.
         windows: Of a convolution or pool, by dimension of the image.
+        memory_kind: Of what brings its operand to another memory, the kind of that; else "".
     """
 
     index: int
@@ -130,6 +134,7 @@ class Op:
     is_sum: bool = False
     spread: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
+    memory_kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,9 @@ class Graph:
     _of_kind: dict[OpKind, tuple[Op, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _on_host: list[frozenset[int]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     @property
     def consumers(self) -> list[list[int]]:
@@ -208,6 +216,17 @@ class Graph:
     def maker(self, value: int) -> Op:
         """The op that makes a value."""
         return self.ops[self.values[value].op]
+
+    @property
+    def on_host(self) -> frozenset[int]:
+        """Values in host memory: what is brought there, and what is made of that."""
+        if not self._on_host:
+            self._on_host.append(frozenset(_found_on_host(self)))
+        return self._on_host[0]
+
+    def is_host_op(self, op: Op) -> bool:
+        """True of an op that brings a value to another memory, or works on one in host memory."""
+        return bool(op.memory_kind) or not self.on_host.isdisjoint(op.results)
 
     @property
     def arguments(self) -> tuple[Op, ...]:
@@ -244,3 +263,15 @@ class Graph:
                 return True
             region = self.regions[region].parent
         return False
+
+
+def _found_on_host(graph: Graph) -> set[int]:
+    found: set[int] = set()
+    todo = [op for op in graph.ops if op.memory_kind not in ("", DEVICE_MEMORY)]
+    for op in todo:  # grows as it goes
+        for value in op.results:
+            if value not in found:
+                found.add(value)
+                readers = (graph.ops[index] for index in graph.consumers[value])
+                todo += [reader for reader in readers if not reader.memory_kind]
+    return found

@@ -124,4 +124,5 @@ def _memory(
         live_at_peak=held.live_at(memory.peak_time),
         timeline=memory.timeline,
         held=held.largest(memory.peak_bytes),
+        host_bytes=memory.host_bytes,
     )

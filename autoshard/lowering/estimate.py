@@ -38,12 +38,14 @@ class PeakMemory:
         peak_bytes: The most that is allocated at one time, fragmentation included.
         peak_time: Where the most is live.
         timeline: `(time, bytes live from there on)`, where it changes.
+        host_bytes: In host memory.
     """
 
     argument_bytes: int
     peak_bytes: int
     peak_time: int
     timeline: tuple[tuple[int, int], ...]
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Estimate:
         overlapped_seconds: Of communication, those in which kernels run.
         collectives: In the order of the program's.
         memory: Of one device.
+        waiting_seconds: In which bodies wait for transfers to and from host memory.
     """
 
     cycles: float
@@ -67,6 +70,7 @@ class Estimate:
     overlapped_seconds: float
     collectives: tuple[CollectiveUse, ...]
     memory: PeakMemory
+    waiting_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -80,8 +84,8 @@ class Estimate:
 
     @property
     def blocking_seconds(self) -> float:
-        """Of one step in which nothing overlaps."""
-        return self.compute_seconds + self.communication_seconds
+        """Of one step in which no collective overlaps."""
+        return self.compute_seconds + self.communication_seconds + self.waiting_seconds
 
     @property
     def collective_bytes(self) -> float:
@@ -94,15 +98,20 @@ def estimate(program: LocalProgram) -> Estimate:
 
     A device has a compute lane and a network. Kernels run one after another in the order in which
     they are issued; collectives do on the network, which all of them share, whatever axes they are
-    over. A called body takes the compute lane; no collective crosses its end.
+    over. A called body takes the compute lane; no collective crosses its end. Transfers to and from
+    host memory run beside another run of their body, which takes at least as long as they do.
     """
     runs = program.runs()
     covered = [0.0] * len(program.collectives)
     seconds = [0.0] * len(program.order)
     sends = [False] * len(program.order)
+    waiting = 0.0
     for index in reversed(range(len(program.order))):  # bodies come after those that call them
         lanes = _Lanes(program, seconds, sends)
-        seconds[index], sends[index] = lanes.run(program.order[index])
+        body = program.order[index]
+        busy, sends[index] = lanes.run(body)
+        seconds[index] = max(busy, body.host_seconds)
+        waiting += (seconds[index] - busy) * runs[index]
         for collective, beside in lanes.covered():
             covered[collective] += beside * runs[index]
     uses = tuple(
@@ -121,6 +130,7 @@ def estimate(program: LocalProgram) -> Estimate:
         overlapped_seconds=sum(use.seconds - use.exposed_seconds for use in uses),
         collectives=uses,
         memory=peak_memory(program),
+        waiting_seconds=waiting,
     )
 
 
@@ -216,4 +226,5 @@ def peak_memory(program: LocalProgram) -> PeakMemory:
         peak_bytes=peak,
         peak_time=min(int(np.argmax(live)), memory.num_times - 1),
         timeline=tuple((int(i), int(live[i])) for i in changes if i < memory.num_times),
+        host_bytes=memory.host_bytes,
     )

@@ -60,6 +60,19 @@ def _largest_first(one: Buffer) -> tuple[int, int, int, int, int]:
     return -one.num_bytes, one.start, one.stop, one.value, one.op
 
 
+def host_bytes(encoder: Encoder, decoded: Decoded) -> int:
+    """Bytes that a device has in host memory: stacks of loops, and what stands in none."""
+    graph, owner = encoder.graph, encoder.buffers.owner
+    held = {
+        owner[value]
+        for value in graph.on_host
+        if graph.maker(value).kind is OpKind.JOIN or not graph.is_in_loop(graph.maker(value).region)
+    }
+    return sum(
+        encoder.room.held_bytes(graph.values[value], decoded.layouts[value]) for value in held
+    )
+
+
 def tiled_arguments(encoded: Encoded, decoded: Decoded, tiling: LayoutPolicy) -> tuple[int, ...]:
     """Bytes that a device holds of each argument of a program, with its padding."""
     found = []

@@ -137,11 +137,13 @@ class Body:
     Args:
         parent: Index of the body that calls it; -1 for the program itself.
         trips: How often it runs in one run of its parent; of each of n branches 1/n.
+        host_seconds: Of one run, transfers to and from host memory, which run beside all else.
         instructions: In the order in which they are issued.
     """
 
     parent: int = -1
     trips: float = 1.0
+    host_seconds: float = 0.0
     instructions: tuple[Instruction, ...] = ()
 
 
@@ -152,6 +154,7 @@ class Memory:
     Args:
         argument_bytes: Of all arguments, tile padding included.
         table_bytes: Of tuple index tables.
+        host_bytes: Of what lies in host memory.
         num_times: Points in time that live ranges refer to: `[0, num_times)`.
         is_heap: Temporaries are placed by the heap simulation, arguments stay allocated throughout;
             otherwise the peak is the most that is live at once.
@@ -159,6 +162,7 @@ class Memory:
 
     argument_bytes: int = 0
     table_bytes: int = 0
+    host_bytes: int = 0
     num_times: int = 1
     is_heap: bool = False
 

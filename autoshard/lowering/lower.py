@@ -12,9 +12,9 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.hidden_communication import hidden_in_steps
 from autoshard.encoding.shared_reads import reads_of
-from autoshard.graph.program import PRODUCTS, Op, OpKind, Region
+from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpKind, Region
 from autoshard.lowering.collectives import Collectives, sharing
-from autoshard.lowering.live_buffers import live_buffers, tiled_arguments
+from autoshard.lowering.live_buffers import host_bytes, live_buffers, tiled_arguments
 from autoshard.lowering.local_program import (
     Body,
     Collective,
@@ -68,6 +68,7 @@ def lower(
         memory=Memory(
             argument_bytes=argument_bytes,
             table_bytes=tables,
+            host_bytes=host_bytes(encoder, decoded),
             num_times=len(encoded.graph.ops),
             is_heap=is_heap,
         ),
@@ -85,6 +86,7 @@ class _Body:
         repeat: How often it runs in one step.
         tasks: In an order in which they could run one by one.
         outer: Tasks of the parent that must be over before it starts.
+        to_and_from_host: Seconds of one run that transfers take, each way.
         instructions: Once it is scheduled.
     """
 
@@ -94,6 +96,7 @@ class _Body:
     repeat: float
     tasks: list[Task] = field(default_factory=list)
     outer: set[int] = field(default_factory=set)
+    to_and_from_host: list[float] = field(default_factory=lambda: [0.0, 0.0])
     instructions: tuple[Instruction, ...] = ()
 
 
@@ -181,6 +184,7 @@ class _Lowering:
             Body(
                 parent=self._bodies[body.parent].index if body.parent >= 0 else -1,
                 trips=body.trips,
+                host_seconds=max(body.to_and_from_host),
                 instructions=body.instructions,
             )
             for body in self._bodies.values()
@@ -196,6 +200,9 @@ class _Lowering:
         """The tasks of one op: what moves its operands, its work, its collectives."""
         candidate = self.decoded.candidates[op.index]
         body = self._homes[op.region]
+        if op.memory_kind:
+            way = self._bodies[body].to_and_from_host
+            way[op.memory_kind == DEVICE_MEMORY] += self._transfer_seconds(op)
         around = self._around[body]
         needs: set[int] = set()
         for position, value in enumerate(op.operands):
@@ -218,6 +225,13 @@ class _Lowering:
         is_async = is_at_once and all(one.is_async for one in priced)
         made = self._send(body, priced, {made}, is_async=is_async)
         self._made.update((value, (body, made)) for value in op.results)
+
+    def _transfer_seconds(self, op: Op) -> float:
+        """Of bringing what a device has of a value to another memory."""
+        host = self.costing.model.hardware.host
+        value = self.encoded.graph.values[op.results[0]]
+        layout = self.decoded.layouts[value.index]
+        return self.encoder.room.held_bytes(value, layout) / host.bytes_per_second if host else 0.0
 
     def _read(self, op: Op, position: int, body: int) -> set[int]:
         """Move an operand to where an op wants it; the tasks it then waits for."""
@@ -372,7 +386,7 @@ class _Lowering:
         is_late = self._schedule_policy.overlaps_matmuls_only
         timeline = schedule_late(body.tasks) if is_late else schedule(body.tasks)
         body.instructions = issue_order(body.tasks, timeline)
-        return timeline.seconds
+        return max(timeline.seconds, *body.to_and_from_host)
 
 
 def _sorted(needs: Iterable[int]) -> tuple[int, ...]:

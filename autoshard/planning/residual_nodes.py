@@ -1,12 +1,15 @@
-"""Residuals as nodes of the choice problem: keep, compute again, or let go, with the shardings.
+"""Residuals as nodes of the choice problem: keep, compute again, let go, or offload.
 
-The problem is that of a program that keeps every residual. Each forward op gets a node of three
+The problem is that of a program that keeps every residual. Each forward op gets a node of four
 states. Kept, its results take memory until the backward pass reads them, and of a scan the time of
 writing and reading the stack. Computed again, the op costs its price once more, in the sharding
-that it has. Neither is a choice where only ops read it that are not computed again::
+that it has. Neither is a choice where only ops read it that are not computed again. On the host,
+two slices of a stack stay on the device::
 
-    cost    = ... + sum_u keep[u, x_u] [s_u = KEEP] + price[u, x_u] [s_u = AGAIN]
-    memory  = ... + bytes[u, x_u] [s_u = KEEP]      between the last read of the forward pass
+    cost    = ... + sum_u keep[u, x_u] [s_u = KEEP or HOST] + price[u, x_u] [s_u = AGAIN]
+                  + sum_p wait[p, sum_{u in p} bytes[u, x_u] [s_u = HOST]]
+    memory  = ... + bytes[u, x_u] [s_u = KEEP] + 2 / length bytes[u, x_u] [s_u = HOST]
+                                                     between the last read of the forward pass
                                                      and the first one of the backward pass
     s_v = AGAIN  =>  s_u != DROP                    for every u that v reads
     s_u != DROP                                     where the backward pass reads u
@@ -22,6 +25,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -29,16 +33,19 @@ import numpy.typing as npt
 from autoshard.constraints.program import holder_of
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
-from autoshard.encoding.picoseconds import picoseconds
-from autoshard.graph.program import Graph, Op, OpClass
-from autoshard.planning.residual_problem import AGAIN, DROP, KEEP, ResidualProblem
+from autoshard.encoding.picoseconds import PICOSECONDS, picoseconds
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region
+from autoshard.planning.host_link import HostLink
+from autoshard.planning.residual_problem import AGAIN, DROP, HOST, KEEP, ResidualProblem
 from autoshard.planning.solution import Solution
 from autoshard.remat.forward_op import ForwardOp, ForwardResult
-from solvers import FORBIDDEN, Edge, EdgeMemory, NodeMemory
+from solvers import FORBIDDEN, Edge, EdgeMemory, MemoryLimit, NodeMemory
 
 IntArray = npt.NDArray[np.int64]
 
-_STATES = 3
+_STATES = 4
+_SLICES_ON_DEVICE = 2
+"""Of a stack in host memory: one that is computed with, and one on its way."""
 
 
 def with_residual_nodes(
@@ -77,7 +84,10 @@ class _Builder:
         self.lean_candidates = lean.decoded.candidates
         self.graph, self.buffers = encoded.graph, encoder.buffers
         problem = encoded.problem
-        self.first = problem.num_nodes
+        self.host = encoder.costing.model.hardware.host
+        self.first = problem.num_nodes  # the passes' waits for the host, then the forward ops
+        self.passes = tuple(dict.fromkeys(op.pass_index for op in ops)) if self.host else ()
+        self.first_op = self.first + len(self.passes)
         self.node_costs = list(problem.node_costs)
         self.terms: dict[int, list[NodeMemory]] = defaultdict(list)
         for term in problem.node_memory:
@@ -94,6 +104,7 @@ class _Builder:
         self.members: dict[int, list[int]] = defaultdict(list)  # values by their buffer
         for value, owner in enumerate(self.buffers.owner):
             self.members[owner].append(value)
+        self.loops = self._loops()
 
     def build(self) -> ResidualProblem:
         claimed: set[int] = set()
@@ -108,26 +119,32 @@ class _Builder:
         edges, place = list(problem.edges), dict[tuple[int, int], int]()
         for (node, position), table in self.tables.items():
             place[node, position] = len(edges)
-            edges.append(Edge(node, self.first + position, table))
+            edges.append(Edge(node, self.first_op + position, table))
         edges += self._closure(fused)
         held = [
-            EdgeMemory(place[node, position], start, stop, _column(usage, KEEP))
+            EdgeMemory(place[node, position], start, stop, self._on_device(usage, position))
             for node, position, start, stop, usage in self.held
         ]
+        links = [self._link(number) for number in self.passes]
         return ResidualProblem(
             replace(
                 problem,
-                node_costs=(*self.node_costs, *costs),
+                node_costs=(*self.node_costs, *(link.wait_costs for link in links), *costs),
                 edges=tuple(edges),
-                node_memory=tuple(term for terms in self.terms.values() for term in terms),
-                edge_memory=(*problem.edge_memory, *held),
+                node_memory=(
+                    *(term for terms in self.terms.values() for term in terms),
+                    *self._bought(links),
+                ),
+                edge_memory=(*problem.edge_memory, *held, *self._sent(place)),
             ),
+            tuple(self._host_limits(links)),
             self.ops,
             tuple(map(tuple, self.kept_bytes)),
             tuple(map(tuple, self.again)),
-            self._lean_choices(),
+            self._lean_choices,
         )
 
+    @cached_property
     def _lean_choices(self) -> dict[int, int]:
         """By node, its choice in the lean plan, where it is there and is offered here."""
         ops = [
@@ -163,6 +180,8 @@ class _Builder:
             costs[DROP] = FORBIDDEN
         if op.stack_length is not None and op.may_repeat and not self.kept_bytes[position]:
             costs[KEEP] = FORBIDDEN  # nobody can tell what a stack of it would take
+        if not self._may_offload(position, op):
+            costs[HOST] = FORBIDDEN
         for state in range(_STATES):
             if state not in self.asked.get(position, range(_STATES)):
                 costs[state] = FORBIDDEN
@@ -177,7 +196,98 @@ class _Builder:
         for position, op in enumerate(self.ops):
             for operand in op.operands:
                 table = fused_needs if fused[position] else needs
-                yield Edge(self.first + operand, self.first + position, table)
+                yield Edge(self.first_op + operand, self.first_op + position, table)
+
+    # -- what offloading takes -------------------------------------------------------------------
+
+    def _may_offload(self, position: int, op: ForwardOp) -> bool:
+        """True where slices of a stack may leave for the host, and are worth it."""
+        sizes = [int(usage.max()) for _, usage in self.kept_bytes[position]]
+        return (
+            self.host is not None
+            and op.pass_index in self.loops
+            and all(one.is_array for one in op.results)
+            and sum(sizes) > self.encoder.room.negligible_bytes
+        )
+
+    def _link(self, number: int) -> HostLink:
+        """Between a device and its host, in one pass: what it takes while bodies compute."""
+        assert self.host is not None
+        offered = (
+            int(usage.max())
+            for position, op in enumerate(self.ops)
+            if op.pass_index == number and self._may_offload(position, op)
+            for _, usage in self.kept_bytes[position]
+        )
+        seconds = [self._seconds_in(loop) for loop in self.loops.get(number, ())]
+        return HostLink(self.host.bytes_per_second, tuple(seconds), sum(offered))
+
+    def _seconds_in(self, loop: Region) -> float:
+        """Of computing in all runs of a loop, with the shardings of the lean plan."""
+        costs, lean = self.encoded.problem.node_costs, self._lean_choices
+        nodes = (self.encoded.node_by_op.get(index) for index in range(loop.start, loop.stop))
+        found = [
+            int(costs[node][lean[node]] if node in lean else costs[node].min())
+            for node in nodes
+            if node is not None
+        ]
+        return sum(cost for cost in found if cost < FORBIDDEN) / PICOSECONDS
+
+    def _on_device(self, usage: IntArray, position: int) -> IntArray:
+        """Bytes on the device by state: what is kept, and slices of what is on the host."""
+        table = _column(usage, KEEP)
+        length = self.ops[position].stack_length
+        if length is not None:
+            table[:, HOST] = np.minimum(usage, usage * _SLICES_ON_DEVICE // max(length, 1))
+        return table
+
+    @property
+    def _host_time(self) -> int:
+        """When bytes in host memory are counted, and after it bytes on the link, by pass."""
+        return len(self.graph.ops) + 1
+
+    def _sent(self, place: Mapping[tuple[int, int], int]) -> Iterator[EdgeMemory]:
+        """Bytes of offloaded residuals, in host memory and on the link."""
+        for position, op in enumerate(self.ops):
+            if not self._may_offload(position, op):
+                continue
+            link = self._host_time + 1 + self.passes.index(op.pass_index)
+            for node, usage in self.kept_bytes[position]:
+                for time in (self._host_time, link):
+                    sent = _column(usage, HOST)
+                    yield EdgeMemory(place[node, position], time, time + 1, sent)
+
+    def _bought(self, links: Sequence[HostLink]) -> Iterator[NodeMemory]:
+        """Bytes that pass the links only at the price of waiting longer."""
+        for place, link in enumerate(links):
+            time = self._host_time + 1 + place
+            yield NodeMemory(self.first + place, time, time + 1, link.left_bytes)
+
+    def _host_limits(self, links: Sequence[HostLink]) -> Iterator[MemoryLimit]:
+        """The most bytes in host memory, and on the link of each pass."""
+        if self.host is not None:
+            most = (self.host.capacity_bytes, *(link.most_bytes for link in links))
+            for time, limit in enumerate(most, start=self._host_time):
+                yield MemoryLimit(time, time + 1, limit)
+
+    def _loops(self) -> dict[int, tuple[Region, Region]]:
+        """By pass of a scan, the loop that writes its stacks and the one that reads them."""
+        found: dict[int, tuple[Region, Region]] = {}
+        for op in self.ops:
+            for one in op.results if op.stack_length is not None else ():
+                stack = self.graph.value_by_path.get(one.stack)
+                if stack is not None and op.pass_index not in found:
+                    touching = (
+                        self.graph.ops[index]
+                        for value in self.members[self.buffers.owner[stack]]
+                        for index in (self.graph.values[value].op, *self.graph.consumers[value])
+                    )
+                    regions = {one.region for one in touching if one.kind is OpKind.COMPUTE}
+                    loops = [self.graph.regions[index] for index in sorted(regions)]
+                    loops = [region for region in loops if region.kind == "loop"]
+                    if len(loops) > 1:
+                        found[op.pass_index] = loops[0], loops[-1]
+        return found
 
     # -- what computing again takes -------------------------------------------------------------
 
@@ -191,7 +301,7 @@ class _Builder:
             once = np.minimum(kept, again)
             self._set_costs(node, once)
             table = self._table(node, position)
-            table[:, KEEP] += kept - once
+            table[:, [KEEP, HOST]] += (kept - once)[:, None]
             table[:, AGAIN] += again - once + again
             table[:, DROP] += again - once
             self.again[position].append((node, again))
@@ -215,7 +325,7 @@ class _Builder:
                 self._set_costs(node, once)
                 position = self._largest_read(self.graph.ops[self.encoded.ops[node]], keeper)
                 if position is not None:
-                    self._table(node, position)[:, KEEP] += kept - once
+                    self._table(node, position)[:, [KEEP, HOST]] += (kept - once)[:, None]
 
     def _largest_read(self, op: Op, keeper: Mapping[int, int]) -> int | None:
         """The forward op whose stack is the largest that an op reads, through fused ones too."""
@@ -349,7 +459,8 @@ class _Builder:
             dtype=np.int64,
         )
         speed = self.encoder.costing.elementwise_speed
-        self._table(node, position)[:, KEEP] += picoseconds(2.0 * usage.astype(np.float64) / speed)
+        moved = picoseconds(2.0 * usage.astype(np.float64) / speed)
+        self._table(node, position)[:, [KEEP, HOST]] += moved[:, None]
         self._keep(position, node, *until, usage)
 
     def _is_for_backward(self, owner: int) -> bool:
@@ -374,7 +485,7 @@ class _Builder:
             costs = self.node_costs[node]
             allowed = costs < FORBIDDEN
             self.node_costs[node] = np.where(allowed, 0, costs)
-            self._table(node, position)[:, KEEP] += np.where(allowed, costs, 0)
+            self._table(node, position)[:, [KEEP, HOST]] += np.where(allowed, costs, 0)[:, None]
 
     def _hold_between(self, position: int, value: int, read_again: int) -> None:
         """Free a buffer between the forward and the backward pass unless it is kept."""

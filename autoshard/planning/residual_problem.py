@@ -1,4 +1,4 @@
-"""A choice problem with a node of three states for every forward op, and its answer read back."""
+"""A choice problem with a node of four states for every forward op, and its answer read back."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.encoding.picoseconds import PICOSECONDS
-from autoshard.remat.choice import Residual
+from autoshard.remat.choice import ON_HOST, Residual
 from autoshard.remat.forward_op import ForwardOp, ForwardResult
-from solvers import FORBIDDEN, Problem
+from solvers import FORBIDDEN, MemoryLimit, Problem
 
 IntArray = npt.NDArray[np.int64]
 
-KEEP, AGAIN, DROP = range(3)
+KEEP, AGAIN, DROP, HOST = range(4)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +24,7 @@ class ResidualProblem:
 
     Args:
         problem: The nodes of the forward ops come last.
+        host_limits: Of host memory, and of the link to it: at times after those of the program.
         ops: The forward ops.
         kept_bytes: Per op, what keeping it takes, by node that decides.
         again_costs: Per op, picoseconds of computing it again, likewise.
@@ -31,19 +32,28 @@ class ResidualProblem:
     """
 
     problem: Problem
+    host_limits: tuple[MemoryLimit, ...]
     ops: tuple[ForwardOp, ...]
     kept_bytes: tuple[tuple[tuple[int, IntArray], ...], ...]
     again_costs: tuple[tuple[tuple[int, IntArray], ...], ...]
     lean_choices: Mapping[int, int]
 
-    def as_lean(self) -> Problem:
-        """The problem with shardings of the plan that keeps the least: residuals are left."""
+    def within(self, memory_limit: int | None) -> Problem:
+        """The problem where a device may hold so many bytes; None for no limit."""
+        if not self.host_limits:
+            return replace(self.problem, memory_limit=memory_limit)
+        first = min(limit.start for limit in self.host_limits)
+        own = () if memory_limit is None else (MemoryLimit(0, first, memory_limit),)
+        return replace(self.problem, memory_limit=None, memory_limits=(*own, *self.host_limits))
+
+    def as_lean(self, memory_limit: int | None) -> Problem:
+        """Likewise with shardings of the plan that keeps the least: residuals are left."""
         costs = list(self.problem.node_costs)
         for node, choice in self.lean_choices.items():
             held = np.full_like(costs[node], FORBIDDEN)
             held[choice] = costs[node][choice]
             costs[node] = held
-        return replace(self.problem, node_costs=tuple(costs))
+        return replace(self.within(memory_limit), node_costs=tuple(costs))
 
     def keeping(self, choices: Sequence[int], kept: Collection[str]) -> tuple[int, ...]:
         """The same choices with these residuals kept."""
@@ -51,7 +61,9 @@ class ResidualProblem:
         needed = {position for position, op in enumerate(self.ops) if op.is_required}
         for position in reversed(range(len(self.ops))):
             op = self.ops[position]
-            if any(one.name in kept for one in op.results):
+            if any(one.name + ON_HOST in kept for one in op.results):
+                states[position] = HOST
+            elif any(one.name in kept for one in op.results):
                 states[position] = KEEP
             elif position in needed:
                 states[position] = AGAIN
@@ -59,13 +71,16 @@ class ResidualProblem:
         return (*choices[: len(choices) - len(self.ops)], *states)
 
     def kept(self, choices: Sequence[int]) -> tuple[str, ...]:
-        """Names of all that is kept."""
-        return tuple(one.name for one in self._kept_results(self._states(choices)))
+        """Names of all that is kept, in the memory where it is."""
+        return tuple(
+            one.name + ON_HOST * (state == HOST)
+            for one, state in self._kept_results(self._states(choices))
+        )
 
     def residuals(self, choices: Sequence[int]) -> tuple[Residual, ...]:
-        """The values that backward passes read, or compute from, each kept or computed again."""
+        """The values that backward passes read, or compute from, and what becomes of each."""
         states = self._states(choices)
-        kept = {one.name for one in self._kept_results(states)}
+        kept = {one.name for one, _ in self._kept_results(states)}
         found = []
         for position, op in enumerate(self.ops):
             num_bytes = _total(self.kept_bytes[position], choices)
@@ -82,6 +97,7 @@ class ResidualProblem:
                         source=one.source,
                         type_text=one.type_text,
                         is_kept=is_kept,
+                        is_offloaded=is_kept and states[position] == HOST,
                         local_bytes=num_bytes,
                         seconds=seconds,
                     )
@@ -101,7 +117,7 @@ class ResidualProblem:
     def _states(self, choices: Sequence[int]) -> tuple[int, ...]:
         return tuple(choices[len(choices) - len(self.ops) :])
 
-    def _kept_results(self, states: Sequence[int]) -> Iterator[ForwardResult]:
+    def _kept_results(self, states: Sequence[int]) -> Iterator[tuple[ForwardResult, int]]:
         read = {
             u
             for op, state in zip(self.ops, states, strict=True)
@@ -109,8 +125,9 @@ class ResidualProblem:
             if state == AGAIN
         }
         for position, (op, state) in enumerate(zip(self.ops, states, strict=True)):
-            if state == KEEP:
-                yield from (one for one in op.results if one.is_required or position in read)
+            if state in (KEEP, HOST):
+                kept = (one for one in op.results if one.is_required or position in read)
+                yield from ((one, state) for one in kept)
 
 
 def _total(terms: Sequence[tuple[int, IntArray]], choices: Sequence[int]) -> int:

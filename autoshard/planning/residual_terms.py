@@ -1,14 +1,32 @@
-"""States that users allow forward ops: what they ask to be kept, or to be computed again."""
+"""States that users allow forward ops: kept, computed again or offloaded, as they ask."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from autoshard.constraints import Keep, NameSelector, Program, Recompute, ResidualTerm
+from autoshard.constraints import (
+    Keep,
+    NameSelector,
+    Offload,
+    Program,
+    Recompute,
+    ResidualTerm,
+)
 from autoshard.constraints.select import Chooser
 from autoshard.errors import ConstraintError
-from autoshard.planning.residual_problem import AGAIN, DROP, KEEP
+from autoshard.planning.residual_problem import AGAIN, DROP, HOST, KEEP
 from autoshard.remat.forward_op import ForwardOp
+
+_STATES: Mapping[type[ResidualTerm], tuple[int, ...]] = {
+    Keep: (KEEP,),
+    Recompute: (AGAIN, DROP),
+    Offload: (HOST,),
+}
+_DONE: Mapping[type[ResidualTerm], str] = {
+    Keep: "kept",
+    Recompute: "computed again",
+    Offload: "offloaded",
+}
 
 
 def asked_states(
@@ -22,18 +40,19 @@ def asked_states(
         program: The same program, as selectors see it.
 
     Raises:
-        ConstraintError: A term selects no residual, or one that cannot be computed again, or two
-            terms contradict one another.
+        ConstraintError: A term selects no residual, or one that cannot be computed again or
+            offloaded, or two terms contradict one another.
     """
     found: dict[int, tuple[int, ...]] = {}
     said: dict[int, ResidualTerm] = {}
     chooser = Chooser(program)
     for term in terms:
-        states = (KEEP,) if isinstance(term, Keep) else (AGAIN, DROP)
+        states = _STATES[type(term)]
         for position in _selected(ops, term, chooser):
             if found.setdefault(position, states) != states:
                 raise ConstraintError(
-                    f"{_text(ops[position])} cannot be both kept and computed again",
+                    f"{_text(ops[position])} cannot be both {_DONE[type(said[position])]} and"
+                    f" {_DONE[type(term)]}",
                     where=f"{said[position]}; {term}",
                     fix="ask for one of them",
                 )
@@ -63,6 +82,14 @@ def _selected(ops: Sequence[ForwardOp], term: ResidualTerm, chooser: Chooser) ->
                 )
         yield from matching
         return
+    if isinstance(term, Offload):
+        for position in matching:
+            if ops[position].stack_length is None:
+                raise ConstraintError(
+                    f"{_text(ops[position])} cannot be offloaded",
+                    where=str(term),
+                    fix="select what a layer under scan makes: only its stacks are offloaded",
+                )
     # A named value and that without its name are one: keeping the one that is read is enough.
     read = [position for position in matching if ops[position].is_required]
     yield from read or matching[-1:]

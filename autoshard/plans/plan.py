@@ -123,6 +123,7 @@ class MemoryUse:
         timeline: `(op index, bytes held from there on)`, where it changes.
         held: At every op, the largest tensors held there; in program order. None in the files of
             versions that did not keep it.
+        host_bytes: In host memory, of residuals that are offloaded to it.
     """
 
     argument_bytes: int
@@ -132,6 +133,7 @@ class MemoryUse:
     live_at_peak: tuple[LiveTensor, ...]
     timeline: tuple[tuple[int, int], ...] = ()
     held: tuple[HeldTensor, ...] = ()
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

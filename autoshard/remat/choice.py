@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ON_HOST = "@host"
+"""Behind the name of a kept residual that lies in host memory between the passes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
@@ -16,6 +19,7 @@ class Residual:
         source: `file.py:12 (function)` of the user's line, or "".
         type_text: `bf16[32, 8, 2048]`, with the dimension in which a scan stacks it.
         is_kept: Kept from the forward pass; else computed again.
+        is_offloaded: Kept in host memory between the passes.
         local_bytes: Of all that one device keeps of it, or would keep.
         seconds: That computing it again takes in one step, or would, without what it is computed
             from.
@@ -27,6 +31,7 @@ class Residual:
     source: str
     type_text: str
     is_kept: bool
+    is_offloaded: bool = False
     local_bytes: int
     seconds: float
 
@@ -37,8 +42,9 @@ class TriedResiduals:
 
     Args:
         is_chosen: It is that of the plan.
-        num_kept: Residuals that are kept.
+        num_kept: Residuals that are kept on the device.
         kept_bytes: Of them on one device, as the joint problem has them.
+        offloaded_bytes: Likewise of those in host memory.
         recomputed_seconds: Of all that is computed again, likewise.
         seconds: Predicted step time of the best plan found; None where none fits.
         peak_bytes: Its memory peak, or the least found where none fits; None where none was found.
@@ -47,6 +53,7 @@ class TriedResiduals:
     is_chosen: bool
     num_kept: int
     kept_bytes: int
+    offloaded_bytes: int = 0
     recomputed_seconds: float
     seconds: float | None
     peak_bytes: int | None
@@ -57,7 +64,8 @@ class ResidualChoice:
     """What a plan keeps for backward passes, and what it computes again.
 
     Args:
-        kept: Names of all that is kept; with the traced program they give the planned one.
+        kept: Names of all that is kept; with the traced program they give the planned one. Those
+            of what lies in host memory end in `@host`.
         residuals: What becomes of what backward passes read.
         saved_bytes: On one device, against keeping everything.
         recomputed_seconds: Of all that is computed again in one step, its operands included.

@@ -18,6 +18,7 @@ class ForwardResult:
         is_named: That is its `checkpoint_name`.
         source: `file.py:12 (function)` of the user's line, or "".
         type_text: `bf16[32, 8, 2048]`, with the dimension in which a scan stacks it.
+        is_array: It is an ordinary array, and no key.
     """
 
     name: str
@@ -28,6 +29,7 @@ class ForwardResult:
     is_named: bool
     source: str
     type_text: str
+    is_array: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

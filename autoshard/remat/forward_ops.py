@@ -11,7 +11,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Var
 from autoshard.frontend.jaxpr_paths import bodies
 from autoshard.frontend.source_lines import SourceLines
 from autoshard.remat.forward_op import ForwardOp, ForwardResult
-from autoshard.remat.joint_graph import RECOMPUTED, JointGraph, variables
+from autoshard.remat.joint_graph import RECOMPUTED, JointGraph, is_array, variables
 from autoshard.remat.joint_program import Written
 
 
@@ -82,6 +82,7 @@ class _Reader:
                     is_named=var in labels,
                     source=source,
                     type_text=_type_text(var, graph.stack_length),
+                    is_array=is_array(var),
                 )
                 for var in made
             )

@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from autoshard.errors import PlanError
+from autoshard.remat.choice import ON_HOST
 
 RECOMPUTED = "rematted_computation"
 """The scope in which `jax.checkpoint` computes again; selectors and profiles know it."""
+
+
+class Kept(NamedTuple):
+    """Values that are kept for a backward pass.
+
+    Args:
+        values: All of them.
+        on_host: Those in host memory between the passes.
+    """
+
+    values: Set[Var]
+    on_host: Set[Var] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -82,15 +96,19 @@ class JointGraph:
             return False
         return var not in self.crossing
 
-    def kept(self, names: Iterable[str]) -> frozenset[Var]:
-        """The values of these names.
+    def kept(self, names: Iterable[str]) -> Kept:
+        """The values of these names, `7.0` on the device and `7.0@host` in host memory.
 
         Raises:
             PlanError: There is no value of a name.
         """
         by_name = {name: var for var, name in self.names.items()}
+        names = frozenset(names)
         try:
-            return frozenset(by_name[name] for name in names)
+            return Kept(
+                frozenset(by_name[name.removesuffix(ON_HOST)] for name in names),
+                frozenset(by_name[n.removesuffix(ON_HOST)] for n in names if n.endswith(ON_HOST)),
+            )
         except KeyError as error:
             raise PlanError(
                 f"the program has no residual called {error.args[0]}",
@@ -132,6 +150,11 @@ def constant_equations(eqns: Sequence[JaxprEqn]) -> frozenset[int]:
             found.add(position)
             constants.update(eqn.outvars)
     return frozenset(found)
+
+
+def is_array(var: Var) -> bool:
+    """Whether a value is an ordinary array: it can stand behind a barrier, and lie on the host."""
+    return isinstance(getattr(var.aval, "dtype", None), np.dtype)
 
 
 def variables(atoms: Sequence[Any]) -> list[Var]:

@@ -13,7 +13,7 @@ from autoshard.errors import PlanError
 from autoshard.frontend.dead_code import without_dead_equations
 from autoshard.frontend.jaxpr_paths import rewrite_bodies
 from autoshard.remat.inline_calls import Inlined, inline_calls
-from autoshard.remat.joint_graph import JointGraph
+from autoshard.remat.joint_graph import JointGraph, Kept
 from autoshard.remat.scan_pair import read_pair, scan_pairs
 from autoshard.remat.unrolled_pass import read_unrolled
 from autoshard.remat.value_numbers import ValueNumbers
@@ -74,6 +74,8 @@ class JointProgram:
 
     def keeping(self, names: Sequence[str]) -> ClosedJaxpr:
         """The program with these residuals kept, all others computed again where they are read.
+
+        Those whose names end in `@host` lie in host memory between the passes.
 
         Raises:
             PlanError: A name is unknown, or what is kept does not suffice.
@@ -136,7 +138,7 @@ class _Writer:
         if whole.graph.required:
             eqns = whole.keeping(self.choice(whole.graph))
         else:
-            eqns = whole.keeping(frozenset())
+            eqns = whole.keeping(Kept(frozenset()))
         return jaxpr.replace(eqns=eqns, outvars=outvars)
 
     def inside(self, eqn: JaxprEqn) -> JaxprEqn:
@@ -163,10 +165,10 @@ class _Writer:
             flat[last] = flat[last]._replace(eqn=backward)
         return flat
 
-    def choice(self, graph: JointGraph) -> Set[Var]:
+    def choice(self, graph: JointGraph) -> Kept:
         """What is kept of a graph, the next one that is found."""
         number = len(self.graphs)
         self.graphs.append(graph)
         if self.kept is None:
-            return graph.everything
+            return Kept(graph.everything)
         return graph.kept(self.kept.get(number, ()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,8 +11,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 from autoshard.frontend.jaxpr_paths import scan_params
 from autoshard.remat.forward_order import ForwardOrder
+from autoshard.remat.host_memory import moved, on_host
 from autoshard.remat.inline_calls import inline_calls
-from autoshard.remat.joint_graph import JointGraph, copied, read, variables
+from autoshard.remat.joint_graph import JointGraph, Kept, copied, read, variables
 from autoshard.remat.value_numbers import ValueNumbers
 
 
@@ -64,29 +65,37 @@ class ScanPair:
     reads: list[JaxprEqn]
     returns: list[Any]
 
-    def keeping(self, kept: Set[Var]) -> tuple[JaxprEqn, JaxprEqn]:
+    def keeping(self, kept: Kept) -> tuple[JaxprEqn, JaxprEqn]:
         """Both scans, with stacks of these values alone kept for the reverse one.
 
         Stacks that something else reads stay results of the forward scan; what nothing reads is
-        left to dead code elimination.
+        left to dead code elimination. What lies in host memory leaves at the end of the forward
+        body, slice by slice, and comes back at the start of the reverse one.
         """
         num_carry = len(self.inputs.carries)
         slices = zip(self.ends[num_carry:], self.forward.outvars[num_carry:], strict=True)
         stack_of = {end: stack for end, stack in slices if isinstance(end, Var)}
-        in_order = [var for var in self.graph.names if var in kept]
+        in_order = [var for var in self.graph.names if var in kept.values]
+        sent = {var: Var(on_host(var.aval)) for var in in_order if var in kept.on_host}
+        sends = [moved(var, slice_, like=self._maker(var)) for var, slice_ in sent.items()]
+        ends = {var: sent.get(var, var) for var in in_order if var in sent or var not in stack_of}
         length = self.forward.params["length"]
-        new = {v: Var(unmapped_aval(length, 0, v.aval)) for v in in_order if v not in stack_of}
+        new = {var: Var(unmapped_aval(length, 0, end.aval)) for var, end in ends.items()}
         stack_of.update(new)
         forward = _scan(
             self.forward,
             self.inputs,
-            self.graph.forward,
-            [*self.ends, *new],
+            [*self.graph.forward, *sends],
+            [*self.ends, *ends.values()],
             [*self.forward.outvars, *new.values()],
         )
         atom_of: dict[Var, Any] = {var: Var(var.aval) for var in in_order}
-        kept_slices = [(atom_of[var], stack_of[var]) for var in in_order]
-        again = self.graph.again(kept)
+        read_slices = {
+            var: Var(on_host(var.aval)) if var in sent else atom_of[var] for var in in_order
+        }
+        fetches = [moved(read_slices[v], atom_of[v], like=self._maker(v)) for v in sent]
+        kept_slices = [(read_slices[var], stack_of[var]) for var in in_order]
+        again = self.graph.again(kept.values)
         copies = copied([self.graph.forward[position] for position in again], atom_of)
         reads = [
             eqn.replace(invars=[read(atom, atom_of) for atom in eqn.invars]) for eqn in self.reads
@@ -98,8 +107,13 @@ class ScanPair:
         )
         returns = [read(atom, atom_of) for atom in self.returns]
         return forward, _scan(
-            self.backward, parts, [*copies, *reads], returns, self.backward.outvars
+            self.backward, parts, [*fetches, *copies, *reads], returns, self.backward.outvars
         )
+
+    def _maker(self, var: Var) -> JaxprEqn:
+        """The equation that makes a forward value; the scan of what it carries."""
+        position = self.graph.maker.get(var)
+        return self.forward if position is None else self.graph.forward[position]
 
 
 def _scan(

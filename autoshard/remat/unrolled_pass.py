@@ -13,7 +13,15 @@ from jax.extend.core import JaxprEqn, Var
 
 from autoshard.remat.forward_order import ForwardOrder
 from autoshard.remat.inline_calls import Inlined
-from autoshard.remat.joint_graph import JointGraph, constant_equations, copied, read, variables
+from autoshard.remat.joint_graph import (
+    JointGraph,
+    Kept,
+    constant_equations,
+    copied,
+    is_array,
+    read,
+    variables,
+)
 from autoshard.remat.segments import cut_into_segments
 from autoshard.remat.value_numbers import ValueNumbers
 
@@ -37,13 +45,14 @@ class UnrolledPass:
     reads: tuple[tuple[int, JaxprEqn], ...]
     cotangents: Set[Var]
 
-    def keeping(self, kept: Set[Var]) -> list[JaxprEqn]:
+    def keeping(self, choice: Kept) -> list[JaxprEqn]:
         """The equations in order, with these values alone kept for the backward pass.
 
         What a segment computes again stands before the first equation that reads of it, behind a
         barrier on all that it starts from and on a cotangent: without it, compilers would make one
         of both computations, and keep what it makes.
         """
+        kept = choice.values
         entries: list[tuple[tuple[int, int], JaxprEqn]] = [
             ((place, 0), eqn) for place, eqn in zip(self.places, self.graph.forward, strict=True)
         ]
@@ -73,7 +82,7 @@ class UnrolledPass:
         made = {var for eqn in block for var in eqn.outvars} - kept
         starts = [v for eqn in block for v in variables(eqn.invars) if v not in made]
         after = [v for v in variables(reader.invars) if v in self.cotangents][:1]
-        held = [v for v in dict.fromkeys((*starts, *after)) if _is_array(v)]
+        held = [v for v in dict.fromkeys((*starts, *after)) if is_array(v)]
         atom_of: dict[Var, Any] = {var: Var(var.aval) for var in held}
         barrier = _barrier(held, [atom_of[var] for var in held], like=block[0])
         return [*barrier, *copied(block, atom_of)], atom_of
@@ -169,11 +178,6 @@ def _alive(forward: Sequence[JaxprEqn], there: Set[Var]) -> list[int]:
 def _bytes(var: Var) -> int:
     itemsize = getattr(getattr(var.aval, "dtype", None), "itemsize", 0)
     return prod(getattr(var.aval, "shape", ())) * itemsize
-
-
-def _is_array(var: Var) -> bool:
-    """Whether a value can stand behind a barrier: an ordinary array."""
-    return isinstance(getattr(var.aval, "dtype", None), np.dtype)
 
 
 def _barrier(operands: Sequence[Var], results: Sequence[Var], like: JaxprEqn) -> list[JaxprEqn]:

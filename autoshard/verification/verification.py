@@ -44,6 +44,8 @@ class MemoryCheck:
         alias_bytes: Results in the memory of donated arguments.
         temp_bytes: Temporaries, gaps between them included.
         code_bytes: The program itself; not counted above.
+        predicted_host_bytes: Of the plan in host memory.
+        host_bytes: In host memory as compiled; not counted above.
     """
 
     predicted_bytes: int
@@ -54,6 +56,8 @@ class MemoryCheck:
     alias_bytes: int
     temp_bytes: int
     code_bytes: int
+    predicted_host_bytes: int = 0
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
