@@ -137,6 +137,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             ),
             residuals=solved.residuals,
             accumulation=solved.accumulation,
+            waiting_seconds=solution.estimate.waiting_seconds,
             stage_seconds=dict(setting.stages.seconds),
             versions={
                 "autoshard": VERSION,

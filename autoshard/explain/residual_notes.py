@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import count
 
 from autoshard.errors import PlanError
@@ -29,7 +29,12 @@ def residual_notes(choice: ResidualChoice | None, asked: str, name: str) -> Iter
         if asked.strip() != f"name:{one.what}" and name != _label(one):
             continue
         held, spent = format_bytes(one.local_bytes), format_seconds(one.seconds)
-        if one.is_kept:
+        if one.is_offloaded:
+            yield (
+                f"offloaded: {held} in host memory between the passes, which keeping it would cost"
+                f" on the device; computing it again would cost {spent}"
+            )
+        elif one.is_kept:
             yield (
                 f"kept for the backward pass: that costs {held} between the passes, computing it"
                 f" again would cost {spent}"
@@ -53,11 +58,19 @@ def checkpoint_policy(choice: ResidualChoice | None) -> str:
             where="the residuals of the plan",
             fix="plan within a memory budget that the step does not fit",
         )
-    passes = {_pass(one) for one in choice.residuals if not one.is_kept}
+    passes = {_pass(one) for one in choice.residuals if one.is_offloaded or not one.is_kept}
     inside = [one for one in choice.residuals if _pass(one) in passes and one.what != "carry"]
     again = {_place(one) for one in inside if not one.is_kept}
     kept: dict[tuple[str, ...], str] = {}
+    offloaded: list[str] = []
     lines = []
+    for one in choice.residuals:
+        if one.is_offloaded and one.what == "carry":
+            raise PlanError(
+                "what the loop carries is offloaded, and a policy cannot name it",
+                where="the residuals of the plan",
+                fix="run the plan itself: plan.jit or plan.wrap",
+            )
     for one in inside:
         if not one.is_kept or _place(one) in kept:
             continue
@@ -70,17 +83,30 @@ def checkpoint_policy(choice: ResidualChoice | None) -> str:
             )
         name = one.what if one.is_named else _suggested(one, taken=kept.values())
         kept[_place(one)] = name
+        if one.is_offloaded:
+            offloaded.append(name)
         if not one.is_named:
             lines.append(f"#   {one.source}: {one.what} of type {one.type_text}: {name!r}")
-    names = ", ".join(f'"{name}"' for name in kept.values())
+    saved = _quoted(name for name in kept.values() if name not in offloaded)
+    policy = f"save_only_these_names({saved})"
+    if offloaded:
+        policy = (
+            f"save_and_offload_only_these_names(names_which_can_be_saved=[{saved}],"
+            f" names_which_can_be_offloaded=[{_quoted(offloaded)}],"
+            ' offload_src="device", offload_dst="pinned_host")'
+        )
     head = ["# Name these values where they are made (jax.ad_checkpoint.checkpoint_name):", *lines]
     return "\n".join(
         [
             *(head if lines else []),
-            f"policy = jax.checkpoint_policies.save_only_these_names({names})",
+            f"policy = jax.checkpoint_policies.{policy}",
             "layer = jax.checkpoint(layer, policy=policy)  # every layer",
         ]
     )
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def _pass(one: Residual) -> str:

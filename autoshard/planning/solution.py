@@ -100,7 +100,8 @@ class Solution:
     def cost(self) -> int:
         """Of one step in picoseconds, as plans are compared; only of a plan that fits."""
         assert self.result.cost is not None
-        return self.result.cost + round(self.seconds_off_chip * PICOSECONDS)
+        unpriced = self.seconds_off_chip + self.estimate.waiting_seconds
+        return self.result.cost + round(unpriced * PICOSECONDS)
 
     @property
     def step_seconds(self) -> float:

@@ -394,6 +394,7 @@ class PlanData:
         residuals: What is kept for backward passes and what is computed again; None for the program
             as it is written.
         accumulation: In how many microbatches the step runs; None for the batch as a whole.
+        waiting_seconds: In which one step waits for transfers to and from host memory.
         on_examples: By path, the equations that run on each device's examples in a `shard_map`,
             because the compiler does not partition their op.
     """
@@ -434,6 +435,7 @@ class PlanData:
     on_examples: Mapping[str, OnExamples] = field(default_factory=dict)
     residuals: ResidualChoice | None = None
     accumulation: Accumulation | None = None
+    waiting_seconds: float = 0.0
 
     @property
     def kept_residuals(self) -> tuple[str, ...] | None:
@@ -470,7 +472,7 @@ class PlanData:
     @property
     def seconds(self) -> float:
         """Predicted time of one step."""
-        return self.compute_seconds + self.communication_seconds
+        return self.compute_seconds + self.communication_seconds + self.waiting_seconds
 
     @property
     def priced_seconds(self) -> float:

@@ -240,7 +240,7 @@ def _residuals(plan: PlanData) -> dict[str, Residual]:
 
 
 def _residual_text(residual: Residual) -> str:
-    return "kept" if residual.is_kept else "computed again"
+    return residual.fate
 
 
 def _product_text(product: PlannedProduct) -> str:

@@ -40,6 +40,7 @@ _ADDED_LATER = frozenset(
         "PlanData.places",
         "PlanData.refinement",
         "PlanData.residuals",
+        "PlanData.waiting_seconds",
         "PredictedCollective.is_windowed",
         "ProgramRecord.argument_axes",
         "Residual.is_offloaded",

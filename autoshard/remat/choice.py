@@ -35,6 +35,13 @@ class Residual:
     local_bytes: int
     seconds: float
 
+    @property
+    def fate(self) -> str:
+        """What becomes of it: `kept`, `on the host`, or `computed again`."""
+        if self.is_offloaded:
+            return "on the host"
+        return "kept" if self.is_kept else "computed again"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedResiduals:

@@ -1,6 +1,8 @@
-"""What a plan keeps for backward passes and what it computes again, as a line and as tables."""
+"""What a plan keeps for backward passes, computes again and offloads, as a line and as tables."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 
@@ -10,20 +12,26 @@ from autoshard.report.quantities import format_bytes, format_seconds
 
 _MAX_RESIDUALS = 20
 RESIDUAL_COLUMNS = ("residual", "line", "type", "is", ">bytes", ">time")
-TRIED_COLUMNS = (">kept", ">bytes", ">computed again", ">step", ">memory", "")
+TRIED_COLUMNS = (">kept", ">bytes", ">on the host", ">computed again", ">step", ">memory", "")
 
 
 def residuals_line(choice: ResidualChoice) -> str:
     """The choice in one line."""
     if not choice.residuals:
         return f"keeps all {len(choice.kept)} residuals; jax.checkpoint has no effect"
-    kept = [one for one in choice.residuals if one.is_kept]
+    kept = [one for one in choice.residuals if one.is_kept and not one.is_offloaded]
     again = [one for one in choice.residuals if not one.is_kept]
+    offloaded = [one for one in choice.residuals if one.is_offloaded]
+    sent = f", offloads {len(offloaded)} ({_total(offloaded)})" if offloaded else ""
     return (
-        f"keeps {len(kept)} ({format_bytes(sum(one.local_bytes for one in kept))}), computes"
-        f" {len(again)} again: saves {format_bytes(choice.saved_bytes)} per device, adds"
+        f"keeps {len(kept)} ({_total(kept)}){sent}, computes {len(again)} again: saves"
+        f" {format_bytes(choice.saved_bytes)} per device, adds"
         f" {format_seconds(choice.recomputed_seconds)} of computing"
     )
+
+
+def _total(residuals: Sequence[Residual]) -> str:
+    return format_bytes(sum(one.local_bytes for one in residuals))
 
 
 def residuals_section(choice: ResidualChoice | None) -> RenderableType:
@@ -63,7 +71,7 @@ def _residual_row(one: Residual) -> tuple[str, ...]:
         one.what,
         one.source,
         one.type_text,
-        "kept" if one.is_kept else "computed again",
+        one.fate,
         format_bytes(one.local_bytes),
         "" if one.is_kept else format_seconds(one.seconds),
     )
@@ -75,6 +83,7 @@ def tried_rows(choice: ResidualChoice) -> list[tuple[str, ...]]:
         (
             f"{one.num_kept:,}",
             format_bytes(one.kept_bytes),
+            format_bytes(one.offloaded_bytes) if one.offloaded_bytes else "",
             format_seconds(one.recomputed_seconds),
             "" if one.seconds is None else format_seconds(one.seconds),
             "" if one.peak_bytes is None else format_bytes(one.peak_bytes),

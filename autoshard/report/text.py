@@ -143,7 +143,7 @@ def _totals(facts: ReportFacts) -> RenderableType:
             f"{format_seconds(facts.seconds)} predicted: compute "
             f"{format_seconds(facts.compute_seconds)}, communication "
             f"{format_seconds(facts.communication_seconds)} "
-            f"({format_percent(facts.communication_fraction)})",
+            f"({format_percent(facts.communication_fraction)}){_waiting(facts)}",
         ),
         *_overlapped(facts),
         *microbatches_rows(facts.accumulation),
@@ -162,6 +162,12 @@ def _totals(facts: ReportFacts) -> RenderableType:
         ),
     ]
     return _pairs(rows)
+
+
+def _waiting(facts: ReportFacts) -> str:
+    """The time of waiting for the host, where there is any."""
+    waits = facts.seconds - facts.compute_seconds - facts.communication_seconds
+    return f", waiting for the host {format_seconds(waits)}" if waits > 1e-9 * facts.seconds else ""
 
 
 def _compiler_model(facts: ReportFacts) -> list[tuple[str, str | Text]]:

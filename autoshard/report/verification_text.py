@@ -82,6 +82,15 @@ def _totals(found: Verification) -> RenderableType:
             "",
         ),
     ]
+    if found.memory.predicted_host_bytes or found.memory.host_bytes:
+        rows.append(
+            (
+                "host memory",
+                format_bytes(found.memory.predicted_host_bytes),
+                format_bytes(found.memory.host_bytes),
+                signed_percent(found.host_difference),
+            )
+        )
     if found.time is not None:
         time = found.time
         rows += [

@@ -189,6 +189,13 @@ class Verification:
         return _difference(self.memory.predicted_bytes, self.memory.compiled_bytes)
 
     @property
+    def host_difference(self) -> float:
+        """Likewise of host memory."""
+        if self.memory is None:
+            return 0.0
+        return _difference(self.memory.predicted_host_bytes, self.memory.host_bytes)
+
+    @property
     def largest_difference(self) -> float:
         """The larger of the two, without sign."""
         return max(abs(self.bytes_difference), abs(self.memory_difference))

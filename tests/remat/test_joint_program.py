@@ -58,14 +58,34 @@ def stacks_read_in_reverse(closed: ClosedJaxpr) -> list[str]:
 
 
 @pytest.mark.parametrize("step", PROGRAMS.values(), ids=PROGRAMS)
-@pytest.mark.parametrize("kept", ["everything", "leanest"])
+@pytest.mark.parametrize("kept", ["everything", "leanest", "everything on the host"])
 def test_keeping_other_residuals_changes_no_result(step: Step, kept: str) -> None:
     closed = traced(step)
     joint = JointProgram.of(closed)
-    names = joint.everything if kept == "everything" else leanest(joint)
+    names = leanest(joint) if kept == "leanest" else joint.everything
+    if kept == "everything on the host":
+        names = on_host(joint)
     rewritten = joint.keeping(names)
     for before, after in zip(run(closed), run(rewritten), strict=True):
         np.testing.assert_allclose(before, after, rtol=2e-6, atol=1e-6)
+
+
+def on_host(joint: JointProgram) -> list[str]:
+    """Names of all that is read, in host memory where a scan stacks it."""
+    is_stacked = {str(n): graph.stack_length is not None for n, graph in enumerate(joint.graphs)}
+    return [name + "@host" * is_stacked[name.partition(":")[0]] for name in joint.everything]
+
+
+def test_what_is_offloaded_leaves_and_comes_back_slice_by_slice() -> None:
+    joint = JointProgram.of(traced(scanned()))
+    rewritten = joint.keeping(on_host(joint))
+    stacks = stacks_read_in_reverse(rewritten)
+    assert stacks
+    assert all("<host>" in stack for stack in stacks)
+    forward, backward = (e for e in rewritten.jaxpr.eqns if e.primitive.name == "scan")
+    bodies_of = [scan.params["jaxpr"].jaxpr for scan in (forward, backward)]
+    assert [count(body, "device_put") for body in bodies_of] == [len(stacks)] * 2
+    assert bodies_of[0].eqns[-1].primitive.name == bodies_of[1].eqns[0].primitive.name
 
 
 def test_the_leanest_scan_keeps_its_carry_alone() -> None:
