@@ -73,8 +73,6 @@ class ChoiceMemory:
     def _of_value(self, value: Value) -> Iterator[NodeMemory]:
         """A value itself, and what making it takes beside it."""
         room = self.room
-        if value.index in room.graph.on_host:
-            return
         start, stop = room.buffers.intervals[value.index]
         op = room.graph.ops[value.op]
         is_summed = op.op_class is OpClass.MATMUL and not room.buffers.is_stored[value.index]

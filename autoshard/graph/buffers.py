@@ -39,7 +39,8 @@ class Buffers:
     Args:
         is_stored: Per value, whether it has a buffer that is written and read.
         owner: Per value, the value whose buffer it shares (itself when it owns one).
-        intervals: Per value, `(start, stop)` of the buffer it owns; `(0, 0)` when it owns none.
+        intervals: Per value, `(start, stop)` of the buffer it owns; `(0, 0)` when it owns none, or
+            one in host memory.
         last_use: Per value, the time after which it is not read, through fused readers too.
         with_products: Values that are written in the place of a product.
         unless_summed: Products computed together with all that reads them: they take their buffer
@@ -142,7 +143,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     last = _of_owners(max, owner, last_uses(graph, fusion, stored, written, run_at))
     intervals = [
         _interval(graph, value, first[value], last[value], moved_at)
-        if owner[value] == value and stored[value]
+        if owner[value] == value and stored[value] and value not in graph.on_host
         else (0, 0)
         for value in range(len(graph.values))
     ]

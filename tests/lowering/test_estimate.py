@@ -80,6 +80,19 @@ def test_a_collective_costs_what_no_kernel_between_its_start_and_its_end_covers(
     assert found.collectives == (CollectiveUse(seconds, expected - 9.0, 1000.0),)
 
 
+@pytest.mark.parametrize(("host_seconds", "waiting"), [(4.0, 0.0), (6.5, 5.0)])
+def test_a_body_takes_as_long_as_its_transfers_to_the_host(
+    host_seconds: float, waiting: float
+) -> None:
+    loop = Body(parent=0, trips=2.0, host_seconds=host_seconds, instructions=issue((KERNEL, 0)))
+    program = LocalProgram(
+        kernels=(kernel(4.0, body=1),), order=(Body(instructions=issue((CALL, 1))), loop)
+    )
+    found = estimate(program)
+    assert found.waiting_seconds == waiting
+    assert found.seconds == 8.0 + waiting
+
+
 def test_collectives_run_one_after_another_and_are_exposed_one_by_one() -> None:
     program = LocalProgram(
         kernels=(kernel(4.0),),
