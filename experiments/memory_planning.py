@@ -5,8 +5,9 @@
 Each cell is a program on a machine with a share of the memory of a device as budget. It is planned
 as it is written without `jax.checkpoint`; with `jax.checkpoint` around every layer, keeping nothing
 or what a policy of JAX saves, each with its own best shardings; and with the residuals that
-`optimize(remat="auto")` chooses for the program as it is written. `--compile` adds what the
-compiler makes of plans. Rows are kept in `experiments/results/memory_planning.jsonl` as they are
+`optimize(remat="auto")` chooses for the program as it is written, with host memory and without.
+`--compile` adds what the compiler makes of plans. Cells come budget by budget, so that a short run
+has some of every program. Rows are kept in `experiments/results/memory_planning.jsonl` as they are
 found: a run goes on where the last one of the same commit ended. The page is written from them.
 """
 
@@ -16,32 +17,34 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import autoshard
+from cost_models import get_hardware
 from experiments.results_table import RESULTS, markdown_table, provenance, write_page
 from experiments.workloads.gpt import GptConfig
 from experiments.workloads.gpt import build as gpt
 from experiments.workloads.llama import LlamaConfig
 from experiments.workloads.llama import build as llama
+from experiments.workloads.moe import MoeConfig
+from experiments.workloads.moe import build as moe
 from experiments.workloads.ssm import SsmConfig
 from experiments.workloads.ssm import build as ssm
+from experiments.workloads.unet import UnetConfig
+from experiments.workloads.unet import build as unet
 
 FOUND = RESULTS / "memory_planning.jsonl"
 _TIME_LIMIT_SECONDS = 60.0
-_CHOSEN, _AS_WRITTEN, _FULL = "chosen", "as written", "full remat"
-_WAYS = (
-    _CHOSEN,
-    _FULL,
-    "dots_with_no_batch_dims_saveable",
-    "dots_saveable",
-    _AS_WRITTEN,
-)
+_CHOSEN, _ON_DEVICE = "chosen", "chosen, none on the host"
+_AS_WRITTEN, _FULL = "as written", "full remat"
+_POLICIES = ("dots_with_no_batch_dims_saveable", "dots_saveable")
+_OWN = (_CHOSEN, _ON_DEVICE, _AS_WRITTEN)  # of programs without layers to rematerialise too
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +113,33 @@ _SSM = SsmConfig(
     compute_dtype="bfloat16",
 )
 
+_MOE = MoeConfig(
+    layers=4,
+    d_model=2048,
+    heads=16,
+    experts=8,
+    d_ff=8192,
+    vocab=50304,
+    seq=1024,
+    batch=64,
+    compute_dtype="bfloat16",
+)
+_UNET = UnetConfig(image_size=64, channels=256, multipliers=(1, 2, 4), groups=32, batch=256)
+
 PROGRAMS = (
     Program("llama 8B, scanned", llama, _LLAMA),
     Program("gpt 1.3B, scanned", gpt, _GPT),
-    Program("llama, 4 layers unrolled", llama, replace(_LLAMA, layers=4, scan=False)),
     Program("mamba, scanned", ssm, _SSM),
+    Program("llama, 4 layers unrolled", llama, replace(_LLAMA, layers=4, scan=False)),
+    Program("mixture of experts, 4 layers unrolled", moe, _MOE),
+    Program("diffusion U-Net", unet, _UNET),
 )
 MACHINES = (
     Machine("tpu-v5e", "data=4,model=4", "v5e:4x4"),
     Machine("h100:8", "data=4,model=2", "8xH100"),
 )
-SHARES = (1.0, 0.7, 0.5, 0.35)
-"""Of the memory of a device."""
+SHARES = (0.5, 0.35, 0.7, 0.2, 1.0)
+"""Of the memory of a device, those at which memory binds first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +159,25 @@ class Cell:
 def cells() -> Iterator[Cell]:
     """All cells, those of one program and budget together."""
     for machine in MACHINES:
-        for program in PROGRAMS:
-            for share in SHARES:
-                for way in _WAYS:
+        for share in SHARES:
+            for program in PROGRAMS:
+                for way in _ways(program):
                     yield Cell(program, machine, share, way)
+
+
+def _ways(program: Program) -> tuple[str, ...]:
+    """How residuals of a program are treated; without layers of its own, by no `jax.checkpoint`."""
+    return (*_OWN, _FULL, *_POLICIES) if hasattr(program.config, "remat") else _OWN
 
 
 def planned(cell: Cell) -> tuple[autoshard.Plan, float]:
     """The plan of a cell, and how long planning took."""
-    remat = {_CHOSEN: False, _AS_WRITTEN: False, _FULL: True}.get(cell.way, cell.way)
-    config = replace(cell.program.config, remat=remat)
+    config = cell.program.config
+    if cell.way not in _OWN:
+        config = replace(config, remat=True if cell.way == _FULL else cell.way)
+    machine = get_hardware(cell.machine.hardware)
+    if cell.way == _ON_DEVICE:
+        machine = replace(machine, host=None)
     workload = cell.program.build(cell.program.name, config)
     start = time.perf_counter()
     plan = autoshard.optimize(
@@ -158,12 +185,12 @@ def planned(cell: Cell) -> tuple[autoshard.Plan, float]:
         workload.state,
         workload.batch,
         mesh=cell.machine.mesh,
-        hardware=cell.machine.hardware,
+        hardware=machine,
         memory_budget=cell.share,
         donate_argnums=workload.donate_argnums,
         time_limit_seconds=_TIME_LIMIT_SECONDS,
         baselines=False,
-        remat="auto" if cell.way == _CHOSEN else "keep",
+        remat="auto" if cell.way in (_CHOSEN, _ON_DEVICE) else "keep",
     )
     return plan, time.perf_counter() - start
 
@@ -185,10 +212,13 @@ def row(cell: Cell, *, compiles: bool) -> dict[str, Any]:
         told["bound_seconds"] = data.residuals.bound_seconds
         told["kept"] = sum(one.is_kept for one in data.residuals.residuals)
         told["residuals"] = len(data.residuals.residuals)
+        told["offloaded"] = sum(one.is_offloaded for one in data.residuals.residuals)
+        told["host_bytes"] = data.memory.host_bytes
     if compiles and data.is_feasible:
         found = plan.verify(cell.machine.topology)
         if found.memory is not None:
             told["compiled_bytes"] = found.memory.compiled_bytes
+            told["compiled_host_bytes"] = found.memory.host_bytes
         if found.time is not None:
             told["compiled_seconds"] = found.time.overlapped_seconds
     return told
@@ -212,15 +242,46 @@ def page() -> str:
                 "peak": f"{one['peak_bytes'] / 1e9:.2f} GB",
                 "compiled step": _milliseconds(one.get("compiled_seconds")),
                 "compiled peak": _gigabytes(one.get("compiled_bytes")),
+                "host": _gigabytes(one.get("host_bytes")),
+                "compiled host": _gigabytes(one.get("compiled_host_bytes")),
                 "planned in": f"{one['planning_seconds']:.0f} s",
                 "commit": one["commit"],
             }
         )
-    return f"{_ABOUT.format(len(found), sum(1 for _ in cells()))}\n{markdown_table(table)}"
+    about = _ABOUT.format(len(found), sum(1 for _ in cells()))
+    return f"{about}\n{markdown_table(comparison(found))}\n{markdown_table(table)}"
+
+
+def comparison(found: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The chosen residuals against every other way: where both fit, and where one does."""
+    by_cell: dict[tuple[str, ...], dict[str, Mapping[str, Any]]] = {}
+    for one in found:
+        *cell, way = one["cell"]
+        by_cell.setdefault(tuple(cell), {})[way] = one
+    rows = []
+    for way in (_ON_DEVICE, _FULL, *_POLICIES, _AS_WRITTEN):
+        pairs = [(of[_CHOSEN], of[way]) for of in by_cell.values() if {_CHOSEN, way} <= of.keys()]
+        both = [(a, b) for a, b in pairs if a["fits"] and b["fits"]]
+        ratios = [b["step_seconds"] / a["step_seconds"] for a, b in both]
+        rows.append(
+            {
+                "chosen against": way,
+                "budgets": str(len(pairs)),
+                "both fit": str(len(both)),
+                "chosen alone fits": str(sum(a["fits"] and not b["fits"] for a, b in pairs)),
+                "other alone fits": str(sum(b["fits"] and not a["fits"] for a, b in pairs)),
+                "time of other, geometric mean": f"{geometric_mean(ratios):.3f}" if ratios else "",
+                "chosen is slower": str(sum(ratio < 1 - 1e-3 for ratio in ratios)),
+            }
+        )
+    return rows
 
 
 def _residuals(one: dict[str, Any], way: str) -> str:
-    return f"{way}: {one['kept']} of {one['residuals']} kept" if "kept" in one else way
+    if "kept" not in one:
+        return way
+    sent = f", {one['offloaded']} on the host" if one.get("offloaded") else ""
+    return f"{way}: {one['kept']} of {one['residuals']} kept{sent}"
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -257,10 +318,15 @@ _ABOUT = """\
 Each program is planned within a share of the memory of a device: as it is written without
 `jax.checkpoint`; with `jax.checkpoint` around every layer, keeping the inputs of layers alone (full
 remat) or what a policy of JAX saves as well; and with the residuals that `optimize(remat="auto")`
-chooses for the program as it is written. Every row has its own best shardings, and nothing in the
-choice was fitted to these programs. Where a step does not fit, its peak is the least found. The
+chooses for the program as it is written, some on the host where that pays or nothing else fits.
+Every row has its own best shardings, and nothing in the
+choice was fitted to these programs. Programs without layers of their own are not given to
+`jax.checkpoint`. Where a step does not fit, its peak is the least found. The
 bound is that of the joint problem of residuals and shardings. Planning was timed on a machine with
-other work on it. Rows so far: {} of {}.
+other work on it, and a slower one may have cut a search short. Rows so far: {} of {}.
+
+The first table compares, by budget, the chosen residuals with every other way: how much longer a
+step takes where both fit (above 1: the chosen ones are faster), and where only one does.
 """
 
 
