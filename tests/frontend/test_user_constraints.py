@@ -76,15 +76,15 @@ def test_a_partition_spec_leaves_out_what_it_does_not_cut(given: Any) -> None:
             7,
             "expected constraints, found int\n"
             "  where: constraints\n"
-            "  fix: give a mapping from selector to sharding, a list of Pin, Uses, Group, Keep and"
-            " Recompute, or the path of a YAML file",
+            "  fix: give a mapping from selector to sharding, a list of Pin, Uses, Group, Keep,"
+            " Recompute and Offload, or the path of a YAML file",
         ),
         (
             ["params"],
             "expected a Pin, Uses or Group, found str\n"
             "  where: constraints[0]='params'\n"
-            "  fix: give a mapping from selector to sharding, a list of Pin, Uses, Group, Keep and"
-            " Recompute, or the path of a YAML file",
+            "  fix: give a mapping from selector to sharding, a list of Pin, Uses, Group, Keep,"
+            " Recompute and Offload, or the path of a YAML file",
         ),
         (
             {"a": 7},
