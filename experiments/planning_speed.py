@@ -1,10 +1,11 @@
-"""Seconds of planning, before and now, by layers and mesh dimensions.
+"""Seconds of planning, before and now, in processor seconds.
 
-    python experiments/planning_speed.py [--before REVISION] [--points NAME ...]
+    python experiments/planning_speed.py [--before REVISION] [--points NAME ...] [--limit FACTOR]
 
 Each point runs in a process of its own, so that memory is its own and nothing is warm; those of the
 earlier revision run beside them. Seconds are of processors, which another job on the machine hardly
-changes. Writes `experiments/results/planning_speed.md`.
+changes. A point ends after a multiple of the seconds asked for, and is told as that. Writes
+`experiments/results/planning_speed.md`, anew after every point.
 """
 
 from __future__ import annotations
@@ -19,35 +20,62 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
 T = TypeVar("T")
 Found = dict[str, Any]
-Point = tuple[str, dict[str, object], str, str]
-"""Workload, sizes to change, mesh and hardware."""
 
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A program that is planned, and the seconds that this may take.
+
+    Args:
+        workload: Name.
+        mesh: Of TPU v5p.
+        asked: Processor seconds for the whole call.
+        sizes: Fields of the workload's config to change.
+        times_least: The memory budget, as a multiple of the least peak; None for the machine's.
+        then: What follows the plan: `constraints`, `again` (planned again with and without a
+            change) or `apply` (`plan.jit()` to lowered).
+    """
+
+    workload: str
+    mesh: str
+    asked: float
+    sizes: Mapping[str, object] = field(default_factory=dict)
+    times_least: float | None = None
+    then: str = ""
+
+
+_2D, _WIDE = "data=4,model=8", "data=16,model=16"
 POINTS: dict[str, Point] = {
-    "7B GPT, 32 layers scanned": ("gpt_7b_scan", {}, "data=8,model=8", "tpu-v5p"),
-    "8B Llama, 32 layers unrolled": ("llama_7b", {}, "data=4,model=8", "tpu-v5p"),
-    "8B Llama, 4 layers unrolled": ("llama_7b", {"layers": 4}, "data=4,model=8", "tpu-v5p"),
-    "8B Llama, 8 layers unrolled": ("llama_7b", {"layers": 8}, "data=4,model=8", "tpu-v5p"),
-    "8B Llama, 16 layers unrolled": ("llama_7b", {"layers": 16}, "data=4,model=8", "tpu-v5p"),
-    "8B Llama, 4 layers, 1-D mesh": ("llama_7b", {"layers": 4}, "data=32", "tpu-v5p"),
-    "8B Llama, 4 layers, 3-D mesh": (
-        "llama_7b",
-        {"layers": 4},
-        "data=2,fsdp=4,model=4",
-        "tpu-v5p",
-    ),
-    "Gemma 3 27B, 62 layers unrolled": ("gemma3_27b", {}, "data=8,model=8", "tpu-v5p"),
-    "405B Llama, 126 layers unrolled": ("llama3_405b", {}, "data=16,model=16", "tpu-v5p"),
+    "8B Llama, 32 layers": Point("llama_7b", _2D, 5, then="constraints"),
+    "8B Llama, 32 layers, 3-D": Point("llama_7b", "data=2,fsdp=4,model=4", 10),
+    "405B Llama, 4 layers": Point("llama3_405b", _WIDE, 4, {"layers": 4}),
+    "405B Llama, 32 layers": Point("llama3_405b", _WIDE, 6, {"layers": 32}),
+    "405B Llama, 126 layers": Point("llama3_405b", _WIDE, 12),
+    "405B Llama, 126 layers, 3-D": Point("llama3_405b", "data=8,fsdp=16,model=16", 25),
+    "405B Llama, 126 layers, 4-D": Point("llama3_405b", "pod=2,data=8,fsdp=16,model=16", 60),
+    "DeepSeek-V3, 3-D": Point("deepseek_v3", "data=8,expert=16,model=16", 40),
+    "Gemma 3 27B, 62 layers": Point("gemma3_27b", "data=8,model=8", 25, then="constraints"),
+    "7B GPT, 32 layers, 1.02 x least": Point("gpt_7b", "data=8,model=8", 20, times_least=1.02),
+    "8B Llama, 32 layers, 1.3 x least": Point("llama_7b", _2D, 8, times_least=1.3),
+    "8B Llama, 32 layers, 1.1 x least": Point("llama_7b", _2D, 12, times_least=1.1),
+    "8B Llama, 32 layers, again": Point("llama_7b", _2D, 5, then="again"),
+    "8B Llama, 32 layers, applied": Point("llama_7b", _2D, 5, then="apply"),
 }
+_DEPTHS = tuple(name for name in POINTS if name.startswith("405B") and name.endswith("layers"))
+GAP = 0.005
 MOST_SOLVE_SECONDS = 600.0
 """Of wall time, for the solver: so long that a busy machine does not cut a search."""
 MOST_BYTES = 16 * 2**30
 """Of address space for one process."""
+_START_SECONDS = 15.0  # of a process that imports JAX, and may compile kernels
 
 
 @contextmanager
@@ -64,42 +92,76 @@ def tree_at(revision: str) -> Iterator[Path]:
 
 
 def measure(point: Point) -> Found:
-    """Plan one workload in this process, and look for its constraints."""
+    """Plan one workload in this process, and do what follows."""
     import autoshard
     from experiments.workloads import get_workload
 
-    workload, overrides, mesh, hardware = point
-    program = get_workload(workload, **overrides)
-    plan, seconds = timed(
-        lambda: autoshard.optimize(
+    program = get_workload(point.workload, **point.sizes)
+
+    def plan_with(**options: Any) -> Any:
+        given = {"relative_gap": GAP, "time_limit_seconds": MOST_SOLVE_SECONDS, **options}
+        return autoshard.optimize(
             program.step,
             program.state,
             program.batch,
-            mesh=mesh,
-            hardware=hardware,
+            mesh=point.mesh,
+            hardware="tpu-v5p",
             donate_argnums=program.donate_argnums,
-            baselines=False,
-            time_limit_seconds=MOST_SOLVE_SECONDS,
+            **given,
         )
+
+    options: dict[str, Any] = {}
+    if point.times_least is not None:  # an infeasible plan is one of the least peak
+        leanest = plan_with(memory_budget=1, baselines=False, remat="keep")
+        budget = int(point.times_least * leanest.data.memory.peak_bytes)
+        options = {"memory_budget": budget, "remat": "keep"}
+    with tempfile.TemporaryDirectory() as folder:
+        if point.then == "again":
+            options["cache"] = folder
+        plan, seconds = timed(lambda: plan_with(**options))
+        by_hand = [one.seconds for one in plan.data.baselines if one.fits]
+        found: Found = {
+            "seconds": seconds,
+            "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+            "stages": dict(plan.data.stage_seconds),
+            "ops": plan.data.solver.num_ops,
+            "status": plan.data.solver.status,
+            "gap": plan.data.solver.gap,
+            "step_seconds": plan.data.seconds,
+            "by_hand": min(by_hand, default=None),
+        }
+        if point.then == "again":
+            return found | {"then": _again(plan, program, lambda: plan_with(**options), seconds)}
+    if point.then:
+        constraints, seconds = timed(lambda: plan.constraints)
+        found["then"] = f"{len(constraints)} constraints in {seconds:.1f} s"
+    if point.then == "apply":
+
+        def apply(*, retraces: bool) -> Any:
+            return plan.jit(retraces=retraces).lower(program.state, program.batch)
+
+        found["then"] += f", applied in {timed(lambda: apply(retraces=True))[1]:.1f} s"
+        found["then"] += (
+            f", from the plan's trace in {timed(lambda: apply(retraces=False))[1]:.1f} s"
+        )
+    return found
+
+
+def _again(plan: Any, program: Any, same: Callable[[], Any], first: float) -> str:
+    """Seconds of planning the same call again, kept, with another batch and with one more pin."""
+    import jax
+    from jax.sharding import PartitionSpec
+
+    _, trace = timed(lambda: jax.jit(program.step).trace(program.state, program.batch))
+    _, kept = timed(same)
+    batch = jax.tree.leaves(program.batch)[0].shape[program.batch_dim]
+    _, other_batch = timed(lambda: plan.replan(batch=batch // 2, cache=False))
+    pin = {"batch**": PartitionSpec("data")}
+    _, one_pin = timed(lambda: plan.replan(constraints=pin, cache=False))
+    return (
+        f"same call {kept:.1f} s, {kept / trace:.1f} x a trace by JAX; other batch"
+        f" {other_batch / first:.0%}, one more pin {one_pin / first:.0%} of the first call"
     )
-    found = {
-        "seconds": seconds,
-        "stages": dict(plan.data.stage_seconds),
-        "ops": plan.data.solver.num_ops,
-        "reduced_nodes": plan.data.solver.reduced_nodes,
-        "reduced_columns": plan.data.solver.reduced_columns,
-        "status": plan.data.solver.status,
-        "gap": plan.data.solver.gap,
-        "step_seconds": plan.data.seconds,
-    }
-    constraints, seconds = timed(lambda: plan.constraints)
-    untried = any("may be superfluous" in note for note in plan.data.notes)
-    return found | {
-        "constraints": len(constraints),
-        "constraint_seconds": seconds,
-        "is_minimal": not untried,
-        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-    }
 
 
 def timed(run: Callable[[], T]) -> tuple[T, float]:
@@ -113,18 +175,25 @@ def timed(run: Callable[[], T]) -> tuple[T, float]:
     return run(), spent() - began
 
 
-def run_point(point: Point, tree: Path = ROOT) -> Found | None:
-    """Plan a point in a process of its own, with the packages of a tree; None where it fails."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--point", json.dumps(point), "--tree", str(tree)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run_point(name: str, limit: float, tree: Path = ROOT) -> Found | str:
+    """Plan a point in a process of its own, with the packages of a tree; text where it fails."""
+    point = POINTS[name]
+    seconds = limit * point.asked * (1 if point.times_least is None else 3) + _START_SECONDS
+    flags = "--xla_force_host_platform_device_count=32"
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, "--point", name, "--tree", str(tree)],
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        return f"none in {seconds:.0f} s"
     if done.returncode:
-        print(f"{point}: failed\n{done.stderr[-2000:]}", file=sys.stderr)
-        return None
+        print(f"{name}: failed\n{done.stderr[-2000:]}", file=sys.stderr)
+        return "failed"
     found: Found = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
@@ -136,38 +205,70 @@ def stages_text(found: Mapping[str, Any]) -> str:
     return ", ".join(f"{stage} {share:.0%}" for stage, share in shares.items() if share >= 0.02)
 
 
-def row_of(name: str, mesh: str, before: Found | None, now: Found | None) -> dict[str, object]:
-    """A row of the table; what failed has no figures."""
+def row_of(name: str, before: Found | str, now: Found | str) -> dict[str, object]:
+    """A row of the table; a point that failed or ran out of time says so."""
+    point = POINTS[name]
 
-    def told(found: Found | None, text: Callable[[Found], str]) -> str:
-        return "failed" if found is None else text(found)
-
-    def constraints(found: Found) -> str:
-        unsure = "" if found["is_minimal"] else ", not known to be minimal"
-        return f"{found['constraint_seconds']:.1f} s, {found['constraints']}{unsure}"
+    def told(found: Found | str, text: Callable[[Found], str]) -> str:
+        return found if isinstance(found, str) else text(found)
 
     row: dict[str, object] = {
         "program": name,
-        "mesh": mesh,
-        "plan before, s": told(before, lambda found: f"{found['seconds']:.1f}"),
-        "plan now, s": told(now, lambda found: f"{found['seconds']:.1f}"),
-        "constraints before": told(before, constraints),
-        "constraints now": told(now, constraints),
-        "peak GiB before": told(before, lambda found: f"{found['peak_gib']:.2f}"),
-        "peak GiB now": told(now, lambda found: f"{found['peak_gib']:.2f}"),
+        "mesh": point.mesh,
+        "asked, s": f"{point.asked:.0f}",
+        "before, s": told(before, lambda found: f"{found['seconds']:.1f}"),
+        "now, s": told(now, lambda found: f"{found['seconds']:.1f}"),
+        "then, before": told(before, lambda found: found.get("then", "")),
+        "then, now": told(now, lambda found: found.get("then", "")),
     }
-    if now is not None:
+    if not isinstance(now, str):
+        over_hand = now["step_seconds"] / now["by_hand"] if now["by_hand"] else None
         row |= {
             "by stage": stages_text(now),
             "ops": now["ops"],
-            "after presolve": f"{now['reduced_nodes']} ops, {now['reduced_columns']} columns",
             "status": now["status"],
             "gap %": f"{100 * now['gap']:.2f}",
-            "predicted step ms": f"{1e3 * now['step_seconds']:.1f}",
+            "step ms": f"{1e3 * now['step_seconds']:.1f}",
+            "over best by hand": "" if over_hand is None else f"{over_hand:.3f}",
+            "peak GiB": f"{now['peak_gib']:.2f}",
         }
-    if before is not None:
-        row["predicted before, ms"] = f"{1e3 * before['step_seconds']:.1f}"
+    if not isinstance(before, str):
+        row["step before, ms"] = f"{1e3 * before['step_seconds']:.1f}"
     return row
+
+
+COLUMNS = (
+    "program",
+    "mesh",
+    "asked, s",
+    "before, s",
+    "now, s",
+    "then, before",
+    "then, now",
+    "by stage",
+    "ops",
+    "status",
+    "gap %",
+    "step ms",
+    "step before, ms",
+    "over best by hand",
+    "peak GiB",
+)
+
+
+def seconds_per_layer(found: Mapping[str, Found | str]) -> str:
+    """Processor seconds for each added layer between points that differ in depth alone."""
+    known = [(POINTS[name], found[name]) for name in _DEPTHS if name in found]
+    measured = [
+        (int(str(point.sizes.get("layers", 126))), one["seconds"])
+        for point, one in known
+        if not isinstance(one, str)
+    ]
+    steps = pairwise(measured)
+    return ", ".join(
+        f"{first} to {last} layers {(after - before) / (last - first):.3f} s"
+        for (first, before), (last, after) in steps
+    )
 
 
 def main() -> None:
@@ -175,8 +276,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--before", default="HEAD^", help="the earlier revision")
+    parser.add_argument("--before", default="HEAD^", help="the earlier revision; none: no such")
     parser.add_argument("--points", nargs="*", default=list(POINTS), help="names, all if not given")
+    parser.add_argument("--limit", type=float, default=2.0, help="of wall time, times those asked")
     parser.add_argument("--point", help=argparse.SUPPRESS)
     parser.add_argument("--tree", type=Path, default=ROOT, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -186,24 +288,50 @@ def main() -> None:
         import autoshard  # noqa: F401  (of that tree, whose workloads may be fewer)
 
         sys.path[0] = str(ROOT)
-        print(json.dumps(measure(json.loads(options.point))))
+        print(json.dumps(measure(POINTS[options.point])))
         return
+    if options.before == "none":
+        measure_all(options.points, options.limit, None, "")
+    else:
+        with tree_at(options.before) as tree:
+            measure_all(options.points, options.limit, tree, options.before)
+
+
+def measure_all(names: list[str], limit: float, tree: Path | None, revision: str) -> None:
+    """Write the table of these points, row by row.
+
+    Args:
+        names: Of the points.
+        limit: Wall seconds of a point, times those asked for.
+        tree: Of the earlier revision.
+        revision: Its name.
+    """
     sys.path.insert(0, str(ROOT))
     from experiments.results_table import markdown_table, write_page
 
-    rows = []
-    with tree_at(options.before) as tree:
-        run_point(POINTS["8B Llama, 4 layers, 1-D mesh"], tree)  # compiles that tree's kernels
-        for name in options.points:
-            point = POINTS[name]
-            rows.append(row_of(name, point[2], run_point(point, tree), run_point(point)))
-            print(rows[-1], flush=True)
-    text = markdown_table(rows) + (
-        f"\nBefore is {options.before}. Seconds are of processors. Every point is a fresh process;"
-        " Numba's kernels come from its cache on disk. The very first plan on a machine compiles"
-        " them, which takes some seconds more.\n"
-    )
-    path = write_page("planning_speed", "Planning time, trace to plan", text)
+    rows, before_by_name, now_by_name = [], {}, {}
+    for name in names:
+        before: Found | str = "not run"
+        if tree is not None:
+            before = run_point(name, limit, tree)
+        before_by_name[name], now_by_name[name] = before, run_point(name, limit)
+        row = row_of(name, before, now_by_name[name])
+        rows.append({column: row.get(column, "") for column in COLUMNS})
+        print(row, flush=True)
+        depth = "".join(
+            f"\nFor each added layer, {when}: {text}.\n"
+            for when, found in (("before", before_by_name), ("now", now_by_name))
+            if (text := seconds_per_layer(found))
+        )
+        text = markdown_table(rows) + depth
+        text += (
+            f"\nBefore is {revision or 'not run'}. Seconds are of processors; a gap of"
+            f" {100 * GAP} % is asked for; plans by hand are priced too. Every point is a fresh"
+            f" process that ends after {limit:g} times the seconds asked for, of wall time (three"
+            " times that where the least peak is sought first, which does not count). Numba's"
+            " kernels come from its cache on disk; the first plan on a machine compiles them.\n"
+        )
+        path = write_page("planning_speed", "Planning time, trace to plan", text)
     print(f"wrote {path}")
 
 

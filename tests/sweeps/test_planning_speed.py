@@ -1,0 +1,25 @@
+"""The table of planning times: what it tells of points that fail, and of depth."""
+
+from __future__ import annotations
+
+from experiments.planning_speed import COLUMNS, POINTS, row_of, seconds_per_layer
+from experiments.workloads import DEEP_WORKLOADS, WORKLOADS
+
+
+def test_a_point_without_an_answer_says_so_in_its_row() -> None:
+    row = row_of("405B Llama, 126 layers", "none in 39 s", "failed")
+    assert (row["before, s"], row["now, s"]) == ("none in 39 s", "failed")
+    assert row.keys() <= set(COLUMNS)
+
+
+def test_seconds_of_a_layer_leave_out_depths_that_were_not_measured() -> None:
+    found = {
+        "405B Llama, 4 layers": {"seconds": 4.0},
+        "405B Llama, 32 layers": "failed",
+        "405B Llama, 126 layers": {"seconds": 16.2},
+    }
+    assert seconds_per_layer(found) == "4 to 126 layers 0.100 s"
+
+
+def test_every_point_is_of_a_known_workload() -> None:
+    assert {point.workload for point in POINTS.values()} <= WORKLOADS.keys() | DEEP_WORKLOADS.keys()
