@@ -13,7 +13,7 @@ def test_a_point_without_an_answer_says_so_in_its_row() -> None:
 
 
 def test_seconds_of_a_layer_leave_out_depths_that_were_not_measured() -> None:
-    found = {
+    found: dict[str, dict[str, float] | str] = {
         "405B Llama, 4 layers": {"seconds": 4.0},
         "405B Llama, 32 layers": "failed",
         "405B Llama, 126 layers": {"seconds": 16.2},
