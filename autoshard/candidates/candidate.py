@@ -6,10 +6,10 @@ sums need all follow from that assignment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
-from math import gcd
+from itertools import groupby, product
+from math import gcd, prod
 
 from autoshard.graph.rule import Dims, Rule, summed_rows
 from autoshard.layouts import Layout, MeshParts, Parts, part_orders
@@ -78,6 +78,23 @@ class Candidate:
         return self.results if is_result else self.operands
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """An assignment of mesh parts to factors.
+
+    Args:
+        place: Among all assignments.
+        factors: Parts by factor.
+        cut: Pieces of the work.
+        num_axes: Mesh axes that it uses.
+    """
+
+    place: int
+    factors: dict[int, frozenset[int]]
+    cut: int
+    num_axes: int
+
+
 @dataclass(slots=True)
 class CandidateMaker:
     """Enumerates candidates, remembering rules it has met.
@@ -142,25 +159,70 @@ class CandidateMaker:
             for axis in self.parts.parts_by_axis
             if axis not in forbidden_axes
         ]
+        choices = list(self._choices(rule, per_axis))
+        usual = self._usual(rule, choices)
+        if usual is not None:
+            return usual
         found: dict[Candidate, int] = {}
-        for choice in product(*per_axis):
-            chosen: dict[int, frozenset[int]] = {}
-            for part, factor in (pair for pairs in choice for pair in pairs):
-                chosen[factor] = chosen.get(factor, frozenset()) | {part}
-            if any(
-                rule.factor_sizes[factor] % self.parts.num_shards(used)
-                for factor, used in chosen.items()
-            ):
-                continue
-            num_axes = len({self.parts.axes[part] for used in chosen.values() for part in used})
-            for ordered in product(*(self._orders(used) for used in chosen.values())):
-                for candidate in self._finish(rule, dict(zip(chosen, ordered, strict=True))):
-                    found.setdefault(candidate, num_axes)
+        for choice in choices:
+            for candidate in self._ended(rule, choice):
+                found.setdefault(candidate, choice.num_axes)
         if len(found) <= self.max_candidates:
             return tuple(found)
         ranked = sorted(found, key=lambda c: (found[c] > 1 and 1 + _oddness(c), -c.cut))
         kept = set(ranked[: self.max_candidates])
         return tuple(c for c in found if c in kept or found[c] < 2)
+
+    def _choices(
+        self, rule: Rule, per_axis: Sequence[Sequence[tuple[tuple[int, int], ...]]]
+    ) -> Iterator[_Choice]:
+        """Assignments of axes to factors that the sizes of all factors allow."""
+        for place, choice in enumerate(product(*per_axis)):
+            chosen: dict[int, frozenset[int]] = {}
+            for part, factor in (pair for pairs in choice for pair in pairs):
+                chosen[factor] = chosen.get(factor, frozenset()) | {part}
+            shards = {factor: self.parts.num_shards(used) for factor, used in chosen.items()}
+            if not any(rule.factor_sizes[factor] % count for factor, count in shards.items()):
+                axes = {self.parts.axes[part] for used in chosen.values() for part in used}
+                yield _Choice(place, chosen, prod(shards.values()), len(axes))
+
+    def _usual(self, rule: Rule, choices: Sequence[_Choice]) -> tuple[Candidate, ...] | None:
+        """The candidates that stay where enough of them are not odd; None where too few are.
+
+        Odd ones would all be dropped then, and so would those that cut less than what stays: on
+        meshes of many axes they are by far the most, and none of them is made.
+        """
+        found: dict[Candidate, int] = {}
+        alone = [choice for choice in choices if choice.num_axes < 2]
+        for choice in alone:
+            for candidate in self._ended(rule, choice):
+                found.setdefault(candidate, choice.place)
+        several = [choice for choice in choices if choice.num_axes > 1]
+        for _, of_cut in groupby(sorted(several, key=lambda one: -one.cut), lambda one: one.cut):
+            if len(found) >= self.max_candidates:
+                break
+            for choice in of_cut:
+                for candidate in self._ended(rule, choice, is_usual=True):
+                    if len(found) < self.max_candidates and not _oddness(candidate):
+                        found.setdefault(candidate, choice.place)
+        if len(found) < self.max_candidates:
+            return None
+        return tuple(sorted(found, key=lambda candidate: found[candidate]))
+
+    def _ended(self, rule: Rule, choice: _Choice, *, is_usual: bool = False) -> Iterator[Candidate]:
+        """The candidates of an assignment.
+
+        Args:
+            rule: Of the op.
+            choice: The assignment.
+            is_usual: Leave out odd orders of axes, and sums scattered onto several dimensions.
+        """
+        orders = [self._orders(used) for used in choice.factors.values()]
+        if is_usual:
+            orders = [tuple(o for o in own if list(o) == sorted(o)) for own in orders]
+        for ordered in product(*orders):
+            cuts = dict(zip(choice.factors, ordered, strict=True))
+            yield from self._finish(rule, cuts, is_usual=is_usual)
 
     def _orders(self, used: frozenset[int]) -> tuple[Parts, ...]:
         """Orders in which parts may cut one dimension, the user's own among them."""
@@ -182,8 +244,8 @@ class CandidateMaker:
             if not set(self.parts.parts_by_axis[axes[part]]) <= set(dim)
         }
 
-    def _finish(self, rule: Rule, cuts: dict[int, Parts]) -> Iterator[Candidate]:
-        """Layouts of one assignment, with each way to end its reductions."""
+    def _finish(self, rule: Rule, cuts: dict[int, Parts], *, is_usual: bool) -> Iterator[Candidate]:
+        """Layouts of one assignment, with each way to end its reductions, or each usual one."""
         operands = self._layouts(rule, rule.operands, cuts)
         results = self._layouts(rule, rule.results, cuts)
         if operands is None or results is None:
@@ -207,6 +269,8 @@ class CandidateMaker:
         runs = [run for run in runs if run]
         for targets in product(range(-1, len(shape)), repeat=len(runs)):
             if all(target < 0 for target in targets):
+                continue
+            if is_usual and len({target for target in targets if target >= 0}) > 1:
                 continue
             layout = [list(dim) for dim in partial]
             scattered: list[int] = []

@@ -221,6 +221,36 @@ def test_beyond_the_limit_odd_ways_go_first_and_single_axes_stay() -> None:
     assert ((0, 2, 1), ()) not in {c.results[0] for c in few}
 
 
+def oddness(candidate: Candidate) -> int:
+    """Dimensions out of mesh order, and dimensions beyond one that a sum is scattered onto."""
+    layouts = [*candidate.operands, *candidate.results]
+    odd = sum(list(dim) != sorted(dim) for layout in layouts for dim in layout)
+    if not candidate.scattered:
+        return odd
+    changed = zip(candidate.partial, candidate.results[0], strict=True)
+    return odd - 1 + sum(before != after for before, after in changed)
+
+
+def num_axes(parts: MeshParts, candidate: Candidate) -> int:
+    layouts = [*candidate.operands, *candidate.results]
+    return len({parts.axes[part] for layout in layouts for dim in layout for part in dim})
+
+
+@pytest.mark.parametrize("most", [1, 30, 60, 150, 400])
+@pytest.mark.parametrize("sizes", [(8, 8, 8), (16, 4, 32), (3, 2, 64)])
+def test_what_is_left_out_is_never_made_and_what_stays_is_as_if_all_were(
+    most: int, sizes: tuple[int, int, int]
+) -> None:
+    for parts in (parts_of("x=2,y=2,z=2,w=2"), parts_of("x=8,y=2,z=4", x=(4, 2))):
+        everything = CandidateMaker(parts, max_candidates=10**6).of_rule(matmul_rule(*sizes))
+        alone = [c for c in everything if num_axes(parts, c) < 2]
+        others = [c for c in everything if num_axes(parts, c) > 1]
+        ranked = sorted(others, key=lambda c: (oddness(c), -c.cut))
+        kept = {*alone, *ranked[: max(0, most - len(alone))]}
+        offered = CandidateMaker(parts, max_candidates=most).of_rule(matmul_rule(*sizes))
+        assert offered == tuple(c for c in everything if c in kept)
+
+
 def test_the_same_rule_gives_the_same_candidates_object() -> None:
     maker = CandidateMaker(parts_of("x=2"))
     assert maker.of_rule(matmul_rule(8, 8, 8)) is maker.of_rule(matmul_rule(8, 8, 8))
