@@ -9,7 +9,7 @@ from math import inf, prod
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.graph.program import Op, OpClass
+from autoshard.graph.program import Op
 from autoshard.layouts import Parts
 from autoshard.lowering.local_program import Collective
 from autoshard.reshard import Step, StepKind
@@ -39,7 +39,7 @@ class Collectives:
         """
         candidate = self.decoded.candidates[op.index]
         is_summed = candidate.reduced or candidate.scattered or candidate.streamed is not None
-        if not (is_summed or op.collective or op.op_class is OpClass.CONVOLUTION):
+        if not (is_summed or op.collective or op.windows):
             return ()
         return (*self._halos(op), *self._sums(op), *self._chunks(op), *self._written(op))
 
