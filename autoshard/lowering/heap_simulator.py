@@ -18,9 +18,9 @@ def heap_bytes(spans: Iterable[tuple[int, int, int]]) -> int:
         spans: Per tensor, when it is made, when it is let go, and its bytes.
 
     Source: buffer assignments of libtpu 0.0.42: in seven training steps for a v5p every tensor of
-        0.2 MB and more lay where this puts it, its own times given. Those of libtpu 0.0.52 for a
-        v5e (attention, embedding tables, experts) take within 0.6 % of what this finds, and up to
-        18 % more than it finds without tensors below a hundredth of the most that is live.
+        0.2 MB and more lay where this puts it, its own times given. Those of libtpu 0.0.52 for two
+        training steps on a v5e (attention, embedding tables) take within 0.3 % of what this finds,
+        and 7 to 22 % more than it finds without tensors below 2 % of the most that is live.
     """
     held: list[tuple[int, int]] = []  # offsets and ends, in order
     ends: list[tuple[int, tuple[int, int]]] = []  # when each is let go
