@@ -34,6 +34,16 @@ _KNOWN = (
         note="the compiler found no tiles for a product that Triton was to make, as it has no GPU"
         " to try them on; compiled without such products (xla_gpu_enable_triton_gemm=False)",
     ),
+    # A scatter with batching dimensions between transposes, as a batched dynamic_update_slice is:
+    # the simplifier before the partitioner takes the transposes into it and leaves the batching
+    # dimensions where they were (jaxlib 0.10.2; one device and TPUs have no such pass).
+    Remedy(
+        platform="cuda",
+        message="Repeated dimensions not allowed in scatter_dims_to_operand_dims",
+        options={"xla_disable_hlo_passes": "algsimp"},
+        note="the compiler breaks batched scatters between transposes; compiled without the pass"
+        " that does (xla_disable_hlo_passes=algsimp), without which it does not run on GPUs either",
+    ),
 )
 
 

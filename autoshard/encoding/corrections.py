@@ -43,6 +43,8 @@ class ChoiceCorrection:
         in_chunks: It is a collective matmul.
         seconds: Of one step, all runs; below zero where the price is too high.
         priced: Seconds of its kernels by the model, all runs.
+        elsewhere: Of `seconds`, those that ops around it took more that are cut as in a faster
+            plan: so do they where it is cut in a third way, as far as anybody knows.
     """
 
     op: str
@@ -51,6 +53,7 @@ class ChoiceCorrection:
     in_chunks: bool = False
     seconds: float
     priced: float = 0.0
+    elsewhere: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +164,7 @@ class _Corrected:
         self.op_by_key = {key: op for op, key in enumerate(op_keys(encoded.graph))}
         self.ratios = corrections.ratio_by_class or {}
         self._computing_costs: dict[object, tuple[object, IntArray]] = {}
+        self._shards: dict[int, list[object]] = {}  # by identity of candidates, which all live on
 
     def node_costs(self, plain: tuple[IntArray, ...]) -> tuple[IntArray, ...]:
         """Costs of what was compiled as compiled; of the rest by the ratio of its op or class."""
@@ -186,18 +190,42 @@ class _Corrected:
             more = sum(one.seconds for one in seen)
             return self._scaled(op, plain, 1 + more / priced if priced else None)
         candidates = self.encoded.candidates[node]
-        known = [(_matching(self.encoded.parts, candidates, one), one.seconds) for one in seen]
-        known = [(chosen, seconds) for chosen, seconds in known if chosen.any()]
+        found_in = [(_matching(self.encoded.parts, candidates, one), one) for one in seen]
+        found_in = [(chosen, one) for chosen, one in found_in if chosen.any()]
+        known = [(chosen, one.seconds) for chosen, one in found_in]
         ratio = None
         if known and op.kind is OpKind.COMPUTE:
             computing = self._computing(op, plain)
             priced = sum(int(computing[chosen].min()) for chosen, _ in known) / PICOSECONDS
             ratio = 1 + sum(seconds for _, seconds in known) / priced if priced else None
         found = self._scaled(op, plain, ratio)
-        for chosen, seconds in known:
+        around = [one.elsewhere for _, one in found_in if one.elsewhere > 0]
+        found = found + round(min(around, default=0.0) * PICOSECONDS)
+        alike = [(self._alike(candidates, chosen), seconds) for chosen, seconds in known]
+        for chosen, seconds in (*alike, *known):
             compiled = np.maximum(plain + round(seconds * PICOSECONDS), 0)
             found = np.where(chosen, compiled, found)
         return found
+
+    def _alike(self, candidates: tuple[Candidate, ...], chosen: BoolArray) -> BoolArray:
+        """bool[num_candidates]: those that cut all dimensions into as many shards as chosen ones.
+
+        A device's part is the same whichever mesh axes cut it, and so are its kernels.
+        """
+        shards = self._shards.get(id(candidates))
+        if shards is None:
+            shards = self._shards[id(candidates)] = [
+                (
+                    c.streamed is not None,
+                    [
+                        list(map(self.encoded.parts.num_shards, layout))
+                        for layout in (*c.operands, *c.results)
+                    ],
+                )
+                for c in candidates
+            ]
+        wanted = [shards[place] for place in np.flatnonzero(chosen)]
+        return np.array([one in wanted for one in shards])
 
     def _scaled(self, op: Op, plain: IntArray, ratio: float | None) -> IntArray:
         """Costs of candidates that were never compiled: the computing, not the collectives, scaled.

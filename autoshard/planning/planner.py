@@ -23,7 +23,7 @@ from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph
 from autoshard.planning.hand_plans import Propagate, best_by_hand
 from autoshard.planning.least_memory import seek_leanest, solved_from_leanest
-from autoshard.planning.pricing import restricted
+from autoshard.planning.pricing import cautious
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.room_on_chip import with_room_on_chip
 from autoshard.planning.searches import Searches, SolveOptions
@@ -208,7 +208,8 @@ def plan_corrected(
     memory_limit: int | None,
     options: SolveOptions,
     *,
-    among: Sequence[Sequence[int]] = (),
+    known: Sequence[Sequence[int]] = (),
+    margin: float = 0.0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Solution:
     """Plan again at corrected costs, from the choices of an earlier plan; of rounds, the last one.
@@ -218,7 +219,8 @@ def plan_corrected(
         corrections: What was learnt from compiled plans; those it was made with are replaced.
         memory_limit: Bytes that a device may hold by the corrected model.
         options: For the search.
-        among: Choices of earlier plans; where there are any, every op is to be as in one of them.
+        known: Choices of plans that were compiled, beside the earlier plan's.
+        margin: Of the costs, what differs from those counts more: as `cautious`.
         progress: Told of a long solve.
 
     Raises:
@@ -233,13 +235,14 @@ def plan_corrected(
         left = max(memory_limit - tables, 0)
         encoded = replace(encoded, problem=replace(encoded.problem, memory_limit=left))
     whole = encoded
-    if among:
-        encoded = replace(encoded, problem=restricted(encoded.problem, among))
+    if margin:
+        problem = cautious(encoded.problem, solution.choices, known, margin)
+        encoded = replace(encoded, problem=problem)
     result = searches.first(encoded.problem, solution.choices)
     if result.status is Status.NO_SOLUTION:
         result = solved_from_leanest(encoded.problem, result, searches)
     found = _at_end(_followed(solution_of(encoder, encoded, result), searches), searches)
-    if among and found.is_feasible:  # nothing is proven of plans of other choices
+    if margin and found.is_feasible:  # nothing is proven at the prices themselves
         found = replace(found, encoded=whole, result=replace(found.result, lower_bound=0))
         result = as_answer(found, found.result, found.choices, options.relative_gap)
         found = replace(found, result=result)

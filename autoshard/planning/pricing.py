@@ -179,14 +179,47 @@ def solve_again(
     return result, solution_of(solution.encoder, replace(solution.encoded, problem=problem), result)
 
 
-def restricted(problem: Problem, among: Sequence[Sequence[int]]) -> Problem:
-    """The same problem, of every node only the choices that one of some answers makes."""
+def cautious(
+    problem: Problem, best: Sequence[int], known: Sequence[Sequence[int]], margin: float
+) -> Problem:
+    """The same problem, in which what differs from a known answer costs more by a margin.
+
+    A choice that no known answer makes costs more by the margin, and so does a pair of choices of
+    an edge. Any choice but the best answer's costs the margin of a node's mean share besides: what
+    is cut otherwise changes how its neighbours are compiled, too.
+
+    Args:
+        problem: With costs that hold for the known answers.
+        best: Choices of all nodes, of the best known answer.
+        known: Of all known answers.
+        margin: As a fraction of the costs.
+    """
+    answers = np.array([best, *known], dtype=np.int64)
+    share = round(margin * evaluate(problem, best).cost / max(problem.num_nodes, 1))
     costs = []
-    for own, *chosen in zip(problem.node_costs, *among, strict=True):
-        kept = np.full_like(own, FORBIDDEN)
-        kept[chosen] = own[chosen]
-        costs.append(kept)
-    return replace(problem, node_costs=tuple(costs))
+    for node, own in enumerate(problem.node_costs):
+        chosen = answers[:, node]
+        dearer = _dearer(own, margin)
+        dearer[chosen] = own[chosen]
+        dearer = np.where(dearer < FORBIDDEN, dearer + share, dearer)
+        dearer[best[node]] = own[best[node]]
+        costs.append(dearer)
+    tables: dict[tuple[int, bytes], npt.NDArray[np.int64]] = {}
+    edges = []
+    for edge in problem.edges:
+        u, v = answers[:, edge.u], answers[:, edge.v]
+        key = id(edge.costs), u.tobytes() + v.tobytes()
+        if key not in tables:
+            table = _dearer(edge.costs, margin)
+            table[u, v] = edge.costs[u, v]
+            tables[key] = table
+        edges.append(replace(edge, costs=tables[key]))
+    return replace(problem, node_costs=tuple(costs), edges=tuple(edges))
+
+
+def _dearer(costs: npt.NDArray[np.int64], margin: float) -> npt.NDArray[np.int64]:
+    more = np.rint(np.where(costs < FORBIDDEN, costs, 0) * margin).astype(np.int64)
+    return np.where(costs < FORBIDDEN, np.minimum(costs + more, FORBIDDEN - 1), costs)
 
 
 def replace_costs(problem: Problem, node_costs: tuple[npt.NDArray[np.int64], ...]) -> Problem:

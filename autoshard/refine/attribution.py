@@ -2,8 +2,8 @@
 
 Names of compiled ops hold the path of their equation (`E[7.jaxpr/38]`) or of the constraint they
 stand for (`autoshard[38<1]`). Seconds of a kernel go to the ops whose equations it fuses, in the
-ratio of their prices; of one without a name to all ops. An op that no kernel names shares in the
-kernels around it. Collectives are compared over each set of
+ratio of their prices; of one without a name to all ops; those of a step that was run likewise. An
+op that no kernel names shares in the kernels around it. Collectives are compared over each set of
 mesh axes, by the seconds that the step waits for them: what is compiled beyond what is planned
 there goes to the equations that communicate more than planned, what is short of it to those that
 communicate less; to the reshard of an operand where the plan has one, else to the candidate. Bytes
@@ -36,7 +36,7 @@ from autoshard.layouts import Layout
 from autoshard.lowering.estimate import estimate
 from autoshard.lowering.local_program import Collective, LocalProgram, Space
 from autoshard.planning.solution import Solution
-from autoshard.refine.compiled_plan import CompiledPlan
+from autoshard.refine.compiled_plan import MEASURED, CompiledPlan
 from autoshard.report.quantities import format_bytes, format_seconds
 from autoshard.sharding import Mesh, Sharding
 from autoshard.source_place import format_source, parse_source
@@ -156,9 +156,36 @@ class _Attribution:
     # -- seconds of kernels ---------------------------------------------------------------------
 
     def _compare_kernels(self) -> tuple[Priced, ...]:
-        """Enter what ops take more; totals by class. Nothing without the compiler's estimates."""
-        if not self.program.kernels:
+        """Enter what ops take more; totals by class. Nothing where nobody says what they take."""
+        if self.compiled.measure == MEASURED:
+            spent = self._spent_in_run()
+        elif self.program.kernels:
+            spent = self._spent_in_kernels()
+        else:
             return ()
+        totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for index, seconds in spent.items():
+            op, priced = self.graph.ops[index], self.priced.get(index, 0.0)
+            self.more[index] += seconds - priced
+            if priced and op.kind is OpKind.COMPUTE:
+                totals[op.op_class.value][0] += priced
+                totals[op.op_class.value][1] += seconds
+            if seconds - priced >= self.smallest and self.program.kernels:
+                text = f"{_said(op)} takes {format_seconds(seconds)}, not {format_seconds(priced)}"
+                self.faults.append(_Fault(seconds - priced, text))
+        return tuple(
+            Priced(op_class=name, priced=priced, compiled=compiled)
+            for name, (priced, compiled) in sorted(totals.items())
+        )
+
+    def _spent_in_run(self) -> dict[int, float]:
+        """A run tells the seconds of the step alone: ops take those of it by their prices."""
+        waits = sum(use.exposed_seconds for use in estimate(self.program).collectives)
+        left = max((self.compiled.seconds or 0.0) - waits, 0.0)
+        whole = sum(self.priced.values())
+        return {op: priced * left / whole for op, priced in self.priced.items()} if whole else {}
+
+    def _spent_in_kernels(self) -> dict[int, float]:
         runs = self.program.runs()
         found = [
             (self._ops_in(self.instructions[kernel.name]), kernel.seconds * runs[kernel.body])
@@ -170,20 +197,7 @@ class _Attribution:
         ):
             for index, weight in weights.items():
                 spent[index] = spent.get(index, 0.0) + seconds * weight / sum(weights.values())
-        totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for index, seconds in spent.items():
-            op, priced = self.graph.ops[index], self.priced.get(index, 0.0)
-            self.more[index] += seconds - priced
-            if priced and op.kind is OpKind.COMPUTE:
-                totals[op.op_class.value][0] += priced
-                totals[op.op_class.value][1] += seconds
-            if seconds - priced >= self.smallest:
-                text = f"{_said(op)} takes {format_seconds(seconds)}, not {format_seconds(priced)}"
-                self.faults.append(_Fault(seconds - priced, text))
-        return tuple(
-            Priced(op_class=name, priced=priced, compiled=compiled)
-            for name, (priced, compiled) in sorted(totals.items())
-        )
+        return spent
 
     def _weights(self, kernels: Sequence[Sequence[Op]]) -> list[dict[int, float]]:
         """By kernel, its ops and the share of its seconds that goes to each, by their prices.

@@ -112,7 +112,9 @@ def _read(
         peak_bytes=checked.memory.compiled_bytes,
         measure=measure,
         compiler=_compiler(found.compiled, found.target.platform),
-        reason="; ".join(f.what.partition("\n")[0][:120] for f in found.failures),
+        reason="; ".join(
+            [*(f.what.partition("\n")[0][:120] for f in found.failures), *found.notes]
+        ),
         module=module,
         prices=machine,
         time=checked.time,

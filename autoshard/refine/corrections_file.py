@@ -3,7 +3,7 @@
 The layout:
 
     format: autoshard corrections
-    version: 2
+    version: 3
     function: train_step
     program: 6f1c...            # fingerprint
     ops: 412                    # in it
@@ -13,7 +13,7 @@ The layout:
     choices:                    # an op in one way: seconds of a step beside its price
       - {op: '7.jaxpr/38:dot_general', operands: ['<@mesh, [{"data"}, {}]>', '<@mesh, [{}, {}]>'],
          results: ['<@mesh, [{"data"}, {}]>'], in_chunks: false, seconds: 1.2e-05,
-         priced: 8.0e-05}
+         priced: 8.0e-05, elsewhere: 0.0}
     reshards:                   # a value on its way to a reader: seconds of a step, likewise
       - {reader: '40:add', operand: 0, before: '<@mesh, [{"data"}, {}]>',
          after: '<@mesh, [{}, {}]>', seconds: 2.0e-05}
@@ -41,7 +41,7 @@ from autoshard.sharding import Sharding, format_sharding, parse_sharding
 from autoshard.user_files import read_or_refuse, write_or_refuse
 from autoshard.yaml_document import DocumentLoader
 
-FORMAT, VERSION = "autoshard corrections", 2
+FORMAT, VERSION = "autoshard corrections", 3
 _FIX = "give a file that `autoshard refine` wrote"
 _MOST_BYTES = 16 * 2**20
 _MOST_ENTRIES = 100_000
@@ -136,6 +136,7 @@ def dump_corrections(saved: SavedCorrections) -> str:
                 "in_chunks": one.in_chunks,
                 "seconds": float(one.seconds),  # NumPy has floats that YAML does not know
                 "priced": float(one.priced),
+                "elsewhere": float(one.elsewhere),
             }
             for one in found.choices
         ],
@@ -295,7 +296,9 @@ class _Node:
 
 
 def _choice(node: _Node) -> ChoiceCorrection:
-    known = node.mapping(frozenset({"op", "operands", "results", "in_chunks", "seconds", "priced"}))
+    known = node.mapping(
+        frozenset({"op", "operands", "results", "in_chunks", "seconds", "priced", "elsewhere"})
+    )
     return ChoiceCorrection(
         op=known["op"].text(),
         operands=known["operands"].each(_Node.sharding),
@@ -303,6 +306,7 @@ def _choice(node: _Node) -> ChoiceCorrection:
         in_chunks=known["in_chunks"].truth(),
         seconds=known["seconds"].number(-_MOST_SECONDS, _MOST_SECONDS),
         priced=known["priced"].number(0.0, _MOST_SECONDS),
+        elsewhere=known["elsewhere"].number(-_MOST_SECONDS, _MOST_SECONDS),
     )
 
 

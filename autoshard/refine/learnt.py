@@ -117,12 +117,40 @@ class _Ways:
         for move in seen.reshards:
             before = self.reshards.setdefault(_move(move), move)
             left[move.reader] += move.seconds - before.seconds
-        nearest = _nearest(new, near)
-        for op, seconds in left.items():
-            if op in nearest:
-                place = nearest[op]
-                new[place] = replace(new[place], seconds=new[place].seconds + seconds)
+        more = sum(left.values())
+        if more > 0:
+            self._lay(left, more, new, near)
+        else:  # by what they take, so that none seems to take nothing
+            whole = sum(map(_taken, new.values()))
+            for op, one in new.items():
+                less = max(more * _taken(one) / whole, -_taken(one)) if whole else 0.0
+                new[op] = replace(one, seconds=one.seconds + less)
         self.choices.update((_way(one), one) for one in new.values())
+
+    @staticmethod
+    def _lay(
+        left: Mapping[str, float],
+        more: float,
+        new: dict[str, ChoiceCorrection],
+        near: Mapping[str, Collection[str]],
+    ) -> None:
+        """Lay what ops take more in all to the nearest that are cut in a new way."""
+        nearest = _nearest(new, near)
+        longer = {op: seconds for op, seconds in left.items() if seconds > 0}
+        share = more / sum(longer.values())
+        for op, seconds in longer.items():
+            if op in nearest:
+                one = new[nearest[op]]
+                new[nearest[op]] = replace(
+                    one,
+                    seconds=one.seconds + share * seconds,
+                    elsewhere=one.elsewhere + share * seconds,
+                )
+
+
+def _taken(one: ChoiceCorrection) -> float:
+    """Seconds of its kernels as compiled."""
+    return max(one.priced + one.seconds, 0.0)
 
 
 def _way(one: ChoiceCorrection) -> Way:

@@ -34,13 +34,19 @@ KNOWN_ERROR = 0.2
 """Of a predicted peak: plans that miss the budget by less are compiled all the same. The peaks of
 93 % of 165 plans were within it (experiments/results/compiled.md, 2026-11-23)."""
 FAR_SLOWER = 2.0
-"""Times the fastest compiled step: plans by hand that are predicted to take more compile last. Step
+"""Times the best compiled step: plans by hand that are predicted to take more compile last. Step
 times were predicted 17 to 39 % too low on programs that nobody fitted."""
+HOPELESS = 4.0
+"""Times the best compiled step: plans by hand that are predicted to take more, with what was learnt
+by then, do not compile. The least that any of 136 plans compiled to was 0.31 of what the model
+alone had predicted (experiments/results/refined.md, 2026-11-24)."""
 WORTH_A_ROUND = 0.01
 """Of the step time: once no plan can win more by the corrected model, refining ends."""
+MARGINS = (1.0, 0.3, 0.1)
+"""Of the costs, what differs from compiled plans counts more, the most cautious first. A choice:
+plans made at corrected prices alone compiled to 3 to 54 % more than those (experiments/results/
+refined.md, 2026-11-24), so the next plan differs from what compiled only where that wins more."""
 _MOST_FAULTS = 2
-_MIXED, _ANY = "mixed", "any"
-_LEAST_MIXED = 2
 _NO_SOLUTION = "no solution"
 
 
@@ -117,12 +123,13 @@ class _Rounds:
     options: RefineOptions
     outcomes: list[_Outcome] = field(default_factory=list)
     deferred: list[Contender] = field(default_factory=list)
+    hopeless: dict[str, float] = field(default_factory=dict)  # times the best step, by name
     repeated: set[str] = field(default_factory=set)  # names of contenders compiled under another
     faults: tuple[str, ...] = ()
     ended: str = ""
     left: float | None = None
     underway: _Underway | None = None
-    last: Solution | None = None  # that was planned
+    model_seconds: float | None = None  # for a second of a run; None where plans are compiled
     learnt: Learnt = field(init=False)
     deadline: float = field(init=False)
 
@@ -161,7 +168,7 @@ class _Rounds:
             yield contender, number
         else:
             self.ended = f"all {self.options.rounds} rounds were used"
-        yield from ((contender, 1) for contender in self.deferred)
+        yield from ((contender, 1) for contender in self._hopeful())
 
     # -- what is compiled -----------------------------------------------------------------------
 
@@ -176,15 +183,40 @@ class _Rounds:
             yield self.contenders.of_solution(solution, "optimized", why)
         yield from self.contenders.of_user(self.candidates)
         for contender in self.contenders.by_hand():
-            best = best_of(self.tried)
-            fastest = None if best is None else self.tried[best].compiled_seconds
-            if fastest is not None and contender.predicted_seconds > FAR_SLOWER * fastest:
+            seconds = self._best_seconds()
+            if seconds is not None and contender.predicted_seconds > FAR_SLOWER * seconds:
                 self.deferred.append(contender)
             else:
                 yield contender
         pinned = next(self.contenders.by_hand_pinned(), None)
         if pinned is not None:
             yield pinned
+
+    def _hopeful(self) -> Iterator[Contender]:
+        """Plans by hand that were left for the end, without those that cannot be the best."""
+        expected = sorted(
+            ((self._expected(one), one) for one in self.deferred), key=lambda pair: pair[0]
+        )
+        for seconds, contender in expected:
+            best = self._best_seconds()
+            if best is not None and seconds > HOPELESS * best:
+                self.hopeless[contender.name] = seconds / best
+            else:
+                yield contender
+
+    def _expected(self, contender: Contender) -> float:
+        """Seconds of a step by the model, with what was learnt since it was planned."""
+        solution, corrections = self._in_base(contender), self.learnt.corrections()
+        if solution is None or corrections.is_empty:
+            return contender.predicted_seconds
+        encoded = corrected(solution.encoded, corrections, solution.encoder.node_costs)
+        return evaluate(encoded.problem, solution.choices).cost / PICOSECONDS
+
+    def _best_seconds(self) -> float | None:
+        """Of a step of the best plan; of one that was run, in seconds of the model."""
+        best = best_of(self.tried)
+        seconds = None if best is None else self.tried[best].compiled_seconds
+        return None if seconds is None else self._priced(seconds)
 
     def _is_nearly_within(self, solution: Solution) -> bool:
         """Whether a plan misses the budget by no more than the model is known to err."""
@@ -193,49 +225,64 @@ class _Rounds:
     def _next(self) -> Contender | None:
         """A plan at corrected costs that was not compiled yet; None where refining ends.
 
-        The best one; where it repeats, the best that takes every op as some compiled plan does:
-        that one rests on compiled prices alone. While a plan compiles, the next is planned without
-        it, and once more with it where both repeat.
+        The most cautious one that wins enough: the best where all that differs from the best
+        compiled plan counts with a margin, which becomes smaller; then the best by the corrected
+        model. While a plan compiles, the next is planned without it, and once more with it where
+        all repeat.
         """
         while True:
             began, num_known = time.monotonic(), len(self.outcomes)
-            for way in (_ANY, _MIXED):
-                found = self._planned(way, began)
-                if found is not None and self._is_new(found):
-                    return found
+            boldest = self._planned(0.0)
+            if boldest is None:
+                return None
+            for margin in MARGINS:
+                found = self._planned(margin)
                 if self.ended:
                     return None
+                if found is not None and self._wins_enough(found):
+                    contender = self._contender(found, self._why(margin), began)
+                    if self._is_new(contender):
+                        return contender
+            contender = self._contender(boldest, self._why(0.0), began)
+            if self._is_new(contender):
+                return contender
             self._settle()
             if len(self.outcomes) == num_known:
-                return self._other(began)
+                return self._other(boldest, began)
 
-    def _planned(self, way: str, began: float) -> Contender | None:
-        """The best plan at corrected costs; None where there is none, or refining ends."""
-        known = self._known()
-        if way == _MIXED and len(known) < _LEAST_MIXED:
-            return None
+    def _planned(self, margin: float) -> Solution | None:
+        """The best plan at corrected costs and a margin of caution.
+
+        None where there is none, or refining ends.
+        """
         options, limit = self._options(), self._limit()
         if options is None:
             return None
         corrections = options.corrections
-        told = in_words(corrections) or "nothing new"
-        self.options.tell(f"planning again with {told} corrected")
-        among = known if way == _MIXED else ()
+        if not margin:
+            told = in_words(corrections) or "nothing new"
+            self.options.tell(f"planning again with {told} corrected")
         try:
-            solution = plan_corrected(self._start(), corrections, limit, options, among=among)
+            found = plan_corrected(
+                self._start(), corrections, limit, options, known=self._known(), margin=margin
+            )
         except NoPlanInTimeError:
-            if way == _ANY:
+            if not margin:
                 self.ended = "no other plan was found in time"
             return None
-        if way == _ANY:
-            self._bound(solution)
-            if self._is_enough(solution):
+        if not margin:
+            self._bound(found)
+            if self._is_enough(found):
                 return None
-        elif not solution.is_feasible:
+        elif not found.is_feasible:
             return None
-        self.last = solution
-        why = "the best of what was compiled, op by op" if way == _MIXED else self._why(limit)
-        return self._contender(solution, why, time.monotonic() - began)
+        return found
+
+    def _wins_enough(self, solution: Solution) -> bool:
+        """True where a plan is predicted to be worth a round."""
+        best = self._cost_of_best(solution)
+        cost = solution.result.cost
+        return best is None or (cost is not None and cost < (1 - WORTH_A_ROUND) * best)
 
     def _is_enough(self, solution: Solution) -> bool:
         """True where no plan is worth a round, and refining ends."""
@@ -262,21 +309,22 @@ class _Rounds:
         found = filter(None, map(self._in_base, compiled))
         return list(dict.fromkeys(one.choices for one in found))
 
-    def _other(self, began: float) -> Contender | None:
+    def _other(self, last: Solution, began: float) -> Contender | None:
         """Where plans repeat: another one that costs hardly more and differs in big tensors."""
         options = self._options()
         if options is None:
             return None
-        other = None if self.last is None else alternative(self.last, self._known(), options)
+        other = alternative(last, self._known(), options)
         if other is not None:
             why = "the plan repeats; this one costs hardly more and differs in big tensors"
-            found = self._contender(other, why, time.monotonic() - began)
+            found = self._contender(other, why, began)
             if self._is_new(found):
                 return found
         self.ended = "the plan repeats"
         return None
 
-    def _contender(self, solution: Solution, why: str, seconds: float) -> Contender:
+    def _contender(self, solution: Solution, why: str, began: float) -> Contender:
+        seconds = time.monotonic() - began
         return self.contenders.of_solution(solution, "optimized", why, seconds)
 
     def _is_new(self, contender: Contender) -> bool:
@@ -285,8 +333,11 @@ class _Rounds:
             begun.append(self.underway.contender)
         return all(contender.shardings != one.shardings for one in begun)
 
-    def _why(self, limit: int | None) -> str:
+    def _why(self, margin: float) -> str:
+        limit = self._limit()
         told = list(self.faults[:_MOST_FAULTS])
+        if margin:
+            told.append(f"what differs from compiled plans counts {format_percent(margin)} more")
         if limit is not None and self.budget is not None and limit < self.budget:
             told.append(f"{format_bytes(self.budget - limit)} more kept free for the compiler")
         return "; ".join(told) or "prices of compiled ops and collectives"
@@ -331,17 +382,19 @@ class _Rounds:
 
     def _bound(self, solution: Solution) -> None:
         """What any plan can win over the best one by the corrected model."""
+        cost = self._cost_of_best(solution)
+        if cost and solution.is_feasible and self.model_seconds is None:  # a run prices no op
+            self.left = max(1 - solution.result.lower_bound / cost, 0.0)
+
+    def _cost_of_best(self, solution: Solution) -> float | None:
+        """Cost of the best compiled plan at the prices of another one; None where none compiled."""
         best = best_of(self.tried)
-        is_measured = any(one.compiled.measure == MEASURED for one in self.outcomes)
-        if best is None or not solution.is_feasible or is_measured:  # a run prices no op
-            return
-        bound = solution.result.lower_bound
+        if best is None:
+            return None
         known = self.outcomes[best].contender.solution
         if known is not None and known.encoded.has_choices_of(solution.encoded):
-            cost = float(evaluate(solution.encoded.problem, known.choices).cost)
-        else:
-            cost = (self.tried[best].compiled_seconds or 0.0) * PICOSECONDS
-        self.left = max(1 - bound / cost, 0.0) if cost else None
+            return float(evaluate(solution.encoded.problem, known.choices).cost)
+        return self._priced(self.tried[best].compiled_seconds or 0.0) * PICOSECONDS
 
     # -- compiling ------------------------------------------------------------------------------
 
@@ -393,10 +446,18 @@ class _Rounds:
             told = format_seconds(row.compiled_seconds)
         self.options.tell(f"round {number}: {contender.name}: {told}")
         solution = self._in_base(contender)
+        if compiled.seconds is not None:
+            if compiled.measure == MEASURED and self.model_seconds is None:
+                self.model_seconds = contender.predicted_seconds / compiled.seconds
+            compiled = replace(compiled, seconds=self._priced(compiled.seconds))
         if solution is not None and compiled.seconds is not None:
             seen = self.options.observe(solution, compiled)
             self.learnt.add(seen, compiled.seconds)
             self.faults = seen.faults
+
+    def _priced(self, seconds: float) -> float:
+        """Seconds of a step in those of the model: the first plan that was run takes its price."""
+        return seconds * (1.0 if self.model_seconds is None else self.model_seconds)
 
     def _row(
         self, contender: Contender, compiled: CompiledPlan, number: int, seconds: float
@@ -430,9 +491,14 @@ class _Rounds:
     def _how_it_ended(self) -> str:
         """Why no further round followed, with the plans by hand that were not compiled."""
         known = {one.name for one in self.tried} | self.repeated
-        missed = [name for name in self.contenders.names_by_hand if name not in known]
-        not_compiled = f"; not compiled: {', '.join(missed)}" if missed else ""
-        return f"{self.ended}{not_compiled}"
+        told = [
+            f"{name} (predicted {self.hopeless[name]:.1f} times the best step)"
+            if name in self.hopeless
+            else name
+            for name in self.contenders.names_by_hand
+            if name not in known
+        ]
+        return f"{self.ended}; not compiled: {', '.join(told)}" if told else self.ended
 
     # -- the answer -----------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from autoshard.aot.compile_process import (
     run_compiler,
 )
 from autoshard.aot.program import AheadProgram, Lowerer
+from autoshard.aot.remedies import remedy_for
 from autoshard.aot.targets import parse_target
 from autoshard.errors import InputError, PlanError
 from autoshard.mlir_modules import module_context, module_text, parse_module
@@ -261,6 +262,14 @@ def test_a_failure_with_a_known_remedy_is_tried_again_with_it(
     assert found.compiler_options == {"xla_gpu_autotune_level": "0", NO_TRITON: "False"}
     assert [failure.what for failure in found.failures] == [NO_TILES]
     assert any("xla_gpu_enable_triton_gemm=False" in note for note in found.notes)
+
+
+def test_scatters_that_the_gpu_compiler_breaks_compile_without_the_pass_that_does() -> None:
+    what = "Repeated dimensions not allowed in scatter_dims_to_operand_dims; got: 0, 0, 2, 3, 4."
+    remedy = remedy_for("cuda", f"INVALID_ARGUMENT: during context [hlo verifier]: {what}", {})
+    assert remedy is not None
+    assert remedy.options == {"xla_disable_hlo_passes": "algsimp"}
+    assert remedy_for("tpu", what, {}) is None
 
 
 class LowererForHost(Lowerer):

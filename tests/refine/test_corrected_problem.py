@@ -83,6 +83,37 @@ def test_other_candidates_of_the_op_are_scaled_and_other_ops_are_not(solution: S
     assert (after[node][~allowed] == before[node][~allowed]).all()
 
 
+def test_candidates_with_as_many_shards_take_what_the_compiled_one_does() -> None:
+    solution = planned(mesh="x=2,y=2").solution
+    assert solution is not None
+    node, _ = first_matmul(solution)
+    encoded, parts = solution.encoded, solution.encoded.parts
+    found = with_(solution, Corrections(choices=(of_choice(solution, 5.0),)))
+
+    def shards(place: int) -> list[list[int]]:
+        one = encoded.candidates[node][place]
+        return [list(map(parts.num_shards, dims)) for dims in (*one.operands, *one.results)]
+
+    more = found.problem.node_costs[node] - encoded.problem.node_costs[node]
+    own = solution.choices[node]
+    alike = [place for place in range(len(more)) if shards(place) == shards(own)]
+    allowed = encoded.problem.node_costs[node] < FORBIDDEN
+    assert len(alike) > 1
+    assert {int(more[place]) for place in alike if allowed[place]} == {5_000_000 * MICROSECOND}
+
+
+def test_what_a_choice_took_elsewhere_counts_for_other_candidates_of_its_op(
+    solution: Solution,
+) -> None:
+    node, _ = first_matmul(solution)
+    one = of_choice(solution, 0.0)
+    plain = with_(solution, Corrections(choices=(one,))).problem.node_costs[node]
+    found = with_(solution, Corrections(choices=(replace(one, elsewhere=5e-6),)))
+    more = found.problem.node_costs[node] - plain
+    assert int(more[solution.choices[node]]) == 0  # those are in its seconds
+    assert set(more[plain < FORBIDDEN].tolist()) == {0, 5 * MICROSECOND}
+
+
 def test_a_correction_below_the_price_leaves_no_negative_cost(solution: Solution) -> None:
     found = with_(solution, Corrections(choices=(of_choice(solution, -1.0),)))
     assert min(int(costs.min()) for costs in found.problem.node_costs) >= 0

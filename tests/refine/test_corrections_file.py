@@ -39,6 +39,7 @@ SAVED = SavedCorrections(
                 in_chunks=True,
                 seconds=-1.25e-05,
                 priced=5e-05,
+                elsewhere=-2e-06,
             ),
         ),
         reshards=(
@@ -64,7 +65,7 @@ def test_equal_corrections_give_equal_text() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "what"),
     [
-        ("version: 2", "version: 3", "is of version 3; this one reads 2"),
+        ("version: 3", "version: 4", "is of version 4; this one reads 3"),
         (
             "format: autoshard corrections",
             "format: plan",
@@ -90,8 +91,8 @@ def test_equal_corrections_give_equal_text() -> None:
             "program: ab12\nprogram: ab13",
             "this is not YAML as corrections are: keys",
         ),
-        ("version: 2", "version: true", "`version`: expected a whole number"),
-        ("version: 2", "version: 1\nspeeds: {}", "is of version 1; this one reads 2"),
+        ("version: 3", "version: true", "`version`: expected a whole number"),
+        ("version: 3", "version: 2\nspeeds: {}", "is of version 2; this one reads 3"),
         ("matmul: 1.07", f"matmul: 1{'0' * 400}", "`classes.matmul`: expected a number of 0 to"),
         ("matmul: 1.07", f"matmul: 0x{'f' * 6000}", "`classes.matmul`: expected a number of 0 to"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autoshard.encoding.corrections import ChoiceCorrection, ReshardCorrection
 from autoshard.refine.attribution import Observation
 from autoshard.refine.learnt import Learnt
@@ -28,7 +30,23 @@ def test_what_an_op_takes_more_in_a_slower_plan_is_laid_to_the_nearest_op_that_d
     found = seconds(learnt)
     assert [found[op, ROWS] for op in "abcd"] == [1.0, 1.0, 1.0, 1.0]
     assert found["c", COLUMNS] == 4.0
+    assert [one.elsewhere for one in learnt.corrections().choices if one.seconds == 4.0] == [3.0]
     assert sum(found[one.op, one.results[0]] for one in slow) == 7.0
+
+
+def test_what_ops_take_less_in_a_slower_plan_makes_no_choice_of_it_free() -> None:
+    learnt = Learnt(near=CHAIN)
+    slow = [
+        cut("a", ROWS, 1.0),
+        cut("b", ROWS, 1.0),
+        cut("c", COLUMNS, 2.0),
+        cut("d", COLUMNS, 8.0),
+    ]
+    learnt.add(Observation(choices=tuple(slow)), 12.0)
+    learnt.add(Observation(choices=tuple(cut(op, ROWS, 2.0) for op in "abcd")), 8.0)
+    found = seconds(learnt)
+    assert [found[op, COLUMNS] for op in "cd"] == pytest.approx([1.6, 6.4])
+    assert sum(found[one.op, one.results[0]] for one in slow) == pytest.approx(12.0)
 
 
 def test_a_reshard_that_takes_more_in_a_slower_plan_is_laid_likewise() -> None:

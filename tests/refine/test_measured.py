@@ -12,8 +12,12 @@ import pytest
 import autoshard
 from autoshard.aot.compile_process import finished
 from autoshard.apply.found_constraints import with_constraints
+from autoshard.encoding.corrections import corrected
 from autoshard.plans.refinement import Refinement
 from autoshard.refine import measured
+from autoshard.refine.attribution import observe
+from autoshard.refine.learnt import Learnt, neighbours
+from solvers import evaluate
 
 X = jax.ShapeDtypeStruct((256, 64), jnp.float32)
 W = jax.ShapeDtypeStruct((64, 64), jnp.float32)
@@ -69,6 +73,20 @@ def test_a_measured_plan_is_read_for_what_the_model_did_not_know() -> None:
     assert compiled.prices is not None
     # No op was timed, so the model bounds nothing of what is left to win.
     assert record(found.refine("measure", rounds=2)).left is None
+
+
+def test_a_plan_that_was_run_costs_what_it_took_against_the_first() -> None:
+    base = plan()
+    solution = base.solution
+    assert solution is not None
+    observed = replace(base, data=with_constraints(base.data, base._program(), None))
+    compiled = finished(observed._compiler("measure", None, None)(observed.data, 60.0))
+    twice = replace(compiled, seconds=2 * solution.step_seconds)
+    learnt = Learnt(near=neighbours(solution.graph))
+    learnt.add(observe(solution, twice), 2 * solution.step_seconds)
+    problem = corrected(solution.encoded, learnt.corrections(), solution.encoder.node_costs).problem
+    cost = evaluate(problem, solution.choices).cost
+    assert cost == pytest.approx(2 * solution.step_seconds * 1e12, rel=0.01)
 
 
 def test_it_runs_on_the_arguments_passed() -> None:

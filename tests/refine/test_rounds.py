@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec
 from autoshard.aot.compile_process import Underway
 from autoshard.encoding.corrections import NO_CORRECTIONS, ChoiceCorrection, op_keys
 from autoshard.planning.planner import plan_corrected
+from autoshard.planning.pricing import cautious
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution, solution_of
 from autoshard.plans.plan import PlanData
@@ -22,6 +24,7 @@ from autoshard.refine.attribution import Observation
 from autoshard.refine.compiled_plan import CompiledPlan
 from autoshard.refine.contenders import Contender, Contenders
 from autoshard.refine.rounds import RefineOptions, refine_plan
+from solvers import FORBIDDEN, evaluate
 from tests.refine.programs import planned, refined
 
 
@@ -244,14 +247,23 @@ def test_one_line_says_what_compiles_and_one_what_came_of_it() -> None:
 
 def test_plans_by_hand_that_the_model_thinks_far_slower_compile_after_the_rounds() -> None:
     plan = planned()
-    fastest = plan.data.priced_seconds / 100  # everything by hand is predicted to take far more
+    fastest = plan.data.priced_seconds / 2.5
     told = record(refined(lambda _: (fastest, 100), plan).data)
     by_hand = [place for place, one in enumerate(told.tried) if "as written" in one.name]
-    assert by_hand
     # The first is made while the plan at hand compiles; the others after the rounds.
     later = by_hand[1:]
+    assert later
     assert later == list(range(len(told.tried)))[-len(later) :]
     assert told.tried[by_hand[0] - 1].name == "optimized"
+
+
+def test_plans_by_hand_that_cannot_be_the_best_do_not_compile_and_are_told() -> None:
+    plan = planned()
+    fastest = plan.data.priced_seconds / 100
+    told = record(refined(lambda _: (fastest, 100), plan).data)
+    compiled = {one.name for one in told.tried}
+    assert "replicated as written" not in compiled
+    assert re.search(r"replicated as written \(predicted \d+\.\d times the best step\)", told.ended)
 
 
 def test_a_plan_by_hand_that_is_the_plan_at_hand_is_not_told_as_left_out() -> None:
@@ -352,17 +364,30 @@ def test_an_interrupt_while_planning_ends_the_compile_that_is_underway() -> None
     assert record(found.data).ended.startswith("interrupted")
 
 
-def test_a_plan_of_compiled_choices_alone_takes_every_op_as_some_plan_did() -> None:
-    plan = planned()
-    assert plan.solution is not None
-    base = plan.solution
-    costs, nodes = base.encoded.problem.node_costs, range(len(base.choices))
-    other = tuple(int(np.argmin(costs[node])) for node in nodes)
-    among = [base.choices, other]
-    found = plan_corrected(base, NO_CORRECTIONS, None, SolveOptions(), among=among)
-    assert all(found.choices[node] in (base.choices[node], other[node]) for node in nodes)
-    assert found.choices == base.choices  # nothing cheaper is among them
-    assert found.result.lower_bound == 0  # and nothing is proven of what is not
+def test_with_a_margin_a_plan_differs_from_what_compiled_only_where_that_wins_more() -> None:
+    base = planned().solution
+    assert base is not None
+    problem = base.encoded.problem
+    best = tuple(int(np.argmin(costs)) for costs in problem.node_costs)
+    dearer = cautious(problem, best, [base.choices], 0.5)
+    share = round(0.5 * evaluate(problem, best).cost / problem.num_nodes)
+    for node, (costs, before) in enumerate(zip(dearer.node_costs, problem.node_costs, strict=True)):
+        assert costs[best[node]] == before[best[node]]
+        for choice in range(len(costs)):
+            if choice == best[node] or before[choice] >= FORBIDDEN:
+                continue
+            once = 1.0 if choice == base.choices[node] else 1.5
+            assert abs(costs[choice] - once * before[choice] - share) <= 1
+    assert evaluate(dearer, best).cost == evaluate(problem, best).cost
+
+
+def test_a_cautious_plan_costs_what_the_corrected_problem_says_and_proves_nothing() -> None:
+    base = planned().solution
+    assert base is not None
+    found = plan_corrected(base, NO_CORRECTIONS, None, SolveOptions(), margin=10.0)
+    assert found.choices == base.choices
+    assert found.result.cost == evaluate(base.encoded.problem, base.choices).cost
+    assert found.result.lower_bound == 0
 
 
 def test_a_plan_that_held_less_than_predicted_leaves_more_for_the_next_one() -> None:
@@ -384,21 +409,18 @@ def test_a_plan_that_held_less_than_predicted_leaves_more_for_the_next_one() -> 
     assert budget < limits[0] <= int(1.2 * budget)
 
 
-def test_where_the_best_plan_repeats_the_best_of_compiled_choices_is_sought(
+def test_the_most_cautious_plan_is_sought_first_and_the_boldest_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[int] = []
+    asked: list[float] = []
 
-    def noted(start: Solution, *_: Any, among: Any = (), **__: Any) -> Solution:
-        asked.append(len(among))
+    def noted(start: Solution, *_: Any, margin: float = 0.0, **__: Any) -> Solution:
+        asked.append(margin)
         return start
 
     monkeypatch.setattr(rounds, "plan_corrected", noted)
     monkeypatch.setattr(rounds, "WORTH_A_ROUND", -1.0)
     told = record(refined(lambda _: (1e-6, 100)).data)
-    assert asked[:2] == [
-        0,
-        2,
-    ]  # of the plan at hand and one by hand, while its pinned form compiles
-    assert asked[2] == 0  # once more, with what that showed
+    once = [0.0, *rounds.MARGINS]
+    assert asked == [*once, *once]  # the second time with what the last compile showed
     assert told.ended.startswith("the plan repeats")
