@@ -39,7 +39,7 @@ def is_whole(data: PlanData) -> bool:
 
 
 def test_a_plan_by_hand_that_compiles_faster_is_the_plan_returned() -> None:
-    found = refined(lambda data: (1e-6, 100) if is_whole(data) else (2e-6, 100))
+    found = refined(lambda data: (1.0, 100) if is_whole(data) else (2.0, 100))
     told = record(found.data)
     assert told.chosen is not None
     assert told.tried[told.chosen].name == "replicated as written"
@@ -59,7 +59,7 @@ def test_the_plan_at_hand_stays_where_nothing_compiles_faster() -> None:
 
 
 def test_of_plans_that_compile_to_one_time_the_one_with_fewer_constraints_is_returned() -> None:
-    told = record(refined(lambda _: (1e-6, 100)).data)
+    told = record(refined(lambda _: (1.0, 100)).data)
     assert told.chosen is not None
     fewest = min(one.num_constraints for one in told.tried)
     assert told.tried[told.chosen].num_constraints == fewest
@@ -67,7 +67,7 @@ def test_of_plans_that_compile_to_one_time_the_one_with_fewer_constraints_is_ret
 
 def test_a_crash_a_hang_and_a_lack_of_memory_cost_that_plan_alone() -> None:
     ways = iter(["crashed", "timed out", "out of memory"])
-    found = refined(lambda data: (1e-6, 100) if is_whole(data) else next(ways, "crashed"))
+    found = refined(lambda data: (1.0, 100) if is_whole(data) else next(ways, "crashed"))
     told = record(found.data)
     failed = [one.status for one in told.tried if one.compiled_seconds is None]
     assert failed[:3] == ["crashed", "timed out", "out of memory"]
@@ -86,7 +86,7 @@ def test_where_nothing_compiles_the_plan_is_the_one_from_before() -> None:
 def test_the_fastest_plan_that_passes_the_budget_as_compiled_is_not_returned() -> None:
     plan = planned(memory_budget=10_000_000_000)
     found = refined(
-        lambda data: (2e-6, 9_000_000_000) if is_whole(data) else (1e-6, 10_000_000_001), plan
+        lambda data: (2.0, 9_000_000_000) if is_whole(data) else (1.0, 10_000_000_001), plan
     )
     told = record(found.data)
     assert told.chosen is not None
@@ -102,7 +102,7 @@ def test_a_peak_of_exactly_the_budget_fits() -> None:
 def test_without_a_plan_within_the_budget_the_bytes_that_the_best_misses_are_said() -> None:
     plan = planned(memory_budget=10_000_000_000)
     found = refined(
-        lambda data: (1e-6, 10_000_000_007) if is_whole(data) else (1e-6, 10_000_000_009), plan
+        lambda data: (1.0, 10_000_000_007) if is_whole(data) else (1.0, 10_000_000_009), plan
     )
     told = record(found.data)
     assert (told.chosen, told.missing_bytes) == (None, 7)
@@ -208,7 +208,7 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     def judge(_: PlanData) -> tuple[float, int] | str:
         if len(seen) == 2:
             raise KeyboardInterrupt
-        return 1e-6 / len(seen), 100
+        return 1.0 / len(seen), 100
 
     found = refined(judge, compiled=seen)
     told = record(found.data)
