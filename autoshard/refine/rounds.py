@@ -235,17 +235,22 @@ class _Rounds:
             boldest = self._planned(0.0)
             if boldest is None:
                 return None
+            seen: set[tuple[int, ...]] = set()
             for margin in MARGINS:
                 found = self._planned(margin)
                 if self.ended:
                     return None
-                if found is not None and self._wins_enough(found):
+                if found is None or found.choices in seen:
+                    continue
+                seen.add(found.choices)
+                if self._wins_enough(found):
                     contender = self._contender(found, self._why(margin), began)
                     if self._is_new(contender):
                         return contender
-            contender = self._contender(boldest, self._why(0.0), began)
-            if self._is_new(contender):
-                return contender
+            if boldest.choices not in seen or not self._wins_enough(boldest):
+                contender = self._contender(boldest, self._why(0.0), began)
+                if self._is_new(contender):
+                    return contender
             self._settle()
             if len(self.outcomes) == num_known:
                 return self._other(boldest, began)
