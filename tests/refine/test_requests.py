@@ -93,7 +93,7 @@ def test_optimize_refuses_an_unknown_target_before_it_plans() -> None:
 
 FILE = """
 format: autoshard corrections
-version: 2
+version: 3
 function: {function}
 program: '00'
 ops: {num_ops}
