@@ -543,7 +543,7 @@ class Plan:
         self,
         topology: str = "local",
         *,
-        windowed_einsum: bool = True,
+        windowed_einsum: bool = False,
         compiler_options: Mapping[str, Any] | None = None,
         timeout_seconds: float = 600.0,
         max_tries: int = 12,
@@ -558,8 +558,8 @@ class Plan:
             topology: `"v5e:4x4"`, `"2x v5e:4x4"` (slices of TPU chips, with `autoshard[tpu]`),
                 `"8xH100"`, `"2x8xB200"` (hosts of GPUs, with `autoshard[gpu-verify]`), or
                 `"local"`: the devices of this process, on CPU as many as the mesh has.
-            windowed_einsum: Whether the compiler may turn collectives beside products into loops
-                of permutations, which move more bytes.
+            windowed_einsum: Let the compiler turn collectives beside matmuls into loops of
+                permutations, which plans do not price; `plan.jit` does not.
             compiler_options: Flags of the compiler by name.
             timeout_seconds: For one compile.
             max_tries: Compiles that the search for constraints that compile may take.

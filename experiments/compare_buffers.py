@@ -45,7 +45,7 @@ def main(workload: str, mesh: str, topology: str, keep_in: Path | None, rows: in
         donate_argnums=step.donate_argnums,
         baselines=False,
     )
-    options = VerifyOptions(topology=topology, windowed_einsum=False, keep_in=keep_in)
+    options = VerifyOptions(topology=topology, keep_in=keep_in)
     compiled = _compiled(plan, options)
     click.echo("\n".join(_lines(plan, compiled, rows)))
 

@@ -73,8 +73,7 @@ class VerifyOptions:
 
     Args:
         topology: For which devices; see `parse_target`.
-        windowed_einsum: Whether the compiler may turn collectives beside products into loops of
-            permutations.
+        windowed_einsum: Let the compiler turn collectives beside matmuls into loops of permutations.
         compiler_options: Further flags of the compiler.
         timeout_seconds: For one compile.
         until: `time.monotonic` value after which no further compile begins and one that runs is
@@ -84,7 +83,7 @@ class VerifyOptions:
     """
 
     topology: str = LOCAL
-    windowed_einsum: bool = True
+    windowed_einsum: bool = False
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     timeout_seconds: float = 600.0
     until: float = math.inf
@@ -515,6 +514,6 @@ def _reading_notes(collectives: Sequence[CompiledCollective]) -> Iterator[str]:
     if windowed:
         moved = sum(c.bytes_per_device * c.count for c in windowed)
         yield (
-            f"windowed einsums move {format_bytes(moved)} in permutations beside products, where"
-            " gathers or scattered sums were planned; windowed_einsum=False compiles without them"
+            f"windowed einsums move {format_bytes(moved)} in permutations beside matmuls, where"
+            " gathers or scattered sums were planned; plan.jit compiles without them"
         )

@@ -79,7 +79,7 @@ def backend_for(hardware: Hardware) -> Backend:
 
 
 def compiler_options(
-    platform: str, *, in_order: bool = False, windowed_einsum: bool = True
+    platform: str, *, in_order: bool = False, windowed_einsum: bool = False
 ) -> dict[str, str]:
     """Options that a platform's compiler needs; none for a platform without a model.
 

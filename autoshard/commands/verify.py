@@ -36,9 +36,9 @@ EXIT_DIFFERENT = 1
     help="Devices to compile for, present or not: v5e:4x4, 2x v5e:4x4, 8xH100, 2x8xB200, local.",
 )
 @click.option(
-    "--no-windowed-einsum",
+    "--windowed-einsum",
     is_flag=True,
-    help="Keep the compiler from making windowed einsums of matmuls and their collectives.",
+    help="Let the compiler make windowed einsums of matmuls and their collectives.",
 )
 @click.option(
     "--compiler-option",
@@ -83,7 +83,7 @@ def verify_command(
     plan: Path,
     target: str | None,
     topology: str,
-    no_windowed_einsum: bool,
+    windowed_einsum: bool,
     compiler_options: tuple[str, ...],
     timeout: float,
     tries: int,
@@ -112,7 +112,7 @@ def verify_command(
         known.prices = HardwarePrices.of(machine_of(data, plan, hardware), data.mesh)
     found = known.verify(
         topology,
-        windowed_einsum=not no_windowed_einsum,
+        windowed_einsum=windowed_einsum,
         compiler_options=flags,
         timeout_seconds=timeout,
         max_tries=tries,

@@ -103,12 +103,12 @@ def test_a_program_too_large_for_the_device_is_told_with_the_compilers_figures()
 
 @needs_tpu
 def test_the_flag_that_switches_windowed_einsums_off_is_one_the_compiler_knows() -> None:
-    assert planned(8, "tpu-v5e").verify("v5e:2x4", windowed_einsum=False).status == "compiled"
+    assert planned(8, "tpu-v5e").verify("v5e:2x4").status == "compiled"
 
 
 @needs_gpu
 def test_the_flag_is_known_to_the_gpu_compiler_too() -> None:
-    assert planned(8, "h100").verify("8xH100", windowed_einsum=False).status == "compiled"
+    assert planned(8, "h100").verify("8xH100").status == "compiled"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_sums_that_are_added_to_one_another_are_taken_once(topology: str, looks_
         out_shardings=P(),
         baselines=False,
     )
-    found = plan.verify(topology, windowed_einsum=False)
+    found = plan.verify(topology)
     assert found.compiled_bytes == found.predicted_bytes == 256 * 1024 * 2
 
 
@@ -186,7 +186,7 @@ def test_operands_of_products_travel_in_the_elements_that_are_multiplied(
         out_shardings=P(None, "data"),
         baselines=False,
     )
-    found = plan.verify("v5e:2x4", windowed_einsum=False)
+    found = plan.verify("v5e:2x4")
     assert found.compiled_bytes == found.predicted_bytes == 256 * 512 * bits // 8
 
 
@@ -261,7 +261,7 @@ def test_a_transposed_product_is_scattered_as_its_transpose_lies(cut: P) -> None
         out_shardings=cut,
         baselines=False,
     )
-    rows = plan.verify("v5e:2x4", windowed_einsum=False).collectives
+    rows = plan.verify("v5e:2x4").collectives
     assert "reduce-scatter" in {row.kind for row in rows}
     assert [row.predicted_bytes for row in rows] == [row.compiled_bytes for row in rows]
 
@@ -302,7 +302,7 @@ def test_sums_on_to_the_batch_of_a_product_are_scattered_not_the_batch_gathered(
         out_shardings=P(BOTH),
         baselines=False,
     )
-    found = plan.verify("v5e:2x4", windowed_einsum=False)
+    found = plan.verify("v5e:2x4")
     assert found.predicted_bytes == 32 * 128 * 256 * 2
     assert found.compiled_bytes == pytest.approx(found.predicted_bytes, rel=0.01)
 

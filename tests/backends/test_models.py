@@ -96,3 +96,7 @@ def test_a_platform_has_the_options_of_its_generic_model_and_an_unknown_one_none
 ) -> None:
     found = compiler_options(platform, in_order=in_order, windowed_einsum=windowed)
     assert found == options
+
+
+def test_matmuls_become_no_windowed_einsums_unless_that_is_asked_for() -> None:
+    assert compiler_options("tpu") == {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
