@@ -73,7 +73,8 @@ class VerifyOptions:
 
     Args:
         topology: For which devices; see `parse_target`.
-        windowed_einsum: Let the compiler turn collectives beside matmuls into loops of permutations.
+        windowed_einsum: Let the compiler turn collectives beside matmuls into loops of
+            permutations.
         compiler_options: Further flags of the compiler.
         timeout_seconds: For one compile.
         until: `time.monotonic` value after which no further compile begins and one that runs is
