@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.lowering.heap_simulator import heap_bytes
+from autoshard.lowering.heap_simulator import beside_results, heap_bytes
 from autoshard.lowering.local_program import Body, LocalProgram, Opcode, Space
 
 
@@ -214,12 +214,9 @@ def peak_memory(program: LocalProgram) -> PeakMemory:
     live = np.cumsum(change)
     peak = int(live.max())
     if memory.is_heap:
-        temporaries = (
-            (one.start, one.stop, one.num_bytes)
-            for one in program.buffers
-            if one.space is Space.HBM
-        )
-        peak = memory.argument_bytes + memory.table_bytes + heap_bytes(temporaries)
+        spans = ((b.start, b.stop, b.num_bytes) for b in program.buffers if b.space is Space.HBM)
+        results, temporaries = beside_results(spans, memory.num_times)
+        peak = memory.argument_bytes + memory.table_bytes + results + heap_bytes(temporaries)
     changes = np.flatnonzero(np.diff(live, prepend=0))
     return PeakMemory(
         argument_bytes=memory.argument_bytes,

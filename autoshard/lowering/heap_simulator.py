@@ -7,7 +7,11 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 
-def heap_bytes(spans: Iterable[tuple[int, int, int]]) -> int:
+Span = tuple[int, int, int]
+"""Of a tensor: when it is made, when it is let go, and its bytes."""
+
+
+def heap_bytes(spans: Iterable[Span]) -> int:
     """Bytes that a heap grows to.
 
     Each tensor goes into the smallest gap that holds it when it is made, else to the end; larger
@@ -46,3 +50,30 @@ def _best_gap(held: list[tuple[int, int]], size: int) -> int:
             best, least = end, gap
         end = stop
     return end if best < 0 else best
+
+
+def beside_results(spans: Iterable[Span], num_times: int) -> tuple[int, list[Span]]:
+    """Bytes of a program's results, and the temporaries that do not reuse the memory of one.
+
+    A result that takes no donated argument's memory has an allocation of its own. A temporary goes
+    into the smallest that holds it and that is free while it lives; larger temporaries choose first.
+
+    Args:
+        spans: Per tensor, when it is made, when it is let go, and its bytes.
+        num_times: Of the program; results are let go then.
+
+    Source: XLA's `BufferAssigner::AssignBuffersForComputations`.
+    """
+    by_size = sorted(spans, key=lambda span: -span[2])
+    results = [(size, [(start, stop)]) for start, stop, size in by_size if stop >= num_times]
+    left = []
+    for start, stop, size in by_size:
+        if stop >= num_times:
+            continue
+        for room, allocated in reversed(results):
+            if room >= size and all(stop <= begin or end <= start for begin, end in allocated):
+                allocated.append((start, stop))
+                break
+        else:
+            left.append((start, stop, size))
+    return sum(room for room, _ in results), left

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.graph.program import Graph
-from autoshard.lowering.heap_simulator import heap_bytes
+from autoshard.lowering.heap_simulator import beside_results, heap_bytes
 from autoshard.planning import searches
 from autoshard.wishes.wishes import Wishes
 from solvers import Problem, Result, evaluate, solve
@@ -167,3 +167,17 @@ def test_a_search_that_is_interrupted_is_not_followed_by_others(
         assert len(seconds) == 1
         assert found.result.is_interrupted
         assert found.is_feasible == (found.peak_bytes <= limit)
+
+
+def test_a_small_result_keeps_no_gap_from_the_next_large_temporary() -> None:
+    small_result = (1, 9, 1)
+    assert beside_results([(0, 1, 100), small_result, (2, 3, 100)], 9) == (
+        1,
+        [(0, 1, 100), (2, 3, 100)],
+    )
+
+
+def test_a_temporary_reuses_the_memory_of_a_result_that_is_made_later() -> None:
+    result = (5, 9, 100)
+    assert beside_results([result, (0, 3, 80), (1, 4, 90)], 9) == (100, [(0, 3, 80)])
+    assert beside_results([result, (0, 6, 80)], 9) == (100, [(0, 6, 80)])
