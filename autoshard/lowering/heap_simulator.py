@@ -56,7 +56,8 @@ def beside_results(spans: Iterable[Span], num_times: int) -> tuple[int, list[Spa
     """Bytes of a program's results, and the temporaries that do not reuse the memory of one.
 
     A result that takes no donated argument's memory has an allocation of its own. A temporary goes
-    into the smallest that holds it and that is free while it lives; larger temporaries choose first.
+    into the smallest that holds it and that is free while it lives; larger temporaries choose
+    first.
 
     Args:
         spans: Per tensor, when it is made, when it is let go, and its bytes.
