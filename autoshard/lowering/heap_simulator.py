@@ -6,7 +6,6 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-
 Span = tuple[int, int, int]
 """Of a tensor: when it is made, when it is let go, and its bytes."""
 
