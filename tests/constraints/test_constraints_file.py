@@ -65,7 +65,7 @@ meshes:
         "8 mistakes in the constraints:",
         "- there is no section `more`",
         "    where: c.yaml:11",
-        "    fix: the sections are meshes, pins, uses, groups, keep, recompute",
+        "    fix: the sections are meshes, pins, uses, groups, keep, recompute, offload",
         "- mesh ring: the device ids are 0 to 1 in some order, and 1 is missing",
         "    where: c.yaml:13",
         "    fix: correct it",
