@@ -58,12 +58,16 @@ def tie(problem: Problem, found: Alike) -> Tied:
         for node, count in zip(first.tolist(), copies.tolist(), strict=True)
     ]
     tables: dict[tuple[int, int], IntArray] = {}
+    known: dict[tuple[int, int, bool], IntArray] = {}  # equal tables, so often, are one array
     for a, b, one, times in _by_classes(problem, found):
-        table = _times(saturate(problem.edges[one].costs), times)
+        key = (int(found.tables[one]), times, a > b)
+        if key not in known:
+            summed = _times(saturate(problem.edges[one].costs), times)
+            known[key] = np.ascontiguousarray(summed.T if a > b else summed)
+        table = known[key]
         if a == b:
             costs[a] = add(costs[a], np.diagonal(table))
             continue
-        table = table if a < b else table.T
         pair = (min(a, b), max(a, b))
         tables[pair] = add(tables[pair], table) if pair in tables else table
     position = {pair: e for e, pair in enumerate(tables)}
@@ -88,7 +92,7 @@ def tie(problem: Problem, found: Alike) -> Tied:
     tied = replace(
         problem,
         node_costs=tuple(costs),
-        edges=tuple(Edge(*pair, np.ascontiguousarray(table)) for pair, table in tables.items()),
+        edges=tuple(Edge(*pair, table) for pair, table in tables.items()),
         node_memory=tuple(node_memory),
         edge_memory=tuple(edge_memory),
     )
