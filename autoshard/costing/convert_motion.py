@@ -38,7 +38,7 @@ class ReadBits:
 
     @classmethod
     def of(cls, graph: Graph, backend: Backend) -> ReadBits:
-        """What a compiler narrows and widens of a program."""
+        """The values of a program that a compiler narrows and widens."""
         sent = {v.index: backend.layout.intermediate_bits(v.dtype, v.bits) for v in graph.values}
         widened = {value: bits for value, bits in sent.items() if bits > graph.values[value].bits}
         return cls(graph, _narrowed(graph, backend, _WHILE), widened)
@@ -133,7 +133,7 @@ class LoopCopy:
 
 
 def copies_for_loops(graph: Graph, backend: Backend) -> Iterator[LoopCopy]:
-    """What is narrowed as a whole, as all its loops take it in narrower elements.
+    """Values narrowed as a whole, as all their loops take them in narrower elements.
 
     A loop in which it stands behind a barrier (of a recomputed layer) takes it likewise.
     """

@@ -293,7 +293,7 @@ class Costing(MoveCosts):
         return value.num_bytes * wide / max(value.bits, 1)
 
     def halos(self, graph: Graph, op: Op, candidate: Candidate) -> tuple[Halo, ...]:
-        """What neighbours exchange for a convolution or pool that is cut along space."""
+        """Messages between neighbours for a convolution or pool that is sharded along space."""
         return tuple(halos_of(graph, self.parts, op, candidate)) if op.windows else ()
 
     def halo_bits(self, graph: Graph, op: Op) -> int:

@@ -25,7 +25,7 @@ class Halo:
 
 
 def halos_of(graph: Graph, parts: MeshParts, op: Op, candidate: Candidate) -> Iterator[Halo]:
-    """What a candidate sends: a message to each side that windows reach to.
+    """The messages of a candidate: one to each side that windows reach to.
 
     Dimensions are exchanged one after another, each with the halos of those before.
     """

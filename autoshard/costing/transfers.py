@@ -37,7 +37,7 @@ class Transfer:
 def transfers_of(
     model: CostModel, backend: Backend, slice_size: int, kind: str, axes: Axes, num_bytes: float
 ) -> Iterator[Transfer]:
-    """What a planned collective becomes, in the order in which it runs."""
+    """The collectives that a planned one becomes, in the order in which they run."""
     across, inside = between_and_inside(model, axes)
     pieces = _size(inside)
     is_summed = num_bytes <= backend.collectives.gather_by_sum_bytes(pieces, slice_size)

@@ -31,7 +31,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Condition(NamedTuple):
-    """What another op has to choose for an all-reduce to move.
+    """The choice of another op that lets an all-reduce move.
 
     Args:
         op: The other op.
@@ -97,7 +97,7 @@ class AllReduceMotion:
         return found
 
     def edges(self, prices: NodeCosts, node_by_op: Mapping[int, int]) -> Iterator[Edge]:
-        """What all-reduces cost more where they stay in place."""
+        """The added cost of all-reduces that stay in place."""
         more: dict[Hashable, npt.NDArray[np.int64]] = {}
         costs: dict[Hashable, npt.NDArray[np.int64]] = {}
         for one in self.by_op.values():
@@ -164,7 +164,7 @@ def _are_alike(one: AddedSums, firsts: Candidates, seconds: Candidates) -> BoolA
 
 
 def _way(summand: Summand, candidate: Candidate) -> tuple[object, ...]:
-    """How a partial sum is reduced: equal for two that are reduced as one.
+    """The reduction of a partial sum: equal for two that are reduced as one.
 
     The pieces of a scatter that has an addend stay where they are made: they are not reduced.
     """
