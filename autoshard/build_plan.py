@@ -93,7 +93,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             solution.encoded,
             solution.decoded,
             traced.operand_paths,
-            windows_all_gathers=solution.encoder.costing.backend.collectives.windows_all_gathers,
+            merges_all_gathers=solution.encoder.costing.backend.collectives.merges_all_gathers,
         )
         values = _values(solution)
         products = planned_products(solution)

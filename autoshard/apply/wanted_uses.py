@@ -33,14 +33,13 @@ def wanted_uses(
     decoded: Decoded,
     operand_paths: Mapping[str, tuple[str | None, ...]],
     *,
-    windows_all_gathers: bool = True,
+    merges_all_gathers: bool,
 ) -> dict[str, Sharding]:
     """Shardings of operands that differ from the value read, by use path (`"7.jaxpr/38<1"`).
 
     Left to itself the partitioner may compute first and gather the result, so every operand that
     has to be moved is named, except where a matmul needs it gathered in one step whatever it does
-    (unless `windows_all_gathers`: there the compiler makes a windowed einsum of the two). One that
-    only has to be cut further follows the result by itself, except where the op is free to sum over
+    (of several matmuls: if the compiler `merges_all_gathers`). One that only has to be cut further follows the result by itself, except where the op is free to sum over
     it, or reads a sum that is held whole: compilers for TPUs scatter such a sum only where all that
     reads it is told to cut it. Only uses that a jaxpr equation makes directly have a path, or by
     element-wise ops of its lowering; what else happens there is left to the partitioner.
@@ -57,8 +56,8 @@ def wanted_uses(
     them one, and keeps its result until the last of the reads.
 
     Reads whose sharding the user asked for are always named, and so are those of a product that
-    runs in steps: propagation must not look into it. So is what a scatter makes in pieces and
-    something is added to, by the path of the value: compilers for TPUs turn `x + scatter(zeros,
+    runs in steps: propagation must not look into it. So is what a scatter makes in other pieces
+    than what is added to it, by the path of the value: compilers for TPUs turn `x + scatter(zeros,
     updates)` into `scatter(x, updates)`, which works where `x` is unless something stands between.
     And so is what a loop gives and something after it wants elsewhere: whether the loop carries it
     as planned or as that wants it is for propagation a matter of the order of ops, which compilers
@@ -66,7 +65,8 @@ def wanted_uses(
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
-    alike: dict[tuple[object, ...], list[str]] = {}  # moves that the compiler makes one
+    # Moves that the compiler makes one, each with its path in the body that they share.
+    alike: dict[tuple[object, ...], dict[str, str]] = {}
     for op in graph.ops:
         if op.index not in decoded.candidates or op.kind not in _HAS_USES:
             continue
@@ -88,17 +88,18 @@ def wanted_uses(
                 continue
             use = f"{reader}<{place}"
             stops = [] if is_slice else _on_the_way(encoded, decoded, op, position)
-            is_free = not (windows_all_gathers or stops)
-            if is_free and _is_gathered_anyway(encoded, decoded, op, position):
+            readers = 0 if stops else _num_gathering(encoded, decoded, op, position)
+            if readers == 1 or (readers and merges_all_gathers):
                 continue
             for number, layout in enumerate(stops):
                 found[f"{use}~{number}"] = parts.to_sharding(layout)
             found[use] = parts.to_sharding(wanted[position])
             if op.kind is OpKind.COMPUTE and not stops and not is_slice:
-                body, source = reader.rpartition("/")[0], operand_paths[reader][place]
+                at = _read_by_call(graph, op, reader, place, operand_paths)
+                body, source = at[0].rpartition("/")[0], operand_paths[at[0]][at[1]]
                 bits = encoded.read_bits.to(op, position)
-                uses = alike.setdefault((body, source, wanted[position], bits), [])
-                uses.extend([use] if use not in uses else [])
+                uses = alike.setdefault((body, source, wanted[position], bits), {})
+                uses[use] = "{}<{}".format(*at)
     found |= _on_the_way_to_given(encoded, decoded)
     found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
     for use, value in asked_uses(graph):
@@ -113,10 +114,42 @@ def wanted_uses(
     return _shared(found, [uses for uses in alike.values() if asked.isdisjoint(uses)])
 
 
-def _shared(found: dict[str, Sharding], alike: list[list[str]]) -> dict[str, Sharding]:
+def _shared(found: dict[str, Sharding], alike: list[dict[str, str]]) -> dict[str, Sharding]:
     """The same with one path for reads of one value in one sharding."""
-    path_of = {use: join_uses(uses) for uses in alike for use in uses}
+    path_of = {
+        use: join_uses(list(uses.values())) for uses in alike if len(uses) > 1 for use in uses
+    }
     return {path_of.get(path, path): sharding for path, sharding in found.items()}
+
+
+def _read_by_call(
+    graph: Graph,
+    op: Op,
+    reader: str,
+    place: int,
+    operand_paths: Mapping[str, tuple[str | None, ...]],
+) -> tuple[str, int]:
+    """The equation and operand outside of calls (`jit`) whose bodies read it only there.
+
+    Loops and branches are none: what is read there is of another region of the graph.
+    """
+    while source := operand_paths[reader][place]:
+        body, _, name = source.rpartition("/")
+        call, number = body.rpartition(".")[0], name.removeprefix("in.")
+        inside = (paths for at, paths in operand_paths.items() if at.startswith(f"{body}/"))
+        value = graph.value_by_path.get(source)
+        is_of_call = (
+            number != name
+            and call in operand_paths
+            and value is not None
+            and graph.maker(value).region == op.region
+            and sum(paths.count(source) for paths in inside) == 1
+            and graph.value_by_path.get(operand_paths[call][int(number)] or "") == value
+        )
+        if not is_of_call:
+            break
+        reader, place = call, int(number)
+    return reader, place
 
 
 def _follows_result(op: Op) -> bool:
@@ -124,19 +157,20 @@ def _follows_result(op: Op) -> bool:
     return op.op_class not in _DECIDES_BY_OPERANDS and op.kind is not OpKind.JOIN
 
 
-def _is_gathered_anyway(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> bool:
-    """True of an operand that only matmuls move so, each of which needs it gathered anyway.
+def _num_gathering(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> int:
+    """How many matmuls need an operand gathered anyway; 0 if another op wants it moved so too.
 
-    One gather for them and for another op would be two where only that one asks for it.
+    One gather for them and for that op would be two where only that op asks for it.
     """
     value, wanted = op.operands[position], decoded.candidates[op.index].operands[position]
-    return all(
+    gathers = [
         _is_gathered_by(encoded, decoded, reader, place)
         for reader in map(encoded.graph.ops.__getitem__, encoded.graph.consumers[value])
         if reader.index in decoded.candidates
         for place, read in enumerate(reader.operands)
         if read == value and decoded.candidates[reader.index].operands[place] == wanted
-    )
+    ]
+    return len(gathers) if all(gathers) else 0
 
 
 def _is_gathered_by(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> bool:
@@ -216,17 +250,23 @@ def _on_the_way_to_given(encoded: Encoded, decoded: Decoded) -> dict[str, Shardi
 
 
 def _scattered(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
-    """What scatters make in pieces and something is added to, where it is made."""
+    """What scatters make in pieces, where something is added to it that is not in these pieces."""
     graph = encoded.graph
-    added = {value for op in graph.ops if op.name == "add" for value in op.operands}
     found = {}
     for path, value in graph.value_by_path.items():
         maker = graph.maker(value)
         is_made_here = path.rpartition(".")[0] == maker.equation
-        if not is_made_here or maker.op_class is not OpClass.SCATTER or value not in added:
+        if not is_made_here or maker.op_class is not OpClass.SCATTER:
             continue
         layout = placed_layout(graph, decoded, value)
-        if any(layout):
+        added = [
+            other
+            for op in map(graph.ops.__getitem__, graph.consumers[value])
+            if op.name == "add"
+            for other in op.operands
+            if other != value
+        ]
+        if any(layout) and any(placed_layout(graph, decoded, one) != layout for one in added):
             found[path] = encoded.parts.to_sharding(layout)
     return found
 

@@ -15,8 +15,8 @@ class CollectivePolicy:
         unpartitioned_ops: Ops that every device runs whole, whatever their sharding rule allows.
         gathers_grouped_convolutions: A convolution whose groups have several input features each is
             gathered and run whole, however it is sharded.
-        windows_all_gathers: A matmul that reads a sharded operand whole may become a loop of
-            partial matmuls and permutations (windowed einsum), unless a constraint gathers it.
+        merges_all_gathers: All-gathers of one value that the partitioner makes for several matmuls
+            are one; otherwise only where they are near in the schedule (ScheduleAwareCollectiveCSE).
         convert_motion: An operand that all readers take in narrower elements is converted before it
             is moved (ConvertMover), through ops that only rearrange.
         all_reduce_per_dimension: A partial sum over several sharded dimensions takes an all-reduce
@@ -50,7 +50,7 @@ class CollectivePolicy:
 
     unpartitioned_ops: frozenset[str]
     gathers_grouped_convolutions: bool
-    windows_all_gathers: bool
+    merges_all_gathers: bool
     convert_motion: bool
     all_reduce_per_dimension: bool
     loop_all_reduce_motion: bool

@@ -67,7 +67,7 @@ def uses(
     solution: Solution, decoded: Decoded, fn: Callable[..., Any], *args: Any
 ) -> dict[str, str]:
     traced = trace(fn, args, mesh=parse_mesh_sizes(MESH))
-    found = wanted_uses(solution.encoded, decoded, traced.operand_paths)
+    found = wanted_uses(solution.encoded, decoded, traced.operand_paths, merges_all_gathers=True)
     return {path: format_sharding(sharding) for path, sharding in found.items()}
 
 
@@ -275,7 +275,7 @@ def test_reads_of_one_value_in_one_sharding_are_one_constraint_and_one_gather() 
     assert verification.compiled_bytes == pytest.approx(verification.predicted_bytes)
 
 
-def test_what_a_matmul_gathers_whatever_it_does_is_constrained_where_compilers_window_it() -> None:
+def test_what_a_matmul_gathers_whatever_it_does_takes_no_constraint() -> None:
     every = P(("x", "y"))
 
     def layer(x: Any, w: Any) -> Any:
@@ -287,11 +287,57 @@ def test_what_a_matmul_gathers_whatever_it_does_is_constrained_where_compilers_w
     whole: Layout = ((), ())
     assert solution.decoded.candidates[op.index].operands[1] == whole
     paths = trace(layer, args, mesh=parse_mesh_sizes(MESH)).operand_paths
-    found = [
-        [*wanted_uses(solution.encoded, solution.decoded, paths, windows_all_gathers=windows)]
-        for windows in (True, False)
-    ]
-    assert found == [["0<1"], []]
+    assert not wanted_uses(solution.encoded, solution.decoded, paths, merges_all_gathers=True)
+
+
+@pytest.mark.parametrize("merges_all_gathers", [True, False])
+def test_what_two_matmuls_gather_is_named_unless_the_compiler_makes_their_gathers_one(
+    merges_all_gathers: bool,
+) -> None:
+    every = P(("x", "y"))
+
+    def layer(x: Any, w: Any) -> Any:
+        return jnp.cos(jnp.tanh(x @ w)) @ w
+
+    args = array(4096, SIDE), array(SIDE, SIDE)
+    solution = solved(layer, *args, in_shardings=(every, every), out_shardings=every)
+    paths = trace(layer, args, mesh=parse_mesh_sizes(MESH)).operand_paths
+    found = wanted_uses(
+        solution.encoded, solution.decoded, paths, merges_all_gathers=merges_all_gathers
+    )
+    assert list(found) == ([] if merges_all_gathers else ["0<1&3<1"])
+
+
+def test_a_read_inside_a_jit_shares_its_constraint_with_reads_outside() -> None:
+    rows = P("x")
+
+    def layer(x: Any, w: Any) -> Any:
+        return jax.jit(lambda w, x: x @ w)(w, x), jnp.sin(x) @ w
+
+    args = array(4096, SIDE), array(SIDE, SIDE)
+    solution = solved(layer, *args, in_shardings=(rows, P("y")), out_shardings=(rows, rows))
+    decoded = solution.decoded
+    for op in [op for op in solution.graph.ops if op.name == "dot_general"]:
+        decoded = chosen(solution, op, decoded, operands={1: ((), ())})
+    paths = trace(layer, args, mesh=parse_mesh_sizes(MESH)).operand_paths
+    found = wanted_uses(solution.encoded, decoded, paths, merges_all_gathers=True)
+    assert "0<0&2<1" in found
+
+
+def test_a_scatter_in_the_pieces_of_what_is_added_to_it_takes_no_constraint() -> None:
+    def add_up(x: Any, rows: Any, updates: Any) -> Any:
+        return x + jnp.zeros_like(x).at[rows].add(updates)
+
+    columns = P(None, ("x", "y"))
+    args = array(1024, 1024), array(8192, dtype=np.int32), array(8192, 1024)
+    asked = {"in_shardings": (columns, P(), columns), "out_shardings": columns}
+    solution = solved(add_up, *args, hardware="tpu-v5e", **asked)
+    assert not uses(solution, solution.decoded, add_up, *args)
+    layouts = list(solution.decoded.layouts)
+    layouts[solution.graph.arguments[0].results[0]] = ((), ())
+    elsewhere = replace(solution.decoded, layouts=tuple(layouts))
+    scattered = '<@mesh, [{}, {"x", "y"}]>'
+    assert [*uses(solution, elsewhere, add_up, *args).values()] == [scattered]
 
 
 def test_a_matmul_on_part_of_the_mesh_is_told_what_to_gather() -> None:
@@ -305,7 +351,7 @@ def test_a_matmul_on_part_of_the_mesh_is_told_what_to_gather() -> None:
     (op,) = (op for op in solution.graph.ops if op.name == "dot_general")
     decoded = chosen(solution, op, solution.decoded, operands={1: ((), ())})
     paths = trace(layer, args, mesh=parse_mesh_sizes(MESH)).operand_paths
-    assert "0<1" in wanted_uses(solution.encoded, decoded, paths, windows_all_gathers=False)
+    assert "0<1" in wanted_uses(solution.encoded, decoded, paths, merges_all_gathers=True)
 
 
 def test_a_matrix_that_a_transpose_reads_too_is_gathered_once_for_both() -> None:
@@ -320,5 +366,5 @@ def test_a_matrix_that_a_transpose_reads_too_is_gathered_once_for_both() -> None
     (turn,) = (op for op in graph.ops if op.name == "transpose")
     decoded = chosen(solution, turn, decoded, operands={0: ((), ())}, results={0: ((), ())})
     paths = trace(layer, args, mesh=parse_mesh_sizes(MESH)).operand_paths
-    found = wanted_uses(solution.encoded, decoded, paths, windows_all_gathers=False)
+    found = wanted_uses(solution.encoded, decoded, paths, merges_all_gathers=True)
     assert list(found) == ["0<1&2<0"]
