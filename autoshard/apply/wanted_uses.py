@@ -39,10 +39,11 @@ def wanted_uses(
 
     Left to itself the partitioner may compute first and gather the result, so every operand that
     has to be moved is named, except where a matmul needs it gathered in one step whatever it does
-    (of several matmuls: if the compiler `merges_all_gathers`). One that only has to be cut further follows the result by itself, except where the op is free to sum over
-    it, or reads a sum that is held whole: compilers for TPUs scatter such a sum only where all that
-    reads it is told to cut it. Only uses that a jaxpr equation makes directly have a path, or by
-    element-wise ops of its lowering; what else happens there is left to the partitioner.
+    (of several matmuls: if the compiler `merges_all_gathers`). One that only has to be cut further
+    follows the result by itself, except where the op is free to sum over it, or reads a sum that is
+    held whole: compilers for TPUs scatter such a sum only where all that reads it is told to cut
+    it. Only uses that a jaxpr equation makes directly have a path, or by element-wise ops of its
+    lowering; what else happens there is left to the partitioner.
 
     Where a reshard takes several steps, those before the last are named too, as `"7.jaxpr/38<1~0"`,
     `"7.jaxpr/38<1~1"`: the partitioner knows single steps, and gathers the whole tensor for many

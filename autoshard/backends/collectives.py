@@ -16,7 +16,7 @@ class CollectivePolicy:
         gathers_grouped_convolutions: A convolution whose groups have several input features each is
             gathered and run whole, however it is sharded.
         merges_all_gathers: All-gathers of one value that the partitioner makes for several matmuls
-            are one; otherwise only where they are near in the schedule (ScheduleAwareCollectiveCSE).
+            are one; otherwise only those near in the schedule (ScheduleAwareCollectiveOpsCSE).
         convert_motion: An operand that all readers take in narrower elements is converted before it
             is moved (ConvertMover), through ops that only rearrange.
         all_reduce_per_dimension: A partial sum over several sharded dimensions takes an all-reduce
