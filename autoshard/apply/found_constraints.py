@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from autoshard.apply.boundary_shardings import planned_in_module
 from autoshard.apply.constraint_places import constraint_places
-from autoshard.apply.minimal_set import USUAL_WORK, MinimalSet, Tell, minimal_constraints
+from autoshard.apply.minimal_set import MinimalSet, Tell, minimal_constraints
 from autoshard.apply.propagation.few_layers import few_layers_of
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.frontend.trace import Traced
@@ -16,6 +16,8 @@ from autoshard.plans.plan import Miss, PlanData
 from autoshard.sharding import Sharding
 
 _STAGE = "constraints"
+_USUAL_WORK = 1_500_000
+"""Ops propagated through in all, up to 40 us each: a minute (2026-11-25, one core). A choice."""
 
 
 def with_constraints(
@@ -38,7 +40,7 @@ def with_constraints(
         tell: Told how far the search is.
     """
     started = time.perf_counter()
-    found = _reduced(data, traced, effort * USUAL_WORK, tell)
+    found = _reduced(data, traced, effort * _USUAL_WORK, tell)
     seconds = time.perf_counter() - started
 
     def extra_seconds(path: str, sharding: Sharding) -> float | None:
@@ -83,25 +85,27 @@ def _reduced(data: PlanData, traced: Traced, max_work: float, tell: Tell | None)
     layers = few_layers_of(traced, {**planned, **required}, inputs)
     if layers is not None:
         copies_of = layers.copies_of
+        propagator = propagator_for(layers, data.mesh)
         few = minimal_constraints(
-            propagator_for(layers, data.mesh).propagate,
+            propagator.propagate,
             {path: sharding for path, sharding in planned.items() if layers.has(path)},
             tuple(planned),
             inputs,
             outputs,
             layers.of_uses(required),
-            max_work=max_work,
+            max_propagations=max_work / propagator.num_ops,
             copies_of=copies_of,
             tell=tell,
         )
+    propagator = propagator_for(traced, data.mesh)
     return minimal_constraints(
-        propagator_for(traced, data.mesh).propagate,
+        propagator.propagate,
         planned,
         tuple(planned),
         inputs,
         outputs,
         required,
-        max_work=max_work,
+        max_propagations=max_work / propagator.num_ops,
         copies_of=copies_of,
         few=few,
         tell=tell,

@@ -19,8 +19,6 @@ Tell: TypeAlias = Callable[[str], None]
 """Told how far a search is: `40 of at most 373 propagations, 21 constraints`."""
 
 _CHUNK_RATIO = 4
-USUAL_WORK = 1_500_000
-"""Values propagated in all, 37 us each: a minute (2026-11-23, one core of a laptop). A choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def minimal_constraints(
     out_shardings: Sequence[Sharding | None],
     required: Mapping[str, Sharding],
     *,
-    max_work: float = USUAL_WORK,
+    max_propagations: float = math.inf,
     copies_of: Callable[[str], Hashable] = str,
     few: MinimalSet | None = None,
     tell: Tell | None = None,
@@ -93,8 +91,8 @@ def minimal_constraints(
         in_shardings: Of the program's arguments; always given.
         out_shardings: Of its results; likewise.
         required: Constraints that are always there, such as those on single uses.
-        max_work: Propagations times planned values, after which what is left is constrained
-            outright and nothing more is dropped. No clock counts: one program has one set.
+        max_propagations: After so many what is left is constrained outright and nothing more is
+            dropped. No clock counts: one program has one set.
         copies_of: A key that copies of one value in equal layers share: all of them are constrained
             or none.
         few: The set for the same program with few of its equal layers, in which values have the
@@ -105,7 +103,6 @@ def minimal_constraints(
         The set, closed shardings as planned.
     """
     ordered = {path: planned[path] for path in dict.fromkeys(order) if path in planned}
-    max_propagations = max_work / max(len(planned), 1)
     search = _Search(
         propagate, ordered, in_shardings, out_shardings, required, max_propagations, tell
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from autoshard.apply.placed_values import placed_layout
 from autoshard.encoding.encoded import Decoded, Encoded
@@ -92,27 +92,31 @@ def wanted_uses(
             readers = 0 if stops else _num_gathering(encoded, decoded, op, position)
             if readers == 1 or (readers and merges_all_gathers):
                 continue
-            for number, layout in enumerate(stops):
-                found[f"{use}~{number}"] = parts.to_sharding(layout)
-            found[use] = parts.to_sharding(wanted[position])
-            if op.kind is OpKind.COMPUTE and not stops and not is_slice:
+            way = (*stops, wanted[position])
+            named = dict(zip(_steps(use, way), map(parts.to_sharding, way), strict=True))
+            found |= named
+            if op.kind is OpKind.COMPUTE and not is_slice:
                 at = _read_by_call(graph, op, reader, place, operand_paths)
                 body, source = at[0].rpartition("/")[0], operand_paths[at[0]][at[1]]
                 bits = encoded.read_bits.to(op, position)
-                uses = alike.setdefault((body, source, wanted[position], bits), {})
-                uses[use] = "{}<{}".format(*at)
+                for path, path_there in zip(named, _steps("{}<{}".format(*at), way), strict=True):
+                    step = path.removeprefix(use)
+                    alike.setdefault((body, source, way, step, bits), {})[path] = path_there
     found |= _on_the_way_to_given(encoded, decoded)
     found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
     for use, value in asked_uses(graph):
         (read,) = graph.maker(value).operands
         have, want = decoded.layouts[read], decoded.layouts[value]
         is_made_anywhere = graph.maker(read).kind is OpKind.FREE
-        stops = [] if is_made_anywhere else _stops(encoded, value, have, want)
-        for number, layout in enumerate(stops):
-            found[f"{use}~{number}"] = parts.to_sharding(layout)
-        found[use] = parts.to_sharding(want)
+        way = (*([] if is_made_anywhere else _stops(encoded, value, have, want)), want)
+        found |= zip(_steps(use, way), map(parts.to_sharding, way), strict=True)
     asked = {use for use, _ in asked_uses(graph)}
     return _shared(found, [uses for uses in alike.values() if asked.isdisjoint(uses)])
+
+
+def _steps(use: str, way: Sequence[Layout]) -> list[str]:
+    """Paths of the stops on the way to a use, and its own."""
+    return [*(f"{use}~{number}" for number in range(len(way) - 1)), use]
 
 
 def _shared(found: dict[str, Sharding], alike: list[dict[str, str]]) -> dict[str, Sharding]:

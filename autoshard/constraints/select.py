@@ -323,6 +323,9 @@ class Chooser:
             return f"did you mean {_listed(close)}?"
         if under:
             return f"under `{root}` there are: {_listed(under)}"
+        modules = {e.place.module for e in self.program.equations.values()}
+        if any(root in module.split("/") for module in modules):
+            return f"for the module write `module:{root}`"
         roots = dict.fromkeys(name_steps(name)[0] for name in names)
         return f"arguments and results begin with: {_listed(roots)}"
 

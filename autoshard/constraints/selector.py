@@ -301,7 +301,8 @@ def _module(text: str) -> ModuleSelector:
 
 
 def _segments(segments: list[str]) -> str:
-    """Segments of a module path as a regular expression."""
+    """Segments of a module path as a regular expression; Haiku's `~` is in names alone."""
+    segments = [one for one in segments if one != "~"] or segments
     *first, last = ("[^/]*".join(map(re.escape, _glob(one).parts)) for one in segments)
     any_number = ["(?:.*/)?" if one == "**" else None for one in segments]
     return "".join(any_number[place] or f"{one}/" for place, one in enumerate(first)) + (

@@ -88,6 +88,8 @@ def _fix_for(error: Exception) -> str:
         return "compute with jax.numpy, or name the argument in static_argnums if it is a setting"
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return "return the value instead of keeping it outside the function"
+    if "different trace level" in text:
+        return "pass the Flax NNX object as an argument: the function may change no other one"
     if "Explicit" in text or "explicit" in text or "context mesh" in text:
         return (
             "planning is for Auto axes: make the mesh the function uses with"

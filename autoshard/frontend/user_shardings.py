@@ -53,7 +53,9 @@ def read_sharding(
             f"expected None, a PartitionSpec, a NamedSharding or an autoshard Sharding, found"
             f" {type(given).__name__}",
             where=where,
-            fix="write it as a PartitionSpec over the axes of the mesh",
+            fix=f"write PartitionSpec({given!r})"
+            if isinstance(given, str)
+            else "write it as a PartitionSpec over the axes of the mesh",
         )
     on_mesh(found, order.mesh, where)
     _check_fits(found, order.mesh, shape, where)

@@ -26,9 +26,9 @@ Made by `python -m experiments.programs` on {date}, from commit {commit}: {num} 
 Packages: {packages}.
 
 They are planned as they are for 8 CPU devices (`data=2,model=4`, `cpu-host`, default options) and
-run there. *equal*: results of the planned step beside those of `jax.jit`, by the largest relative
-error of a result. *by hand / ours*: predicted step of the best plan by hand over ours; below 1 a
-plan by hand is faster.
+run there. *planned in*: processor seconds, the search for constraints included. *equal*: results of
+the planned step beside those of `jax.jit`, by the largest relative error of a result. *by hand /
+ours*: predicted step of the best plan by hand over ours; below 1 a plan by hand is faster.
 
 | program | accepted | equal | planned in | constraints | by hand / ours | note |
 |---|---|---|---|---|---|---|

@@ -104,6 +104,7 @@ def test_a_line_may_be_narrowed_to_a_primitive_a_function_and_the_backward_pass(
         ("h/*/attn", ["h/0/attn", "net/h/12/attn"], ["h/attn", "h/0/attn/c_attn", "oh/0/attn"]),
         ("h_*/c_fc", ["h_0/c_fc", "net/h_1/c_fc"], ["h_0/mlp/c_fc"]),
         ("h/**/c_fc", ["h/c_fc", "h/0/mlp/c_fc"], ["h/0/mlp/c_fc2"]),
+        ("h_*/~/c_fc", ["h_0/c_fc"], ["h_0/mlp/c_fc"]),  # as Haiku names its parameters
         ("module:c_attn", ["c_attn", "h/0/c_attn"], ["h/0/xc_attn"]),
         (r"re:h/\d+/(attn|mlp)", ["h/0/attn", "net/h/12/mlp"], ["h/a/attn", "h/0/norm"]),
     ],

@@ -134,6 +134,13 @@ def test_a_module_is_asked_for_its_sharding(plan: autoshard.Plan) -> None:
     assert found.name.startswith("dot_general at Gpt2/h_0/mlp/c_fc, test_reviewing.py:")
 
 
+def test_a_module_that_is_asked_for_like_an_argument_is_named_as_one(
+    plan: autoshard.Plan,
+) -> None:
+    with pytest.raises(InputError, match="for the module write `module:ln_f`"):
+        plan.why("ln_f")
+
+
 def test_rules_give_every_argument_the_sharding_of_the_plan(plan: autoshard.Plan) -> None:
     rules = plan.rules()
     assert rules[-1] == (".*", P())

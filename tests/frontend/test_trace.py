@@ -260,7 +260,7 @@ SPEC_ERRORS = [
         InputError,
         "expected None, a PartitionSpec, a NamedSharding or an autoshard Sharding, found str\n"
         "  where: in_shardings of `x`\n"
-        "  fix: write it as a PartitionSpec over the axes of the mesh",
+        "  fix: write PartitionSpec('x')",
     ),
     (
         NamedSharding(jax.make_mesh((4,), ("x",)), PartitionSpec("x")),

@@ -89,6 +89,7 @@ class Propagator:
         mesh: As given.
         free_paths: Constants and what is made of them alone. Each reader has its own copy of them,
             cut as it likes, so they have no one sharding.
+        num_ops: That propagation goes through.
 
     Raises:
         ExportError: The module does not parse or has no `main`.
@@ -114,6 +115,7 @@ class Propagator:
             self._pipeline = PassManager.parse(f"builtin.module({','.join(self._passes)})")
             # Checks after every pass take twice as long as the passes; what goes in is checked.
             self._pipeline.enable_verifier(False)
+            self.num_ops = sum(1 for _ in operations_of(self._flat.main))
             terminator = list(self._flat.entry.operations)[-1].operation
             self._argument_shapes = [tensor_shape(v) for v in self._flat.entry.arguments]
             self._result_shapes = [tensor_shape(v) for v in terminator.operands]
