@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import jax
 
 from autoshard.accumulation.choice import Microbatches
 from autoshard.accumulation_search import AccumulationSearch, BatchOfProgram
-from autoshard.apply.propagation.propagator import Propagator, propagator_for
+from autoshard.apply.propagation.by_layer import PropagationByLayer
 from autoshard.build_plan import Solved, plan_data
 from autoshard.collectives import HardwarePrices
 from autoshard.constraints import Offload, ResidualTerm
@@ -334,17 +334,13 @@ def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting)
 
 def _propagate(program: TracedProgram) -> Propagate:
     """Shardings of all values from those of arguments, captured arrays first, and results."""
-    first = program.graph.num_captured
-
-    @functools.cache  # parsing and flattening the program takes longer than a propagation
-    def propagator() -> Propagator:
-        return propagator_for(program.traced, program.mesh)
+    first, paths = program.graph.num_captured, program.graph.value_by_path
+    propagation = PropagationByLayer(program.traced, program.mesh)
 
     def propagate(
         inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None]
     ) -> Mapping[str, Sharding]:
-        found = propagator().propagate(inputs[first:], outputs)
-        return cast("Mapping[str, Sharding]", found)
+        return propagation.propagate(paths, inputs[first:], outputs)
 
     return propagate
 

@@ -1,11 +1,11 @@
 """Picks one choice per node at the least cost within a memory limit, and proves how good it is."""
 
 from solvers.catalog import CATALOG, Pick, pick_solver
+from solvers.class_search import Classes
 from solvers.errors import EngineError, FormatError, ProblemError, SolverError
 from solvers.evaluate import Evaluation, evaluate
 from solvers.k_best import solve_k_best
 from solvers.memory_rows import least_use
-from solvers.presolve import tie_repeats
 from solvers.problem import (
     FORBIDDEN,
     Edge,
@@ -22,6 +22,7 @@ from solvers.solve import solve
 __all__ = [
     "CATALOG",
     "FORBIDDEN",
+    "Classes",
     "Edge",
     "EdgeMemory",
     "EngineError",
@@ -44,6 +45,5 @@ __all__ = [
     "settle",
     "solve",
     "solve_k_best",
-    "tie_repeats",
     "verify_problem",
 ]

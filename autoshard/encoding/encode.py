@@ -138,9 +138,10 @@ class Encoder:
         edges += MisreadSlices(self.tables, candidates, node_by_op).make(nodes)
         edges += all_reduces.edges(self.node_costs, node_by_op)
         exposed = (self.node_costs.exposed(op, own_costs[op.index], hidden) for op in nodes)
-        free = (np.zeros(len(read.layouts), dtype=np.int64) for read in reads)
+        widths = {len(read.layouts) for read in reads}
+        free = {width: np.zeros(width, dtype=np.int64) for width in widths}
         problem = Problem(
-            node_costs=(*exposed, *free),
+            node_costs=(*exposed, *(free[len(read.layouts)] for read in reads)),
             edges=tuple(edges),
             node_memory=tuple(self._memory(node_by_op).terms()),
             edge_memory=tuple(copies),

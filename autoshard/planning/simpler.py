@@ -6,18 +6,20 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.graph.program import OpKind
 from autoshard.layouts import Layout, refines
 from autoshard.lowering.reshard_steps import reshard_steps
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of
 from autoshard.report.alike import numbers_of
-from solvers import FORBIDDEN, Edge, Problem, Status, evaluate
+from solvers import FORBIDDEN, Classes, Edge, Problem, Result, Status, evaluate
 
 USUAL = 0.01
 _FIRST_PRICE, _MOST_SOLVES = 8.0, 3
@@ -49,15 +51,16 @@ class _Penalties:
 
     def priced(self, problem: Problem, price: int) -> Problem:
         """The problem in which each of them costs so much more."""
-        nodes = zip(problem.node_costs, self.nodes, strict=True)
-        known: dict[int, npt.NDArray[np.int64]] = {}  # edges share arrays
-        for edge, counts in zip(problem.edges, self.edges, strict=True):
-            if id(edge.costs) not in known:
-                known[id(edge.costs)] = edge.costs + price * counts
+        known: IdentityCache[npt.NDArray[np.int64]] = IdentityCache()
+
+        def plus(costs: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Any:
+            return known.get(lambda: costs + price * counts, costs, counts)
+
+        edges = zip(problem.edges, self.edges, strict=True)
         return replace(
             problem,
-            node_costs=tuple(costs + price * counts for costs, counts in nodes),
-            edges=tuple(Edge(edge.u, edge.v, known[id(edge.costs)]) for edge in problem.edges),
+            node_costs=tuple(map(plus, problem.node_costs, self.nodes)),
+            edges=tuple(Edge(edge.u, edge.v, plus(edge.costs, counts)) for edge, counts in edges),
         )
 
 
@@ -86,7 +89,7 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
         if price < 1 or searches.is_over:
             break
         priced = penalties.priced(problem, int(price))
-        result = searches.another(priced, choices, relative_gap=room / (2 * cost))
+        result = _with_copies_alike(priced, choices, searches, room / (2 * cost))
         found = result.choices
         is_proven = result.status in _PROVEN  # else a clock had a say in it
         if found is None or not is_proven or penalties.count(problem, found) >= number:
@@ -99,6 +102,21 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
         between = given_up / (number - penalties.count(problem, found))
         price = min(between, _MOST_STEP * price)
     return solution
+
+
+def _with_copies_alike(
+    problem: Problem, choices: tuple[int, ...], searches: Searches, relative_gap: float
+) -> Result:
+    """The best choices, those in which copies of repeated parts choose alike if there are such.
+
+    Nothing is proven of others: the bound of the plan that they simplify holds.
+    """
+    classes = Classes.of(problem)
+    if classes is None:
+        return searches.another(problem, choices, relative_gap=relative_gap)
+    tied = classes.tied
+    found = searches.another(tied.problem, tied.tie(choices), relative_gap=relative_gap)
+    return replace(found, choices=found.choices and tied.untie(found.choices))
 
 
 def _decided(
@@ -161,10 +179,21 @@ def _penalties(solution: Solution) -> _Penalties:
             counts = [_is_unordered(one) + key[1] * _num_further_dims(one) for one in candidates]
             intricate[key] = np.array(counts, np.int64)
         nodes.append(intricate[key])
-    nodes += [np.zeros(len(costs), np.int64) for costs in problem.node_costs[len(nodes) :]]
+    reads = problem.node_costs[len(nodes) :]
+    free = {len(costs): np.zeros(len(costs), np.int64) for costs in reads}
+    nodes += [free[len(costs)] for costs in reads]
+    known: IdentityCache[npt.NDArray[np.int64]] = IdentityCache()
     for node, usual in _likes(solution):
-        unlike = [candidate.results[0] != usual for candidate in encoded.candidates[node]]
-        nodes[node] = nodes[node] + np.array(unlike, np.int64)
+        candidates, counts = encoded.candidates[node], nodes[node]
+
+        def with_unlike(
+            candidates: Sequence[Candidate] = candidates,
+            counts: npt.NDArray[np.int64] = counts,
+            usual: Layout = usual,
+        ) -> npt.NDArray[np.int64]:
+            return counts + np.array([one.results[0] != usual for one in candidates], np.int64)
+
+        nodes[node] = known.get(with_unlike, candidates, counts, key=usual)
     moves: dict[int, npt.NDArray[np.int64]] = {}
     for edge in problem.edges:
         if id(edge.costs) not in moves:

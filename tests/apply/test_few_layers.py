@@ -12,6 +12,7 @@ import pytest
 import autoshard
 from autoshard.apply.boundary_shardings import planned_in_module
 from autoshard.apply.found_constraints import with_constraints
+from autoshard.apply.propagation.by_layer import PropagationByLayer
 from autoshard.apply.propagation.few_layers import few_layers_of
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.frontend.trace import trace
@@ -123,3 +124,17 @@ def test_a_layer_planned_otherwise_is_no_copy() -> None:
 def test_layers_that_are_few_stay() -> None:
     traced = trace(train_step, arguments(2), mesh=parse_mesh_sizes(MESH))
     assert few_layers_of(traced, {}, []) is None
+
+
+def test_shardings_of_arguments_spread_through_few_layers_as_through_all() -> None:
+    mesh = parse_mesh_sizes(MESH)
+    traced = trace(train_step, arguments(8), mesh=mesh)
+    rows, columns = parse_sharding('[{"data"}, {}]'), parse_sharding('[{}, {"model"}]')
+    whole, by_layer = propagator_for(traced, mesh), PropagationByLayer(traced, mesh)
+    paths = [path for path in whole.paths if path not in whole.free_paths]
+    alike = [columns, rows] * 8
+    for layers in (alike, [rows, *alike[1:]], [*alike[:9], rows, *alike[10:]], [None] * 16):
+        given = [*layers, rows]
+        found = by_layer.propagate(paths, given, layers)
+        wanted = whole.propagate(given, layers)
+        assert found.items() >= {path: wanted[path] for path in paths}.items()

@@ -76,6 +76,22 @@ class FewLayers:
         equation, rest = _split(path, self.prefix)
         return f"{self.prefix}{self._run_of[equation].kept_copy(equation)}{rest}"
 
+    def argument_copies(
+        self, operand_paths: Mapping[str, Sequence[str | None]]
+    ) -> Iterator[tuple[str, str]]:
+        """Arguments that equations left out read, with those that the copies of these read.
+
+        Args:
+            operand_paths: Of the whole program.
+        """
+        for run in self.runs:
+            for equation in run.left_out:
+                own = operand_paths.get(f"{self.prefix}{equation}", ())
+                kept = operand_paths.get(f"{self.prefix}{run.kept_copy(equation)}", ())
+                for path, copy in zip(own, kept, strict=True):
+                    if path is not None and copy is not None and path.startswith("in."):
+                        yield path, copy
+
     def of_uses(self, required: Mapping[str, Sharding]) -> dict[str, Sharding]:
         """Constraints as far as they are on what the smaller program has."""
         found = {}
