@@ -1,7 +1,6 @@
 """Picks one choice per node at the least cost within a memory limit, and proves how good it is."""
 
 from solvers.catalog import CATALOG, Pick, pick_solver
-from solvers.class_search import Classes
 from solvers.errors import EngineError, FormatError, ProblemError, SolverError
 from solvers.evaluate import Evaluation, evaluate
 from solvers.k_best import solve_k_best
@@ -22,7 +21,6 @@ from solvers.solve import solve
 __all__ = [
     "CATALOG",
     "FORBIDDEN",
-    "Classes",
     "Edge",
     "EdgeMemory",
     "EngineError",

@@ -58,26 +58,33 @@ class Classes:
         return Classes(found, tied)
 
 
-def solve_by_class(run: Run, solve_tied: Callable[[Run], None]) -> None:
+def solve_by_class(run: Run, solve_tied: Callable[[Run], None], *, tied_alone: bool) -> bool:
     """Takes over the best answer in which copies choose alike, and a bound on all answers.
 
     Args:
         run: Of the whole problem.
         solve_tied: Solves the problem with one node a class.
+        tied_alone: No other answers are asked for; the bound is on these.
+
+    Returns:
+        False where there are no such classes.
     """
-    limit = run.problem.memory_limit
-    if limit is not None and limit < least_use(run.problem)[0]:
-        return
+    limit, (least, at) = run.problem.memory_limit, least_use(run.problem)
+    fits_nothing = limit is not None and limit < least
     with run.stage("classes"):
         classes = Classes.of(run.problem)
         if classes is None:
-            return
-        run.lower_bound = max(run.lower_bound, _bound(run, run.problem, classes.found))
+            return False
+        if fits_nothing:
+            run.is_infeasible = True
+            run.least_peak_bound, run.clashing_times = least, (at,)
+        elif not tied_alone:
+            run.lower_bound = max(run.lower_bound, _bound(run, run.problem, classes.found))
     tied, problem = classes.tied, run.problem
     run.log.append(
         f"copies choose alike: {problem.num_nodes} nodes, {problem.num_columns} columns became "
-        f"{tied.problem.num_nodes} nodes, {tied.problem.num_columns} columns; all answers cost at "
-        f"least {run.lower_bound}"
+        f"{tied.problem.num_nodes} nodes, {tied.problem.num_columns} columns; "
+        + ("no others are asked for" if tied_alone else f"all cost at least {run.lower_bound}")
     )
     inner = _tied_run(run, tied)
     try:
@@ -92,11 +99,14 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None]) -> None:
             if found is not None:
                 run.offer(tied.untie(found))
 
-    if inner.prices and not run.is_done() and not run.is_over():
+    if tied_alone:
+        run.lower_bound = inner.lower_bound
+    elif inner.prices and not run.is_done() and not run.is_over():
         with run.stage("classes"):
             bound = priced_bound(run, inner.prices)
         run.log.append(f"with memory priced at {len(inner.prices)} times, at least {bound}")
         run.lower_bound = max(run.lower_bound, bound)
+    return True
 
 
 def priced_bound(run: Run, prices: Mapping[int, float]) -> int:

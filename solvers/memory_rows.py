@@ -135,13 +135,11 @@ class RowUse:
         terms = memory_terms(problem)
         self._starts = np.array([term.start for term in terms], dtype=np.int64)
         self._stops = np.array([term.stop for term in terms], dtype=np.int64)
-        sizes = [term.usage.size for term in terms]
-        self._offsets = np.concatenate(([0], np.cumsum(sizes)))[: len(terms)].astype(np.int64)
-        self._usages = (
-            np.concatenate([term.usage.ravel() for term in terms])
-            if terms
-            else np.empty(0, dtype=np.int64)
-        )
+        distinct = {id(term.usage): term.usage for term in terms}  # repeated parts share them
+        firsts = np.cumsum([0, *(usage.size for usage in distinct.values())]).tolist()
+        first_of = dict(zip(distinct, firsts, strict=False))
+        self._offsets = np.array([first_of[id(term.usage)] for term in terms], dtype=np.int64)
+        self._usages = np.concatenate([np.empty(0, np.int64), *map(np.ravel, distinct.values())])
         edges = [problem.edges[term.edge] for term in pair_terms]
         self._rows_of = np.array(
             [term.node for term in node_terms] + [edge.u for edge in edges], dtype=np.int64

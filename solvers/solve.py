@@ -70,6 +70,7 @@ def solve(
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
     by_class: bool = True,
+    copies_alike: bool = False,
 ) -> Result:
     """Finds the cheapest choices that fit the memory limit, and proves how good they are.
 
@@ -92,6 +93,8 @@ def solve(
         stop: Set it, from any thread or signal handler, to get the best so far. An interrupt
             (`KeyboardInterrupt`) in the calling thread does the same.
         by_class: Look for copies of parts first, with "auto".
+        copies_alike: Where that finds them, only answers in which copies choose alike; the lower
+            bound is on these.
 
     Raises:
         ProblemError: `verify_problem` finds faults, or a hint does not match the problem.
@@ -114,6 +117,7 @@ def solve(
             progress=progress,
             stop=stop,
             by_class=by_class,
+            copies_alike=copies_alike,
         )
         return _of_original(problem, one, found)
     chosen = None if engine == AUTO else engine_by_name(engine)
@@ -130,9 +134,10 @@ def solve(
         run.offer(given)
     try:
         if chosen is None:
+            is_tied = False
             if by_class and relative_gap > 0:
-                solve_by_class(run, _solve_auto)
-            if not run.is_done() and not run.is_over():
+                is_tied = solve_by_class(run, _solve_auto, tied_alone=copies_alike)
+            if not (is_tied and copies_alike) and not run.is_done() and not run.is_over():
                 _solve_auto(run)
         else:
             _solve_with(run, chosen, use_memory=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,9 +51,18 @@ from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.reshard import Resharder
 from autoshard.wishes.wishes import Wishes
-from solvers import Problem
+from solvers import Problem, least_use
 
 IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Offered:
+    """The nodes of a problem, whose candidates have been enumerated."""
+
+    nodes: Sequence[Op]
+    node_by_op: Mapping[int, int]
+    all_reduces: AllReduceMotion
 
 
 @dataclass(slots=True)
@@ -99,6 +108,8 @@ class Encoder:
     node_costs: NodeCosts = field(init=False)
     read_costs: ReadCosts = field(init=False)
     _copies: CopyMemory = field(init=False)
+    _offers: OpCandidates = field(init=False)
+    _known_offered: _Offered | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         graph, buffers, costing = self.graph, self.buffers, self.costing
@@ -111,6 +122,31 @@ class Encoder:
         self.node_costs = NodeCosts(self.facts, self._candidates, self.op_terms)
         self.read_costs = ReadCosts(self.facts, self.tables, self._candidates)
         self._copies = CopyMemory(self.room)
+        self._offers = OpCandidates(
+            graph,
+            costing.parts,
+            self.wishes,
+            costing.backend.collectives,
+            self.max_candidates,
+            self.round,
+        )
+
+    def for_scarce_memory(self, buffers: Buffers) -> Encoder:
+        """The same where memory is scarce; candidates and reshards that were found are shared."""
+        other = replace(self, buffers=buffers, is_scarce=True, _candidates={})
+        other._offers = self._offers
+        other.tables.resharder = self.tables.resharder
+        return other
+
+    def least_bytes(self) -> int:
+        """A bound on what any choices hold at one time, copies of operands left out."""
+        offered = self._offered()
+        problem = Problem(
+            node_costs=tuple(np.zeros(len(self._candidates[op.index])) for op in offered.nodes),
+            edges=(),
+            node_memory=tuple(self._memory(offered.node_by_op).terms()),
+        )
+        return least_use(problem)[0]
 
     def within(self, memory_limit: int | None, corrections: Corrections) -> Encoder:
         """The same for another limit and other corrections; what it has enumerated is shared."""
@@ -120,15 +156,10 @@ class Encoder:
 
     def encode(self) -> Encoded:
         """Enumerate, price and assemble."""
-        graph, candidates = self.graph, self._candidates
-        collectives = self.costing.backend.collectives
-        offers = OpCandidates(
-            graph, self.costing.parts, self.wishes, collectives, self.max_candidates, self.round
-        )
-        nodes = [op for op in graph.ops if offers.has_choice(op)]
-        node_by_op = {op.index: node for node, op in enumerate(nodes)}
-        all_reduces = AllReduceMotion.of(graph, collectives)
-        self._enumerate(nodes, offers, all_reduces)
+        graph, candidates, offers = self.graph, self._candidates, self._offers
+        offered = self._offered()
+        nodes, node_by_op, all_reduces = offered.nodes, offered.node_by_op, offered.all_reduces
+        self.tables.make(nodes, candidates, offers.of_shape)
         reads = self._shared_reads()
         own_costs = {op.index: self.node_costs.of(op) for op in nodes}
         hidden = self._hidden(own_costs)
@@ -164,18 +195,20 @@ class Encoder:
         )
         return corrected(encoded, self.corrections, self.node_costs)
 
-    def _enumerate(
-        self, nodes: Sequence[Op], offers: OpCandidates, all_reduces: AllReduceMotion
-    ) -> None:
-        """Find the candidates of all nodes, and the reshards between them."""
-        with_steps = self._with_steps()
-        rows = SingleRows(
-            self.graph, self.costing.parts, self.costing.backend.fusion, self.is_scarce
-        )
-        for op in nodes:
-            offered = with_steps.of(op, rows.offered(op, offers.of(op)))
-            self._candidates[op.index] = all_reduces.offered(op, offered)
-        self.tables.make(nodes, self._candidates, offers.of_shape)
+    def _offered(self) -> _Offered:
+        """Find the candidates of all nodes, once."""
+        if self._known_offered is None:
+            nodes = [op for op in self.graph.ops if self._offers.has_choice(op)]
+            backend = self.costing.backend
+            all_reduces = AllReduceMotion.of(self.graph, backend.collectives)
+            with_steps = self._with_steps()
+            rows = SingleRows(self.graph, self.costing.parts, backend.fusion, self.is_scarce)
+            for op in nodes:
+                offered = with_steps.of(op, rows.offered(op, self._offers.of(op)))
+                self._candidates[op.index] = all_reduces.offered(op, offered)
+            node_by_op = {op.index: node for node, op in enumerate(nodes)}
+            self._known_offered = _Offered(nodes, node_by_op, all_reduces)
+        return self._known_offered
 
     def _shared_reads(self) -> tuple[SharedRead, ...]:
         """What several ops read in one sharding."""

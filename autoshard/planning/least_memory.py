@@ -19,7 +19,7 @@ def seek_leanest(problem: Problem, searches: Searches) -> None:
     """
     limit = problem.memory_limit
     if limit is not None and limit >= least_use(problem)[0]:
-        _solved_leanest(problem, searches, LONG)
+        _solved_leanest(problem, searches, LONG, copies_alike=True)
 
 
 def solved_from_leanest(problem: Problem, found: Result, searches: Searches) -> Result:
@@ -47,8 +47,11 @@ def leaner(problem: Problem, found: Result, searches: Searches) -> tuple[int, ..
     return found.least_peak_choices
 
 
-def _solved_leanest(problem: Problem, searches: Searches, share: float) -> Result:
-    found = searches.another(replace(problem, memory_limit=NO_ROOM), share=share)
+def _solved_leanest(
+    problem: Problem, searches: Searches, share: float, *, copies_alike: bool = False
+) -> Result:
+    nothing_fits = replace(problem, memory_limit=NO_ROOM)
+    found = searches.another(nothing_fits, share=share, copies_alike=copies_alike)
     searches.leanest = found.least_peak_choices or searches.leanest
     return found
 

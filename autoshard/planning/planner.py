@@ -38,7 +38,7 @@ from autoshard.wishes.mesh_parts import parts_for
 from autoshard.wishes.other_meshes import carried_on_other_meshes
 from autoshard.wishes.wishes import Wishes
 from cost_models import Hardware
-from solvers import Progress, Status, least_use
+from solvers import Progress, Status
 
 _LEAST_SHARE = 0.25  # of its even share of the time, for a round where others took too long
 _SCARCE = 2.5
@@ -94,7 +94,7 @@ def plan_graph(
     for number, found in enumerate(rounds, start=1):
         now = found if solution is None else replace(found, decided=solution.decoded.candidates)
         limit = memory_limit if number == len(rounds) else None
-        with clock.time(COSTS):
+        with _naming_round(rounds[:number]), clock.time(COSTS):
             encoder = Encoder(
                 graph,
                 buffers,
@@ -262,13 +262,11 @@ def _cheaper(found: Solution, before: Solution, relative_gap: float) -> Solution
 
 
 def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
-    """A problem, and what encoded it: anew for the worst order of ops where memory is scarce."""
-    encoded = encoder.encode()
+    """A problem, and what encoded it: for the worst order of ops where memory is scarce."""
     limit = encoder.memory_limit
-    if limit is None or encoder.is_scarce or limit >= _SCARCE * least_use(encoded.problem)[0]:
-        return encoder, encoded
-    scarce = _for_scarce_memory(encoder)
-    return (encoder, encoded) if scarce is encoder else (scarce, scarce.encode())
+    if limit is not None and not encoder.is_scarce and limit < _SCARCE * encoder.least_bytes():
+        encoder = _for_scarce_memory(encoder)
+    return encoder, encoder.encode()
 
 
 def _for_scarce_memory(encoder: Encoder) -> Encoder:
@@ -277,19 +275,9 @@ def _for_scarce_memory(encoder: Encoder) -> Encoder:
     worst = usual.in_worst_order()
     if worst is usual and not usual.memory.cse_reshards:
         return encoder
-    return Encoder(
-        encoder.graph,
-        encoder.buffers if worst is usual else find_buffers(encoder.graph, worst),
-        encoder.costing,
-        encoder.wishes,
-        encoder.memory_limit,
-        encoder.max_candidates,
-        encoder.round,
-        encoder.streamable,
-        is_scarce=True,
-        corrections=encoder.corrections,
-        op_terms=encoder.op_terms,
-        has_residuals_to_choose=encoder.has_residuals_to_choose,
+    is_same = worst is usual
+    return encoder.for_scarce_memory(
+        encoder.buffers if is_same else find_buffers(encoder.graph, worst)
     )
 
 

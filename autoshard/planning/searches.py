@@ -93,6 +93,7 @@ class Searches:
         *hints: Sequence[int],
         share: float = SHORT,
         relative_gap: float | None = None,
+        copies_alike: bool = False,
     ) -> Result:
         """A search beside that; only where the searches are not over.
 
@@ -101,10 +102,11 @@ class Searches:
             *hints: Choices to start from.
             share: Of the time limit, at most.
             relative_gap: When to stop; that of the options if not given.
+            copies_alike: Where parts repeat, look only where copies of them choose alike.
         """
         began = time.monotonic()
         seconds = min(share * self.options.time_limit_seconds, self._seconds_left)
-        result = self._solve(problem, seconds, hints, relative_gap)
+        result = self._solve(problem, seconds, hints, relative_gap, copies_alike=copies_alike)
         self._seconds_left -= time.monotonic() - began
         return result
 
@@ -142,6 +144,8 @@ class Searches:
         seconds: float,
         hints: Sequence[Sequence[int]],
         relative_gap: float | None = None,
+        *,
+        copies_alike: bool = False,
     ) -> Result:
         gap = self.options.relative_gap if relative_gap is None else relative_gap
         with self.stages.time(SEARCH):
@@ -153,6 +157,7 @@ class Searches:
                 relative_gap=ANY_GAP if self.is_interrupted else gap,
                 hints=hints if self.leanest is None else (*hints, self.leanest),
                 progress=self.progress,
+                copies_alike=copies_alike,
             )
         if self.is_interrupted and result.cost is not None:
             status = proven_status(result.cost, result.lower_bound, gap)

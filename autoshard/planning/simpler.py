@@ -19,7 +19,7 @@ from autoshard.lowering.reshard_steps import reshard_steps
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of
 from autoshard.report.alike import numbers_of
-from solvers import FORBIDDEN, Classes, Edge, Problem, Result, Status, evaluate
+from solvers import FORBIDDEN, Edge, Problem, Status, evaluate
 
 USUAL = 0.01
 _FIRST_PRICE, _MOST_SOLVES = 8.0, 3
@@ -89,7 +89,8 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
         if price < 1 or searches.is_over:
             break
         priced = penalties.priced(problem, int(price))
-        result = _with_copies_alike(priced, choices, searches, room / (2 * cost))
+        gap = room / (2 * cost)  # of such plans: what was proven for the first one holds
+        result = searches.another(priced, choices, relative_gap=gap, copies_alike=True)
         found = result.choices
         is_proven = result.status in _PROVEN  # else a clock had a say in it
         if found is None or not is_proven or penalties.count(problem, found) >= number:
@@ -102,21 +103,6 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
         between = given_up / (number - penalties.count(problem, found))
         price = min(between, _MOST_STEP * price)
     return solution
-
-
-def _with_copies_alike(
-    problem: Problem, choices: tuple[int, ...], searches: Searches, relative_gap: float
-) -> Result:
-    """The best choices, those in which copies of repeated parts choose alike if there are such.
-
-    Nothing is proven of others: the bound of the plan that they simplify holds.
-    """
-    classes = Classes.of(problem)
-    if classes is None:
-        return searches.another(problem, choices, relative_gap=relative_gap)
-    tied = classes.tied
-    found = searches.another(tied.problem, tied.tie(choices), relative_gap=relative_gap)
-    return replace(found, choices=found.choices and tied.untie(found.choices))
 
 
 def _decided(

@@ -44,6 +44,26 @@ def test_only_the_times_count_and_not_the_order_of_the_list(found: list[Span]) -
     assert heap_bytes(sorted(found)) == heap_bytes(sorted(found, reverse=True))
 
 
+def looked_at_one_by_one(found: list[Span]) -> int:
+    """The size of a heap whose gaps are all looked at for every tensor."""
+    held: list[tuple[int, int, int]] = []  # offset, end, when it is let go
+    most = 0
+    for start, stop, size in sorted(found, key=lambda span: (span[0], -span[2], -span[1])):
+        held = sorted(one for one in held if one[2] > start)
+        ends = [0, *(end for _, end, _ in held)]
+        gaps = [offset - end for (offset, _, _), end in zip(held, ends, strict=False)]
+        fitting = [(gap, end) for gap, end in zip(gaps, ends, strict=False) if gap >= size]
+        offset = min(fitting)[1] if fitting else ends[-1]
+        held.append((offset, offset + size, stop))
+        most = max(most, offset + size)
+    return most
+
+
+@given(found=spans())
+def test_the_smallest_gap_of_all_is_taken(found: list[Span]) -> None:
+    assert heap_bytes(found) == looked_at_one_by_one(found)
+
+
 @pytest.mark.parametrize(
     ("found", "size"),
     [

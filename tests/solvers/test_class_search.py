@@ -16,6 +16,7 @@ from solvers.dual_ascent import DualAscent
 from solvers.engines.elimination import Elimination
 from solvers.engines.protocol import Request
 from solvers.presolve.alike import alike
+from solvers.presolve.repeats import tie
 from solvers.run import Run
 from tests.solvers.instances import random_problem
 
@@ -97,6 +98,29 @@ def test_searches_with_and_without_classes_cost_the_same_within_the_gap(
         if found.cost is not None and whole.cost is not None:
             assert found.lower_bound <= whole.cost <= found.cost
             assert found.gap <= 0.02
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.integers(4, 9))
+def test_where_copies_must_choose_alike_the_best_of_such_answers_is_found(
+    seed: int, layers: int
+) -> None:
+    problem = stack(seed, layers)
+    tied = tie(problem, alike(problem, class_search.ROUNDS))
+    best = solve(tied.problem, relative_gap=0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(class_search, "LEAST_COLUMNS", 0)
+        found = solve(problem, relative_gap=0.02, copies_alike=True)
+        no_room = replace(problem, memory_limit=0)
+        leanest = solve(no_room, relative_gap=0.02, copies_alike=True)
+    if found.choices is not None and class_search.Classes.of(problem) is not None:
+        assert tied.untie(tied.tie(found.choices)) == found.choices
+    if best.cost is not None and found.cost is not None:
+        assert found.lower_bound <= best.cost
+        assert found.gap <= 0.02
+    assert found.status.has_choices == best.status.has_choices
+    if leanest.least_peak_choices is not None:
+        assert evaluate(problem, leanest.least_peak_choices).peak == leanest.least_peak
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.integers(0, 3))
