@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -182,17 +184,20 @@ def priced(
     for row, per_byte in price_by_row.items():
         weights[row] = per_byte
     num_priced_before = np.concatenate(([0], np.cumsum(weights > 0)))
+    usages: dict[int, IntArray] = {}
+    summed: tuple[defaultdict[tuple[int, int], list[float]], ...] = (
+        defaultdict(list),
+        defaultdict(list),
+    )
+    for is_pair, terms in enumerate((problem.node_memory, problem.edge_memory)):
+        for term in terms:
+            if num_priced_before[term.stop] > num_priced_before[term.start]:
+                owner = term.edge if isinstance(term, EdgeMemory) else term.node
+                usages[id(term.usage)] = term.usage
+                summed[is_pair][owner, id(term.usage)].append(
+                    float(weights[term.start : term.stop].sum())
+                )
     cache: dict[tuple[int, float], IntArray] = {}
-
-    def priced_term(term: NodeMemory | EdgeMemory) -> IntArray | None:
-        if num_priced_before[term.stop] == num_priced_before[term.start]:
-            return None
-        weight = float(weights[term.start : term.stop].sum())
-        key = (id(term.usage), weight)
-        if key not in cache:
-            cache[key] = price(term.usage, weight)
-        return cache[key]
-
     sums: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
     def plus(present: IntArray | None, costs: IntArray) -> IntArray:
@@ -205,15 +210,13 @@ def priced(
         return sums[key][2]
 
     by_node: dict[int, IntArray] = {}
-    for term in problem.node_memory:
-        costs = priced_term(term)
-        if costs is not None:
-            by_node[term.node] = plus(by_node.get(term.node), costs)
     by_edge: dict[int, IntArray] = {}
-    for pair_term in problem.edge_memory:
-        costs = priced_term(pair_term)
-        if costs is not None:
-            by_edge[pair_term.edge] = plus(by_edge.get(pair_term.edge), costs)
+    for more, found in zip((by_node, by_edge), summed, strict=True):
+        for (owner, number), of_terms in found.items():
+            key = (number, math.fsum(of_terms))
+            if key not in cache:
+                cache[key] = price(usages[number], key[1])
+            more[owner] = plus(more.get(owner), cache[key])
     return by_node, by_edge
 
 
