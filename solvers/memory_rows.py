@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -184,19 +184,6 @@ def priced(
     for row, per_byte in price_by_row.items():
         weights[row] = per_byte
     num_priced_before = np.concatenate(([0], np.cumsum(weights > 0)))
-    usages: dict[int, IntArray] = {}
-    summed: tuple[defaultdict[tuple[int, int], list[float]], ...] = (
-        defaultdict(list),
-        defaultdict(list),
-    )
-    for is_pair, terms in enumerate((problem.node_memory, problem.edge_memory)):
-        for term in terms:
-            if num_priced_before[term.stop] > num_priced_before[term.start]:
-                owner = term.edge if isinstance(term, EdgeMemory) else term.node
-                usages[id(term.usage)] = term.usage
-                summed[is_pair][owner, id(term.usage)].append(
-                    float(weights[term.start : term.stop].sum())
-                )
     cache: dict[tuple[int, float], IntArray] = {}
     sums: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
@@ -209,15 +196,26 @@ def priced(
             sums[key] = (present, costs, present + costs)
         return sums[key][2]
 
-    by_node: dict[int, IntArray] = {}
-    by_edge: dict[int, IntArray] = {}
-    for more, found in zip((by_node, by_edge), summed, strict=True):
-        for (owner, number), of_terms in found.items():
-            key = (number, math.fsum(of_terms))
+    def by_owner(terms: Iterable[tuple[int, NodeMemory | EdgeMemory]]) -> dict[int, IntArray]:
+        summed: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+        usages: dict[int, IntArray] = {}
+        for owner, term in terms:
+            if num_priced_before[term.stop] > num_priced_before[term.start]:
+                usages[id(term.usage)] = term.usage
+                weight = float(weights[term.start : term.stop].sum())
+                summed[owner, id(term.usage)].append(weight)
+        found: dict[int, IntArray] = {}
+        for (owner, usage), of_terms in summed.items():
+            key = (usage, math.fsum(of_terms))
             if key not in cache:
-                cache[key] = price(usages[number], key[1])
-            more[owner] = plus(more.get(owner), cache[key])
-    return by_node, by_edge
+                cache[key] = price(usages[usage], key[1])
+            found[owner] = plus(found.get(owner), cache[key])
+        return found
+
+    return (
+        by_owner((term.node, term) for term in problem.node_memory),
+        by_owner((term.edge, term) for term in problem.edge_memory),
+    )
 
 
 def rows_to_add(held: IntArray, limit: int, present: Sequence[int], *, most: int = 4) -> list[int]:

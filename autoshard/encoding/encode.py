@@ -142,7 +142,9 @@ class Encoder:
         """A bound on what any choices hold at one time, copies of operands left out."""
         offered = self._offered()
         problem = Problem(
-            node_costs=tuple(np.zeros(len(self._candidates[op.index])) for op in offered.nodes),
+            node_costs=tuple(
+                np.zeros(len(self._candidates[op.index]), np.int64) for op in offered.nodes
+            ),
             edges=(),
             node_memory=tuple(self._memory(offered.node_by_op).terms()),
         )

@@ -14,7 +14,7 @@ another one has moved, to what several may need, is held from the first reader t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoshard.candidates.candidate import Candidate
@@ -103,17 +103,27 @@ def shared_reads(
             if maker in candidates and maker != index and graph.values[value].shape:
                 key = (value, op.region, reads_of(op, position), read_bits.to(op, position))
                 readers.setdefault(key, []).append((index, position))
+    known: dict[Hashable, tuple[tuple[Layout, ...], frozenset[Layout]]] = {}
     for (value, _, repeat, bits), reads in readers.items():
         indices = dict.fromkeys(index for index, _ in reads)
         if len(indices) < 2:
             continue
-        made, common = _layouts(graph, candidates, value, reads)
+        made_by = graph.maker(value)
+        place = made_by.results.index(value)
+        positions = {i: tuple(p for reader, p in reads if reader == i) for i in indices}
+        like = (
+            *(id(candidates[made_by.index]), place),
+            *((id(candidates[index]), own) for index, own in positions.items()),
+        )
+        if like not in known:  # equal layers share their candidates
+            needs = [(candidates[index], own) for index, own in positions.items()]
+            known[like] = _layouts([c.results[place] for c in candidates[made_by.index]], needs)
+        layouts, common = known[like]
         later = [index for index in indices if index not in read_early] or indices
         stop_of = {index: read_stop(graph, buffers, graph.ops[index]) for index in indices}
         stop = max(stop_of[index] for index in later)
         at_once = buffers.updates.issuperset(indices)
         start = stop - 1 if at_once else _start(buffers, indices, graph.values[value].op)
-        layouts = tuple(sorted(made | common))
         stops = tuple(min(stop_of[index], stop) for index, _ in reads)
         yield SharedRead(
             value, tuple(reads), repeat, bits, layouts, start, stop, stops, common=common
@@ -161,17 +171,19 @@ def reads_of(op: Op, position: int) -> float:
 
 
 def _layouts(
-    graph: Graph,
-    candidates: Mapping[int, Sequence[Candidate]],
-    value: int,
-    reads: Sequence[tuple[int, int]],
-) -> tuple[frozenset[Layout], frozenset[Layout]]:
-    """What the value may be made as, and what two readers or more may need."""
-    maker = graph.maker(value)
-    place = maker.results.index(value)
-    made = frozenset(candidate.results[place] for candidate in candidates[maker.index])
+    made: Iterable[Layout], needs: Iterable[tuple[Sequence[Candidate], Sequence[int]]]
+) -> tuple[tuple[Layout, ...], frozenset[Layout]]:
+    """What a value may be read as: what it is made as, and what two readers or more may need.
+
+    Args:
+        made: What it may be made as.
+        needs: Candidates of each reader, and its operands that are the value.
+
+    Returns:
+        Both in order, and the second.
+    """
     needed: Counter[Layout] = Counter()
-    for index in dict.fromkeys(index for index, _ in reads):
-        positions = [position for reader, position in reads if reader == index]
-        needed.update({c.operands[place] for c in candidates[index] for place in positions})
-    return made, frozenset(layout for layout, count in needed.items() if count > 1)
+    for candidates, positions in needs:
+        needed.update({c.operands[position] for c in candidates for position in positions})
+    common = frozenset(layout for layout, count in needed.items() if count > 1)
+    return tuple(sorted({*made, *common})), common

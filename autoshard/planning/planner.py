@@ -330,7 +330,7 @@ def _leanest_as_lowered(solution: Solution, searches: Searches) -> Solution:
     if solution.is_feasible or least is None or searches.is_over:
         return solution
     problem = replace(solution.encoded.problem, memory_limit=least)
-    choices = searches.another(problem, solution.choices).choices
+    choices = searches.another(problem, solution.choices, copies_alike=True).choices
     if choices is None:
         return solution
     with searches.stages.time("account"):

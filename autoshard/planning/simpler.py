@@ -157,35 +157,35 @@ def num_reshards(solution: Solution) -> int:
 
 def _penalties(solution: Solution) -> _Penalties:
     problem, encoded = solution.encoded.problem, solution.encoded
-    intricate: dict[tuple[int, bool], npt.NDArray[np.int64]] = {}  # ops share candidates
-    nodes = []
-    for node, candidates in enumerate(encoded.candidates):
-        key = (id(candidates), encoded.maker(node).kind is OpKind.ARGUMENT)
-        if key not in intricate:
-            counts = [_is_unordered(one) + key[1] * _num_further_dims(one) for one in candidates]
-            intricate[key] = np.array(counts, np.int64)
-        nodes.append(intricate[key])
-    reads = problem.node_costs[len(nodes) :]
+    known: IdentityCache[npt.NDArray[np.int64]] = IdentityCache()  # ops share candidates
+    usual = dict(_likes(solution))
+
+    def of_node(node: int, candidates: Sequence[Candidate]) -> npt.NDArray[np.int64]:
+        is_argument, layout = encoded.maker(node).kind is OpKind.ARGUMENT, usual.get(node)
+
+        def counts() -> npt.NDArray[np.int64]:
+            found = [
+                _is_unordered(one)
+                + is_argument * _num_further_dims(one)
+                + (layout is not None and one.results[0] != layout)
+                for one in candidates
+            ]
+            return np.array(found, np.int64)
+
+        return known.get(counts, candidates, key=(is_argument, layout))
+
+    reads = problem.node_costs[len(encoded.candidates) :]
     free = {len(costs): np.zeros(len(costs), np.int64) for costs in reads}
-    nodes += [free[len(costs)] for costs in reads]
-    known: IdentityCache[npt.NDArray[np.int64]] = IdentityCache()
-    for node, usual in _likes(solution):
-        candidates, counts = encoded.candidates[node], nodes[node]
-
-        def with_unlike(
-            candidates: Sequence[Candidate] = candidates,
-            counts: npt.NDArray[np.int64] = counts,
-            usual: Layout = usual,
-        ) -> npt.NDArray[np.int64]:
-            return counts + np.array([one.results[0] != usual for one in candidates], np.int64)
-
-        nodes[node] = known.get(with_unlike, candidates, counts, key=usual)
     moves: dict[int, npt.NDArray[np.int64]] = {}
     for edge in problem.edges:
         if id(edge.costs) not in moves:
             is_move = (edge.costs > 0) & (edge.costs < FORBIDDEN)
             moves[id(edge.costs)] = is_move.astype(np.int64)
-    return _Penalties(tuple(nodes), tuple(moves[id(edge.costs)] for edge in problem.edges))
+    of_ops = (of_node(node, candidates) for node, candidates in enumerate(encoded.candidates))
+    return _Penalties(
+        (*of_ops, *(free[len(costs)] for costs in reads)),
+        tuple(moves[id(edge.costs)] for edge in problem.edges),
+    )
 
 
 def _is_unordered(candidate: Candidate) -> bool:
