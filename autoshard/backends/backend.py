@@ -69,8 +69,11 @@ class Backend:
         return f"{self.title}, not probed for {self.chip or machine}"
 
     def in_worst_order(self) -> Backend:
-        """The same model, where matmuls whose order is not known run when most is live."""
-        if not self.schedule.deferred_past_matmuls:
+        """The same model, where matmuls whose order is not known run when most is live.
+
+        What runs beside collectives is ordered by their seconds, which are not known.
+        """
+        if not (self.schedule.deferred_past_matmuls and self.schedule.overlaps):
             return self
         schedule = dataclasses.replace(self.schedule, deferred_past_matmuls=EVERY)
         return dataclasses.replace(self, schedule=schedule)

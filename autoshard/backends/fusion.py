@@ -36,6 +36,7 @@ class FusionPolicy:
             element-wise.
         strength_reduces_dots: A matmul of one row, one column or one term becomes a multiplication
             and a reduction, in the width of its operands.
+        normalizes_at_once: A softmax or a normalization is one kernel with its sums of rows.
         stores_masked_groups: A ragged matmul stores its rows once for each group, those of other
             groups masked, and multiplies them with the matrices of all groups.
         split_k: Of GPUs that compute a long sum of a matmul in parts: multiprocessors, and the
@@ -59,6 +60,7 @@ class FusionPolicy:
     materializes_moved_elements: bool
     one_hot_scatters: bool
     strength_reduces_dots: bool
+    normalizes_at_once: bool
     stores_masked_groups: bool
     split_k: tuple[float, ...]
     fuses_stack_updates: bool

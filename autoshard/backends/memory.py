@@ -11,10 +11,14 @@ class MemoryPolicy:
     """Buffer assignment: HBM, VMEM and the tables of the runtime.
 
     Args:
-        fragmentation_factor: Bytes allocated for temporaries over the bytes of their live ranges.
-        tight_fragmentation_factor: The same where memory is tight: the largest seen.
+        tight_fragmentation_factor: Where memory is tight, bytes allocated for temporaries over those
+            of their live ranges, the most seen.
         allocates_in_schedule_order: Temporaries are placed in the order in which they are made (a
             heap with gaps); otherwise largest first, with next to no gaps.
+        scatters_in_place: A scatter writes over what it scatters into, if it reads that last.
+        combined_sum_bytes: Bytes of results up to which partial sums that nothing waits for are
+            taken in one call; what they sum is held until then. 0: each by itself.
+        sums_in_place: An all-reduce writes its result over its operand.
         cse_reshards: Two reshards of a value to one sharding are one copy.
         vmem_bytes: VMEM that holds temporaries with a near reader; 0: none.
         most_unread_bytes: Bytes that HBM moves in the longest time that a buffer waits in VMEM from
@@ -30,9 +34,11 @@ class MemoryPolicy:
             argument of which a device holds fewer bytes.
     """
 
-    fragmentation_factor: float
     tight_fragmentation_factor: float
     allocates_in_schedule_order: bool
+    scatters_in_place: bool
+    combined_sum_bytes: float
+    sums_in_place: bool
     cse_reshards: bool
     vmem_bytes: int
     most_unread_bytes: int
@@ -45,7 +51,7 @@ class MemoryPolicy:
 
     def fragmentation(self, *, is_tight: bool) -> float:
         """Factor on the bytes of temporaries: the worst case where memory is tight."""
-        return self.tight_fragmentation_factor if is_tight else self.fragmentation_factor
+        return self.tight_fragmentation_factor if is_tight else 1.0
 
     def num_tuple_index_tables(self, held_bytes: int) -> float:
         """Tables, on average, for an argument of which a device holds so many bytes."""

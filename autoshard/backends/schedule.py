@@ -16,6 +16,8 @@ class SchedulePolicy:
         deferred_past_matmuls: A matmul that no other one needs runs after so many of the matmuls
             that are left, if there are more; after all with `EVERY`, beside all that is moved or
             reduced for others meanwhile. 0: in program order.
+        runs_longest_chains_first: A matmul runs right before the next one that no longer chain of
+            matmuls waits for.
         frees_operands_first: Of a matmul that no other one needs and the next one, that runs first
             which ends the live range of an operand.
         async_collectives: Kinds of collectives that run beside computing.
@@ -25,6 +27,7 @@ class SchedulePolicy:
     """
 
     deferred_past_matmuls: int
+    runs_longest_chains_first: bool
     frees_operands_first: bool
     async_collectives: frozenset[str]
     overlaps_matmuls_only: bool

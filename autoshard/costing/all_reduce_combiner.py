@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from autoshard.graph.op_traits import FUSIBLE
@@ -14,17 +15,54 @@ from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 _SUMMING = PRODUCTS | {OpClass.REDUCE, OpClass.SCATTER}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CombinedSums:
     """How many sums one call takes, by op; that of its own result is counted with them.
 
     Args:
         in_body: Where the sum is taken in the region of the op.
         after_loop: Where it leaves the loop that adds it up.
+        groups: Per region and type, ops whose sums may be one call, in program order.
     """
 
     in_body: Mapping[int, int]
     after_loop: Mapping[int, int]
+    groups: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def group_of(self) -> Mapping[int, tuple[int, ...]]:
+        """By op, those whose sums may be one call with its own."""
+        return {index: group for group in self.groups for index in group}
+
+
+def calls_of(
+    group: Sequence[int], sizes: Sequence[float], most: float
+) -> tuple[tuple[int, ...], ...]:
+    """Ops whose sums are one call, the calls in the order in which all that they sum is there.
+
+    A call takes sums as long as its results are no larger than the compiler allows, those of the
+    last ops first.
+
+    Args:
+        group: Ops whose sums may be one call, in program order.
+        sizes: Bytes of each result.
+        most: Bytes of the results of a call.
+
+    Source: XLA's `CombineInstructionsByKey`.
+    """
+    calls = []
+    left = [*zip(group, sizes, strict=True)][::-1]
+    while left:
+        taken, held, rest = [], 0.0, []
+        for index, size in left:
+            if not taken or held + size <= most:
+                taken.append(index)
+                held += size
+            else:
+                rest.append((index, size))
+        calls.append(tuple(reversed(taken)))
+        left = rest
+    return tuple(sorted(calls, key=lambda call: call[-1]))
 
 
 def combined_sums(graph: Graph, late: Sequence[LoopSum] = ()) -> CombinedSums:
@@ -67,7 +105,12 @@ def combined_sums(graph: Graph, late: Sequence[LoopSum] = ()) -> CombinedSums:
     in_body = {index: staying[group] + (index in late_ops) for index, group in groups.items()}
     together = staying + Counter(leaving.values())
     in_body |= {i: together[group] for i, group in groups.items() if i not in late_ops}
-    return CombinedSums(in_body, {index: together[group] for index, group in leaving.items()})
+    members: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    for index, group in groups.items():
+        if index not in late_ops:
+            members[group].append(index)
+    after_loop = {index: together[group] for index, group in leaving.items()}
+    return CombinedSums(in_body, after_loop, tuple(map(tuple, members.values())))
 
 
 def _region_around(graph: Graph, one: LoopSum) -> int:

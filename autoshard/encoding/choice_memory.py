@@ -12,6 +12,7 @@ import numpy.typing as npt
 from autoshard.backends import Backend
 from autoshard.backends.split_k import Products, num_splits
 from autoshard.candidates.candidate import Candidate
+from autoshard.costing.all_reduce_combiner import calls_of
 from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
@@ -94,15 +95,60 @@ class ChoiceMemory:
                 yield NodeMemory(node, start, stop, copied.astype(np.int64))
         yield from self._layout_copies(node, op)
         partial = self._partial_bytes(op, candidates, value, bits, usage, is_summed=is_summed)
-        if partial is not None:
+        holds = room.vmem.holds_copies
+        is_combined = bool(room.backend.memory.combined_sum_bytes)
+        is_combined &= op.index in room.calls.group_of and op.index not in room.buffers.filled_at
+        if is_combined:
+            held = np.zeros_like(usage) if partial is None else partial
+            for start, stop, held in self._until_called(op, start, value, usage, held):
+                yield NodeMemory(node, start, stop, room.vmem.hbm_bytes(held, may_hold=holds))
+        elif partial is not None:
             if op.index in room.buffers.filled_at:
                 stop = room.buffers.time_of(op.index) + 1
             elif op.op_class in PRODUCTS:
                 start, stop = room.buffers.summing_times(op.index, start)
             else:
                 stop = start + 1
-            left = room.vmem.hbm_bytes(partial, may_hold=room.vmem.holds_copies)
+            left = room.vmem.hbm_bytes(partial, may_hold=holds)
             yield NodeMemory(node, room.earliest(op.index, start), stop, left)
+
+    def _until_called(
+        self, op: Op, start: int, value: Value, usage: IntArray, partial: IntArray
+    ) -> Iterator[tuple[int, int, IntArray]]:
+        """When a partial sum is held that is taken in one call with others.
+
+        Until the call is over: an asynchronous one is when the next one begins. Then its results
+        are there too, if they are not written over what is summed.
+        """
+        room = self.room
+        memory, schedule = room.backend.memory, room.backend.schedule
+        group = room.calls.group_of[op.index]
+        candidates = self.candidates[op.index]
+        is_summed = np.array([bool(c.reduced or c.scattered) for c in candidates])
+        is_scattered = np.array([bool(c.scattered) for c in candidates])
+        is_apart = is_scattered if memory.sums_in_place else is_summed
+        waits = schedule.is_async("reduce-scatter")
+        begun, over = np.empty_like(usage), np.empty_like(usage)
+        for size in {*map(int, usage[is_summed])}:
+            share = size / max(value.num_bytes, 1)
+            sizes = [share * self._num_bytes(one) for one in group]
+            calls = calls_of(group, sizes, memory.combined_sum_bytes)
+            place = next(place for place, call in enumerate(calls) if op.index in call)
+            of_size = usage == size
+            begun[of_size] = self._all_there(calls[place])
+            over[of_size] = self._all_there(calls[min(place + waits, len(calls) - 1)])
+        for first, last in {*zip(begun[is_summed], over[is_summed], strict=True)}:
+            here = is_summed & (begun == first) & (over == last)
+            yield start, int(last) + 1, np.where(here, partial, 0)
+            yield int(first), int(last) + 1, np.where(here & is_apart, usage, 0)
+
+    def _num_bytes(self, op: int) -> int:
+        graph = self.room.graph
+        return graph.values[graph.ops[op].results[0]].num_bytes
+
+    def _all_there(self, call: Sequence[int]) -> int:
+        """When the last of these ops is run."""
+        return max(map(self.room.buffers.time_of, call))
 
     def _local(
         self, value: Value, op: Op, place: int, *, is_result: bool = True, bits: int | None = None
@@ -225,11 +271,11 @@ class ChoiceMemory:
             num_bytes = products.batch * products.rows * products.columns * _PARTIAL_BITS / 8
             parts = np.where((splits > 1) & ~is_vector, splits * num_bytes, 0.0) * room.overhead
             held = self._local(made, op, 0)
-            run, stop = room.buffers.time_of(index), room.buffers.intervals[made.index][1]
+            readers = graph.consumers[made.index]
+            run = room.buffers.time_of(index)
+            stop = max((room.buffers.time_of(reader) + 1 for reader in readers), default=run + 1)
             is_moved = np.array([bool(one.reduced or one.scattered) for one in candidates])
-            is_fused = all(
-                graph.ops[reader].op_class in READS_FUSED for reader in graph.consumers[made.index]
-            )
+            is_fused = all(graph.ops[reader].op_class in READS_FUSED for reader in readers)
             at_once = np.where(
                 is_moved, parts, np.maximum(parts - held, 0.0) if is_fused else parts
             )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from autoshard.backends import Backend
+from autoshard.costing.all_reduce_combiner import CombinedSums
 from autoshard.costing.costing import Costing
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.vmem import Vmem
@@ -33,6 +34,7 @@ class DeviceRoom:
         vmem: What is in VMEM.
         indices: Of rows, where they come from other slices.
         negligible_bytes: What less than that is held of a whole value is not counted.
+        calls: Sums that are taken in one call.
         is_scarce: Whether memory is: then gaps count as they may be.
         channels: By value in the layout of images, the dimension of its channels.
         rows: Values that lie row by row.
@@ -50,6 +52,7 @@ class DeviceRoom:
     vmem: Vmem
     indices: PaddedIndices
     negligible_bytes: float
+    calls: CombinedSums
     is_scarce: bool = False
     at_any_time: int | None = None
     channels: Mapping[int, int] = field(default_factory=dict)
@@ -79,6 +82,7 @@ class DeviceRoom:
             _for_certain(vmem) if is_scarce else vmem,
             PaddedIndices.of(graph, costing),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
+            facts.calls,
             is_scarce,
             scattered_at_any_time(graph, buffers)
             if is_scarce and costing.backend.memory.allocates_in_schedule_order

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.op_traits import RENAMES
 from autoshard.graph.program import Graph, Op, OpKind
 
 
-def buffer_owners(graph: Graph, stored: Sequence[bool], addends: Mapping[int, int]) -> list[int]:
+def buffer_owners(graph: Graph, stored: Sequence[bool]) -> list[int]:
     """Per value, the one whose buffer it lives in; its own, if nothing else gives it one.
 
     Renamed values live in their operand's, what a loop body returns in that of its carry, what the
@@ -17,8 +17,6 @@ def buffer_owners(graph: Graph, stored: Sequence[bool], addends: Mapping[int, in
     what it updates, unless that is still read afterwards.
     """
     owner = list(range(len(graph.values)))
-    for total, addend in addends.items():
-        owner[total] = addend
     for op in graph.ops:
         if op.kind is OpKind.JOIN:
             for value in _ends(graph, op):

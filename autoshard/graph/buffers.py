@@ -27,7 +27,14 @@ from autoshard.graph.product_writes import (
     written_by_products,
 )
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
-from autoshard.graph.run_late import after_the_next, late_gathers, needed_products, run_late
+from autoshard.graph.reused_operands import without_reused
+from autoshard.graph.run_late import (
+    after_the_next,
+    before_no_longer_chains,
+    late_gathers,
+    needed_products,
+    run_late,
+)
 from autoshard.graph.scatters import scattered_into, zeros_filled_at
 from autoshard.graph.stored_values import is_stored_constant, stored_values
 
@@ -129,8 +136,10 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     turned = find_turned(graph, stored) if backend.layout.keeps_matmul_layouts else None
     for one in turned.written if turned else ():
         stored[one] = True
-    owner = buffer_owners(graph, stored, addends)
+    owner = buffer_owners(graph, stored)
     run_at = run_late(graph, schedule.deferred_past_matmuls)
+    if schedule.runs_longest_chains_first:
+        run_at = {**before_no_longer_chains(graph), **run_at}
     if schedule.frees_operands_first:
         run_at = {**run_at, **late_gathers(graph, stored)}
     filled_at = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}
@@ -147,6 +156,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         else (0, 0)
         for value in range(len(graph.values))
     ]
+    intervals = without_reused(graph, backend, stored, owner, intervals)
     if turned:
         _make_again(graph, turned, intervals)
     reads = fused_reads(graph, stored, owner, products)

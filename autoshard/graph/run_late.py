@@ -41,11 +41,46 @@ def run_late(graph: Graph, most: int) -> Mapping[int, int]:
     waiting: Counter[int] = Counter()  # by the product they wait for
     for op in ends:
         left = others[bisect_right(others, op.index) :]
-        later = left if most == EVERY else left[: min(most, max(len(left) - 1, 0))]
+        later = left if most == EVERY else left[:most]
         readers = readers_of(graph, op.results[0])
         if later and readers:
             waiting[later[-1]] += 1
             found[op.index] = min(later[-1] + waiting[later[-1]], *readers)
+    return found
+
+
+def before_no_longer_chains(graph: Graph) -> Mapping[int, int]:
+    """When products run before which others run that more products wait for, one for another.
+
+    Each runs right before the next product of its region that no longer chain waits for, or before
+    its first reader. Those that nothing waits for are not among them.
+
+    Returns:
+        By op index, the time at which it runs.
+    """
+    behind = [0] * len(graph.values)  # products in the longest chain that waits for a value
+    chain: dict[int, int] = {}
+    for op in reversed(graph.ops):
+        waits = max((behind[value] for value in op.results), default=0)
+        if op.op_class in PRODUCTS:
+            chain[op.index] = waits
+            waits += 1
+        for value in op.operands:
+            if value not in op.results:
+                behind[value] = max(behind[value], waits)
+    found: dict[int, int] = {}
+    following: dict[int, list[Op]] = {}  # by region, those not run yet, the next one last
+    for op in reversed(graph.ops):
+        if op.op_class not in PRODUCTS:
+            continue
+        later = following.setdefault(op.region, [])
+        num_later = len(later)
+        while later and chain[later[-1].index] > chain[op.index]:
+            later.pop()
+        readers = readers_of(graph, op.results[0])
+        if later and len(later) < num_later and readers and chain[op.index]:
+            found[op.index] = max(op.index, min(later[-1].index, *readers) - 1)
+        later.append(op)
     return found
 
 

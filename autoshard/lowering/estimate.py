@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.lowering.heap_simulator import beside_results, heap_bytes
+from autoshard.lowering.heap_simulator import beside_results, heap_bytes, most_live
 from autoshard.lowering.local_program import Body, LocalProgram, Opcode, Space
 
 
@@ -212,11 +212,10 @@ def peak_memory(program: LocalProgram) -> PeakMemory:
             change[buffer.start] += buffer.num_bytes
             change[buffer.stop] -= buffer.num_bytes
     live = np.cumsum(change)
-    peak = int(live.max())
-    if memory.is_heap:
-        spans = ((b.start, b.stop, b.num_bytes) for b in program.buffers if b.space is Space.HBM)
-        results, temporaries = beside_results(spans, memory.num_times)
-        peak = memory.argument_bytes + memory.table_bytes + results + heap_bytes(temporaries)
+    spans = ((b.start, b.stop, b.num_bytes) for b in program.buffers if b.space is Space.HBM)
+    results, temporaries = beside_results(spans, memory.num_times)
+    held = heap_bytes(temporaries) if memory.is_heap else most_live(temporaries)
+    peak = memory.argument_bytes + memory.table_bytes + results + held
     changes = np.flatnonzero(np.diff(live, prepend=0))
     return PeakMemory(
         argument_bytes=memory.argument_bytes,

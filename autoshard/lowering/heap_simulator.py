@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 Span = tuple[int, int, int]
 """Of a tensor: when it is made, when it is let go, and its bytes."""
@@ -35,6 +37,19 @@ def heap_bytes(spans: Iterable[Span]) -> int:
             heapq.heappush(ends, (stop, offset, offset + size))
             most = max(most, heap.top)
     return most
+
+
+def most_live(spans: Iterable[Span]) -> int:
+    """The most bytes that are live at one time.
+
+    Args:
+        spans: Per tensor, when it is made, when it is let go, and its bytes.
+    """
+    changes: Counter[int] = Counter()
+    for start, stop, size in spans:
+        changes[start] += size
+        changes[stop] -= size
+    return max(accumulate(changes[time] for time in sorted(changes)), default=0)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.probes import collectives, fusion, layout, schedule, vmem
+from experiments.probes import collectives, fusion, layout, memory, schedule, vmem
 from experiments.probes.probe import Probe
 
 PROBES: tuple[Probe, ...] = (
@@ -11,4 +11,5 @@ PROBES: tuple[Probe, ...] = (
     *schedule.PROBES,
     *fusion.PROBES,
     *layout.PROBES,
+    *memory.PROBES,
 )

@@ -69,8 +69,8 @@ def test_every_number_says_what_shows_it(name: str) -> None:
             "`memory.cse_reshards.value` is 1; expected true or false",
         ),
         (
-            f"memory: {{fragmentation_factor: {{value: null, {RECORD}}}}}",
-            "`memory.fragmentation_factor.value` is None; expected a number",
+            f"memory: {{tight_fragmentation_factor: {{value: null, {RECORD}}}}}",
+            "`memory.tight_fragmentation_factor.value` is None; expected a number",
         ),
         (
             f"collectives: {{unwindowed_groups: {{value: [2, 2], {RECORD}}}}}",

@@ -252,7 +252,8 @@ def test_a_gpu_scatters_into_what_is_added() -> None:
     graph = gradient_of_a_label()
     buffers = find_buffers(graph, backend_for(get_hardware("h100")))
     by_name = {op.name: op.results[0] for op in graph.ops if op.results}
-    assert buffers.owner[by_name["add"]] == by_name["sine"]
+    start, _ = buffers.intervals[by_name["add"]]
+    assert buffers.intervals[by_name["sine"]] == (graph.values[by_name["sine"]].op, start)
     assert buffers.is_stored[by_name["sine"]]
     assert not buffers.is_stored[by_name["scatter"]]
 

@@ -59,13 +59,6 @@ def test_the_peak_of_a_plan_kept_whole_is_the_sum_of_what_is_alive() -> None:
     assert memory.peak_where == "dot_general at step.py:3 (step)"
 
 
-def test_a_backend_whose_temporaries_take_more_is_charged_more() -> None:
-    graph = chain()
-    memory = planned(graph, "x=4", held_whole(graph), hardware="cpu-host").account.memory
-    assert memory.argument_bytes == 2 * TENSOR
-    assert memory.peak_bytes == 2 * TENSOR + 2 * int(TENSOR * 1.13)
-
-
 def test_the_timeline_rises_and_falls_with_live_ranges() -> None:
     graph = chain()
     memory = planned(graph, "x=4", held_whole(graph)).account.memory
@@ -208,7 +201,7 @@ def test_a_value_that_is_scattered_is_there_whole_for_a_moment() -> None:
     )
     memory = estimated(encoder, encoded, choices).memory
     assert memory.argument_bytes == 2 * 256 * 256
-    assert memory.peak_bytes == 2 * 256 * 256 + 256 * 256 * 4
+    assert memory.peak_bytes == 2 * 256 * 256 + 256 * 256 * 4 + 256 * 256  # the result lies apart
     assert memory.peak_time == 2
 
 
@@ -254,7 +247,7 @@ def test_without_a_plan_within_the_budget_the_wishes_are_not_blamed() -> None:
 
 @pytest.mark.parametrize(
     ("hardware", "is_scarce", "expected"),
-    [("cpu-host", False, 1.13), ("tpu-v5e", False, 1.0), ("tpu-v5e", True, 1.1)],
+    [("cpu-host", False, 1.0), ("cpu-host", True, 1.13), ("tpu-v5e", True, 1.1)],
 )
 def test_an_encoder_counts_gaps_as_scarce_as_memory_is(
     hardware: str, expected: float, *, is_scarce: bool

@@ -1,0 +1,110 @@
+"""Results that a kernel writes over an operand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+
+from autoshard.backends import Backend
+from autoshard.graph.dataflow import trace_back
+from autoshard.graph.op_traits import FUSIBLE
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+
+
+def without_reused(
+    graph: Graph,
+    backend: Backend,
+    stored: Sequence[bool],
+    owner: Sequence[int],
+    intervals: Sequence[tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """The intervals, where an operand ends when the result begins that is written over it.
+
+    An element-wise kernel writes over an operand that it reads last, element by element, and that
+    has as many bytes; a scatter over what it scatters into, if nothing else is written over that.
+
+    Args:
+        graph: The program.
+        backend: That compiles it.
+        stored: Per value, whether it has a buffer.
+        owner: Per value, the value whose buffer it shares.
+        intervals: Per value, `(start, stop)` of the buffer it owns.
+
+    Source: XLA's `FusionCanShareBufferHint`; temporaries of element-wise ops, reductions and
+        scatters between two matmuls for a v5e, an H100 and a host CPU (libtpu 0.0.52, CUDA plugin
+        and jaxlib 0.10.2).
+    """
+    found = list(intervals)
+    written_over: set[int] = set()  # and may be again, by an element-wise kernel
+    scattered: set[int] = set()
+    kept = _in_donated(graph)
+    for op in graph.ops:
+        result = op.results[0] if len(op.results) == 1 else -1
+        if result < 0 or owner[result] != result or not stored[result] or result in kept:
+            continue
+        time = found[result][0]
+        is_scatter = op.op_class is OpClass.SCATTER
+        for value in _read_in_order(graph, backend, stored, op):
+            operand = owner[value]
+            start, stop = found[operand]
+            maker = graph.maker(operand)
+            is_own = maker.kind is not OpKind.ARGUMENT and maker.region == op.region
+            is_as_large = graph.values[operand].num_bytes == graph.values[result].num_bytes
+            is_free = operand not in (written_over | scattered if is_scatter else scattered)
+            if is_own and is_as_large and is_free and start < time and stop == time + 1:
+                found[operand] = (start, time)
+                (scattered if is_scatter else written_over).add(result)
+                break
+    return found
+
+
+def _in_donated(graph: Graph) -> Set[int]:
+    """Results of the program that may take the buffers of donated arguments."""
+    arguments = list(graph.arguments)
+    donated = [graph.values[arguments[place].results[0]] for place in graph.donated]
+    types = {(value.shape, value.dtype) for value in donated}
+    results = (graph.values[op.operands[0]] for op in graph.results)
+    return {value.index for value in results if (value.shape, value.dtype) in types}
+
+
+def _read_in_order(graph: Graph, backend: Backend, stored: Sequence[bool], op: Op) -> Iterator[int]:
+    """Stored values of which an op reads every element right before it writes one in its place."""
+    if op.op_class is OpClass.SCATTER and backend.memory.scatters_in_place:
+        yield op.operands[0]
+    if not _is_elementwise(op):
+        return
+
+    def is_fused(maker: Op, value: int) -> bool:
+        return _is_elementwise(maker) and not stored[value]
+
+    read = [v for v in trace_back(graph, op.operands, is_fused).frontier if stored[v]]
+    if read and backend.fusion.normalizes_at_once:
+        reduced = _reduced_with(graph, stored, op)
+        read = [value for value in read if value not in reduced]
+    yield from read
+
+
+def _reduced_with(graph: Graph, stored: Sequence[bool], op: Op) -> Set[int]:
+    """What an op reads of which it reads the sum of each row too: one kernel does both."""
+
+    def is_fused(maker: Op, value: int) -> bool:
+        is_computed = maker.kind is OpKind.COMPUTE and maker.op_class in FUSIBLE
+        return is_computed and not stored[value]
+
+    def is_in_kernel(maker: Op, value: int) -> bool:
+        return is_fused(maker, value) or _is_along_rows(maker)
+
+    read = trace_back(graph, op.operands, is_fused).frontier
+    sums = [maker for value in read if _is_along_rows(maker := graph.maker(value))]
+    operands = [value for maker in sums for value in maker.operands]
+    return {*trace_back(graph, operands, is_in_kernel).frontier}
+
+
+def _is_along_rows(op: Op) -> bool:
+    """True for a reduction over the last dimension."""
+    if op.op_class is not OpClass.REDUCE or op.rule is None or not op.rule.operands[0]:
+        return False
+    return {*op.rule.operands[0][-1]} <= op.rule.reduction
+
+
+def _is_elementwise(op: Op) -> bool:
+    return op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE and len(op.results) == 1

@@ -1,0 +1,83 @@
+"""Which buffers are written over, and how long what is summed is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.probes.bench import Array, Bench, Pin
+from experiments.probes.probe import CUDA, InconclusiveError, Probe
+
+_SIDE = 8192  # no temporary stays in VMEM
+_MIB = 2**20
+
+
+def scatters_in_place(bench: Bench) -> bool:
+    """An element of each row of a matmul's result, scattered between two barriers."""
+    return _buffers_of(bench, lambda made: made.at[jnp.arange(_SIDE), 0].add(1.0)) < 2
+
+
+def normalizes_at_once(bench: Bench) -> bool:
+    """A softmax of a matmul's result between two barriers."""
+    return _buffers_of(bench, jax.nn.softmax) == 2
+
+
+def _buffers_of(bench: Bench, between: Callable[[Any], Any]) -> int:
+    """Whole matrices of float32 that are held at once, where a matmul makes one and one reads it.
+
+    A narrower copy that the second matmul reads counts for nothing.
+    """
+
+    def program(_: Pin, left: Any, right: Any) -> Any:
+        made = jax.lax.optimization_barrier(left @ right)
+        read = jax.lax.optimization_barrier(between(made))
+        return jnp.sum(read @ right[:, :64], axis=0)
+
+    square = Array((_SIDE, _SIDE))
+    compiled = bench.compile(program, square, square, mesh=f"data={bench.num_devices}")
+    found = int(compiled.ahead.memory["temp"] / (4 * _SIDE**2))
+    if found not in (1, 2):
+        raise InconclusiveError(f"{found} matrices are held between two matmuls")
+    return found
+
+
+def combined_sum_bytes(bench: Bench) -> int:
+    """Gradients of 72 weights of 1 MiB, summed over all devices: the largest call."""
+
+    def program(_: Pin, x: Any, *weights: Any) -> Any:
+        def loss(weights: tuple[Any, ...]) -> Any:
+            made = x
+            for weight in weights:
+                made = jnp.tanh(made @ weight)
+            return jnp.sum(made)
+
+        return tuple(jax.grad(loss)(weights))
+
+    weights = [Array((512, 512))] * 72
+    compiled = bench.compile(
+        program,
+        Array((512 * bench.num_devices, 512), "float32", ("data", None)),
+        *weights,
+        mesh=f"data={bench.num_devices}",
+        out=[()] * len(weights),
+    )
+    sums = [one for one in compiled.collectives if one.kind == "all-reduce"]
+    largest = max((one.bytes_per_device for one in sums), default=0)
+    if not _MIB < largest < len(weights) * _MIB:
+        raise InconclusiveError(f"the largest of {len(sums)} all-reduces takes {largest} bytes")
+    return int(largest)
+
+
+PROBES = (
+    Probe(record="memory.scatters_in_place", unit="boolean", measure=scatters_in_place),
+    Probe(record="fusion.normalizes_at_once", unit="boolean", measure=normalizes_at_once),
+    Probe(
+        record="memory.combined_sum_bytes",
+        unit="bytes",
+        measure=combined_sum_bytes,
+        platforms=CUDA,
+    ),
+)

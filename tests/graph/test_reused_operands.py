@@ -1,0 +1,60 @@
+"""Results that are written over an operand."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.backends import backend_for
+from autoshard.graph.buffers import find_buffers
+from autoshard.graph.program import Graph
+from cost_models import get_hardware
+from tests.planner.graphs import Program
+
+SIDE = 64
+
+
+def ends_when_made(graph: Graph, operand: int, result: int, machine: str = "h100") -> bool:
+    """Whether the buffer of an operand is let go when that of a result is written."""
+    intervals = find_buffers(graph, backend_for(get_hardware(machine))).intervals
+    made, (start, stop) = graph.values[result].op, intervals[operand]
+    assert intervals[result][0] == made
+    assert start < stop
+    assert stop in (made, made + 1)
+    return stop == made
+
+
+@pytest.mark.parametrize("machine", ["h100", "cpu-host"])
+def test_an_element_wise_result_is_written_over_what_it_reads_last(machine: str) -> None:
+    program = Program()
+    made = program.matmul(program.argument(SIDE, SIDE), program.argument(SIDE, SIDE))
+    result = program.elementwise(made, name="tanh")
+    graph = program.graph(result, program.matmul(result, result))
+    assert ends_when_made(graph, made, result, machine)
+
+
+def test_over_one_of_two_and_over_none_of_another_size() -> None:
+    program = Program()
+    x = program.argument(SIDE, SIDE)
+    one, other = program.matmul(x, x), program.matmul(x, x)
+    both = program.elementwise(one, other)
+    graph = program.graph(both, program.matmul(both, both))
+    assert [ends_when_made(graph, value, both) for value in (one, other)].count(True) == 1
+    program = Program()
+    made = program.matmul(program.argument(SIDE, SIDE), program.argument(SIDE, SIDE))
+    narrow = program.sum(made)
+    graph = program.graph(narrow)
+    assert not ends_when_made(graph, made, narrow)
+
+
+def test_an_argument_is_not_written_over_and_a_donated_one_takes_the_result() -> None:
+    program = Program()
+    x, w = program.argument(SIDE, SIDE), program.argument(SIDE, SIDE)
+    gradient = program.matmul(x, x)
+    new = program.elementwise(w, gradient)
+    assert not ends_when_made(program.graph(new, donated=(1,)), gradient, new)
+    program = Program()
+    x = program.argument(SIDE, SIDE)
+    result = program.elementwise(x, name="tanh")
+    graph = program.graph(result, program.matmul(result, result))
+    buffers = find_buffers(graph, backend_for(get_hardware("h100")))
+    assert buffers.intervals[x] == (0, len(graph.ops))
