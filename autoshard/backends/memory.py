@@ -11,8 +11,8 @@ class MemoryPolicy:
     """Buffer assignment: HBM, VMEM and the tables of the runtime.
 
     Args:
-        tight_fragmentation_factor: Where memory is tight, bytes allocated for temporaries over those
-            of their live ranges, the most seen.
+        tight_fragmentation_factor: Where memory is tight, bytes allocated for temporaries over
+            those of their live ranges, the most seen.
         allocates_in_schedule_order: Temporaries are placed in the order in which they are made (a
             heap with gaps); otherwise largest first, with next to no gaps.
         scatters_in_place: A scatter writes over what it scatters into, if it reads that last.

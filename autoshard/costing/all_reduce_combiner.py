@@ -50,19 +50,20 @@ def calls_of(
 
     Source: XLA's `CombineInstructionsByKey`.
     """
-    calls = []
-    left = [*zip(group, sizes, strict=True)][::-1]
-    while left:
-        taken, held, rest = [], 0.0, []
-        for index, size in left:
-            if not taken or held + size <= most:
-                taken.append(index)
-                held += size
-            else:
-                rest.append((index, size))
-        calls.append(tuple(reversed(taken)))
-        left = rest
-    return tuple(sorted(calls, key=lambda call: call[-1]))
+    calls: list[list[int]] = []
+    held: list[float] = []  # of each call that may take more
+    room: list[list[int]] = []
+    for index, size in reversed([*zip(group, sizes, strict=True)]):
+        place = next((n for n, taken in enumerate(held) if taken + size <= most), None)
+        if place is not None:
+            room[place].append(index)
+            held[place] += size
+            continue
+        calls.append([index])
+        if size <= most:
+            room.append(calls[-1])
+            held.append(size)
+    return tuple(sorted((tuple(reversed(call)) for call in calls), key=lambda call: call[-1]))
 
 
 def combined_sums(graph: Graph, late: Sequence[LoopSum] = ()) -> CombinedSums:

@@ -53,6 +53,7 @@ class ChoiceMemory:
     candidates: Mapping[int, tuple[Candidate, ...]]
     node_by_op: Mapping[int, int]
     narrowed: Mapping[int, int]
+    _times: dict[tuple[int, float], Mapping[int, tuple[int, int]]] = field(default_factory=dict)
     _held: dict[tuple[object, ...], tuple[object, IntArray]] = field(default_factory=dict)
     _partial: dict[tuple[object, ...], tuple[object, IntArray]] = field(default_factory=dict)
 
@@ -99,9 +100,9 @@ class ChoiceMemory:
         is_combined = bool(room.backend.memory.combined_sum_bytes)
         is_combined &= op.index in room.calls.group_of and op.index not in room.buffers.filled_at
         if is_combined:
-            held = np.zeros_like(usage) if partial is None else partial
-            for start, stop, held in self._until_called(op, start, value, usage, held):
-                yield NodeMemory(node, start, stop, room.vmem.hbm_bytes(held, may_hold=holds))
+            summed = np.zeros_like(usage) if partial is None else partial
+            for begun, over, held in self._until_called(op, start, value, usage, summed):
+                yield NodeMemory(node, begun, over, room.vmem.hbm_bytes(held, may_hold=holds))
         elif partial is not None:
             if op.index in room.buffers.filled_at:
                 stop = room.buffers.time_of(op.index) + 1
@@ -120,35 +121,42 @@ class ChoiceMemory:
         Until the call is over: an asynchronous one is when the next one begins. Then its results
         are there too, if they are not written over what is summed.
         """
-        room = self.room
-        memory, schedule = room.backend.memory, room.backend.schedule
-        group = room.calls.group_of[op.index]
         candidates = self.candidates[op.index]
         is_summed = np.array([bool(c.reduced or c.scattered) for c in candidates])
         is_scattered = np.array([bool(c.scattered) for c in candidates])
-        is_apart = is_scattered if memory.sums_in_place else is_summed
-        waits = schedule.is_async("reduce-scatter")
+        is_apart = is_scattered if self.room.backend.memory.sums_in_place else is_summed
+        group = self.room.calls.group_of[op.index]
         begun, over = np.empty_like(usage), np.empty_like(usage)
-        for size in {*map(int, usage[is_summed])}:
-            share = size / max(value.num_bytes, 1)
-            sizes = [share * self._num_bytes(one) for one in group]
-            calls = calls_of(group, sizes, memory.combined_sum_bytes)
-            place = next(place for place, call in enumerate(calls) if op.index in call)
-            of_size = usage == size
-            begun[of_size] = self._all_there(calls[place])
-            over[of_size] = self._all_there(calls[min(place + waits, len(calls) - 1)])
-        for first, last in {*zip(begun[is_summed], over[is_summed], strict=True)}:
+        for size in np.unique(usage[is_summed]):
+            times = self._call_times(group, float(size) / max(value.num_bytes, 1))
+            begun[usage == size], over[usage == size] = times[op.index]
+        for first, last in sorted({*zip(begun[is_summed], over[is_summed], strict=True)}):
             here = is_summed & (begun == first) & (over == last)
             yield start, int(last) + 1, np.where(here, partial, 0)
             yield int(first), int(last) + 1, np.where(here & is_apart, usage, 0)
 
-    def _num_bytes(self, op: int) -> int:
-        graph = self.room.graph
-        return graph.values[graph.ops[op].results[0]].num_bytes
+    def _call_times(self, group: Sequence[int], share: float) -> Mapping[int, tuple[int, int]]:
+        """By op of a group, when the call of its sum begins and when it is over.
 
-    def _all_there(self, call: Sequence[int]) -> int:
-        """When the last of these ops is run."""
-        return max(map(self.room.buffers.time_of, call))
+        Args:
+            group: Ops whose sums may be one call, in program order.
+            share: Of each result that a device has.
+        """
+        key = group[0], share
+        if key not in self._times:
+            graph, backend = self.room.graph, self.room.backend
+            made = [graph.values[graph.ops[index].results[0]] for index in group]
+            sizes = [share * value.num_bytes for value in made]
+            calls = calls_of(group, sizes, backend.memory.combined_sum_bytes)
+            starts = [max(map(self.room.buffers.time_of, call)) for call in calls]
+            waits = backend.schedule.is_async("reduce-scatter")
+            ends = [*starts[1:], starts[-1]] if waits else starts
+            self._times[key] = {
+                index: (start, end)
+                for call, start, end in zip(calls, starts, ends, strict=True)
+                for index in call
+            }
+        return self._times[key]
 
     def _local(
         self, value: Value, op: Op, place: int, *, is_result: bool = True, bits: int | None = None
