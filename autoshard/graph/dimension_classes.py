@@ -34,7 +34,7 @@ def dimension_classes(graph: Graph) -> DimClasses:
         if op.rule is None:
             if op.kind is not OpKind.FREE or len({graph.values[v].shape for v in tensors}) != 1:
                 continue
-            rule = identity_rule(graph.values[op.results[0]].shape, len(op.operands))
+            rule = identity_rule(graph.values[op.results[0]].shape, len(tensors) - 1)
         else:
             rule = op.rule
         dims, sizes = (*rule.operands, *rule.results), rule.factor_sizes

@@ -57,3 +57,11 @@ def test_what_every_device_makes_itself_has_the_dimensions_of_what_it_is_made_fr
     classes = dimension_classes(program.graph(program.widened(value)))
     assert classes[value] == classes[value + 1]
     assert [op.kind for op in program.ops[:2]] == [OpKind.ARGUMENT, OpKind.FREE]
+
+
+def test_so_has_what_is_made_with_a_second_result() -> None:
+    program = Program()
+    value = program.argument(8, 16)
+    one, other = program.add(OpKind.FREE, "sort", (value, value), [(8, 16), (8, 16)])
+    classes = dimension_classes(program.graph(one, other))
+    assert classes[value] == classes[one] == classes[other]
