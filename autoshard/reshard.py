@@ -18,6 +18,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import floyd_warshall
 
 from autoshard.layouts import Layout, MeshParts, Parts
 
@@ -319,18 +321,15 @@ class Resharder:
             num_bytes = total / arrays.shards[members]
             weights[members] = self.costs.step_seconds(kind, step_parts, num_bytes)
         size = len(layouts)
-        seconds = np.full((size, size), np.inf)
-        first = np.full((size, size), -1, dtype=np.int32)
+        steps = np.full((size, size), -1, dtype=np.int32)
         order = np.argsort(-weights, kind="stable")  # of parallel steps the cheapest stays
-        seconds[arrays.before[order], arrays.after[order]] = weights[order]
-        first[arrays.before[order], arrays.after[order]] = order
-        np.fill_diagonal(seconds, 0.0)
-        for middle in range(size):
-            through = seconds[:, middle, None] + seconds[middle]
-            better = through < seconds
-            if better.any():
-                seconds[better] = through[better]
-                first[better] = np.broadcast_to(first[:, middle, None], first.shape)[better]
+        steps[arrays.before[order], arrays.after[order]] = order
+        before, after = np.nonzero(steps >= 0)  # the ways back, whose last step is the first one
+        graph = csr_array((weights[steps[before, after]], (after, before)), (size, size))
+        found, towards = floyd_warshall(graph, return_predecessors=True)
+        at = np.arange(size)[:, None]
+        first = np.where(towards.T >= 0, steps[at, np.maximum(towards.T, 0)], np.int32(-1))
+        seconds = np.ascontiguousarray(found.T)
         index = {layout: i for i, layout in enumerate(layouts)}
         pieces = np.array([self.parts.num_pieces(layout) for layout in layouts], dtype=np.int64)
         return ReshardTable(layouts, index, pieces, seconds, first, arrays.steps)
