@@ -16,8 +16,8 @@ from autoshard.plans.plan import Miss, PlanData
 from autoshard.sharding import Sharding
 
 _STAGE = "constraints"
-_USUAL_WORK = 1_500_000
-"""Ops propagated through in all, up to 40 us each: a minute (2026-11-25, one core). A choice."""
+_USUAL_WORK = 3_000_000
+"""Ops propagated through in all, 20 us each: a minute (2026-11-25, one core). A choice."""
 
 
 def with_constraints(
