@@ -11,8 +11,8 @@ class MemoryPolicy:
     """Buffer assignment: HBM, VMEM and the tables of the runtime.
 
     Args:
-        tight_fragmentation_factor: Where memory is tight, bytes allocated for temporaries over
-            those of their live ranges, the most seen.
+        fragmentation_factor: Bytes allocated for temporaries over the bytes of their live ranges.
+        tight_fragmentation_factor: The same where memory is tight: the most seen.
         allocates_in_schedule_order: Temporaries are placed in the order in which they are made (a
             heap with gaps); otherwise largest first, with next to no gaps.
         scatters_in_place: A scatter writes over what it scatters into, if it reads that last.
@@ -34,6 +34,7 @@ class MemoryPolicy:
             argument of which a device holds fewer bytes.
     """
 
+    fragmentation_factor: float
     tight_fragmentation_factor: float
     allocates_in_schedule_order: bool
     scatters_in_place: bool
@@ -51,7 +52,7 @@ class MemoryPolicy:
 
     def fragmentation(self, *, is_tight: bool) -> float:
         """Factor on the bytes of temporaries: the worst case where memory is tight."""
-        return self.tight_fragmentation_factor if is_tight else 1.0
+        return self.tight_fragmentation_factor if is_tight else self.fragmentation_factor
 
     def num_tuple_index_tables(self, held_bytes: int) -> float:
         """Tables, on average, for an argument of which a device holds so many bytes."""

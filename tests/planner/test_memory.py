@@ -247,7 +247,7 @@ def test_without_a_plan_within_the_budget_the_wishes_are_not_blamed() -> None:
 
 @pytest.mark.parametrize(
     ("hardware", "is_scarce", "expected"),
-    [("cpu-host", False, 1.0), ("cpu-host", True, 1.13), ("tpu-v5e", True, 1.1)],
+    [("cpu-host", False, 1.1), ("cpu-host", True, 1.13), ("tpu-v5e", True, 1.1)],
 )
 def test_an_encoder_counts_gaps_as_scarce_as_memory_is(
     hardware: str, expected: float, *, is_scarce: bool
