@@ -61,7 +61,7 @@ class Solved:
 
 
 PEAK_SPREAD = 0.15
-"""How far compiled peaks may lie above predicted ones: those of small programs on CPUs."""
+"""Share by which compiled peaks may lie above predicted ones: small programs on CPUs."""
 
 
 def budget_notes(budget: int | None, peak_bytes: int) -> Iterator[str]:

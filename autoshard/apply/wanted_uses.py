@@ -163,7 +163,7 @@ def _follows_result(op: Op) -> bool:
 
 
 def _num_gathering(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> int:
-    """How many matmuls need an operand gathered anyway; 0 if another op wants it moved so too.
+    """The number of matmuls that need an operand gathered anyway; 0 if another op moves it so too.
 
     One gather for them and for that op would be two where only that op asks for it.
     """
@@ -255,7 +255,7 @@ def _on_the_way_to_given(encoded: Encoded, decoded: Decoded) -> dict[str, Shardi
 
 
 def _scattered(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
-    """What scatters make in pieces, where something is added to it that is not in these pieces."""
+    """Results of scatters in pieces, where something is added that is not in these pieces."""
     graph = encoded.graph
     found = {}
     for path, value in graph.value_by_path.items():

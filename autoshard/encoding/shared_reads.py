@@ -173,7 +173,7 @@ def reads_of(op: Op, position: int) -> float:
 def _layouts(
     made: Iterable[Layout], needs: Iterable[tuple[Sequence[Candidate], Sequence[int]]]
 ) -> tuple[tuple[Layout, ...], frozenset[Layout]]:
-    """What a value may be read as: what it is made as, and what two readers or more may need.
+    """Layouts that a value may be read in: those it is made in, and those that two readers need.
 
     Args:
         made: What it may be made as.

@@ -84,7 +84,7 @@ def _read_in_order(graph: Graph, backend: Backend, stored: Sequence[bool], op: O
 
 
 def _reduced_with(graph: Graph, stored: Sequence[bool], op: Op) -> Set[int]:
-    """What an op reads of which it reads the sum of each row too: one kernel does both."""
+    """Operands of an op that it reads with the sums of their rows: one kernel does both."""
 
     def is_fused(maker: Op, value: int) -> bool:
         is_computed = maker.kind is OpKind.COMPUTE and maker.op_class in FUSIBLE

@@ -1,4 +1,4 @@
-"""Which buffers are written over, and how long what is summed is held."""
+"""Probes of buffers that are written over, and of sums that share a call."""
 
 from __future__ import annotations
 

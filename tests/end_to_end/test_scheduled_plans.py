@@ -173,7 +173,7 @@ def test_sums_that_do_not_fit_go_round() -> None:
         "out_shardings": P("data"),
     }
     plan = planned(mlp, WEIGHTS, 1.0, **asked)
-    assert "matmul-reduce-scatter" in algorithms(plan)
+    assert algorithms(plan) == {"matmul-reduce-scatter", "summa in panels"}
     program = compiled(plan, mlp, WEIGHTS)
     assert amounts(read_collectives(program.as_text() or "")) == amounts(plan.data.collectives)
     assert peak_bytes(program) <= plan.data.memory.peak_bytes <= WHOLE
@@ -190,7 +190,7 @@ def test_a_training_step_streams_forwards_and_backwards(budget: float) -> None:
     program = compiled(plan, train, WEIGHTS)
     assert amounts(read_collectives(program.as_text() or "")) == amounts(plan.data.collectives)
     assert plan.data.memory.peak_bytes <= budget * WHOLE
-    assert peak_bytes(program) <= 1.05 * budget * WHOLE  # what plans promise of a budget
+    assert peak_bytes(program) <= 1.02 * plan.data.memory.peak_bytes
     check_runs_right(plan, train, WEIGHTS)
 
 

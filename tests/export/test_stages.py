@@ -315,7 +315,7 @@ def test_explicit_reshards_cost_no_more_than_those_of_jaxlib_and_leave_no_confli
 
 @pytest.mark.parametrize("seed", range(6))
 def test_on_wide_meshes_searches_that_give_up_cost_no_more(seed: int) -> None:
-    """What a search gave up on was gathered whole."""
+    """Tensors that a search gave up on were gathered whole."""
     text = sharded_module(seed, 4, WIDE_MESHES, (16, 24, 64, 256))
     final = run_stages(text)
     assert verify_module(final) == ()

@@ -14,7 +14,7 @@ SIDE = 64
 
 
 def ends_when_made(graph: Graph, operand: int, result: int, machine: str = "h100") -> bool:
-    """Whether the buffer of an operand is let go when that of a result is written."""
+    """True where the buffer of an operand is let go when that of a result is written."""
     intervals = find_buffers(graph, backend_for(get_hardware(machine))).intervals
     made, (start, stop) = graph.values[result].op, intervals[operand]
     assert intervals[result][0] == made
