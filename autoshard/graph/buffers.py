@@ -18,7 +18,7 @@ from autoshard.graph.dim_orders import Turned, find_turned
 from autoshard.graph.fused_reads import Read, fused_reads
 from autoshard.graph.joined_parts import joined_parts
 from autoshard.graph.last_uses import carry_stop, last_uses
-from autoshard.graph.op_traits import RENAMES
+from autoshard.graph.op_traits import RENAMES, is_elementwise
 from autoshard.graph.product_writes import (
     computed_with_products,
     products_by_written,
@@ -231,7 +231,7 @@ def _make_again(graph: Graph, turned: Turned, intervals: list[tuple[int, int]]) 
     for value in graph.values:
         start, stop = intervals[value.index]
         op = graph.maker(value.index)
-        is_computed = op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE
+        is_computed = is_elementwise(op)
         readers = graph.consumers[value.index]
         products = [index for index in readers if graph.ops[index].op_class is OpClass.MATMUL]
         if stop > start and is_computed and len(products) > 1 and turned.is_turned(value.index):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
+from autoshard.graph.op_traits import is_elementwise
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 
 _TAKES_A_PIECE = frozenset({"dynamic_slice", "gather", "slice"})
@@ -115,13 +116,10 @@ def _is_at_hand(
     if source not in results or not op.results:
         return False
     maker = graph.maker(source)
-    is_elementwise = all(
-        one.kind is OpKind.COMPUTE and one.op_class is OpClass.ELEMENTWISE for one in (maker, op)
-    )
-    return is_elementwise and graph.values[op.results[0]].shape == graph.values[source].shape
+    is_by_element = is_elementwise(maker) and is_elementwise(op)
+    return is_by_element and graph.values[op.results[0]].shape == graph.values[source].shape
 
 
 def _makes_result(op: Op, results: set[int]) -> bool:
     """True where an element-wise op makes a result of the program."""
-    is_elementwise = op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE
-    return is_elementwise and op.results[0] in results
+    return is_elementwise(op) and op.results[0] in results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from autoshard.graph.program import Graph, Op, OpClass
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 RENAMES = frozenset({"bitcast_convert", "optimization_barrier", "reshape", "transpose"})
 """Ops whose result takes the buffer of their operand."""
@@ -22,6 +22,11 @@ FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.COPY, OpClass.NOTHING})
 
 READS_FUSED = FUSIBLE | {OpClass.REDUCE}
 """Classes of ops that compute their operands themselves, with every compiler."""
+
+
+def is_elementwise(op: Op) -> bool:
+    """True for an op of the program that computes its result element by element."""
+    return op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE
 
 
 def keeps_elements(graph: Graph, op: Op) -> bool:

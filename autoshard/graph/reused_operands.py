@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from autoshard.backends import Backend
 from autoshard.graph.dataflow import trace_back
-from autoshard.graph.op_traits import FUSIBLE
+from autoshard.graph.op_traits import FUSIBLE, is_elementwise
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 
@@ -70,11 +70,11 @@ def _read_in_order(graph: Graph, backend: Backend, stored: Sequence[bool], op: O
     """Stored values of which an op reads every element right before it writes one in its place."""
     if op.op_class is OpClass.SCATTER and backend.memory.scatters_in_place:
         yield op.operands[0]
-    if not _is_elementwise(op):
+    if not is_elementwise(op):
         return
 
     def is_fused(maker: Op, value: int) -> bool:
-        return _is_elementwise(maker) and not stored[value]
+        return is_elementwise(maker) and not stored[value]
 
     read = [v for v in trace_back(graph, op.operands, is_fused).frontier if stored[v]]
     if read and backend.fusion.normalizes_at_once:
@@ -104,7 +104,3 @@ def _is_along_rows(op: Op) -> bool:
     if op.op_class is not OpClass.REDUCE or op.rule is None or not op.rule.operands[0]:
         return False
     return {*op.rule.operands[0][-1]} <= op.rule.reduction
-
-
-def _is_elementwise(op: Op) -> bool:
-    return op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE and len(op.results) == 1
