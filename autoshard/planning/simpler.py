@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,11 +26,13 @@ _FIRST_PRICE, _MOST_SOLVES = 8.0, 3
 """The first over the price at which no plan gives up more than it may, and how many are tried."""
 _MOST_STEP = 0.5
 """Of the price before, at most. A choice."""
+_MOST_PARTS, _MOST_OF_PART = 3, 0.95
+"""Parts of a plan that are tried, and of what the part before could have given up. Choices."""
 _PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Penalties:
+class Penalties:
     """How many things make a plan less simple, by choice.
 
     Args:
@@ -48,6 +50,55 @@ class _Penalties:
             for counts, edge in zip(self.edges, problem.edges, strict=True)
         )
         return int(sum(of_nodes) + sum(of_edges))
+
+    def simplest_part(
+        self, problem: Problem, choices: Sequence[int], simpler: Sequence[int], room: float
+    ) -> tuple[int, ...]:
+        """As much of a simpler plan as gives up no more than there is room for; all where it can.
+
+        Nodes that differ change together where an edge joins them; so do groups of them that give
+        up and win the same, as copies of a layer do. Those that give up least for each penalty
+        come first.
+        """
+        if evaluate(problem, simpler).cost - evaluate(problem, choices).cost <= room:
+            return tuple(simpler)
+        differing = [
+            node
+            for node, pair in enumerate(zip(choices, simpler, strict=True))
+            if pair[0] != pair[1]
+        ]
+        joined = {node: node for node in differing}
+
+        def group(node: int) -> int:
+            while joined[node] != node:
+                joined[node] = node = joined[joined[node]]
+            return node
+
+        for edge in problem.edges:
+            if edge.u in joined and edge.v in joined:
+                joined[group(edge.u)] = group(edge.v)
+        more: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])  # cost, penalties
+        for node in differing:
+            for number, table in enumerate((problem.node_costs[node], self.nodes[node])):
+                more[group(node)][number] += int(table[simpler[node]] - table[choices[node]])
+        for edge, counts in zip(problem.edges, self.edges, strict=True):
+            node = next((end for end in (edge.u, edge.v) if end in joined), None)
+            if node is not None:
+                before, after = ((plan[edge.u], plan[edge.v]) for plan in (choices, simpler))
+                for number, table in enumerate((edge.costs, counts)):
+                    more[group(node)][number] += int(table[after] - table[before])
+        alike = Counter(map(tuple, more.values()))
+        taken = set()
+        for cost, penalties in sorted(
+            (one for one in alike if one[1] < 0), key=lambda one: -one[0] / one[1]
+        ):
+            if alike[cost, penalties] * cost <= room:
+                room -= alike[cost, penalties] * cost
+                taken.add((cost, penalties))
+        return tuple(
+            simpler[node] if node in joined and tuple(more[group(node)]) in taken else choice
+            for node, choice in enumerate(choices)
+        )
 
     def priced(self, problem: Problem, price: int) -> Problem:
         """The problem in which each of them costs so much more."""
@@ -67,9 +118,10 @@ class _Penalties:
 def simpler(solution: Solution, searches: Searches, simplicity: float | None) -> Solution:
     """A plan with fewer changes of sharding, unlike layers and unusual orders of axes.
 
-    Each of them is given a price, the same for all. A plan that gives up more than it may (a share
-    of the step time, and as much of the memory limit) is followed by a lower price: that at which
-    it is as good as the first plan, so that what is found then lies between the two.
+    Each of them is given a price, the same for all. Of a plan that gives up more than it may (a
+    share of the step time, and as much of the memory limit) a part is taken, the one that gives up
+    least for each. Where that is too much as lowered, a lower price follows: that at which the plan
+    is as good as the first one, so that what is found then lies between the two.
 
     Args:
         solution: The plan.
@@ -95,11 +147,16 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
         is_proven = result.status in _PROVEN  # else a clock had a say in it
         if found is None or not is_proven or penalties.count(problem, found) >= number:
             break
-        given_up = evaluate(problem, found).cost - cost
-        if given_up <= room:
-            other = _decided(solution, searches, found, simplicity)
-            if _given_up(other, solution, simplicity) <= 1.0:
+        given_up, left = evaluate(problem, found).cost - cost, room
+        for _ in range(_MOST_PARTS):
+            part = penalties.simplest_part(problem, choices, found, left)
+            if penalties.count(problem, part) >= number or not evaluate(problem, part).is_allowed:
+                break
+            other = _decided(solution, searches, part, simplicity)
+            over = _given_up(other, solution, simplicity)
+            if over <= 1.0:
                 return other if num_reshards(other) <= num_reshards(solution) else solution
+            left = _MOST_OF_PART * left / over
         between = given_up / (number - penalties.count(problem, found))
         price = min(between, _MOST_STEP * price)
     return solution
@@ -155,7 +212,7 @@ def num_reshards(solution: Solution) -> int:
     return sum(found.values())
 
 
-def _penalties(solution: Solution) -> _Penalties:
+def _penalties(solution: Solution) -> Penalties:
     problem, encoded = solution.encoded.problem, solution.encoded
     known: IdentityCache[npt.NDArray[np.int64]] = IdentityCache()  # ops share candidates
     usual = dict(_likes(solution))
@@ -182,7 +239,7 @@ def _penalties(solution: Solution) -> _Penalties:
             is_move = (edge.costs > 0) & (edge.costs < FORBIDDEN)
             moves[id(edge.costs)] = is_move.astype(np.int64)
     of_ops = (of_node(node, candidates) for node, candidates in enumerate(encoded.candidates))
-    return _Penalties(
+    return Penalties(
         (*of_ops, *(free[len(costs)] for costs in reads)),
         tuple(moves[id(edge.costs)] for edge in problem.edges),
     )

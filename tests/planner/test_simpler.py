@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import autoshard
 from autoshard.errors import InputError
 from autoshard.planning.searches import Searches
-from autoshard.planning.simpler import num_reshards
+from autoshard.planning.simpler import Penalties, num_reshards
 from experiments.workloads.registry import SMALL_WORKLOADS
-from solvers import Problem, Result, Status
+from solvers import FORBIDDEN, Edge, Problem, Result, Status
 
 PRESET = SMALL_WORKLOADS["embedding"]
 WORKLOAD = PRESET.build("embedding", PRESET.config)
@@ -53,6 +54,24 @@ def test_a_simpler_plan_gives_up_as_much_as_it_may() -> None:
     uses = [len(planned(share).data.wanted_uses) for share in (0, 0.02, 0.2)]
     assert uses == sorted(uses, reverse=True)
     assert uses[-1] <= uses[0] / 2
+
+
+def test_parts_of_a_simpler_plan_are_taken_by_what_each_penalty_costs_and_copies_together() -> None:
+    apart, joined = np.array([0, 10]), np.array([0, 6])
+    moves = np.array([[5, FORBIDDEN], [FORBIDDEN, 0]])  # one cannot change without the other
+    problem = Problem(node_costs=(apart, joined, joined, apart, apart), edges=(Edge(1, 2, moves),))
+    penalty = np.array([1, 0])
+    penalties = Penalties((penalty,) * 5, (np.array([[1, 0], [0, 0]]),))
+
+    def part(room: int) -> tuple[int, ...]:
+        return penalties.simplest_part(problem, (0,) * 5, (1,) * 5, room)
+
+    assert [part(room) for room in (6, 7, 36, 37)] == [
+        (0, 0, 0, 0, 0),
+        (0, 1, 1, 0, 0),
+        (0, 1, 1, 0, 0),
+        (1, 1, 1, 1, 1),
+    ]
 
 
 def test_a_plan_whose_search_the_clock_cuts_stays_as_it_is(
