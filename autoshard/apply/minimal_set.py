@@ -55,9 +55,10 @@ class MinimalSet:
 
     @property
     def is_minimal(self) -> bool:
-        """Leaving out any constraint that was not required changes some planned value.
+        """Leaving out any constraint that was not required changed some planned value.
 
-        A constraint and its copies in equal layers are left out together.
+        Each was left out once, from these constraints and those dropped after it; a constraint and
+        its copies in equal layers together.
         """
         return self.untried == 0
 
@@ -78,7 +79,7 @@ def minimal_constraints(
     """Choose constraints until every value comes out as planned, then drop all that can go.
 
     Values are constrained in program order where they first come out wrong, several at a time; then
-    constraints are left out in groups, then one by one, until each one left is known to be needed.
+    constraints are left out in groups, then one by one: each one left was needed when it was tried.
     A value that comes out wrong although it is constrained is a miss, and no longer asked for.
 
     Two shardings are equal here when they cut every dimension by the same axes of one mesh; whether
@@ -258,21 +259,15 @@ class _Search:
         return kept
 
     def _drop_singles(self, chosen: list[str]) -> tuple[list[str], int]:
-        # The set in which each constraint was last found to be needed.
-        needed_among: dict[str, int] = {}
-        while True:
-            untried = [path for path in chosen if needed_among.get(path) != len(chosen)]
-            if not untried or self.is_exhausted:
-                return chosen, len(untried)
-            # Never tried first; of those the last, which more often follows from the others.
-            path = max(
-                reversed(untried), key=lambda other: needed_among.get(other, len(chosen) + 1)
-            )
+        # What is needed among more constraints is taken to be needed among fewer.
+        tried = list(reversed(chosen))
+        for number, path in enumerate(tried):
+            if self.is_exhausted:
+                return chosen, len(tried) - number
             without = [other for other in chosen if other != path]
-            if self.wrong(self.run(without)):
-                needed_among[path] = len(chosen)
-            else:
+            if not self.wrong(self.run(without)):
                 chosen = without
+        return chosen, 0
 
 
 def _joined(dim: DimSharding) -> tuple[AxisRef, ...]:
