@@ -82,11 +82,11 @@ class Penalties:
             for number, table in enumerate((problem.node_costs[node], self.nodes[node])):
                 more[group(node)][number] += int(table[simpler[node]] - table[choices[node]])
         for edge, counts in zip(problem.edges, self.edges, strict=True):
-            node = next((end for end in (edge.u, edge.v) if end in joined), None)
-            if node is not None:
+            changed = next((end for end in (edge.u, edge.v) if end in joined), None)
+            if changed is not None:
                 before, after = ((plan[edge.u], plan[edge.v]) for plan in (choices, simpler))
                 for number, table in enumerate((edge.costs, counts)):
-                    more[group(node)][number] += int(table[after] - table[before])
+                    more[group(changed)][number] += int(table[after] - table[before])
         alike = Counter(map(tuple, more.values()))
         taken = set()
         for cost, penalties in sorted(
