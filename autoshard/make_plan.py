@@ -33,7 +33,7 @@ from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plan
 from autoshard.planning.planner import encode_scarce, plan_graph
 from autoshard.planning.pricing import seconds_with
 from autoshard.planning.searches import Searches
-from autoshard.planning.solution import NoPlanInTimeError, Solution
+from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.plan import MeshSearch, PlanData
@@ -200,6 +200,7 @@ def _solve(
     residuals: ResidualChoice | None = None
     solution: Solution | None = None
     late: NoPlanInTimeError | None = None
+    least_bytes: int | None = None
     may_choose = setting.remat == REMAT_AUTO and (setting.budget is not None or bool(terms))
     if terms and setting.remat != REMAT_AUTO:
         raise InputError(
@@ -231,21 +232,28 @@ def _solve(
     else:
         program = program_on(setting.choice.meshes[0])
         try:
-            solution = _planned(program, setting, progress, start)
+            solution = _planned(program, setting, progress, start, must_fit=may_choose)
+        except TooLargeError as error:
+            least_bytes = error.least_bytes
         except NoPlanInTimeError as error:
             if not may_choose:
                 raise
             late = error
+    if solution is not None:
+        least_bytes = solution.peak_bytes
     if may_choose and (terms or solution is None or not solution.is_feasible):
         search_residuals = _search_residuals(program_on, program.mesh, setting, progress, terms)
-        chosen = search_residuals.run(program, solution)
-        if chosen is not None and (
+        chosen = search_residuals.run(program, least_bytes)
+        is_best = chosen is not None and (
             terms
-            or solution is None
+            or least_bytes is None
             or chosen.solution.is_feasible
-            or chosen.solution.peak_bytes < solution.peak_bytes
-        ):
+            or chosen.solution.peak_bytes < least_bytes
+        )
+        if chosen is not None and is_best:
             program, solution, residuals = chosen.program, chosen.solution, chosen.choice
+        elif solution is None and late is None:  # the leanest plan of the program as it is written
+            solution = _planned(program, setting, progress, start)
     elif program.residuals is not None:
         residuals = ResidualChoice.of_everything(program.residuals)
     if solution is None:
@@ -301,6 +309,7 @@ def _planned(
     start: WarmStart | None = None,
     *,
     is_scarce: bool = False,
+    must_fit: bool = False,
 ) -> Solution:
     options = setting.options
     if program.residuals is not None:  # what was learnt is of the program as it is written
@@ -318,6 +327,7 @@ def _planned(
         stages=setting.stages,
         progress=progress,
         is_scarce=is_scarce,
+        must_fit=must_fit,
     )
 
 

@@ -79,7 +79,7 @@ class RematSearch:
     terms: tuple[ResidualTerm, ...] = ()
     _tried: list[_Tried] = field(default_factory=list)
 
-    def run(self, written: TracedProgram, as_written: Solution | None) -> PlannedResiduals | None:
+    def run(self, written: TracedProgram, as_written_bytes: int | None) -> PlannedResiduals | None:
         """The fastest plan found that fits; the one with the least peak where none does.
 
         The program that computes again all that can be is planned first. Then the one that keeps
@@ -90,7 +90,8 @@ class RematSearch:
 
         Args:
             written: The program as it is written.
-            as_written: Its plan with the least peak; None where none was found in time.
+            as_written_bytes: The least peak found for it, or a bound above the budget; None where
+                there was no time for either.
 
         Returns:
             None where the program has no residuals, or none of the sets was planned in time.
@@ -140,7 +141,7 @@ class RematSearch:
             ),
             recomputed_seconds=problem.recomputed_seconds(best.choices),
             bound_seconds=bound,
-            as_written_peak_bytes=None if as_written is None else as_written.peak_bytes,
+            as_written_peak_bytes=as_written_bytes,
             tried=tuple(_told(problem, one, best) for one in tried),
         )
         return PlannedResiduals(best.program, best.solution, choice)

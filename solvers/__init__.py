@@ -16,11 +16,12 @@ from solvers.problem import (
 )
 from solvers.result import Progress, Result, Status, proven_status
 from solvers.settled import Settled, settle
-from solvers.solve import solve
+from solvers.solve import NO_ROOM, solve
 
 __all__ = [
     "CATALOG",
     "FORBIDDEN",
+    "NO_ROOM",
     "Edge",
     "EdgeMemory",
     "EngineError",

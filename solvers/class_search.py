@@ -92,6 +92,7 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None], *, tied_alone: b
     finally:
         run.log += inner.log
         run.engine = inner.engine
+        run.has_sought_leanest = inner.has_sought_leanest
         run.reduced_nodes, run.reduced_columns = inner.reduced_nodes, inner.reduced_columns
         for stage, seconds in inner.seconds.items():
             run.seconds[stage] = run.seconds.get(stage, 0.0) + seconds
@@ -170,6 +171,7 @@ def _tied_run(run: Run, tied: Tied) -> Run:
         relative_gap=run.relative_gap,
         progress=_untied(run.progress, tied),
         stop=run.stop,
+        seeks_leanest=run.seeks_leanest,
         began=run.began,
         lower_bound=run.lower_bound,
     )

@@ -90,6 +90,8 @@ class Result:
             those that no choices keep together where the proof names them, else those
             `least_peak_choices` violate.
         is_interrupted: Somebody asked for the best so far.
+        leanest: The choices with the smallest peak seen, where these were asked for and the limit
+            binds.
     """
 
     status: Status
@@ -109,6 +111,7 @@ class Result:
     least_peak_bound: int = 0
     clashing_times: tuple[int, ...] = ()
     is_interrupted: bool = False
+    leanest: tuple[int, ...] | None = None
 
     @property
     def gap(self) -> float:

@@ -36,6 +36,7 @@ class Run:
         relative_gap: What is asked for.
         progress: Told of every improvement, in the calling thread.
         stop: Set by whoever wants the best so far.
+        seeks_leanest: Look for the leanest answer where the memory limit binds.
     """
 
     problem: Problem
@@ -44,6 +45,7 @@ class Run:
     relative_gap: float
     progress: Callable[[Progress], None] | None
     stop: threading.Event
+    seeks_leanest: bool = False
     began: float = field(default_factory=time.monotonic)
     choices: tuple[int, ...] | None = None
     cost: int | None = None
@@ -51,6 +53,7 @@ class Run:
     is_infeasible: bool = False
     is_interrupted: bool = False
     leanest: tuple[int, ...] | None = None
+    has_sought_leanest: bool = False
     least_peak: int | None = None
     least_peak_bound: int = 0
     clashing_times: tuple[int, ...] = ()
@@ -217,6 +220,7 @@ class Run:
             least_peak_bound=self.least_peak_bound,
             clashing_times=clashing,
             is_interrupted=self.is_interrupted,
+            leanest=self.leanest if self.has_sought_leanest else None,
         )
 
     def _status(self, lower_bound: int) -> Status:

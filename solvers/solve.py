@@ -32,6 +32,9 @@ from solvers.result import Progress, Result
 from solvers.run import Run
 from solvers.scalable import run_scalable
 
+NO_ROOM = 1
+"""A limit that nothing fits: solving then finds the least there is."""
+
 TIGHT_LIMIT = 2
 """A limit below this many times the least use of memory any choices could have will bind."""
 
@@ -71,6 +74,7 @@ def solve(
     stop: threading.Event | None = None,
     by_class: bool = True,
     copies_alike: bool = False,
+    seeks_leanest: bool = False,
 ) -> Result:
     """Finds the cheapest choices that fit the memory limit, and proves how good they are.
 
@@ -95,6 +99,9 @@ def solve(
         by_class: Look for copies of parts first, with "auto".
         copies_alike: Where that finds them, only answers in which copies choose alike; the lower
             bound is on these.
+        seeks_leanest: Where the cheapest choices do not fit, find those with the smallest peak
+            before any others, with "auto". They are mostly found sooner than any others near the
+            limit, and moves from them towards cheaper choices are found at once.
 
     Raises:
         ProblemError: `verify_problem` finds faults, or a hint does not match the problem.
@@ -118,6 +125,7 @@ def solve(
             stop=stop,
             by_class=by_class,
             copies_alike=copies_alike,
+            seeks_leanest=seeks_leanest,
         )
         return _of_original(problem, one, found)
     chosen = None if engine == AUTO else engine_by_name(engine)
@@ -128,6 +136,7 @@ def solve(
         relative_gap=relative_gap,
         progress=progress,
         stop=threading.Event() if stop is None else stop,
+        seeks_leanest=seeks_leanest,
         began=began,
     )
     for given in all_hints:
@@ -154,7 +163,10 @@ def _of_original(problem: Problem, one: OneLimit, found: Result) -> Result:
     if found.choices is not None:
         choices = one.restore(found.choices)
         told = evaluate(problem, choices)
-        return replace(found, choices=choices, peak=told.peak, peak_time=told.peak_time)
+        leanest = None if found.leanest is None else one.restore(found.leanest)
+        return replace(
+            found, choices=choices, peak=told.peak, peak_time=told.peak_time, leanest=leanest
+        )
     if found.least_peak_choices is None:
         return found
     choices = one.restore(found.least_peak_choices)
@@ -165,6 +177,7 @@ def _of_original(problem: Problem, one: OneLimit, found: Result) -> Result:
         least_peak=told.peak,
         least_peak_time=told.peak_time,
         least_peak_bound=0,
+        leanest=None if found.leanest is None else choices,
     )
 
 
@@ -187,6 +200,7 @@ def _solve_auto(run: Run) -> None:
         if fits or run.is_infeasible or run.is_over():
             return
         run.log.append("the cheapest choices do not fit: the memory limit comes in")
+        _seek_leanest(run)
         if has_few_rows:
             _move_on(run)
             _solve_at_few_rows(run)
@@ -196,6 +210,7 @@ def _solve_auto(run: Run) -> None:
         run.log.append(
             f"the limit {limit} is below {TIGHT_LIMIT} times the least use {least}: it will bind"
         )
+        _seek_leanest(run)
     _move_on(run)
     _solve_within_memory(run)
 
@@ -422,9 +437,23 @@ def _run(
     return is_allowed
 
 
-def _find_least_peak(run: Run) -> None:
-    """Looks for what to tell a user whose limit is too low: the smallest peak, and where it is."""
-    reduced = reduce_fully(run.problem, rules=(), drops_unfitting=False, is_over=run.is_over)
+def _seek_leanest(run: Run) -> None:
+    """Looks for the leanest answer to start from, where one is asked for and none fits yet."""
+    is_asked = run.seeks_leanest and not run.has_sought_leanest
+    if is_asked and run.cost is None and not run.is_over():
+        run.has_sought_leanest = True
+        _find_least_peak(run, replace(run.problem, memory_limit=NO_ROOM))
+
+
+def _find_least_peak(run: Run, problem: Problem | None = None) -> None:
+    """Looks for what to tell a user whose limit is too low: the smallest peak, and where it is.
+
+    Args:
+        run: Keeps what is found.
+        problem: The same with another limit, below which smaller peaks are not told apart.
+    """
+    problem = run.problem if problem is None else problem
+    reduced = reduce_fully(problem, rules=(), drops_unfitting=False, is_over=run.is_over)
     if reduced.is_infeasible or run.is_over():
         return
     grounded = Grounded.of(reduced)

@@ -5,21 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoshard.planning.searches import LONG, SHORT, Searches
-from solvers import Problem, Result, Status, least_use
-
-NO_ROOM = 1
-"""A limit in bytes that nothing fits: solving then finds the least there is."""
-
-
-def seek_leanest(problem: Problem, searches: Searches) -> None:
-    """Look for what takes the least memory first, for other searches to start from.
-
-    It is mostly found sooner than the first plan within a limit near it, and moves from it towards
-    cheaper choices are found at once.
-    """
-    limit = problem.memory_limit
-    if limit is not None and limit >= least_use(problem)[0]:
-        _solved_leanest(problem, searches, LONG, copies_alike=True)
+from solvers import NO_ROOM, Problem, Result, Status
 
 
 def solved_from_leanest(problem: Problem, found: Result, searches: Searches) -> Result:
@@ -47,11 +33,9 @@ def leaner(problem: Problem, found: Result, searches: Searches) -> tuple[int, ..
     return found.least_peak_choices
 
 
-def _solved_leanest(
-    problem: Problem, searches: Searches, share: float, *, copies_alike: bool = False
-) -> Result:
+def _solved_leanest(problem: Problem, searches: Searches, share: float) -> Result:
     nothing_fits = replace(problem, memory_limit=NO_ROOM)
-    found = searches.another(nothing_fits, share=share, copies_alike=copies_alike)
+    found = searches.another(nothing_fits, share=share)
     searches.leanest = found.least_peak_choices or searches.leanest
     return found
 

@@ -22,13 +22,19 @@ from autoshard.errors import ConstraintError
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph
 from autoshard.planning.hand_plans import Propagate, best_by_hand
-from autoshard.planning.least_memory import seek_leanest, solved_from_leanest
+from autoshard.planning.least_memory import solved_from_leanest
 from autoshard.planning.pricing import cautious
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.room_on_chip import with_room_on_chip
 from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.simpler import simpler
-from autoshard.planning.solution import DecidedRound, Solution, as_answer, solution_of
+from autoshard.planning.solution import (
+    DecidedRound,
+    Solution,
+    TooLargeError,
+    as_answer,
+    solution_of,
+)
 from autoshard.planning.stages import COSTS, SEARCH, Stages
 from autoshard.planning.states_in_memory import with_states_in_memory
 from autoshard.planning.tightened import tightened
@@ -64,6 +70,7 @@ def plan_graph(
     compiler: Backend | None = None,
     op_terms: tuple[OpTermKind, ...] = OP_TERMS,
     is_scarce: bool = False,
+    must_fit: bool = False,
 ) -> Solution:
     """Choose a layout for every value of a program, round by round where the user gave priorities.
 
@@ -74,10 +81,11 @@ def plan_graph(
     starts from an earlier plan if there is one. A plan of one round is made simpler, as far as the
     options allow. Ablations give another compiler model than the
     machine's own, or other cost terms. Where memory is known to be scarce, the worst order of ops
-    is encoded at once.
+    is encoded at once. Where only a plan that fits is of use, no search is for the leanest.
 
     Raises:
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
+        TooLargeError: The program `must_fit`, and a bound tells that it does not.
     """
     clock, backend = stages or Stages(), compiler or backend_for(hardware)
     graph, buffers, wishes, costing = _prepared(
@@ -114,7 +122,7 @@ def plan_graph(
         searches = Searches(share, clock, progress, is_interrupted=is_interrupted)
         with _naming_round(rounds[:number]):
             by_hand = propagate if len(rounds) == 1 else None
-            solution = _solve_round(encoder, searches, by_hand, start)
+            solution = _solve_round(encoder, searches, by_hand, start, must_fit=must_fit)
         if number == len(rounds):
             solution = simpler(solution, searches, options.simplicity)
         is_interrupted = searches.is_interrupted
@@ -261,11 +269,19 @@ def _cheaper(found: Solution, before: Solution, relative_gap: float) -> Solution
     return replace(known, result=as_answer(known, before.result, before.choices, relative_gap))
 
 
-def _encoded(encoder: Encoder) -> tuple[Encoder, Encoded]:
-    """A problem, and what encoded it: for the worst order of ops where memory is scarce."""
+def _encoded(encoder: Encoder, *, must_fit: bool) -> tuple[Encoder, Encoded]:
+    """A problem, and what encoded it: for the worst order of ops where memory is scarce.
+
+    Raises:
+        TooLargeError: It `must_fit`, and does not even with VMEM full of what is alive.
+    """
     limit = encoder.memory_limit
-    if limit is not None and not encoder.is_scarce and limit < _SCARCE * encoder.least_bytes():
-        encoder = _for_scarce_memory(encoder)
+    if limit is not None and not encoder.is_scarce:
+        least = encoder.least_bytes()
+        if must_fit and least - encoder.costing.backend.memory.vmem_bytes > limit:
+            raise TooLargeError(least)
+        if limit < _SCARCE * least:
+            encoder = _for_scarce_memory(encoder)
     return encoder, encoder.encode()
 
 
@@ -286,17 +302,17 @@ def _solve_round(
     searches: Searches,
     propagate: Propagate | None,
     start: WarmStart | None,
+    *,
+    must_fit: bool,
 ) -> Solution:
     with searches.stages.time(COSTS):
-        encoder, encoded = _encoded(encoder)
+        encoder, encoded = _encoded(encoder, must_fit=must_fit)
     decided = encoder.round.decided
     hint: Sequence[int] | None = _as_decided(encoded, decided) if decided else None
     if start is not None and hint is None:
         with searches.stages.time(SEARCH):
             hint = start.choices(encoded, searches.options)
-    if encoder.is_scarce and not searches.is_interrupted:
-        seek_leanest(encoded.problem, searches)
-    result = searches.first(encoded.problem, hint)
+    result = searches.first(encoded.problem, hint, seeks_leanest=encoder.is_scarce)
     if result.status is Status.NO_SOLUTION:
         result = solved_from_leanest(encoded.problem, result, searches)
     by_hand = None

@@ -77,15 +77,23 @@ class Searches:
         """Whether no other search may follow."""
         return self.is_interrupted or self._seconds_left <= 0
 
-    def first(self, problem: Problem, hint: Sequence[int] | None = None) -> Result:
+    def first(
+        self, problem: Problem, hint: Sequence[int] | None = None, *, seeks_leanest: bool = False
+    ) -> Result:
         """The search for the plan; others may come before and after it.
 
         Once somebody asked for the best so far, that is the leanest.
+
+        Args:
+            problem: What to solve.
+            hint: Choices to start from.
+            seeks_leanest: Where the cheapest choices do not fit, look for the leanest ones first.
         """
         if self.is_interrupted and self.leanest is not None:
             return _as_found(problem, self.leanest)
         hints = () if hint is None else (hint,)
-        return self._solve(problem, self.options.time_limit_seconds, hints)
+        seconds = self.options.time_limit_seconds
+        return self._solve(problem, seconds, hints, seeks_leanest=seeks_leanest)
 
     def another(
         self,
@@ -146,6 +154,7 @@ class Searches:
         relative_gap: float | None = None,
         *,
         copies_alike: bool = False,
+        seeks_leanest: bool = False,
     ) -> Result:
         gap = self.options.relative_gap if relative_gap is None else relative_gap
         with self.stages.time(SEARCH):
@@ -158,7 +167,9 @@ class Searches:
                 hints=hints if self.leanest is None else (*hints, self.leanest),
                 progress=self.progress,
                 copies_alike=copies_alike,
+                seeks_leanest=seeks_leanest,
             )
+        self.leanest = result.leanest or self.leanest
         if self.is_interrupted and result.cost is not None:
             status = proven_status(result.cost, result.lower_bound, gap)
             result = replace(result, status=status)

@@ -24,6 +24,18 @@ class NoPlanInTimeError(InputError):
     """Time was up before the solver had any choices."""
 
 
+class TooLargeError(Exception):
+    """No choices fit the budget, which a bound tells before any search.
+
+    Args:
+        least_bytes: That any choices hold at one time.
+    """
+
+    def __init__(self, least_bytes: int) -> None:
+        super().__init__(least_bytes)
+        self.least_bytes = least_bytes
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DecidedRound:
     """What one round decided.

@@ -78,8 +78,8 @@ class ResidualChoice:
         recomputed_seconds: Of all that is computed again in one step, its operands included.
         bound_seconds: No residuals and shardings within the budget take less, as the joint problem
             prices both; None where it was not solved.
-        as_written_peak_bytes: The least memory peak found for the program as it is written; None
-            where none was found.
+        as_written_peak_bytes: The least memory peak found for the program as it is written, or a
+            bound on it that is above the budget; None where there was no time for either.
         tried: The sets that were planned, in order.
     """
 

@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 import autoshard
 from autoshard.errors import AutoshardError, ConstraintError, InputError, PlanError
 from autoshard.planning.planner import plan_graph
-from autoshard.planning.solution import NoPlanInTimeError
+from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.plans.plan_diff import diff_plans
 from tests.remat.programs import Step, arguments, layer, scanned, unrolled
 
@@ -161,6 +161,25 @@ def test_a_step_that_ran_out_of_time_as_written_is_planned_with_fewer_residuals(
     assert plan.data.is_feasible
     assert plan.data.residuals is not None
     assert plan.data.residuals.as_written_peak_bytes is None
+
+
+def test_a_step_that_a_bound_shows_not_to_fit_is_not_solved_as_it_is_written(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds: list[int] = []
+
+    def told(*args: Any, **options: Any) -> Solution:
+        try:
+            return plan_graph(*args, **options)
+        except TooLargeError as error:
+            bounds.append(error.least_bytes)
+            raise
+
+    monkeypatch.setattr("autoshard.make_plan.plan_graph", told)
+    plan = planned(memory_budget=budget)
+    assert plan.data.residuals is not None
+    assert bounds == [plan.data.residuals.as_written_peak_bytes]
+    assert bounds[0] > budget
 
 
 def test_a_program_without_a_backward_pass_is_left_alone() -> None:

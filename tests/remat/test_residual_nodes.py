@@ -11,7 +11,7 @@ import pytest
 
 import autoshard
 from autoshard.errors import PlanError
-from autoshard.planning.solution import NoPlanInTimeError, Solution
+from autoshard.planning.solution import NoPlanInTimeError
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.remat.forward_ops import forward_ops
 from autoshard.remat.joint_program import JointProgram
@@ -66,10 +66,10 @@ class Search:
         run = RematSearch.run
 
         def kept(
-            search: RematSearch, written: TracedProgram, as_written: Solution | None
+            search: RematSearch, written: TracedProgram, as_written_bytes: int | None
         ) -> PlannedResiduals | None:
             self.search, self.written = search, written
-            return run(search, written, as_written)
+            return run(search, written, as_written_bytes)
 
         monkeypatch.setattr(RematSearch, "run", kept)
         needed = planned(1000, "keep").data.memory

@@ -41,6 +41,15 @@ def test_a_limit_exactly_met_is_kept_and_one_byte_less_changes_the_answer() -> N
     assert solve(replace(problem, memory_limit=99)).cost == 10
 
 
+def test_the_leanest_choices_are_sought_only_where_the_cheapest_do_not_fit() -> None:
+    costs = tuple(np.array([1, 10, 12]) for _ in range(2))
+    held = tuple(NodeMemory(node, 0, 1, np.array([100, 60, 50])) for node in range(2))
+    problem = Problem(costs, node_memory=held, memory_limit=200)
+    assert solve(problem, seeks_leanest=True).leanest is None
+    tight = solve(replace(problem, memory_limit=160), seeks_leanest=True)
+    assert (tight.cost, tight.leanest) == (11, (2, 2))
+
+
 def test_an_infeasible_limit_tells_the_least_peak_when_and_who_reaches_it() -> None:
     problem = Problem(
         (np.array([1, 10]), np.array([0, 0])),
