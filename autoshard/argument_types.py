@@ -60,6 +60,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     "progress": (_is_told, "a function of one argument, or True for a line", "progress=print"),
     "static_argnums": _POSITIONS,
     "donate_argnums": _POSITIONS,
+    "argument": _POSITIONS,
     "path": (_is_path, "the path of a file", '"plan.json"'),
     "module": (
         lambda value: isinstance(value, (str, bytes, Path)),

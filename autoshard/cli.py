@@ -42,6 +42,7 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in self._loaded:
+            use_host_where_nothing_else()  # JAX reads what it sets as it is imported
             module = importlib.import_module(self._module_by_command[name])
             self._loaded[name] = getattr(module, f"{name}_command")
         return self._loaded[name]
@@ -71,4 +72,3 @@ class LazyCommands(MutableMapping[str, click.Command]):
 @click.version_option(version("autoshard"), prog_name="autoshard")
 def main() -> None:
     """Plan how a JAX program is sharded over a device mesh, before the compile."""
-    use_host_where_nothing_else()

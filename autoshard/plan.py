@@ -25,6 +25,7 @@ from autoshard.apply.placing import check_like, init, shard, without_static
 from autoshard.apply.plan_code import plan_code
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
+from autoshard.argument_types import check_types
 from autoshard.backends import compiler_options
 from autoshard.build_plan import Solved
 from autoshard.collectives import HardwarePrices, ModulePrices
@@ -324,6 +325,7 @@ class Plan:
 
     def _of_arguments(self, trees: Sequence[Any], argument: int | tuple[int, ...]) -> Any:
         """Those of positional arguments, counted with the static ones, as users do."""
+        check_types(argument=argument)
         if isinstance(argument, tuple):
             return tuple(self._of_arguments(trees, one) for one in argument)
         where = f"plan for {self.data.function}"

@@ -22,19 +22,24 @@ SIZE = "1280,1180"
 
 
 def main() -> None:
-    browser = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    if browser is None:
-        raise SystemExit("there is no Chromium: install it, or name it in CHROMIUM")
     gpt = get_workload("gpt")
     plan = autoshard.optimize(
         gpt.step, gpt.state, gpt.batch, mesh="data=2,model=4", hardware="cpu-host", donate_argnums=0
     )
     _ = plan.constraints
+    draw_page(plan, PICTURE)
+
+
+def draw_page(plan: autoshard.Plan, picture: Path) -> None:
+    """A picture of a plan's page."""
+    browser = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if browser is None:
+        raise SystemExit("there is no Chromium: install it, or name it in CHROMIUM")
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "plan.html"
         write_page(plan.data, page)
         flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=4000"
-        shot = f"--screenshot={PICTURE}"
+        shot = f"--screenshot={picture}"
         subprocess.run(
             [browser, *flags.split(), f"--window-size={SIZE}", shot, page.as_uri()], check=True
         )

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 
 from autoshard.report.layout import heading, indented, plain, print_on, render_text, section, table
 from autoshard.report.quantities import format_bytes, format_percent, format_seconds
-from autoshard.report.spec_text import format_spec
+from autoshard.sharding.spec_text import format_spec
 
 if TYPE_CHECKING:  # an explanation prints itself with what is here
     from autoshard.explain.explanation import (

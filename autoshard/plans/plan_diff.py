@@ -22,7 +22,8 @@ from autoshard.plans.plan import (
 )
 from autoshard.plans.source_names import with_short_sources
 from autoshard.remat.choice import Residual
-from autoshard.sharding import Sharding, format_mesh, format_sharding
+from autoshard.sharding import Sharding, format_mesh
+from autoshard.sharding.spec_text import format_spec
 
 ABSENT = "-"
 
@@ -95,8 +96,8 @@ def diff_plans(before: PlanData, after: PlanData) -> PlanDiff:
         results=_by_key(_tensors(before.results), _tensors(after.results), _tensor_text),
         constraints=_by_key(_constraints(before), _constraints(after), str),
         values=(
-            *_by_key(before.values, after.values, format_sharding),
-            *_by_key(before.wanted_uses, after.wanted_uses, format_sharding, "use {}"),
+            *_by_key(before.values, after.values, format_spec),
+            *_by_key(before.wanted_uses, after.wanted_uses, format_spec, "use {}"),
             *_by_key(_misses(before), _misses(after), _miss_text, "missed {}"),
         ),
         ops=_by_key(numbered(before.ops, _op_name), numbered(after.ops, _op_name), _op_text),
@@ -127,7 +128,7 @@ def _asked(plan: PlanData) -> dict[str, AskedTerm]:
 
 
 def _asked_text(term: AskedTerm) -> str:
-    return ", ".join(term.paths)
+    return f"{len(term.paths)} tensor{'s' * (len(term.paths) != 1)}"
 
 
 def _totals(before: PlanData, after: PlanData) -> tuple[Change, ...]:
@@ -216,18 +217,17 @@ def _baseline_text(baseline: Baseline) -> str:
 def _constraints(plan: PlanData) -> dict[str, str]:
     if plan.constraints is None:
         return {"constraints": "not worked out"}
-    return {path: format_sharding(sharding) for path, sharding in plan.constraints.items()}
+    found = numbered(plan.constraints.items(), lambda one: plan.places.get(one[0], one[0]))
+    return {name: format_spec(sharding) for name, (_, sharding) in found.items()}
 
 
 def _misses(plan: PlanData) -> dict[str, Miss]:
-    return numbered(plan.misses, lambda miss: miss.path)
+    return numbered(plan.misses, lambda miss: plan.places.get(miss.path, miss.path))
 
 
 def _miss_text(miss: Miss) -> str:
     extra = "at unknown cost" if miss.extra_seconds is None else f"{miss.extra_seconds:g} s more"
-    return (
-        f"{format_sharding(miss.planned)} comes out as {format_sharding(miss.propagated)}, {extra}"
-    )
+    return f"{format_spec(miss.planned)} comes out as {format_spec(miss.propagated)}, {extra}"
 
 
 def _products(plan: PlanData) -> dict[str, PlannedProduct]:
@@ -288,7 +288,7 @@ def _rounds(before: PlanData, after: PlanData) -> tuple[Change, ...]:
 
 
 def _round_text(found: PlannedRound) -> str:
-    asked = "; ".join(f"{format_sharding(one.sharding)} for {one.where}" for one in found.asked)
+    asked = "; ".join(f"{format_spec(one.sharding)} for {one.where}" for one in found.asked)
     return (
         f"{found.seconds:.6g} s, {found.collective_bytes:,.0f} B moved, {found.peak_bytes:,} B"
         f" held, axes {', '.join(found.axes)}, asks {asked}"
@@ -296,7 +296,7 @@ def _round_text(found: PlannedRound) -> str:
 
 
 def _shardings_text(made: tuple[Sharding, ...]) -> str:
-    return ", ".join(map(format_sharding, made))
+    return ", ".join(map(format_spec, made))
 
 
 def _tensors(tensors: Iterable[PlannedTensor]) -> dict[str, PlannedTensor]:
@@ -306,7 +306,7 @@ def _tensors(tensors: Iterable[PlannedTensor]) -> dict[str, PlannedTensor]:
 def _tensor_text(tensor: PlannedTensor) -> str:
     shape = ", ".join(map(str, tensor.shape))
     return (
-        f"{tensor.dtype}[{shape}] {format_sharding(tensor.sharding)}, "
+        f"{tensor.dtype}[{shape}] {format_spec(tensor.sharding)}, "
         f"{tensor.local_bytes:,} of {tensor.num_bytes:,} B"
     )
 
@@ -317,7 +317,7 @@ def _op_name(op: PlannedOp) -> str:
 
 def _op_text(op: PlannedOp) -> str:
     return (
-        f"{op.result} {format_sharding(op.sharding)}, cut {op.cut}, {op.repeat:g} runs, "
+        f"{op.result} {format_spec(op.sharding)}, cut {op.cut}, {op.repeat:g} runs, "
         f"{op.compute_seconds:.6g} s + {op.communication_seconds:.6g} s"
     )
 
@@ -328,7 +328,7 @@ def _live_name(live: LiveTensor) -> str:
 
 def _live_text(live: LiveTensor) -> str:
     source = f" ({live.source})" if live.name and live.source else ""
-    sharding = format_sharding(live.sharding)
+    sharding = format_spec(live.sharding)
     return f"{live.type_text} {sharding}, {live.local_bytes:,} B{source}"
 
 
@@ -339,7 +339,7 @@ def _held_name(held: HeldTensor) -> str:
 def _held_text(held: HeldTensor) -> str:
     source = f" ({held.source})" if held.name and held.source else ""
     return (
-        f"{held.kind} {held.type_text} {format_sharding(held.sharding)}, {held.local_bytes:,} B,"
+        f"{held.kind} {held.type_text} {format_spec(held.sharding)}, {held.local_bytes:,} B,"
         f" ops {held.start} to {held.stop}{source}"
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoshard.plans.plan import Baseline, PlanData, PlannedRound
 from autoshard.report.alike import gather_places
-from autoshard.report.spec_text import format_spec
+from autoshard.sharding.spec_text import format_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

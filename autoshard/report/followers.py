@@ -18,7 +18,8 @@ def moments_of(tensors: Sequence[PlannedTensor]) -> dict[int, list[tuple[str, in
     """The moments of each parameter that are of its type and sharding, by position.
 
     Trees of equal leaves are told from one another by their depth: `state.params` is above
-    `state.opt[0].mu`, whose last key, an attribute, names the moments.
+    `state.opt[0].mu`, whose last key, an attribute, names the moments; in trees that are equal in
+    parts (`model.up`, `opt.mu.up`) it is the last one before the keys that both end in.
     """
     trees: defaultdict[Keys, dict[Keys, int]] = defaultdict(dict)
     for position, tensor in enumerate(tensors):
@@ -43,8 +44,14 @@ def moments_of(tensors: Sequence[PlannedTensor]) -> dict[int, list[tuple[str, in
                 copy = trees[root][keys]
                 told.add(copy)
                 if _is_like(tensors[copy], tensors[position]):
-                    found[position].append((root[-1][1:], copy))
+                    found[position].append((_name_beside(root, home), copy))
     return found
+
+
+def _name_beside(root: Keys, home: Keys) -> str:
+    while len(root) > 1 and root[-1] == home[-1]:
+        root, home = root[:-1], home[:-1] or home
+    return root[-1].removeprefix(".")
 
 
 def sharded_like_arguments(

@@ -12,9 +12,9 @@ from autoshard.report.alike import gather_places
 from autoshard.report.drawing import Drawing, Grid, draw, grid_of
 from autoshard.report.facts import ReportFacts, gather_facts
 from autoshard.report.op_rows import OpRow, op_rows
-from autoshard.report.spec_text import format_spec
 from autoshard.report.tensor_rows import type_text
 from autoshard.sharding import Mesh, Sharding
+from autoshard.sharding.spec_text import format_spec
 from autoshard.source_place import format_source, parse_source
 
 MOST_ROWS = 20_000

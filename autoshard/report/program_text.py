@@ -10,8 +10,8 @@ from autoshard.plans.source_names import with_short_sources
 from autoshard.report.alike import gather_alike
 from autoshard.report.layout import plain
 from autoshard.report.quantities import format_bytes, format_seconds
-from autoshard.report.spec_text import format_spec
 from autoshard.sharding import Sharding, format_sharding
+from autoshard.sharding.spec_text import format_spec
 
 _WIDEST = 72  # a line longer than this does not push all others to the right
 _CHANGED = "*"

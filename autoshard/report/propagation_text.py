@@ -15,7 +15,7 @@ from autoshard.report.layout import (
     table,
 )
 from autoshard.report.quantities import format_seconds
-from autoshard.report.spec_text import format_spec
+from autoshard.sharding.spec_text import format_spec
 from autoshard.verification.propagation_comparison import (
     Decision,
     Difference,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autoshard.plans.plan import LiveTensor, PlannedTensor
 from autoshard.report.alike import gather_alike
 from autoshard.report.followers import moments_of
-from autoshard.report.spec_text import format_spec
+from autoshard.sharding.spec_text import format_spec
 
 _NUM_TENSORS = 40
 

@@ -57,7 +57,7 @@ def format_brief(plan: PlanData) -> str:
     if not facts.is_feasible:
         return f"{_title_text(facts)}: {facts.status}"
     return (
-        f"{_title_text(facts)}: {facts.status}, {format_seconds(facts.seconds)} a step,"
+        f"{_title_text(facts)}: {facts.status}, {format_seconds(plan.priced_seconds)} a step,"
         f" {format_bytes(facts.collective_bytes)} through collectives,"
         f" {format_bytes(facts.peak_bytes)} at the peak"
     )

@@ -15,8 +15,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 import autoshard
 from autoshard.cli import main
-from autoshard.report.spec_text import format_spec
 from autoshard.sharding import parse_sharding
+from autoshard.sharding.spec_text import format_spec
 
 WIDTH, HIDDEN, ROWS = 128, 512, 64
 MOMENTS = ("m", "v")

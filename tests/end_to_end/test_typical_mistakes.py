@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +130,13 @@ def test_commands_look_for_no_accelerator_where_there_is_none(tmp_path: Path) ->
     with_chip: dict[str, str] = {}
     use_host_where_nothing_else(with_chip, tmp_path)
     assert with_chip == {}
+
+
+def test_commands_look_for_accelerators_before_they_import_jax() -> None:
+    code = (
+        "import sys; from autoshard import cli\n"
+        "cli.use_host_where_nothing_else = lambda: print('jax' in sys.modules)\n"
+        "cli.main(['plan', '--help'])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[0] == "False"

@@ -85,8 +85,8 @@ def test_another_sharding_of_an_argument_is_told_with_both_shardings() -> None:
         arguments=(
             Change(
                 name="params['blocks'][0]['w1']",
-                before='f32[512, 2048] <@mesh, [{"data"}, {"model"}]>, 524,288 of 4,194,304 B',
-                after='f32[512, 2048] <@mesh, [{}, {"model"}]>, 1,048,576 of 4,194,304 B',
+                before="f32[512, 2048] P('data', 'model'), 524,288 of 4,194,304 B",
+                after="f32[512, 2048] P(None, 'model'), 1,048,576 of 4,194,304 B",
             ),
         )
     )

@@ -45,11 +45,22 @@ def test_other_constraints_are_a_difference() -> None:
         "before -> after",
         "",
         "Asked for  2 changed",
-        "  what                                           before             after",
-        "  ───────────────────────────────────────────────────────────────────────",
-        "  pin `gpt.py:41`: P('data',)                    3.0, 7.jaxpr/2.0   3.0",
-        '  uses of `kv` by `gpt.py:43`: [{}, {"model"}]   9<1                -',
+        "  what                                           before      after",
+        "  ───────────────────────────────────────────────────────────────────",
+        "  pin `gpt.py:41`: P('data',)                    2 tensors   1 tensor",
+        '  uses of `kv` by `gpt.py:43`: [{}, {"model"}]   1 tensor    -',
     ]
+
+
+def test_constraints_are_named_by_their_places() -> None:
+    plan = replace(
+        gpt_plan(), places={"9<1": "h_0/attn, gpt.py:43, before operand 1 of dot_general"}
+    )
+    without = replace(
+        plan, constraints={k: s for k, s in (plan.constraints or {}).items() if k != "9<1"}
+    )
+    (change,) = diff_plans(plan, without).constraints
+    assert change.name == plan.places["9<1"]
 
 
 def test_a_plan_found_and_one_not_found(check_golden: Callable[[str, str], None]) -> None:

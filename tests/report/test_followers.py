@@ -36,6 +36,11 @@ def test_modules_of_equal_leaves_are_not_each_others_moments() -> None:
     assert [*told(*names)] == names[:2]
 
 
+def test_moments_of_a_part_of_a_model_are_named_by_what_the_parts_do_not_share() -> None:
+    names = ["model.up.kernel", "model.norm.mean", "opt.mu.up.kernel", "opt.nu.up.kernel"]
+    assert told(*names) == {names[0]: [f"mu: {names[2]}", f"nu: {names[3]}"]}
+
+
 def test_layers_beside_one_another_are_not_told_together() -> None:
     assert told("params['a']['w']", "params['b']['w']", "params['c']['d']['w']") == {}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.report.spec_text import format_spec
 from autoshard.sharding import parse_sharding
+from autoshard.sharding.spec_text import format_spec
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autoshard.sharding import AxisRef, DimSharding, Sharding
+from autoshard.sharding.axes import AxisRef
+from autoshard.sharding.sharding import DimSharding, Sharding
 
 
 def format_spec(sharding: Sharding) -> str:
