@@ -1,5 +1,6 @@
-"""Draws the screens of `docs/how-to/review-a-plan.md`: a Haiku ResNet's plan on the page and in the
-terminal, as this checkout shows it and as an earlier commit did.
+"""Draws the screens of `docs/how-to/review-a-plan.md`: a plan on the page and in the terminal.
+
+The plan is of a Haiku ResNet, shown as this checkout does it, or as an earlier commit did:
 
     python docs/draw_review.py
     python docs/draw_review.py 862066e  # before plans were made for review
