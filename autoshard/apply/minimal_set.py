@@ -19,6 +19,8 @@ Tell: TypeAlias = Callable[[str], None]
 """Told how far a search is: `40 of at most 373 propagations, 21 constraints`."""
 
 _CHUNK_RATIO = 4
+_LEAST_CHUNK = 4
+"""Constraints left out at once, at least: of fewer, one is nearly always needed. A choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ class _Search:
         size = len(chosen)
         while size > 1 and not self.is_exhausted:
             size = -(-size // _CHUNK_RATIO)
-            if size > 1:
+            if size >= _LEAST_CHUNK:
                 chosen = self._drop_chunks(chosen, size)
         return self._drop_singles(chosen)
 

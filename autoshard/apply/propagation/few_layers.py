@@ -126,6 +126,7 @@ def few_layers_of(
         if not runs:
             return None
         _leave_out(ops, runs)
+        _erase_unread_constants(body)
         PassManager.parse("builtin.module(symbol-dce)").run(parsed.operation)
         module = module_bytecode(parsed)
     whole = program.in_avals, program.out_avals, program.operand_paths
@@ -264,3 +265,11 @@ def _leave_out(ops: Sequence[Sequence[MlirOp]], runs: Sequence[Run]) -> None:
                 for result, other in zip(op.results, copy.results, strict=True):
                     result.replace_all_uses_with(other)
                 op.erase()
+
+
+def _erase_unread_constants(body: MlirOp) -> None:
+    """Take out the constants of what was left out: they are of no equation."""
+    ops = [op.operation for op in body.regions[0].blocks[0].operations]
+    for op in ops:
+        if op.name == "stablehlo.constant" and not any(True for _ in op.results[0].uses):
+            op.erase()
