@@ -1,14 +1,14 @@
 """Equal layers in a sequence of equations: runs in which they repeat, and which copy is of which.
 
 Layers written one after the other make several runs: forward, backward, in the other order, and one
-through each stage of the optimizer. Copy 3 of one run goes with copy 3, or the last but 3, of
-another: reads of values and shared arguments tell.
+through each stage of the optimizer, by name there (`layer_10` before `layer_2`). Which copy of one
+run goes with which of another, reads of values and shared arguments tell.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,8 @@ KEPT = 1
 _LEAST_REPEATS = 2 * KEPT + 2
 _WORTH_LEAVING_OUT = 0.5
 """Of all equations, at least. A choice: else the smaller program is as long to look at."""
+_WORTH_ALIGNING = 0.5
+"""Of all layers, at least. A choice: shorter runs stay, so that layers they lack can go."""
 _MOST_PERIODS = 256  # that are tried, those seen most often
 
 
@@ -29,17 +31,17 @@ class Run:
         start: The first equation.
         stop: Behind the last one.
         period: Equations of a layer.
-        left_out: Those of the layers that others stand for.
+        left_out: Those of the layers that others stand for, in order; whole periods.
     """
 
     start: int
     stop: int
     period: int
-    left_out: range = range(0)
+    left_out: tuple[int, ...] = ()
 
     def kept_copy(self, equation: int) -> int:
         """The last equation before those left out that one of them is a copy of."""
-        first = self.left_out.start
+        first = self.left_out[0]
         return first - self.period + (equation - first) % self.period
 
 
@@ -89,26 +91,28 @@ def find_runs(colours: Sequence[int]) -> list[Run]:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A run whose copies have numbers of layers: `first + sign * copy`, from `start` on."""
+    """A run whose copies, from `start` on, have numbers of layers.
+
+    Args:
+        run: The run.
+        start: Of the first whole copy.
+        layers: By copy; None where nothing tells.
+    """
 
     run: Run
     start: int
-    sign: int
-    first: int
+    layers: tuple[int | None, ...]
 
-    @property
-    def layers(self) -> tuple[int, int]:
-        last = self.first + self.sign * ((self.run.stop - self.start) // self.run.period - 1)
-        return min(self.first, last), max(self.first, last)
+    def layer(self, equation: int) -> int | None:
+        copy = (equation - self.start) // self.run.period
+        return self.layers[copy] if 0 <= copy < len(self.layers) else None
 
-    def layer(self, equation: int) -> int:
-        return self.first + self.sign * ((equation - self.start) // self.run.period)
-
-    def without(self, first: int, last: int) -> Run:
-        """The run without some layers."""
-        copies = sorted(self.sign * (layer - self.first) for layer in (first, last))
-        starts = [self.start + copy * self.run.period for copy in (copies[0], copies[1] + 1)]
-        return replace(self.run, left_out=range(*starts))
+    def without(self, left_out: Set[int]) -> Run:
+        """The run without some layers; the first copy stays, as one to stand for others."""
+        period = self.run.period
+        starts = (self.start + copy * period for copy in range(1, len(self.layers)))
+        gone = (start for start in starts if self.layer(start) in left_out)
+        return replace(self.run, left_out=tuple(e for s in gone for e in range(s, s + period)))
 
 
 @dataclass(slots=True)
@@ -133,16 +137,19 @@ class _Alignment:
 
     def left_out(self, runs: Sequence[Run]) -> list[Run]:
         anchor, *pending = runs
-        placed = [self._place(_Placed(anchor, self._narrowest(anchor), 1, 0))]
+        start = self._narrowest(anchor)
+        layers = tuple(range((anchor.stop - start) // anchor.period))
+        placed = [self._place(_Placed(anchor, start, layers))]
         while pending:
             links = {run: list(self._links(run)) for run in pending}
             run = max(pending, key=lambda run: len(links[run]))
             pending.remove(run)
-            if found := _aligned(run, links[run]):
+            found = _aligned(run, links[run])
+            if found and len(set(found.layers)) > _WORTH_ALIGNING * len(layers):
                 placed.append(self._place(found))
-        first = max(one.layers[0] for one in placed) + KEPT
-        last = min(one.layers[1] for one in placed) - KEPT
-        return [one.without(first, last) for one in placed] if first <= last else []
+        common = set(layers).intersection(*(one.layers for one in placed))
+        left_out = frozenset(sorted(common)[KEPT:-KEPT])
+        return [run for one in placed if (run := one.without(left_out)).left_out]
 
     def _place(self, placed: _Placed) -> _Placed:
         run = placed.run
@@ -177,16 +184,21 @@ class _Alignment:
 
 
 def _aligned(run: Run, links: Sequence[tuple[int, int]]) -> _Placed | None:
-    """The start, direction and first layer of a run that most links agree with; None: too few."""
+    """The start of a run and the layers of its copies that most links agree with; None: too few."""
     if not links:
         return None
     equations, layers = np.array(links).T
+    num_layers = int(layers.max()) + 1
     best: tuple[int, _Placed] | None = None
     for start in range(run.start, run.start + run.period):
         copies = (equations - start) // run.period
-        for sign in (1, -1):
-            firsts, counts = np.unique(layers - sign * copies, return_counts=True)
-            most = int(np.argmax(counts))
-            if best is None or counts[most] > best[0]:
-                best = int(counts[most]), _Placed(run, start, sign, int(firsts[most]))
+        pairs, counts = np.unique(copies * num_layers + layers, return_counts=True)
+        by_count = np.lexsort((counts, pairs // num_layers))  # of each copy the most common last
+        pairs, counts = pairs[by_count], counts[by_count]
+        last = np.flatnonzero(np.diff(pairs // num_layers, append=pairs[-1] // num_layers + 1))
+        agreeing = int(counts[last].sum())
+        if best is None or agreeing > best[0]:
+            layer_by_copy = {int(p) // num_layers: int(p) % num_layers for p in pairs[last]}
+            num_copies = (run.stop - start) // run.period
+            best = agreeing, _Placed(run, start, tuple(map(layer_by_copy.get, range(num_copies))))
     return best[1] if best is not None and 2 * best[0] > len(links) else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import dot_schedule_of
@@ -13,22 +14,30 @@ from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.program import Op
 from autoshard.planning.solution import Solution
 from autoshard.plans.plan import PlannedProduct
+from solvers import Edge
+
+IntArray = npt.NDArray[np.int64]
 
 
 def planned_products(solution: Solution) -> tuple[PlannedProduct, ...]:
     """Every product that was offered candidates in steps, in program order."""
-    encoded = solution.encoded
-    found = []
-    for node, candidates in enumerate(encoded.candidates):
-        if candidates[-1].streamed is not None:
-            found.append(_planned_product(solution, node))
-    return tuple(found)
+    candidates = solution.encoded.candidates
+    reads: dict[int, list[Edge]] = {
+        node: [] for node, offered in enumerate(candidates) if offered[-1].streamed is not None
+    }
+    for edge in solution.encoded.problem.edges:
+        if edge.v in reads:
+            reads[edge.v].append(edge)
+    starts, held = map(np.array, zip(*solution.account.memory.timeline, strict=True))
+    return tuple(
+        _planned_product(_Ways(solution, node, edges, starts, held))
+        for node, edges in reads.items()
+    )
 
 
-def _planned_product(solution: Solution, node: int) -> PlannedProduct:
+def _planned_product(ways: _Ways) -> PlannedProduct:
+    solution, node, op = ways.solution, ways.node, ways.op
     encoded, graph = solution.encoded, solution.graph
-    op = graph.ops[encoded.ops[node]]
-    ways = _Ways(solution, node, op)
     chosen = encoded.candidates[node][solution.choices[node]]
     other = ways.best_other()
     room = ways.room()
@@ -51,11 +60,25 @@ def _planned_product(solution: Solution, node: int) -> PlannedProduct:
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """The ways to run one product where all other ops run as planned."""
+    """The ways to run one product where all other ops run as planned.
+
+    Args:
+        solution: The plan.
+        node: Of the product.
+        edges: Into the node.
+        starts: int64[pieces]: ops from which on memory use stays the same.
+        held: int64[pieces]: that use, in bytes.
+    """
 
     solution: Solution
     node: int
-    op: Op
+    edges: Sequence[Edge]
+    starts: IntArray
+    held: IntArray
+
+    @property
+    def op(self) -> Op:
+        return self.solution.graph.ops[self.solution.encoded.ops[self.node]]
 
     @property
     def candidates(self) -> Sequence[Candidate]:
@@ -65,9 +88,7 @@ class _Ways:
         """Of all runs, with what its operands cost to bring where it wants them."""
         problem, choices = self.solution.encoded.problem, self.solution.choices
         spent = int(problem.node_costs[self.node][choice])
-        for edge in problem.edges:
-            if edge.v == self.node:
-                spent += int(edge.costs[choices[edge.u], choice])
+        spent += sum(int(edge.costs[choices[edge.u], choice]) for edge in self.edges)
         return spent / PICOSECONDS
 
     def extra_bytes(self, choice: int) -> int:
@@ -91,10 +112,9 @@ class _Ways:
         limit = self.solution.encoder.memory_limit
         if limit is None:
             return None
-        starts, held = zip(*self.solution.account.memory.timeline, strict=True)
-        place = int(np.searchsorted(starts, self.op.index, side="right")) - 1
+        place = int(np.searchsorted(self.starts, self.op.index, side="right")) - 1
         own = self.extra_bytes(self.solution.choices[self.node])
-        return limit - int(held[place]) + own
+        return limit - int(self.held[place]) + own
 
     def best_other(self) -> int | None:
         """The fastest candidate of the other kind that makes the same; one that fits, if any."""

@@ -116,7 +116,7 @@ def test_a_layer_planned_otherwise_is_no_copy() -> None:
     mesh = parse_mesh_sizes(MESH)
     found = propagator_for(traced, mesh).propagate()
     assert alike is not None
-    path = f"{alike.runs[0].left_out.start}.0"
+    path = f"{alike.runs[0].left_out[0]}.0"
     unlike = few_layers_of(traced, {path: found["in.0"]}, [])
     assert unlike is None or unlike.has(path)
 

@@ -52,6 +52,18 @@ def test_forward_and_backward_leave_out_the_same_layers() -> None:
     assert weights[0] == weights[1] == set(range(1, 7))
 
 
+def test_layers_in_the_order_of_their_names_leave_out_the_same_ones() -> None:
+    colours, reads = stack(12)
+    by_name = sorted(range(12), key=str)  # 0, 1, 10, 11, 2
+    colours += [7, 6, 6, 6] * 12
+    for layer in by_name:
+        before = len(reads)
+        reads += [[-1 - layer], [before], [before + 1], [before + 2]]
+    *_, update = sorted(equal_layers(colours, reads), key=lambda run: run.start)
+    weights = {-1 - read for e in update.left_out for read in reads[e] if read < 0}
+    assert weights == set(range(1, 11))
+
+
 def test_layers_that_are_little_of_a_program_stay() -> None:
     colours, reads = stack(8)
     others = range(100, 150)
@@ -78,7 +90,7 @@ def test_what_is_left_out_has_a_copy_that_stays(
         assert all(run.start <= equation < run.stop for equation in run.left_out)
         for equation in run.left_out:
             copy = run.kept_copy(equation)
-            assert copy < run.left_out.start
+            assert copy < run.left_out[0]
             assert copy not in left_out
             assert colours[copy] == colours[equation]
 

@@ -57,11 +57,14 @@ class FewLayers:
     def _run_of(self) -> dict[int, Run]:
         return {e: run for run in self.runs for e in range(run.start, run.stop)}
 
+    @cached_property
+    def _left_out(self) -> frozenset[int]:
+        return frozenset(e for run in self.runs for e in run.left_out)
+
     def has(self, path: str) -> bool:
         """A value, or the equation of a use, is in the smaller program."""
         equation, _ = _split(path, self.prefix)
-        run = self._run_of.get(equation)
-        return run is None or equation not in run.left_out
+        return equation not in self._left_out
 
     def copies_of(self, path: str) -> Hashable:
         """A key that the paths of all copies of a value share; the path where it has none."""
