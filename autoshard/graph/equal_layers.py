@@ -108,9 +108,9 @@ class _Placed:
         return self.layers[copy] if 0 <= copy < len(self.layers) else None
 
     def without(self, left_out: Set[int]) -> Run:
-        """The run without some layers; the first copy stays, as one to stand for others."""
+        """The run without some layers; the first copies stay, as ones to stand for others."""
         period = self.run.period
-        starts = (self.start + copy * period for copy in range(1, len(self.layers)))
+        starts = (self.start + copy * period for copy in range(KEPT, len(self.layers)))
         gone = (start for start in starts if self.layer(start) in left_out)
         return replace(self.run, left_out=tuple(e for s in gone for e in range(s, s + period)))
 
@@ -147,9 +147,8 @@ class _Alignment:
             found = _aligned(run, links[run])
             if found and len(set(found.layers)) > _WORTH_ALIGNING * len(layers):
                 placed.append(self._place(found))
-        common = set(layers).intersection(*(one.layers for one in placed))
-        left_out = frozenset(sorted(common)[KEPT:-KEPT])
-        return [run for one in placed if (run := one.without(left_out)).left_out]
+        inner = set(layers).intersection(*(one.layers[KEPT:-KEPT] for one in placed))
+        return [one.without(inner) for one in placed] if inner else []
 
     def _place(self, placed: _Placed) -> _Placed:
         run = placed.run
