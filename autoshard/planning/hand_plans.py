@@ -310,20 +310,20 @@ def _is_asked(solution: Solution) -> bool:
 
 
 class _Clock:
-    """The time that plans written by hand may take together: a part of the limit of a search."""
+    """Processor time that plans written by hand may take together: a part of a search's limit."""
 
     def __init__(self, options: SolveOptions) -> None:
         self._options = options
         seconds = max(LONG * options.time_limit_seconds, _LEAST_SECONDS)
-        self._ends = time.monotonic() + seconds
+        self._ends = time.process_time() + seconds
 
     @property
     def is_over(self) -> bool:
-        return time.monotonic() >= self._ends
+        return time.process_time() >= self._ends
 
     def options(self) -> SolveOptions:
         """For the next solve."""
-        left = max(self._ends - time.monotonic(), 0.0)
+        left = max(self._ends - time.process_time(), 0.0)
         return replace(self._options, engine="auto", time_limit_seconds=left)
 
 
