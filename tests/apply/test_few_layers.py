@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -119,6 +120,21 @@ def test_a_layer_planned_otherwise_is_no_copy() -> None:
     path = f"{alike.runs[0].left_out[0]}.0"
     unlike = few_layers_of(traced, {path: found["in.0"]}, [])
     assert unlike is None or unlike.has(path)
+
+
+def test_layers_that_go_on_in_a_call_stay() -> None:
+    def step(layers: Any, x: Any, go_on: Any) -> Any:
+        made = [x]
+        for params in layers:
+            made.append(layer(made[-1], params))
+        return go_on(made)
+
+    def found(go_on: Any) -> Any:
+        traced = trace(partial(step, go_on=go_on), arguments(12), mesh=parse_mesh_sizes(MESH))
+        return few_layers_of(traced, {}, [])
+
+    assert found(lambda made: made[-1]) is not None
+    assert found(jax.jit(lambda made: sum(map(jnp.sin, made)))) is None
 
 
 def test_layers_that_are_few_stay() -> None:

@@ -111,6 +111,7 @@ def few_layers_of(
     """The program with few copies of each layer; None where none repeat.
 
     Layers are equal if their ops are of one kind and of one type, and shardings wanted in them are.
+    None, too, where a call in which layers may go on (a backward pass) reads those left out.
 
     Args:
         program: Tagged.
@@ -125,8 +126,9 @@ def few_layers_of(
             return None
         ops = _by_equation(body, prefix)
         colours = _Colours(functions, body, prefix, wanted, in_shardings).of(ops)
-        runs = equal_layers(colours, list(_reads(program.operand_paths, prefix, len(ops))))
-        if not runs:
+        reads = list(_reads(program.operand_paths, prefix, len(ops)))
+        runs = equal_layers(colours, reads)
+        if not runs or _is_read_in_a_call(functions, ops, reads, runs):
             return None
         _leave_out(ops, runs)
         _erase_unread_constants(body)
@@ -257,6 +259,31 @@ class _Colours:
             ops = self.functions[name].regions[0].blocks[0].operations
             self._functions[name] = self._number(tuple(self._op(op.operation, {}) for op in ops))
         return self._functions[name]
+
+
+def _is_read_in_a_call(
+    functions: Mapping[str, MlirOp],
+    ops: Sequence[Sequence[MlirOp]],
+    reads: Sequence[Sequence[int]],
+    runs: Sequence[Run],
+) -> bool:
+    """An equation of no run, of more ops than a layer has, reads what is left out."""
+    in_runs = {equation for run in runs for equation in range(run.start, run.stop)}
+    left_out = {equation for run in runs for equation in run.left_out}
+    of_a_layer = max(run.period for run in runs)
+    return any(
+        sum(_num_ops(functions, op) for op in ops[equation]) > of_a_layer
+        for equation, read in enumerate(reads)
+        if equation not in in_runs and not left_out.isdisjoint(read)
+    )
+
+
+def _num_ops(functions: Mapping[str, MlirOp], op: MlirOp) -> int:
+    """An op, and those in its regions and in the functions that it calls."""
+    inner = [one.operation for region in op.regions for block in region.blocks for one in block]
+    if op.name == "func.call":
+        inner.append(functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value])
+    return 1 + sum(_num_ops(functions, one) for one in inner)
 
 
 def _leave_out(ops: Sequence[Sequence[MlirOp]], runs: Sequence[Run]) -> None:
