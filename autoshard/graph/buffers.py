@@ -122,8 +122,19 @@ class Buffers:
         return max(accumulate(change))
 
 
-def find_buffers(graph: Graph, backend: Backend) -> Buffers:
-    """Decide storage and live ranges of all values of a program."""
+def find_buffers(
+    graph: Graph,
+    backend: Backend,
+    times: Mapping[int, int] | None = None,
+    filled: Mapping[int, int] | None = None,
+) -> Buffers:
+    """Decide storage and live ranges of all values of a program.
+
+    Args:
+        graph: The program.
+        backend: That compiles it.
+        times: When every op is run, by its index, where that is known.
+    """
     fusion, schedule = backend.fusion, backend.schedule
     with_products = fusion.fuses_into_matmuls
     written = written_by_products(graph) if with_products else {}
@@ -142,7 +153,11 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         run_at = {**before_no_longer_chains(graph), **run_at}
     if schedule.frees_operands_first:
         run_at = {**run_at, **late_gathers(graph, stored)}
+    if times is not None:
+        run_at = times
     filled_at = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}
+    if filled is not None:
+        filled_at = filled
     moved_at = after_the_next(graph) if schedule.frees_operands_first else {}
     products = products_by_written(graph, written)
     made = _made_at(graph, run_at, filled_at)
@@ -158,7 +173,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     ]
     intervals = without_reused(graph, backend, stored, owner, intervals)
     if turned:
-        _make_again(graph, turned, intervals)
+        _make_again(graph, turned, intervals, run_at)
     reads = fused_reads(graph, stored, owner, products)
     return Buffers(
         is_stored=tuple(stored),
@@ -185,7 +200,10 @@ def read_stop(graph: Graph, buffers: Buffers, reader: Op) -> int:
     A carry is needed until the end of its loop.
     """
     fused = (value for value in reader.results if not buffers.is_stored[value])
-    run = max(carry_stop(graph, reader), buffers.time_of(reader.index) + 1)
+    run = buffers.time_of(reader.index) + 1
+    if reader.name == "while":
+        loop = carry_stop(graph, reader)
+        run = max(run, *(buffers.time_of(index) + 1 for index in range(reader.index, loop)))
     return max(run, *(buffers.last_use[value] for value in fused), 0)
 
 
@@ -222,7 +240,9 @@ def _interval(
     return start, max(last, start + 1)
 
 
-def _make_again(graph: Graph, turned: Turned, intervals: list[tuple[int, int]]) -> None:
+def _make_again(
+    graph: Graph, turned: Turned, intervals: list[tuple[int, int]], run_at: Mapping[int, int]
+) -> None:
     """Hold what several products read, and lies in no order for them, for the last of them alone.
 
     It is written for each, the last time with what is computed from the same copy.
@@ -235,7 +255,7 @@ def _make_again(graph: Graph, turned: Turned, intervals: list[tuple[int, int]]) 
         readers = graph.consumers[value.index]
         products = [index for index in readers if graph.ops[index].op_class is OpClass.MATMUL]
         if stop > start and is_computed and len(products) > 1 and turned.is_turned(value.index):
-            last = products[-1]
+            last = max(run_at.get(product, product) for product in products)
             order = turned.orders[value.index]
             stops = [until for same, begun, until in copies if same == order and last < until]
             intervals[value.index] = (last, max(stop, *stops, last + 1))

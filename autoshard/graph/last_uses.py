@@ -22,13 +22,14 @@ def last_uses(
     A value that is not stored keeps what it is computed from until its own last reader is run. A
     product keeps that no longer than it runs itself: what follows it in its fusion runs with it.
     """
-    last = _read_last(graph, _read_by_parts(graph, fusion.min_concatenated_part), run_at)
-    widened = _widened_for_gathers(graph, stored, written)
+    times = [run_at.get(op.index, op.index) for op in graph.ops]
+    last = _read_last(graph, _read_by_parts(graph, fusion.min_concatenated_part), times)
+    widened = _widened_for_gathers(graph, stored, written, times)
     writing = set(products_by_written(graph, written).values())
     for op in reversed(graph.ops):
         for result in op.results:
             if op.index in writing and not stored[result]:
-                last[result] = run_at.get(op.index, op.index) + 1
+                last[result] = times[op.index] + 1
             if not stored[result] or result in widened:
                 for value in op.operands:
                     last[value] = max(last[value], last[result])
@@ -47,33 +48,44 @@ def carry_stop(graph: Graph, join: Op) -> int:
 
 
 def _read_last(
-    graph: Graph, by_parts: Set[tuple[int, int]], run_at: Mapping[int, int]
+    graph: Graph, by_parts: Set[tuple[int, int]], times: Sequence[int]
 ) -> list[int]:
     """Per value, when the last op that has it for an operand is run."""
-    last = [value.op + 1 for value in graph.values]
+    last = [times[value.op] + 1 for value in graph.values]
+    stops = [max(times[one.start : one.stop], default=0) + 1 for one in graph.regions]
     for op in reversed(graph.ops):
         for value in op.results:
             for index in graph.consumers[value]:
-                used = max(_read_stop(graph, value, graph.ops[index]), run_at.get(index, 0) + 1)
+                used = _read_stop(graph, value, graph.ops[index], times, stops)
                 for read in op.operands if (index, value) in by_parts else (value,):
                     last[read] = max(last[read], used)
     return last
 
 
-def _read_stop(graph: Graph, value: int, reader: Op) -> int:
-    """When a read is over: a loop reads what comes from outside until its end."""
+def _read_stop(
+    graph: Graph, value: int, reader: Op, times: Sequence[int], stops: Sequence[int]
+) -> int:
+    """When a read is over: a loop reads what comes from outside until its end.
+
+    Args:
+        graph: The program.
+        value: That is read.
+        reader: The op that does.
+        times: When each op is run.
+        stops: When each region is over.
+    """
     if reader.kind is OpKind.RESULT:
         return len(graph.ops)
     if reader.name == "while" and value in reader.operands[1:]:
-        return graph.values[value].op + 1  # the body gives it back
+        return times[graph.values[value].op] + 1  # the body gives it back
     if reader.name == "while" and len(reader.operands) > 1:
-        return reader.index  # the carry takes the buffer over
+        return times[reader.index]  # the carry takes the buffer over
     home = graph.maker(value).region
-    time = reader.index + 1
+    time = times[reader.index] + 1
     region = reader.region
     while region >= 0 and region != home:
         if graph.regions[region].kind == "loop":
-            time = max(time, graph.regions[region].stop)
+            time = max(time, stops[region])
         region = graph.regions[region].parent
     return time
 
@@ -107,7 +119,7 @@ def _joined_dim(graph: Graph, op: Op, least: int) -> int | None:
 
 
 def _widened_for_gathers(
-    graph: Graph, stored: Sequence[bool], written: Mapping[int, int]
+    graph: Graph, stored: Sequence[bool], written: Mapping[int, int], times: Sequence[int]
 ) -> dict[int, int]:
     """Until when widened results of products are there, by value, that gathers alone want written.
 
@@ -121,5 +133,5 @@ def _widened_for_gathers(
             others = [reader for reader in readers if reader.op_class is not OpClass.GATHER]
             is_for_gathers = all(reader.op_class in READS_FUSED for reader in others)
             if gathers and is_for_gathers and graph.maker(value).operands[0] in written:
-                found[value] = max(gathers) + 1
+                found[value] = max(times[index] for index in gathers) + 1
     return found

@@ -144,7 +144,12 @@ def _is_reduced_apart(graph: Graph, value: int, readers: Sequence[Op]) -> bool:
 
     A normalization, which reads the value with its own reduction, is one kernel with that.
     """
-    ends = trace_forward(graph, value, lambda op: op.op_class is OpClass.ELEMENTWISE)
+
+    def is_fused(op: Op) -> bool:
+        is_written = any(_matmul_reads(graph, made) for made in op.results)
+        return op.op_class is OpClass.ELEMENTWISE and not is_written
+
+    ends = trace_forward(graph, value, is_fused)
     if all(end.op_class is not OpClass.REDUCE for end in ends):
         return False
     others = [reader for reader in readers if reader.op_class is not OpClass.REDUCE]

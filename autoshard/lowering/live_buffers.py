@@ -10,7 +10,7 @@ from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.program import OpKind
 from autoshard.lowering.late_gradients import made_when_read
-from autoshard.lowering.live_ranges import LiveRange, live_ranges, value_of
+from autoshard.lowering.live_ranges import LiveRange, in_order, live_ranges, value_of
 from autoshard.lowering.local_program import Buffer, Space
 from autoshard.lowering.vmem_assignment import VmemAssignment
 
@@ -21,6 +21,9 @@ def live_buffers(
     decoded: Decoded,
     choices: tuple[int, ...],
     starts: Mapping[tuple[int, int], int],
+    times: Mapping[int, int] | None = None,
+    sums: Mapping[int, tuple[int, int]] | None = None,
+    filled: Mapping[int, int] | None = None,
 ) -> tuple[Buffer, ...]:
     """Buffers in HBM, the largest first, then those in VMEM.
 
@@ -32,10 +35,11 @@ def live_buffers(
         starts: By value and op, when an asynchronous collective starts to move the value for it.
     """
     room = encoder.room
-    outside: Sequence[LiveRange] = [
-        one._replace(start=_started(encoded, one, starts))
-        for one in live_ranges(encoded, decoded, choices, room.indices)
-    ]
+    outside: Sequence[LiveRange] = live_ranges(encoded, decoded, choices, room.indices)
+    if times is not None:
+        outside = in_order(encoder, encoded, decoded, outside, starts, times, sums or {}, filled or {})
+    else:
+        outside = [one._replace(start=_started(encoded, one, starts)) for one in outside]
     inside: Sequence[LiveRange] = ()
     short: Sequence[Buffer] = ()
     assignment = VmemAssignment.for_plan(room, encoded, decoded, choices, outside, starts)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -192,14 +193,19 @@ class LocalProgram:
             found.append(body.trips * (found[body.parent] if body.parent >= 0 else 1.0))
         return tuple(found)
 
-    def starts(self) -> dict[tuple[int, int], int]:
-        """By value and op that an asynchronous collective serves, the op it is started before."""
+    def starts(self, times: Mapping[int, int] | None = None) -> dict[tuple[int, int], int]:
+        """By value and op that an asynchronous collective serves, when it is started.
+
+        Args:
+            times: When each op is run, where that is not in program order.
+        """
         found: dict[tuple[int, int], int] = {}
         for body in self.order:
             following: int | None = None
             for one in reversed(body.instructions):
                 if one.opcode is Opcode.KERNEL:
                     following = self.kernels[one.target].op
+                    following = times[following] if times else following
                 elif one.opcode is Opcode.START and following is not None:
                     sent = self.collectives[one.target]
                     if sent.is_async and sent.value >= 0:

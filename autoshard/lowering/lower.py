@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from autoshard.backends import SchedulePolicy
+from autoshard.costing.all_reduce_combiner import calls_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.hidden_communication import hidden_in_steps
 from autoshard.encoding.shared_reads import reads_of
-from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpKind, Region
+from autoshard.graph.op_traits import RENAMES
+from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpClass, OpKind, Region
+from autoshard.graph.scatters import is_into_zeros
 from autoshard.lowering.collectives import Collectives, sharing
 from autoshard.lowering.live_buffers import host_bytes, live_buffers, tiled_arguments
+from autoshard.lowering.kernel_order import kernel_order
 from autoshard.lowering.local_program import (
     Body,
     Collective,
@@ -54,7 +59,13 @@ def lower(
         collectives=tuple(lowering.collectives),
         order=lowering.order(),
     )
-    buffers = live_buffers(encoder, encoded, decoded, choices, program.starts())
+    if lowering._schedule_policy.runs_longest_chains_first:
+        times, sums, filled = lowering.times()
+        buffers = live_buffers(
+            encoder, encoded, decoded, choices, program.starts(times), times, sums, filled
+        )
+    else:
+        buffers = live_buffers(encoder, encoded, decoded, choices, program.starts())
     argument_bytes = sum(one.num_bytes for one in buffers if one.space is Space.ARGUMENT)
     backend = encoder.costing.backend
     tables, is_heap = 0, backend.memory.allocates_in_schedule_order
@@ -98,6 +109,7 @@ class _Body:
     outer: set[int] = field(default_factory=set)
     to_and_from_host: list[float] = field(default_factory=lambda: [0.0, 0.0])
     instructions: tuple[Instruction, ...] = ()
+    order: tuple[tuple[bool, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -118,6 +130,8 @@ class _Lowering:
     _made: dict[int, _Ref] = field(default_factory=dict)  # by value, the task that makes it
     _moved: dict[SharedStep, _Ref] = field(default_factory=dict)
     _loops: dict[int, _Ref] = field(default_factory=dict)  # by body that is over, its task
+    _fills: dict[tuple[int, tuple[int, ...], str], int] = field(default_factory=dict)
+    _call_of: Mapping[int, int] = field(init=False)  # by op, the first whose sum is in its call
 
     def __post_init__(self) -> None:
         self._made_of = Collectives(self.costing, self.encoded, self.decoded)
@@ -125,6 +139,7 @@ class _Lowering:
         self._outputs = OptimizerOutputs.of(self.encoder, self.decoded)
         self._sent_bits = self._steps.sent_bits()
         self._covering = frozenset(self._find_covering())
+        self._call_of = dict(self._find_calls())
         self._bodies, self._homes, self._around = {}, [], {}
         for region in self.encoded.graph.regions:
             if region.kind == "manual":
@@ -137,6 +152,22 @@ class _Lowering:
             place = len(self._bodies)
             self._bodies[region.index] = _Body(place, parent, region.trip_count, repeat)
             self._around[region.index] = [region.index, *self._around.get(parent, ())]
+
+    def _find_calls(self) -> Iterator[tuple[int, int]]:
+        """By op whose sum is taken in one call with others, the first of them."""
+        most = self.costing.backend.memory.combined_sum_bytes
+        if not most:
+            return
+        groups: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for group in self.encoder.facts.calls.groups:
+            for index in group:
+                made = self.decoded.candidates.get(index)
+                if made and (made.reduced or made.scattered):
+                    groups[group, made.reduced, made.scattered].append(index)
+        for members in groups.values():
+            sizes = [self._written_bytes(self.encoded.graph.ops[index]) for index in members]
+            for call in calls_of(members, sizes, most):
+                yield from ((index, call[0]) for index in call)
 
     def _find_covering(self) -> Iterator[int]:
         """Ops that collectives start beside."""
@@ -176,7 +207,86 @@ class _Lowering:
                 self._add(op)
         while len(open_bodies) > 1:
             self._close(open_bodies.pop(), exits)
-        self._schedule(self._bodies[0])
+        ends = (self._made.get(-1 - op.index, self._made.get(op.operands[0])) for op in graph.results)
+        self._schedule(self._bodies[0], [end[1] for end in ends if end and end[0] == 0])
+
+    def _estimated(self, task: Task) -> float:
+        """Microseconds that the scheduler of a GPU takes a kernel to last."""
+        if task.lane is Lane.BOTH:
+            return 0.01
+        op_class = self.encoded.graph.ops[task.op].op_class if task.op >= 0 else None
+        if op_class is OpClass.CONVOLUTION:
+            return 10.0
+        return 0.01 if op_class in PRODUCTS else 1e6 * task.seconds
+
+    def times(
+        self,
+    ) -> tuple[Mapping[int, int], Mapping[int, tuple[int, int]], Mapping[int, int]]:
+        """When each op is run, by its index, and when its sum is begun and over."""
+        begun: dict[int, int] = {}
+        over: dict[int, int] = {}
+        filled: dict[int, int] = {}
+        graph = self.encoded.graph
+        order: list[int] = []
+        done: set[int] = set()
+        by_region: dict[int, list[int]] = {}
+        for op in graph.ops:
+            by_region.setdefault(self._homes[op.region], []).append(op.index)
+        makers = [value.op for value in graph.values]
+
+        def put(index: int) -> None:
+            stack = [index]
+            home = self._homes[graph.ops[index].region]
+            while stack:
+                one = graph.ops[stack[-1]]
+                left = [
+                    makers[v]
+                    for v in one.operands
+                    if makers[v] not in done
+                    and makers[v] not in tasked
+                    and self._homes[graph.ops[makers[v]].region] == home
+                    and makers[v] != one.index
+                    and makers[v] not in stack
+                ]
+                if left:
+                    stack.append(left[0])
+                    continue
+                stack.pop()
+                if one.index not in done:
+                    done.add(one.index)
+                    order.append(one.index)
+
+        tasked = {task.op for body in self._bodies.values() for task in body.tasks if task.op >= 0}
+        regions = {body.index: region for region, body in self._bodies.items()}
+
+        def run(region: int) -> None:
+            body = self._bodies[region]
+            for index in by_region.get(region, ()):
+                if graph.ops[index].kind is OpKind.ARGUMENT:
+                    put(index)
+            for is_over, place in body.order:
+                task = body.tasks[place]
+                if task.serves <= -2:
+                    filled[-2 - task.serves] = len(order)
+                if task.serves >= 0:
+                    (over if is_over else begun)[task.serves] = len(order)
+                if is_over:
+                    continue
+                if task.op >= 0 and graph.ops[task.op].kind is not OpKind.RESULT:
+                    put(task.op)
+                for opcode, target in task.issues:
+                    if opcode is Opcode.CALL:
+                        run(regions[target])
+            for index in by_region.get(region, ()):
+                if index not in done:
+                    put(index)
+
+        run(0)
+        return (
+            {index: time for time, index in enumerate(order)},
+            {index: (time, over.get(index, time)) for index, time in begun.items()},
+            filled,
+        )
 
     def order(self) -> tuple[Body, ...]:
         """The schedule, once all is found."""
@@ -198,7 +308,7 @@ class _Lowering:
 
     def _add(self, op: Op) -> None:
         """The tasks of one op: what moves its operands, its work, its collectives."""
-        candidate = self.decoded.candidates[op.index]
+        candidate, graph = self.decoded.candidates[op.index], self.encoded.graph
         body = self._homes[op.region]
         if op.memory_kind:
             way = self._bodies[body].to_and_from_host
@@ -210,8 +320,14 @@ class _Lowering:
                 needs.update(self._read(op, position, body))
         compute, sent = self.encoder.node_costs.seconds_of(op, candidate)
         compute += self._outputs.more_seconds(op)
-        made = self._kernel(op, body, compute, needs, covers=op.index in self._covering)
+        covers = op.index in self._covering
+        fills = self.costing.backend.fusion.fills_scatters_early and is_into_zeros(graph, op)
+        if fills:
+            needs.add(self._fill(op, body))
+        made = self._kernel(op, body, compute, needs, covers=covers, makes=True, fills=fills)
         collectives = self._made_of.of_op(op)
+        if op.kind is OpKind.RESULT:
+            self._made[-1 - op.index] = (body, made)
         if not collectives:
             self._made.update((value, (body, made)) for value in op.results)
             return
@@ -220,11 +336,29 @@ class _Lowering:
         if passed > 0:  # chunks that are passed on while the matmul of others runs
             beside, priced = _split(priced, passed)
             sending = self._send(body, beside, needs, is_async=True)
-            made = self._task(body, Task(0.0, Lane.COMPUTE, _sorted({made, sending})))
+            joined = Task(0.0, Lane.COMPUTE, _sorted({made, sending}), is_fused=True)
+            made = self._task(body, joined)
         is_at_once = candidate.streamed is None and candidate.runs_per_sum in (1, inf)
         is_async = is_at_once and all(one.is_async for one in priced)
-        made = self._send(body, priced, {made}, is_async=is_async)
+        made = self._send(
+            body,
+            priced,
+            {made},
+            is_async=is_async,
+            num_bytes=self._written_bytes(op),
+            call=self._call_of.get(op.index),
+            serves=op.index,
+        )
         self._made.update((value, (body, made)) for value in op.results)
+
+    def _fill(self, op: Op, body: int) -> int:
+        """Write the zeros that an op scatters into; one kernel writes all of one shape."""
+        value = self.encoded.graph.values[op.results[0]]
+        call = self._fills.setdefault((body, value.shape, value.dtype), -1 - op.index)
+        num_bytes = self._written_bytes(op, is_summed=False)
+        return self._task(
+            body, Task(0.0, Lane.COMPUTE, num_bytes=num_bytes, call=call, serves=-2 - op.index)
+        )
 
     def _transfer_seconds(self, op: Op) -> float:
         """Of bringing what a device has of a value to another memory."""
@@ -290,17 +424,51 @@ class _Lowering:
         times = self._times(op, position, body)
         if step.kind is StepKind.SLICE:
             covers = not self._schedule_policy.overlaps_matmuls_only
-            return self._kernel(op, body, seconds * times, needs, covers=covers)
+            return self._kernel(
+                op, body, seconds * times, needs, covers=covers, num_bytes=self._bytes(value, step)
+            )
         found = sharing(self._made_of.of_step(op, value, step, bits), seconds)
         return self._send(
             body,
             [replace(one, count=one.count * times) for one in found],
             needs,
             is_async=self._schedule_policy.is_async(step.kind.value),
+            num_bytes=self._bytes(value, step),
         )
 
+    def _bytes(self, value: int, step: Step) -> int:
+        """Of the copy that a step of a reshard makes."""
+        return self.encoder.room.held_bytes(self.encoded.graph.values[value], step.after)
+
+    def _written_bytes(self, op: Op, *, is_summed: bool = True) -> int:
+        """Of the buffers that an op writes, of what it sums before or after that."""
+        buffers, graph = self.encoder.buffers, self.encoded.graph
+        partial = None if is_summed else self.decoded.candidates[op.index].partial
+        return sum(
+            self.encoder.room.held_bytes(
+                graph.values[value], partial or self.decoded.layouts[value]
+            )
+            for value in op.results
+            if buffers.is_stored[value] and buffers.owner[value] == value
+        )
+
+    def _is_fused(self, op: Op) -> bool:
+        """True for an op that its readers compute."""
+        stored = self.encoder.buffers.is_stored
+        is_view = op.kind is OpKind.CONSTRAINT or op.name in RENAMES
+        return is_view or not any(stored[value] for value in op.results)
+
     def _kernel(
-        self, op: Op, body: int, seconds: float, needs: Iterable[int], *, covers: bool
+        self,
+        op: Op,
+        body: int,
+        seconds: float,
+        needs: Iterable[int],
+        *,
+        covers: bool,
+        makes: bool = False,
+        fills: bool = False,
+        num_bytes: int = 0,
     ) -> int:
         seconds = max(0.0, seconds)
         issues: tuple[Instruction, ...] = ()
@@ -317,10 +485,28 @@ class _Lowering:
                     traffic_seconds=seconds,
                 )
             )
-        return self._task(body, Task(seconds, Lane.COMPUTE, _sorted(needs), covers, issues))
+        task = Task(
+            seconds,
+            Lane.COMPUTE,
+            _sorted(needs),
+            covers,
+            issues,
+            op=op.index if makes else -1,
+            num_bytes=0 if fills else self._written_bytes(op, is_summed=False) if makes else num_bytes,
+            is_fused=makes and self._is_fused(op),
+        )
+        return self._task(body, task)
 
     def _send(
-        self, body: int, found: Iterable[Collective], needs: Iterable[int], *, is_async: bool
+        self,
+        body: int,
+        found: Iterable[Collective],
+        needs: Iterable[int],
+        *,
+        is_async: bool,
+        num_bytes: int = 0,
+        call: int | None = None,
+        serves: int = -1,
     ) -> int:
         """Collectives that run one after another, as one task."""
         first = len(self.collectives)
@@ -330,7 +516,10 @@ class _Lowering:
         issues = tuple(Instruction(Opcode.START, first + place) for place in range(len(sent)))
         seconds = sum(one.seconds * one.count for one in sent)
         lane = Lane.NETWORK if is_async else Lane.BOTH
-        return self._task(body, Task(seconds, lane, _sorted(needs), issues=issues))
+        task = Task(
+            seconds, lane, _sorted(needs), issues=issues, num_bytes=num_bytes, call=call, serves=serves
+        )
+        return self._task(body, task)
 
     def _task(self, body: int, task: Task) -> int:
         tasks = self._bodies[body].tasks
@@ -369,9 +558,10 @@ class _Lowering:
     def _close(self, region: Region, exits: dict[int, list[tuple[Op, int]]]) -> None:
         """Schedule a body that is over, and put it in the one around it as one task."""
         body = self._bodies[region.index]
+        kept: set[int] = set()
         for op, position in exits.get(region.index, ()):
-            self._read(op, position, region.index)
-        seconds = self._schedule(body) * body.trips
+            kept |= self._read(op, position, region.index)
+        seconds = self._schedule(body, kept) * body.trips
         issues = (Instruction(Opcode.CALL, body.index),)
         task = Task(seconds, Lane.BOTH, _sorted(body.outer), issues=issues)
         place = self._task(body.parent, task)
@@ -381,8 +571,17 @@ class _Lowering:
                 if op.name == "while":
                     self._made.update((value, (body.parent, place)) for value in op.results)
 
-    def _schedule(self, body: _Body) -> float:
+    def _schedule(self, body: _Body, kept: Iterable[int] = ()) -> float:
         """Seconds of one run of a body."""
+        if self._schedule_policy.runs_longest_chains_first:
+            found = kernel_order(
+                body.tasks,
+                frozenset(kept),
+                self._estimated,
+                hides_latency=self._schedule_policy.overlaps,
+            )
+            body.instructions, body.order = found.instructions, found.tasks
+            return max(schedule(body.tasks).seconds, *body.to_and_from_host)
         is_late = self._schedule_policy.overlaps_matmuls_only
         timeline = schedule_late(body.tasks) if is_late else schedule(body.tasks)
         body.instructions = issue_order(body.tasks, timeline)

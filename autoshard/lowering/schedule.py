@@ -39,6 +39,11 @@ class Task:
         needs: Places of earlier tasks of the body that must be over before it starts.
         covers: Collectives start while it computes (on a late schedule: end).
         issues: Kernels, collectives or bodies that it consists of.
+        op: Index of the op whose results it makes; -1 where it moves something.
+        num_bytes: Of the buffer that it writes.
+        is_fused: What needs it computes it too.
+        serves: Index of the op whose results it sums; -1.
+        call: Tasks of equal calls are one collective; None where it is one by itself.
     """
 
     seconds: float
@@ -46,6 +51,11 @@ class Task:
     needs: tuple[int, ...] = ()
     covers: bool = True
     issues: tuple[Instruction, ...] = ()
+    op: int = -1
+    num_bytes: int = 0
+    is_fused: bool = False
+    call: int | None = None
+    serves: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,163 @@
+"""The order of kernels that holds little memory, as XLA's memory scheduler finds it.
+
+Three orders are tried, and that is taken in which the least is live at once: a greedy one that
+frees the most bytes next, and two depth-first ones.
+
+Source: XLA's `DefaultMemoryScheduler` (`hlo_memory_scheduler.cc`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a compiler puts in order: a kernel, the start or the end of a collective, or a loop.
+
+    Args:
+        needs: Places of earlier work that it reads, each once.
+        num_bytes: Of the buffer that it makes.
+        is_kept: Its buffer is there until the body ends.
+        microseconds: As the compiler estimates it, not as long as it takes.
+        latency: Of the start of a collective, microseconds until its end may run.
+        start: Of the end of a collective, the place of its start; else -1.
+        is_free: It takes no time, and runs right before the first that needs it.
+    """
+
+    needs: tuple[int, ...] = ()
+    num_bytes: int = 0
+    is_kept: bool = False
+    microseconds: float = 0.0
+    latency: float = 0.0
+    start: int = -1
+    is_free: bool = False
+
+
+def users_of(works: Sequence[Work]) -> list[list[int]]:
+    """Per work, the places of what needs it, in order."""
+    users: list[list[int]] = [[] for _ in works]
+    for place, one in enumerate(works):
+        for need in one.needs:
+            users[need].append(place)
+    return users
+
+
+def memory_order(works: Sequence[Work]) -> list[int]:
+    """Places in the order that holds the least; of equal ones the greedy order."""
+    users = users_of(works)
+    orders = (_by_bytes_freed(works, users), _depth_first(works, users), _as_written(works, users))
+    return min(orders, key=lambda order: _most_live(works, users, order))
+
+
+def _most_live(works: Sequence[Work], users: Sequence[Sequence[int]], order: Sequence[int]) -> int:
+    """The most bytes that are there at one time."""
+    turn = [0] * len(works)
+    for number, place in enumerate(order):
+        turn[place] = number
+    change = [0] * (len(works) + 1)
+    for place, one in enumerate(works):
+        change[turn[place]] += one.num_bytes
+        if not one.is_kept:
+            last = max((turn[user] for user in users[place]), default=turn[place])
+            change[last + 1] -= one.num_bytes
+    return max(accumulate(change), default=0)
+
+
+def _by_bytes_freed(works: Sequence[Work], users: Sequence[Sequence[int]]) -> list[int]:
+    """What frees the most bytes next, of equal ones that with more users, then the latest ready."""
+    reads_left = [len(users[place]) + one.is_kept for place, one in enumerate(works)]
+    waits_for = [len(one.needs) for one in works]
+    ready: list[tuple[int, int, int, int]] = []
+    entries: dict[int, tuple[int, int, int, int]] = {}
+    order: list[int] = []
+    count = 0
+
+    def add(place: int) -> None:
+        nonlocal count
+        one = works[place]
+        freed = sum(works[need].num_bytes for need in one.needs if reads_left[need] == 1)
+        count += 1
+        entry = freed - one.num_bytes, len(users[place]), count, place
+        known = entries.get(place)
+        if known is not None:
+            if known[:2] == entry[:2]:
+                return
+            del ready[bisect_left(ready, known)]
+        entries[place] = entry
+        insort(ready, entry)
+
+    for place, waits in enumerate(waits_for):
+        if not waits:
+            add(place)
+    while ready:
+        place = ready.pop()[3]
+        del entries[place]
+        order.append(place)
+        freeing = []
+        for need in works[place].needs:
+            reads_left[need] -= 1
+            if reads_left[need] == 1:
+                freeing.append(need)
+        for user in users[place]:
+            waits_for[user] -= 1
+            if not waits_for[user]:
+                add(user)
+        for need in freeing:
+            for user in users[need]:
+                if user in entries:
+                    add(user)
+    return order
+
+
+def _depth_first(works: Sequence[Work], users: Sequence[Sequence[int]]) -> list[int]:
+    """Depth first, what has more users behind it before what has fewer, then the larger."""
+    more_users = [0] * len(works)
+    num_bytes = [0] * len(works)
+    total = 0
+    for place, one in enumerate(works):
+        total += one.num_bytes
+        more_users[place] = max(len(users[place]) - 1, 0) + sum(more_users[n] for n in one.needs)
+        more_users[place] = min(more_users[place], len(works))
+        num_bytes[place] = min(one.num_bytes + sum(num_bytes[n] for n in one.needs), total)
+    return _visited(works, users, lambda place: (-more_users[place], -num_bytes[place], place))
+
+
+def _as_written(works: Sequence[Work], users: Sequence[Sequence[int]]) -> list[int]:
+    """Depth first, in the order in which each reads."""
+    return _visited(works, users, None)
+
+
+def _visited(
+    works: Sequence[Work],
+    users: Sequence[Sequence[int]],
+    key: Callable[[int], tuple[int, ...]] | None,
+) -> list[int]:
+    """Everything after what it needs, depth first from what nothing needs."""
+    order: list[int] = []
+    seen = [False] * len(works)
+
+    def needs(place: int) -> list[int]:
+        found = works[place].needs
+        return list(reversed(found if key is None else sorted(found, key=key)))
+
+    for root, one in enumerate(users):
+        if one or seen[root]:
+            continue
+        stack = [(root, needs(root))]
+        while stack:
+            place, left = stack[-1]
+            while left and seen[left[-1]]:
+                left.pop()
+            if left:
+                following = left.pop()
+                stack.append((following, needs(following)))
+                continue
+            stack.pop()
+            if not seen[place]:
+                seen[place] = True
+                order.append(place)
+    return order
