@@ -8,10 +8,9 @@ from autoshard.backends.known import MODELS, backend_for, compiler_options, get_
 from autoshard.backends.layout import LayoutPolicy
 from autoshard.backends.memory import MemoryPolicy
 from autoshard.backends.probed import Probed
-from autoshard.backends.schedule import EVERY, SchedulePolicy
+from autoshard.backends.schedule import SchedulePolicy
 
 __all__ = [
-    "EVERY",
     "MODELS",
     "POLICIES",
     "Backend",

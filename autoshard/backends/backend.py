@@ -14,7 +14,7 @@ from autoshard.backends.fusion import FusionPolicy
 from autoshard.backends.layout import LayoutPolicy
 from autoshard.backends.memory import MemoryPolicy
 from autoshard.backends.probed import Probed
-from autoshard.backends.schedule import EVERY, SchedulePolicy
+from autoshard.backends.schedule import SchedulePolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,16 +67,6 @@ class Backend:
         if self.is_probed:
             return f"{self.compiler} for {self.chip}"
         return f"{self.title}, not probed for {self.chip or machine}"
-
-    def in_worst_order(self) -> Backend:
-        """The same model, where matmuls whose order is not known run when most is live.
-
-        What runs beside collectives is ordered by their seconds, which are not known.
-        """
-        if not (self.schedule.deferred_past_matmuls and self.schedule.overlaps):
-            return self
-        schedule = dataclasses.replace(self.schedule, deferred_past_matmuls=EVERY)
-        return dataclasses.replace(self, schedule=schedule)
 
 
 Model: TypeAlias = Callable[[], Backend]

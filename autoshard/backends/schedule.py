@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EVERY = 2**31
-"""As `deferred_past_matmuls`: past all that are left."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulePolicy:
@@ -14,10 +11,11 @@ class SchedulePolicy:
 
     Args:
         deferred_past_matmuls: A matmul that no other one needs runs after so many of the matmuls
-            that are left, if there are more; after all with `EVERY`, beside all that is moved or
-            reduced for others meanwhile. 0: in program order.
-        runs_longest_chains_first: A matmul runs right before the next one that no longer chain of
-            matmuls waits for.
+            that are left, if there are more. 0: in program order.
+        orders_for_memory: Kernels run in the order of XLA's memory scheduler; where collectives are
+            asynchronous, in that of its latency-hiding scheduler.
+        assumed_microseconds: How long that takes a matmul to last, and a convolution; other kernels
+            as long as they do.
         frees_operands_first: Of a matmul that no other one needs and the next one, that runs first
             which ends the live range of an operand.
         async_collectives: Kinds of collectives that run beside computing.
@@ -27,7 +25,8 @@ class SchedulePolicy:
     """
 
     deferred_past_matmuls: int
-    runs_longest_chains_first: bool
+    orders_for_memory: bool
+    assumed_microseconds: tuple[float, float]
     frees_operands_first: bool
     async_collectives: frozenset[str]
     overlaps_matmuls_only: bool

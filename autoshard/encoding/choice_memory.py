@@ -18,7 +18,7 @@ from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
 from autoshard.graph.op_traits import READS_FUSED
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout
 from solvers import NodeMemory
 
@@ -106,8 +106,6 @@ class ChoiceMemory:
         elif partial is not None:
             if op.index in room.buffers.filled_at:
                 stop = room.buffers.time_of(op.index) + 1
-            elif op.op_class in PRODUCTS:
-                start, stop = room.buffers.summing_times(op.index, start)
             else:
                 stop = start + 1
             left = room.vmem.hbm_bytes(partial, may_hold=holds)

@@ -52,7 +52,7 @@ class CopyMemory:
             usage = self._twice_bytes(table, rows, columns, value)
         if usage is None:
             return None
-        moved = room.buffers.moving_time(op.index, room.graph.values[value].op)
+        moved = room.buffers.moved_at.get(op.index, room.buffers.time_of(op.index))
         start = room.earliest(op.index, moved)
         return EdgeMemory(-1, start, max(stop, start + 1), usage)
 

@@ -131,9 +131,9 @@ class Encoder:
             self.round,
         )
 
-    def for_scarce_memory(self, buffers: Buffers) -> Encoder:
+    def for_scarce_memory(self) -> Encoder:
         """The same where memory is scarce; candidates and reshards that were found are shared."""
-        other = replace(self, buffers=buffers, is_scarce=True, _candidates={})
+        other = replace(self, is_scarce=True, _candidates={})
         other._offers = self._offers
         other.tables.resharder = self.tables.resharder
         return other

@@ -123,18 +123,11 @@ def shared_reads(
         stop_of = {index: read_stop(graph, buffers, graph.ops[index]) for index in indices}
         stop = max(stop_of[index] for index in later)
         at_once = buffers.updates.issuperset(indices)
-        start = stop - 1 if at_once else _start(buffers, indices, graph.values[value].op)
+        start = stop - 1 if at_once else min(map(buffers.time_of, indices))
         stops = tuple(min(stop_of[index], stop) for index, _ in reads)
         yield SharedRead(
             value, tuple(reads), repeat, bits, layouts, start, stop, stops, common=common
         )
-
-
-def _start(buffers: Buffers, readers: Iterable[int], maker: int) -> int:
-    """When a copy is made for all readers."""
-    if buffers.awaited:
-        return min(buffers.moving_time(reader, maker) for reader in readers)
-    return min(map(buffers.time_of, readers))
 
 
 def updating_reads(graph: Graph, alike: Collection[tuple[int, int]]) -> frozenset[tuple[int, int]]:

@@ -7,12 +7,11 @@ own last reader. Times are op indices; an interval `[start, stop)` is half-open.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from autoshard.backends import EVERY, Backend
+from autoshard.backends import Backend
 from autoshard.graph.buffer_owners import buffer_owners
 from autoshard.graph.dim_orders import Turned, find_turned
 from autoshard.graph.fused_reads import Read, fused_reads
@@ -30,9 +29,7 @@ from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.reused_operands import without_reused
 from autoshard.graph.run_late import (
     after_the_next,
-    before_no_longer_chains,
     late_gathers,
-    needed_products,
     run_late,
 )
 from autoshard.graph.scatters import scattered_into, zeros_filled_at
@@ -64,8 +61,6 @@ class Buffers:
         parts: Element-wise results that a product puts together for its operand, by the first of
             them: they are written by one kernel.
         reads: Per op and operand, what of whole tensors the op reads from buffers through it.
-        awaited: Products that others need, in program order, where what is moved or summed may be
-            there while another runs; else none.
     """
 
     is_stored: tuple[bool, ...]
@@ -82,29 +77,6 @@ class Buffers:
     updates: frozenset[int] = frozenset()
     moved_at: Mapping[int, int] = field(default_factory=dict)
     parts: Mapping[int, int] = field(default_factory=dict)
-    awaited: tuple[int, ...] = ()
-
-    def moving_time(self, op: int, maker: int) -> int:
-        """When that is there which is moved for an op alone, of what another one makes.
-
-        At the earliest it is on its way while the product runs before which it is not needed.
-        """
-        time = self.time_of(op)
-        if not self.awaited:
-            return self.moved_at.get(op, time)
-        place = bisect_left(self.awaited, time)
-        before = self.awaited[place - 1] if place else 0
-        return min(time, max(time - 1 if op in self.run_at else before, self.time_of(maker)))
-
-    def summing_times(self, op: int, made: int) -> tuple[int, int]:
-        """When the sums of a product made at some time are there until they are taken.
-
-        Those of products that wait for others are taken in one call.
-        """
-        if not self.awaited:
-            return made, made + 1
-        time = self.time_of(op)
-        return max(made, time), max(self.run_at.values()) + 1 if op in self.run_at else time + 2
 
     def time_of(self, op: int) -> int:
         """When an op is run: in program order, if it is no product that waits."""
@@ -134,6 +106,7 @@ def find_buffers(
         graph: The program.
         backend: That compiles it.
         times: When every op is run, by its index, where that is known.
+        filled: Likewise when the zeros are written that scatters add to.
     """
     fusion, schedule = backend.fusion, backend.schedule
     with_products = fusion.fuses_into_matmuls
@@ -149,18 +122,15 @@ def find_buffers(
         stored[one] = True
     owner = buffer_owners(graph, stored)
     run_at = run_late(graph, schedule.deferred_past_matmuls)
-    if schedule.runs_longest_chains_first:
-        run_at = {**before_no_longer_chains(graph), **run_at}
     if schedule.frees_operands_first:
         run_at = {**run_at, **late_gathers(graph, stored)}
     if times is not None:
         run_at = times
-    filled_at = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}
-    if filled is not None:
-        filled_at = filled
+    if filled is None:
+        filled = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}
     moved_at = after_the_next(graph) if schedule.frees_operands_first else {}
     products = products_by_written(graph, written)
-    made = _made_at(graph, run_at, filled_at)
+    made = _made_at(graph, run_at, filled)
     for value, product in products.items():
         made[value] = run_at.get(product, product)
     first = _of_owners(min, owner, made)
@@ -186,11 +156,10 @@ def find_buffers(
         computed_with=computed_with_products(graph, written, updated),
         summed_with=reads.sums,
         run_at=run_at,
-        filled_at=filled_at,
+        filled_at=filled,
         updates=updates(graph) if with_products else frozenset(),
         moved_at=moved_at,
         parts=parts,
-        awaited=needed_products(graph) if schedule.deferred_past_matmuls == EVERY else (),
     )
 
 

@@ -47,9 +47,7 @@ def carry_stop(graph: Graph, join: Op) -> int:
     return join.index + 1
 
 
-def _read_last(
-    graph: Graph, by_parts: Set[tuple[int, int]], times: Sequence[int]
-) -> list[int]:
+def _read_last(graph: Graph, by_parts: Set[tuple[int, int]], times: Sequence[int]) -> list[int]:
     """Per value, when the last op that has it for an operand is run."""
     last = [times[value.op] + 1 for value in graph.values]
     stops = [max(times[one.start : one.stop], default=0) + 1 for one in graph.regions]

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from autoshard.backends.schedule import EVERY
 from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.op_traits import TRANSPARENT
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
@@ -25,7 +24,7 @@ def run_late(graph: Graph, most: int) -> Mapping[int, int]:
     Args:
         graph: The program.
         most: All but one of the products that are left and needed run first, but no more than so
-            many; all of them with `EVERY`.
+            many.
 
     Returns:
         By op index, the time at which it runs: those that wait for the same product one after the
@@ -41,46 +40,11 @@ def run_late(graph: Graph, most: int) -> Mapping[int, int]:
     waiting: Counter[int] = Counter()  # by the product they wait for
     for op in ends:
         left = others[bisect_right(others, op.index) :]
-        later = left if most == EVERY else left[:most]
+        later = left[:most]
         readers = readers_of(graph, op.results[0])
         if later and readers:
             waiting[later[-1]] += 1
             found[op.index] = min(later[-1] + waiting[later[-1]], *readers)
-    return found
-
-
-def before_no_longer_chains(graph: Graph) -> Mapping[int, int]:
-    """When products run before which others run that more products wait for, one for another.
-
-    Each runs right before the next product of its region that no longer chain waits for, or before
-    its first reader. Those that nothing waits for are not among them.
-
-    Returns:
-        By op index, the time at which it runs.
-    """
-    behind = [0] * len(graph.values)  # products in the longest chain that waits for a value
-    chain: dict[int, int] = {}
-    for op in reversed(graph.ops):
-        waits = max((behind[value] for value in op.results), default=0)
-        if op.op_class in PRODUCTS:
-            chain[op.index] = waits
-            waits += 1
-        for value in op.operands:
-            if value not in op.results:
-                behind[value] = max(behind[value], waits)
-    found: dict[int, int] = {}
-    following: dict[int, list[Op]] = {}  # by region, those not run yet, the next one last
-    for op in reversed(graph.ops):
-        if op.op_class not in PRODUCTS:
-            continue
-        later = following.setdefault(op.region, [])
-        num_later = len(later)
-        while later and chain[later[-1].index] > chain[op.index]:
-            later.pop()
-        readers = readers_of(graph, op.results[0])
-        if later and len(later) < num_later and readers and chain[op.index]:
-            found[op.index] = max(op.index, min(later[-1].index, *readers) - 1)
-        later.append(op)
     return found
 
 
@@ -95,11 +59,6 @@ def after_the_next(graph: Graph) -> Mapping[int, int]:
             if place < len(others):
                 found[op.index] = others[place] + 1
     return found
-
-
-def needed_products(graph: Graph) -> tuple[int, ...]:
-    """When the products run that others need, or that are in loops."""
-    return tuple(_others(graph, _needed(graph)))
 
 
 def _others(graph: Graph, needed: Sequence[bool]) -> list[int]:

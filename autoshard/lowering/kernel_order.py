@@ -1,10 +1,11 @@
-"""The order in which a compiler issues the kernels and collectives of a body."""
+"""The order in which XLA's schedulers issue the kernels and collectives of a body."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from autoshard.lowering.latency_hiding import hiding_order
 from autoshard.lowering.local_program import Instruction, Opcode
@@ -12,24 +13,42 @@ from autoshard.lowering.memory_scheduler import Work, memory_order
 from autoshard.lowering.schedule import Lane, Task
 
 
+class Issued(NamedTuple):
+    """A task of a body when it begins; an asynchronous collective also when it is over."""
+
+    task: int
+    is_over: bool
+
+
+class Estimate(NamedTuple):
+    """What a scheduler takes a kernel to be.
+
+    Args:
+        microseconds: How long it runs.
+        is_library_call: Its result is taken out of a tuple.
+    """
+
+    microseconds: float
+    is_library_call: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class KernelOrder:
     """Tasks of a body as they are issued.
 
     Args:
+        tasks: Those that are fused come right before the first that computes them.
         instructions: Of the tasks.
-        tasks: Places of the tasks, one that is fused right before the first that computes it; a
-            collective where it starts.
     """
 
+    tasks: tuple[Issued, ...]
     instructions: tuple[Instruction, ...]
-    tasks: tuple[tuple[bool, int], ...]
 
 
 def kernel_order(
     tasks: Sequence[Task],
     kept: frozenset[int],
-    microseconds: Callable[[Task], float],
+    estimate: Callable[[Task], Estimate],
     *,
     hides_latency: bool,
 ) -> KernelOrder:
@@ -38,12 +57,12 @@ def kernel_order(
     Args:
         tasks: In an order in which they could run one by one.
         kept: Places of those whose results are there until the body ends.
-        microseconds: What the compiler takes a kernel to last.
+        estimate: What the schedulers take the kernel of a task to be.
         hides_latency: Put kernels between the start and the end of collectives.
     """
     body = _Works(tasks, _writing(tasks, kept))
     for members in _one_by_one(tasks):
-        body.add(members, microseconds)
+        body.add(members, estimate)
     order = memory_order(body.works)
     if hides_latency:
         order = hiding_order(body.works, order)
@@ -51,12 +70,12 @@ def kernel_order(
 
 
 def _writing(tasks: Sequence[Task], kept: frozenset[int]) -> frozenset[int]:
-    """The tasks that write what is kept."""
+    """Places of the tasks that write what is kept."""
     open_, seen = [*kept], set(kept)
     while open_:
-        place = open_.pop()
-        if tasks[place].is_fused:
-            more = set(tasks[place].needs) - seen
+        task = tasks[open_.pop()]
+        if task.is_fused:
+            more = set(task.needs) - seen
             seen |= more
             open_ += more
     return frozenset(place for place in seen if not tasks[place].is_fused)
@@ -64,30 +83,27 @@ def _writing(tasks: Sequence[Task], kept: frozenset[int]) -> frozenset[int]:
 
 def _one_by_one(tasks: Sequence[Task]) -> Iterator[list[int]]:
     """Places of tasks, those of one call together, in an order in which they could run."""
-    calls: dict[int, list[int]] = {}
-    unit_of: list[int] = []  # per task, the first of its call
+    members: dict[int, list[int]] = {}  # by the first of them
+    first_of: list[int] = []
+    calls: dict[int, int] = {}
     for place, task in enumerate(tasks):
-        first = place
-        if task.call is not None:
-            calls.setdefault(task.call, []).append(place)
-            first = calls[task.call][0]
-        unit_of.append(first)
-    members = {place: [place] for place in unit_of} | {one[0]: one for one in calls.values()}
+        first = place if task.call is None else calls.setdefault(task.call, place)
+        first_of.append(first)
+        members.setdefault(first, []).append(place)
     needs = {
-        unit: {unit_of[n] for one in places for n in tasks[one].needs}
-        for unit, places in members.items()
+        first: {first_of[need] for place in places for need in tasks[place].needs}
+        for first, places in members.items()
     }
-    users: dict[int, list[int]] = {unit: [] for unit in members}
-    for unit, needed in needs.items():
+    users: dict[int, list[int]] = {first: [] for first in members}
+    for first, needed in needs.items():
         for need in needed:
-            users[need].append(unit)
-    waits_for = {unit: len(needed) for unit, needed in needs.items()}
-    ready = [unit for unit, waits in waits_for.items() if not waits]
-    heapq.heapify(ready)
+            users[need].append(first)
+    waits_for = {first: len(needed) for first, needed in needs.items()}
+    ready = [first for first, waits in waits_for.items() if not waits]
     while ready:
-        unit = heapq.heappop(ready)
-        yield members[unit]
-        for user in users[unit]:
+        first = heapq.heappop(ready)
+        yield members[first]
+        for user in users[first]:
             waits_for[user] -= 1
             if not waits_for[user]:
                 heapq.heappush(ready, user)
@@ -95,7 +111,13 @@ def _one_by_one(tasks: Sequence[Task]) -> Iterator[list[int]]:
 
 @dataclass(slots=True)
 class _Works:
-    """What the tasks of a body are for a compiler."""
+    """What the schedulers see of the tasks of a body.
+
+    Args:
+        tasks: Of the body.
+        kept: Places of those that write what is there until the body ends.
+        works: What they are to a scheduler: none is fused.
+    """
 
     tasks: Sequence[Task]
     kept: frozenset[int]
@@ -103,13 +125,12 @@ class _Works:
     _members: list[list[int]] = field(default_factory=list)  # per work, its tasks
     _behind: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by task, works it waits for
 
-    def add(self, members: list[int], microseconds: Callable[[Task], float]) -> None:
-        """The works of a task, or of the tasks of one call."""
+    def add(self, members: list[int], estimate: Callable[[Task], Estimate]) -> None:
+        """Add a task, or those of one call, after all that they need."""
         tasks = [self.tasks[place] for place in members]
         first = tasks[0]
-        needs = tuple(
-            dict.fromkeys(work for task in tasks for n in task.needs for work in self._behind[n])
-        )
+        needed = (self._behind[need] for task in tasks for need in task.needs)
+        needs = tuple(dict.fromkeys(work for works in needed for work in works))
         if first.is_fused:
             self._behind[members[0]] = needs
             return
@@ -117,12 +138,12 @@ class _Works:
         is_kept = not self.kept.isdisjoint(members)
         if first.lane is Lane.NETWORK:
             latency = 1e6 * sum(task.seconds for task in tasks)
-            start = self._new(members, Work(needs, num_bytes, is_kept, 1.0, latency))
-            made = self._new(members, Work((start,), 0, is_kept, 1.0, start=start))
+            begun = self._new(members, Work(needs, num_bytes, is_kept, 1.0, latency))
+            made = self._new(members, Work((begun,), 0, is_kept, 1.0, start=begun))
         else:
-            cost = microseconds(first)
-            made = self._new(members, Work(needs, num_bytes, is_kept, cost))
-            if cost == 10.0:
+            one = estimate(first)
+            made = self._new(members, Work(needs, num_bytes, is_kept, one.microseconds))
+            if one.is_library_call:
                 made = self._new([], Work((made,), 0, is_kept, is_free=True))
         for place in members:
             self._behind[place] = (made,)
@@ -133,39 +154,38 @@ class _Works:
         return len(self.works) - 1
 
     def issued(self, order: Sequence[int]) -> KernelOrder:
-        """The works in some order, as tasks and as instructions."""
+        """The tasks, in some order of the works."""
+        found: list[Issued] = []
         instructions: list[Instruction] = []
-        tasks: list[tuple[bool, int]] = []
-        done: set[int] = set()
-
-        def emit(place: int) -> None:
-            fused = [place]
-            while fused:
-                one = fused[-1]
-                left = [
-                    n for n in self.tasks[one].needs if n not in done and self.tasks[n].is_fused
-                ]
-                if left:
-                    fused.append(left[0])
-                    continue
-                fused.pop()
-                if one not in done:
-                    done.add(one)
-                    tasks.append((False, one))
-                    instructions.extend(self.tasks[one].issues)
-
+        begun: set[int] = set()
         for work in order:
-            if self.works[work].start >= 0:
-                tasks += [(True, place) for place in self._members[work]]
-                instructions += [
-                    Instruction(Opcode.DONE, target)
-                    for place in self._members[work]
-                    for _, target in self.tasks[place].issues
-                ]
-                continue
+            is_over = self.works[work].start >= 0
             for place in self._members[work]:
-                emit(place)
+                if is_over:
+                    found.append(Issued(place, True))
+                    ends = self.tasks[place].issues
+                    instructions += [Instruction(Opcode.DONE, target) for _, target in ends]
+                    continue
+                for task in self._with_fused(place, begun):
+                    found.append(Issued(task, False))
+                    instructions += self.tasks[task].issues
         for place in range(len(self.tasks)):
-            if place not in done:
-                emit(place)
-        return KernelOrder(tuple(instructions), tuple(tasks))
+            for task in self._with_fused(place, begun):
+                found.append(Issued(task, False))
+                instructions += self.tasks[task].issues
+        return KernelOrder(tuple(found), tuple(instructions))
+
+    def _with_fused(self, place: int, begun: set[int]) -> Iterator[int]:
+        """A task after what it computes itself, as far as none of that has begun."""
+        stack = [place]
+        while stack:
+            task = stack[-1]
+            fused = (n for n in self.tasks[task].needs if self.tasks[n].is_fused)
+            before = next((need for need in fused if need not in begun), None)
+            if before is not None:
+                stack.append(before)
+                continue
+            stack.pop()
+            if task not in begun:
+                begun.add(task)
+                yield task

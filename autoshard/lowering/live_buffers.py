@@ -9,9 +9,11 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.program import OpKind
+from autoshard.lowering.issued_ranges import IssuedRanges
 from autoshard.lowering.late_gradients import made_when_read
-from autoshard.lowering.live_ranges import LiveRange, in_order, live_ranges, value_of
+from autoshard.lowering.live_ranges import LiveRange, live_ranges, value_of
 from autoshard.lowering.local_program import Buffer, Space
+from autoshard.lowering.op_times import OpTimes
 from autoshard.lowering.vmem_assignment import VmemAssignment
 
 
@@ -21,9 +23,7 @@ def live_buffers(
     decoded: Decoded,
     choices: tuple[int, ...],
     starts: Mapping[tuple[int, int], int],
-    times: Mapping[int, int] | None = None,
-    sums: Mapping[int, tuple[int, int]] | None = None,
-    filled: Mapping[int, int] | None = None,
+    times: OpTimes | None = None,
 ) -> tuple[Buffer, ...]:
     """Buffers in HBM, the largest first, then those in VMEM.
 
@@ -33,13 +33,14 @@ def live_buffers(
         decoded: The plan.
         choices: The plan as the solver says it.
         starts: By value and op, when an asynchronous collective starts to move the value for it.
+        times: When ops run, if not in program order.
     """
     room = encoder.room
     outside: Sequence[LiveRange] = live_ranges(encoded, decoded, choices, room.indices)
-    if times is not None:
-        outside = in_order(encoder, encoded, decoded, outside, starts, times, sums or {}, filled or {})
-    else:
+    if times is None:
         outside = [one._replace(start=_started(encoded, one, starts)) for one in outside]
+    else:
+        outside = [*map(IssuedRanges(encoder, encoded, decoded, times, starts).of, outside)]
     inside: Sequence[LiveRange] = ()
     short: Sequence[Buffer] = ()
     assignment = VmemAssignment.for_plan(room, encoded, decoded, choices, outside, starts)

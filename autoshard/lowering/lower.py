@@ -17,9 +17,10 @@ from autoshard.encoding.shared_reads import reads_of
 from autoshard.graph.op_traits import RENAMES
 from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpClass, OpKind, Region
 from autoshard.graph.scatters import is_into_zeros
+from autoshard.layouts import Layout
 from autoshard.lowering.collectives import Collectives, sharing
+from autoshard.lowering.kernel_order import Estimate, kernel_order
 from autoshard.lowering.live_buffers import host_bytes, live_buffers, tiled_arguments
-from autoshard.lowering.kernel_order import kernel_order
 from autoshard.lowering.local_program import (
     Body,
     Collective,
@@ -30,9 +31,11 @@ from autoshard.lowering.local_program import (
     Opcode,
     Space,
 )
+from autoshard.lowering.op_times import OpTimes, op_times
 from autoshard.lowering.optimizer_outputs import OptimizerOutputs
 from autoshard.lowering.reshard_steps import ReshardSteps, SharedStep
-from autoshard.lowering.schedule import Lane, Task, issue_order, schedule, schedule_late
+from autoshard.lowering.schedule import Lane, Role, Task, issue_order, schedule, schedule_late
+from autoshard.lowering.task_body import TaskBody
 from autoshard.reshard import Step, StepKind
 
 _Ref = tuple[int, int]  # a body, and the place of a task in it
@@ -59,13 +62,9 @@ def lower(
         collectives=tuple(lowering.collectives),
         order=lowering.order(),
     )
-    if lowering._schedule_policy.runs_longest_chains_first:
-        times, sums, filled = lowering.times()
-        buffers = live_buffers(
-            encoder, encoded, decoded, choices, program.starts(times), times, sums, filled
-        )
-    else:
-        buffers = live_buffers(encoder, encoded, decoded, choices, program.starts())
+    times = lowering.times()
+    starts = program.starts(times.run if times else None)
+    buffers = live_buffers(encoder, encoded, decoded, choices, starts, times)
     argument_bytes = sum(one.num_bytes for one in buffers if one.space is Space.ARGUMENT)
     backend = encoder.costing.backend
     tables, is_heap = 0, backend.memory.allocates_in_schedule_order
@@ -87,32 +86,6 @@ def lower(
 
 
 @dataclass(slots=True)
-class _Body:
-    """A stretch of ops that is scheduled by itself.
-
-    Args:
-        index: Among the bodies of the local program.
-        parent: The region of the body around it; -1 for the program itself.
-        trips: How often it runs per run of its parent.
-        repeat: How often it runs in one step.
-        tasks: In an order in which they could run one by one.
-        outer: Tasks of the parent that must be over before it starts.
-        to_and_from_host: Seconds of one run that transfers take, each way.
-        instructions: Once it is scheduled.
-    """
-
-    index: int
-    parent: int
-    trips: float
-    repeat: float
-    tasks: list[Task] = field(default_factory=list)
-    outer: set[int] = field(default_factory=set)
-    to_and_from_host: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    instructions: tuple[Instruction, ...] = ()
-    order: tuple[tuple[bool, int], ...] = ()
-
-
-@dataclass(slots=True)
 class _Lowering:
     encoder: Encoder
     encoded: Encoded
@@ -122,7 +95,7 @@ class _Lowering:
     _made_of: Collectives = field(init=False)
     _steps: ReshardSteps = field(init=False)
     _outputs: OptimizerOutputs = field(init=False)
-    _bodies: dict[int, _Body] = field(init=False)  # by region
+    _bodies: dict[int, TaskBody] = field(init=False)  # by region
     _homes: list[int] = field(init=False)  # by region, that of the body that it is scheduled in
     _around: dict[int, list[int]] = field(init=False)  # by body, it and those around, inner first
     _sent_bits: Mapping[SharedStep, int] = field(init=False)
@@ -130,7 +103,8 @@ class _Lowering:
     _made: dict[int, _Ref] = field(default_factory=dict)  # by value, the task that makes it
     _moved: dict[SharedStep, _Ref] = field(default_factory=dict)
     _loops: dict[int, _Ref] = field(default_factory=dict)  # by body that is over, its task
-    _fills: dict[tuple[int, tuple[int, ...], str], int] = field(default_factory=dict)
+    _ends: list[_Ref] = field(default_factory=list)  # what is there until a body ends
+    _zeros: dict[tuple[int, tuple[int, ...], str], int] = field(default_factory=dict)
     _call_of: Mapping[int, int] = field(init=False)  # by op, the first whose sum is in its call
 
     def __post_init__(self) -> None:
@@ -150,7 +124,9 @@ class _Lowering:
             repeat = self._bodies[parent].repeat if parent >= 0 else 1.0
             repeat *= region.trip_count
             place = len(self._bodies)
-            self._bodies[region.index] = _Body(place, parent, region.trip_count, repeat)
+            self._bodies[region.index] = TaskBody(
+                place, region.index, parent, region.trip_count, repeat
+            )
             self._around[region.index] = [region.index, *self._around.get(parent, ())]
 
     def _find_calls(self) -> Iterator[tuple[int, int]]:
@@ -207,86 +183,16 @@ class _Lowering:
                 self._add(op)
         while len(open_bodies) > 1:
             self._close(open_bodies.pop(), exits)
-        ends = (self._made.get(-1 - op.index, self._made.get(op.operands[0])) for op in graph.results)
-        self._schedule(self._bodies[0], [end[1] for end in ends if end and end[0] == 0])
-
-    def _estimated(self, task: Task) -> float:
-        """Microseconds that the scheduler of a GPU takes a kernel to last."""
-        if task.lane is Lane.BOTH:
-            return 0.01
-        op_class = self.encoded.graph.ops[task.op].op_class if task.op >= 0 else None
-        if op_class is OpClass.CONVOLUTION:
-            return 10.0
-        return 0.01 if op_class in PRODUCTS else 1e6 * task.seconds
-
-    def times(
-        self,
-    ) -> tuple[Mapping[int, int], Mapping[int, tuple[int, int]], Mapping[int, int]]:
-        """When each op is run, by its index, and when its sum is begun and over."""
-        begun: dict[int, int] = {}
-        over: dict[int, int] = {}
-        filled: dict[int, int] = {}
-        graph = self.encoded.graph
-        order: list[int] = []
-        done: set[int] = set()
-        by_region: dict[int, list[int]] = {}
-        for op in graph.ops:
-            by_region.setdefault(self._homes[op.region], []).append(op.index)
-        makers = [value.op for value in graph.values]
-
-        def put(index: int) -> None:
-            stack = [index]
-            home = self._homes[graph.ops[index].region]
-            while stack:
-                one = graph.ops[stack[-1]]
-                left = [
-                    makers[v]
-                    for v in one.operands
-                    if makers[v] not in done
-                    and makers[v] not in tasked
-                    and self._homes[graph.ops[makers[v]].region] == home
-                    and makers[v] != one.index
-                    and makers[v] not in stack
-                ]
-                if left:
-                    stack.append(left[0])
-                    continue
-                stack.pop()
-                if one.index not in done:
-                    done.add(one.index)
-                    order.append(one.index)
-
-        tasked = {task.op for body in self._bodies.values() for task in body.tasks if task.op >= 0}
-        regions = {body.index: region for region, body in self._bodies.items()}
-
-        def run(region: int) -> None:
-            body = self._bodies[region]
-            for index in by_region.get(region, ()):
-                if graph.ops[index].kind is OpKind.ARGUMENT:
-                    put(index)
-            for is_over, place in body.order:
-                task = body.tasks[place]
-                if task.serves <= -2:
-                    filled[-2 - task.serves] = len(order)
-                if task.serves >= 0:
-                    (over if is_over else begun)[task.serves] = len(order)
-                if is_over:
-                    continue
-                if task.op >= 0 and graph.ops[task.op].kind is not OpKind.RESULT:
-                    put(task.op)
-                for opcode, target in task.issues:
-                    if opcode is Opcode.CALL:
-                        run(regions[target])
-            for index in by_region.get(region, ()):
-                if index not in done:
-                    put(index)
-
-        run(0)
-        return (
-            {index: time for time, index in enumerate(order)},
-            {index: (time, over.get(index, time)) for index, time in begun.items()},
-            filled,
+        self._ends += (
+            self._made[op.operands[0]] for op in graph.results if op.operands[0] in self._made
         )
+        self._schedule(self._bodies[0])
+
+    def times(self) -> OpTimes | None:
+        """When ops run, if not in program order."""
+        if not self._schedule_policy.orders_for_memory:
+            return None
+        return op_times(self.encoded.graph, self._homes, self._bodies)
 
     def order(self) -> tuple[Body, ...]:
         """The schedule, once all is found."""
@@ -320,14 +226,23 @@ class _Lowering:
                 needs.update(self._read(op, position, body))
         compute, sent = self.encoder.node_costs.seconds_of(op, candidate)
         compute += self._outputs.more_seconds(op)
-        covers = op.index in self._covering
-        fills = self.costing.backend.fusion.fills_scatters_early and is_into_zeros(graph, op)
-        if fills:
-            needs.add(self._fill(op, body))
-        made = self._kernel(op, body, compute, needs, covers=covers, makes=True, fills=fills)
+        num_bytes = self._written_bytes(op, candidate.partial)
+        if self.costing.backend.fusion.fills_scatters_early and is_into_zeros(graph, op):
+            needs.add(self._fill(op, body, num_bytes))
+            num_bytes = 0
+        made = self._kernel(
+            op,
+            body,
+            compute,
+            needs,
+            covers=op.index in self._covering,
+            role=Role.MAKES,
+            num_bytes=num_bytes,
+            is_fused=self._is_fused(op),
+        )
         collectives = self._made_of.of_op(op)
         if op.kind is OpKind.RESULT:
-            self._made[-1 - op.index] = (body, made)
+            self._ends.append((body, made))
         if not collectives:
             self._made.update((value, (body, made)) for value in op.results)
             return
@@ -346,19 +261,16 @@ class _Lowering:
             {made},
             is_async=is_async,
             num_bytes=self._written_bytes(op),
-            call=self._call_of.get(op.index),
-            serves=op.index,
+            op=op.index,
         )
         self._made.update((value, (body, made)) for value in op.results)
 
-    def _fill(self, op: Op, body: int) -> int:
-        """Write the zeros that an op scatters into; one kernel writes all of one shape."""
+    def _fill(self, op: Op, body: int, num_bytes: int) -> int:
+        """Write the zeros that an op scatters into; one kernel writes all of one type."""
         value = self.encoded.graph.values[op.results[0]]
-        call = self._fills.setdefault((body, value.shape, value.dtype), -1 - op.index)
-        num_bytes = self._written_bytes(op, is_summed=False)
-        return self._task(
-            body, Task(0.0, Lane.COMPUTE, num_bytes=num_bytes, call=call, serves=-2 - op.index)
-        )
+        call = self._zeros.setdefault((body, value.shape, value.dtype), op.index)
+        task = Task(0.0, Lane.COMPUTE, role=Role.FILLS, op=op.index, num_bytes=num_bytes, call=call)
+        return self._task(body, task)
 
     def _transfer_seconds(self, op: Op) -> float:
         """Of bringing what a device has of a value to another memory."""
@@ -422,10 +334,12 @@ class _Lowering:
         bits = self._sent_bits[value, step, op.region]
         seconds = self.encoded.table(value, bits).step_seconds(step)
         times = self._times(op, position, body)
+        made = self.encoded.graph.values[value]
+        num_bytes = self.encoder.room.held_bytes(made, step.after)
         if step.kind is StepKind.SLICE:
             covers = not self._schedule_policy.overlaps_matmuls_only
             return self._kernel(
-                op, body, seconds * times, needs, covers=covers, num_bytes=self._bytes(value, step)
+                op, body, seconds * times, needs, covers=covers, num_bytes=num_bytes
             )
         found = sharing(self._made_of.of_step(op, value, step, bits), seconds)
         return self._send(
@@ -433,17 +347,12 @@ class _Lowering:
             [replace(one, count=one.count * times) for one in found],
             needs,
             is_async=self._schedule_policy.is_async(step.kind.value),
-            num_bytes=self._bytes(value, step),
+            num_bytes=num_bytes,
         )
 
-    def _bytes(self, value: int, step: Step) -> int:
-        """Of the copy that a step of a reshard makes."""
-        return self.encoder.room.held_bytes(self.encoded.graph.values[value], step.after)
-
-    def _written_bytes(self, op: Op, *, is_summed: bool = True) -> int:
-        """Of the buffers that an op writes, of what it sums before or after that."""
+    def _written_bytes(self, op: Op, partial: Layout | None = None) -> int:
+        """Of the buffers that an op writes, before its results are summed or after."""
         buffers, graph = self.encoder.buffers, self.encoded.graph
-        partial = None if is_summed else self.decoded.candidates[op.index].partial
         return sum(
             self.encoder.room.held_bytes(
                 graph.values[value], partial or self.decoded.layouts[value]
@@ -453,10 +362,10 @@ class _Lowering:
         )
 
     def _is_fused(self, op: Op) -> bool:
-        """True for an op that its readers compute."""
+        """True for an op that its readers compute, or that renames."""
         stored = self.encoder.buffers.is_stored
-        is_view = op.kind is OpKind.CONSTRAINT or op.name in RENAMES
-        return is_view or not any(stored[value] for value in op.results)
+        is_renamed = op.kind is OpKind.CONSTRAINT or op.name in RENAMES
+        return is_renamed or not any(stored[value] for value in op.results)
 
     def _kernel(
         self,
@@ -466,9 +375,9 @@ class _Lowering:
         needs: Iterable[int],
         *,
         covers: bool,
-        makes: bool = False,
-        fills: bool = False,
+        role: Role = Role.MOVES,
         num_bytes: int = 0,
+        is_fused: bool = False,
     ) -> int:
         seconds = max(0.0, seconds)
         issues: tuple[Instruction, ...] = ()
@@ -485,15 +394,9 @@ class _Lowering:
                     traffic_seconds=seconds,
                 )
             )
+        needed = _sorted(needs)
         task = Task(
-            seconds,
-            Lane.COMPUTE,
-            _sorted(needs),
-            covers,
-            issues,
-            op=op.index if makes else -1,
-            num_bytes=0 if fills else self._written_bytes(op, is_summed=False) if makes else num_bytes,
-            is_fused=makes and self._is_fused(op),
+            seconds, Lane.COMPUTE, needed, covers, issues, role, op.index, num_bytes, is_fused
         )
         return self._task(body, task)
 
@@ -505,19 +408,24 @@ class _Lowering:
         *,
         is_async: bool,
         num_bytes: int = 0,
-        call: int | None = None,
-        serves: int = -1,
+        op: int = -1,
     ) -> int:
-        """Collectives that run one after another, as one task."""
+        """Collectives that run one after another, as one task; of an op, those that sum."""
         first = len(self.collectives)
         index = self._bodies[body].index
         self.collectives += [replace(one, is_async=is_async, body=index) for one in found]
         sent = self.collectives[first:]
         issues = tuple(Instruction(Opcode.START, first + place) for place in range(len(sent)))
         seconds = sum(one.seconds * one.count for one in sent)
-        lane = Lane.NETWORK if is_async else Lane.BOTH
         task = Task(
-            seconds, lane, _sorted(needs), issues=issues, num_bytes=num_bytes, call=call, serves=serves
+            seconds,
+            Lane.NETWORK if is_async else Lane.BOTH,
+            _sorted(needs),
+            issues=issues,
+            role=Role.MOVES if op < 0 else Role.SUMS,
+            op=op,
+            num_bytes=num_bytes,
+            call=self._call_of.get(op),
         )
         return self._task(body, task)
 
@@ -558,10 +466,10 @@ class _Lowering:
     def _close(self, region: Region, exits: dict[int, list[tuple[Op, int]]]) -> None:
         """Schedule a body that is over, and put it in the one around it as one task."""
         body = self._bodies[region.index]
-        kept: set[int] = set()
         for op, position in exits.get(region.index, ()):
-            kept |= self._read(op, position, region.index)
-        seconds = self._schedule(body, kept) * body.trips
+            needs = self._read(op, position, region.index)
+            self._ends += ((region.index, place) for place in needs)
+        seconds = self._schedule(body) * body.trips
         issues = (Instruction(Opcode.CALL, body.index),)
         task = Task(seconds, Lane.BOTH, _sorted(body.outer), issues=issues)
         place = self._task(body.parent, task)
@@ -571,21 +479,27 @@ class _Lowering:
                 if op.name == "while":
                     self._made.update((value, (body.parent, place)) for value in op.results)
 
-    def _schedule(self, body: _Body, kept: Iterable[int] = ()) -> float:
+    def _schedule(self, body: TaskBody) -> float:
         """Seconds of one run of a body."""
-        if self._schedule_policy.runs_longest_chains_first:
-            found = kernel_order(
-                body.tasks,
-                frozenset(kept),
-                self._estimated,
-                hides_latency=self._schedule_policy.overlaps,
-            )
-            body.instructions, body.order = found.instructions, found.tasks
+        policy = self._schedule_policy
+        if policy.orders_for_memory:
+            kept = frozenset(place for home, place in self._ends if home == body.region)
+            found = kernel_order(body.tasks, kept, self._assumed, hides_latency=policy.overlaps)
+            body.issued, body.instructions = found.tasks, found.instructions
             return max(schedule(body.tasks).seconds, *body.to_and_from_host)
-        is_late = self._schedule_policy.overlaps_matmuls_only
+        is_late = policy.overlaps_matmuls_only
         timeline = schedule_late(body.tasks) if is_late else schedule(body.tasks)
         body.instructions = issue_order(body.tasks, timeline)
         return max(timeline.seconds, *body.to_and_from_host)
+
+    def _assumed(self, task: Task) -> Estimate:
+        """What XLA's schedulers take the kernel of a task to be."""
+        matmul, convolution = self._schedule_policy.assumed_microseconds
+        op_class = self.encoded.graph.ops[task.op].op_class if task.role is Role.MAKES else None
+        if op_class is OpClass.CONVOLUTION:
+            return Estimate(convolution, is_library_call=True)
+        is_whole = task.lane is Lane.BOTH or op_class in PRODUCTS
+        return Estimate(matmul if is_whole else 1e6 * task.seconds)
 
 
 def _sorted(needs: Iterable[int]) -> tuple[int, ...]:

@@ -29,6 +29,15 @@ class Lane(Enum):
     BOTH = 3
 
 
+class Role(Enum):
+    """What a task does for an op."""
+
+    MOVES = "moves or converts an operand"
+    FILLS = "writes the zeros that it scatters into"
+    MAKES = "makes its results"
+    SUMS = "sums its results over devices"
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A stretch of work in a body.
@@ -39,11 +48,11 @@ class Task:
         needs: Places of earlier tasks of the body that must be over before it starts.
         covers: Collectives start while it computes (on a late schedule: end).
         issues: Kernels, collectives or bodies that it consists of.
-        op: Index of the op whose results it makes; -1 where it moves something.
+        role: What it does for its op.
+        op: Index of the op that it is run for; -1: none.
         num_bytes: Of the buffer that it writes.
         is_fused: What needs it computes it too.
-        serves: Index of the op whose results it sums; -1.
-        call: Tasks of equal calls are one collective; None where it is one by itself.
+        call: Tasks of equal calls are one kernel or collective; None: it is one by itself.
     """
 
     seconds: float
@@ -51,11 +60,11 @@ class Task:
     needs: tuple[int, ...] = ()
     covers: bool = True
     issues: tuple[Instruction, ...] = ()
+    role: Role = Role.MOVES
     op: int = -1
     num_bytes: int = 0
     is_fused: bool = False
     call: int | None = None
-    serves: int = -1
 
 
 @dataclass(frozen=True, slots=True)

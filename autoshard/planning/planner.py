@@ -270,7 +270,7 @@ def _cheaper(found: Solution, before: Solution, relative_gap: float) -> Solution
 
 
 def _encoded(encoder: Encoder, *, must_fit: bool) -> tuple[Encoder, Encoded]:
-    """A problem, and what encoded it: for the worst order of ops where memory is scarce.
+    """A problem, and what encoded it: with every copy where memory is scarce.
 
     Raises:
         TooLargeError: It `must_fit`, and does not even with VMEM full of what is alive.
@@ -286,15 +286,10 @@ def _encoded(encoder: Encoder, *, must_fit: bool) -> tuple[Encoder, Encoded]:
 
 
 def _for_scarce_memory(encoder: Encoder) -> Encoder:
-    """The same for the worst order of ops, if that is another."""
-    usual = encoder.costing.backend
-    worst = usual.in_worst_order()
-    if worst is usual and not usual.memory.cse_reshards:
+    """The same with what counts where memory is scarce, if that is anything."""
+    if not encoder.costing.backend.memory.cse_reshards:
         return encoder
-    is_same = worst is usual
-    return encoder.for_scarce_memory(
-        encoder.buffers if is_same else find_buffers(encoder.graph, worst)
-    )
+    return encoder.for_scarce_memory()
 
 
 def _solve_round(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autoshard.backends import EVERY, get_backend
+from autoshard.backends import get_backend
 
 MIB = 2**20
 
@@ -117,14 +117,6 @@ def test_tpu_tiles_have_eight_rows_of_128_words() -> None:
     assert layout.is_tiled
     assert not get_backend("h100").layout.is_tiled
     assert not get_backend("cpu").layout.is_tiled
-
-
-def test_in_the_worst_order_what_may_be_deferred_is_deferred_past_everything() -> None:
-    h100, v5e = get_backend("h100"), get_backend("tpu-v5e")
-    assert h100.schedule.deferred_past_matmuls == 8
-    assert h100.in_worst_order().schedule.deferred_past_matmuls == EVERY
-    assert h100.in_worst_order().memory is h100.memory
-    assert v5e.in_worst_order() is v5e
 
 
 def test_a_softmax_in_float32_is_recomputed_on_an_h100_and_a_tanh_in_bfloat16_is_not() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.backends import EVERY, backend_for
+from autoshard.backends import backend_for
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
 from autoshard.graph.run_late import after_the_next, late_gathers, run_late
 from cost_models import get_hardware
-from tests.planner.graphs import Program, encoder_for, plan
+from tests.planner.graphs import Program, encoder_for
 
 
 def backward(layers: int) -> tuple[Graph, list[int], list[int]]:
@@ -45,56 +45,6 @@ def test_but_no_more_than_so_many() -> None:
     first = graph.values[gradients[0]].op
     assert waits(graph, 1)[first] == graph.values[chain[1]].op + 1
     assert waits(graph, 0) == {}
-
-
-def test_in_the_worst_order_all_that_are_left_run_first() -> None:
-    graph, chain, gradients = backward(5)
-    last = graph.values[chain[-2]].op  # the one after it is read by nothing
-    makers = [graph.values[value].op for value in gradients]
-    late = {op: last + 1 + place for place, op in enumerate(makers[:4])}
-    assert waits(graph, EVERY) == late
-
-
-def worst_of(graph: Graph, machine: str) -> Buffers:
-    return find_buffers(graph, backend_for(get_hardware(machine)).in_worst_order())
-
-
-@pytest.mark.parametrize("machine", ["h100", "tpu-v5p"])
-def test_the_worst_order_is_told_apart_where_the_order_is_not_known(machine: str) -> None:
-    graph, _, _ = backward(5)
-    late = waits(graph, EVERY) if machine == "h100" else {}
-    assert worst_of(graph, machine).run_at == late
-
-
-@pytest.mark.parametrize("share", [None, 1.2, 3.0])
-def test_only_where_memory_is_scarce_the_worst_order_is_planned_for(share: float | None) -> None:
-    graph, _, _ = backward(5)
-    least = plan(graph, "x=2", None, 1, "h100").account.memory.peak_bytes
-    limit = None if share is None else int(share * least)
-    planned = plan(graph, "x=2", None, limit, "h100")
-    assert planned.is_feasible
-    is_scarce = share == 1.2
-    assert planned.encoder.is_scarce == is_scarce
-    expected = worst_of(graph, "h100") if is_scarce else buffers_of(graph, "h100")
-    assert planned.encoder.buffers == expected
-
-
-def test_in_the_worst_order_moves_and_sums_are_under_way_while_others_run() -> None:
-    graph, chain, gradients = backward(5)
-    scarce = worst_of(graph, "h100")
-    second, third = (graph.values[value].op for value in chain[2:4])
-    late = [graph.values[value].op for value in gradients[:2]]
-    weight = graph.values[graph.ops[second].operands[1]].op
-    assert scarce.moving_time(third, weight) == second
-    assert scarce.moving_time(third, second) == second
-    assert scarce.moving_time(late[1], weight) == scarce.time_of(late[1]) - 1
-    assert scarce.summing_times(third, third) == (third, third + 2)
-    last = max(scarce.run_at.values())
-    run = scarce.time_of(late[0])
-    assert scarce.summing_times(late[0], run) == (run, last + 1)
-    plain = buffers_of(graph, "h100")
-    assert plain.moving_time(third, weight) == third
-    assert plain.summing_times(third, third) == (third, third + 1)
 
 
 def test_a_product_that_another_needs_does_not_wait() -> None:
@@ -173,7 +123,7 @@ def test_on_a_tpu_what_is_moved_for_it_and_what_it_makes_comes_after_the_next_pr
     graph, chain, gradients = backward(3)
     buffers = buffers_of(graph, "tpu-v5p")
     made, following = gradients[0], graph.values[chain[1]].op
-    assert buffers.moving_time(graph.values[made].op, 0) == following + 1
+    assert buffers.moved_at[graph.values[made].op] == following + 1
     last = graph.values[chain[-1]].op
     assert after_the_next(graph) == {
         graph.values[g].op: graph.values[c].op + 1
