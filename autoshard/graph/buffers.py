@@ -8,7 +8,7 @@ own last reader. Times are op indices; an interval `[start, stop)` is half-open.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from autoshard.backends import Backend
@@ -27,11 +27,7 @@ from autoshard.graph.product_writes import (
 )
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.reused_operands import without_reused
-from autoshard.graph.run_late import (
-    after_the_next,
-    late_gathers,
-    run_late,
-)
+from autoshard.graph.run_late import after_the_next, late_gathers, run_late
 from autoshard.graph.scatters import scattered_into, zeros_filled_at
 from autoshard.graph.stored_values import is_stored_constant, stored_values
 
@@ -61,13 +57,17 @@ class Buffers:
         parts: Element-wise results that a product puts together for its operand, by the first of
             them: they are written by one kernel.
         reads: Per op and operand, what of whole tensors the op reads from buffers through it.
+        written: By value that a product writes, what is written in its place.
+        turned: Dimension orders, where a compiler keeps those in which matmuls write.
     """
 
     is_stored: tuple[bool, ...]
     owner: tuple[int, ...]
-    intervals: tuple[tuple[int, int], ...]
-    last_use: tuple[int, ...]
-    reads: tuple[tuple[Read, ...], ...]
+    intervals: tuple[tuple[int, int], ...] = ()
+    last_use: tuple[int, ...] = ()
+    reads: tuple[tuple[Read, ...], ...] = ()
+    written: Mapping[int, int] = field(default_factory=dict)
+    turned: Turned | None = None
     with_products: frozenset[int] = frozenset()
     unless_summed: frozenset[int] = frozenset()
     computed_with: Mapping[int, Sequence[int]] = field(default_factory=dict)
@@ -94,20 +94,8 @@ class Buffers:
         return max(accumulate(change))
 
 
-def find_buffers(
-    graph: Graph,
-    backend: Backend,
-    times: Mapping[int, int] | None = None,
-    filled: Mapping[int, int] | None = None,
-) -> Buffers:
-    """Decide storage and live ranges of all values of a program.
-
-    Args:
-        graph: The program.
-        backend: That compiles it.
-        times: When every op is run, by its index, where that is known.
-        filled: Likewise when the zeros are written that scatters add to.
-    """
+def find_buffers(graph: Graph, backend: Backend) -> Buffers:
+    """Decide storage and live ranges of all values of a program."""
     fusion, schedule = backend.fusion, backend.schedule
     with_products = fusion.fuses_into_matmuls
     written = written_by_products(graph) if with_products else {}
@@ -124,42 +112,62 @@ def find_buffers(
     run_at = run_late(graph, schedule.deferred_past_matmuls)
     if schedule.frees_operands_first:
         run_at = {**run_at, **late_gathers(graph, stored)}
-    if times is not None:
-        run_at = times
-    if filled is None:
-        filled = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}
-    moved_at = after_the_next(graph) if schedule.frees_operands_first else {}
-    products = products_by_written(graph, written)
+    reads = fused_reads(graph, stored, owner, products_by_written(graph, written))
+    found = Buffers(
+        is_stored=tuple(stored),
+        owner=tuple(owner),
+        reads=reads.by_op,
+        written=written,
+        with_products=frozenset(written.values()),
+        unless_summed=frozenset(updated),
+        computed_with=computed_with_products(graph, written, updated),
+        summed_with=reads.sums,
+        updates=updates(graph) if with_products else frozenset(),
+        moved_at=after_the_next(graph) if schedule.frees_operands_first else {},
+        parts=parts,
+        turned=turned,
+    )
+    filled = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}
+    return in_order(graph, backend, found, run_at, filled)
+
+
+def in_order(
+    graph: Graph,
+    backend: Backend,
+    buffers: Buffers,
+    run_at: Mapping[int, int],
+    filled: Mapping[int, int],
+) -> Buffers:
+    """The same buffers where ops run at other times.
+
+    Args:
+        graph: The program.
+        backend: That compiles it.
+        buffers: Of the program.
+        run_at: By op index, when ops run that do not in program order.
+        filled: Likewise, when the zeros are written that scatters add to.
+    """
+    stored, owner, written = buffers.is_stored, buffers.owner, buffers.written
     made = _made_at(graph, run_at, filled)
-    for value, product in products.items():
+    for value, product in products_by_written(graph, written).items():
         made[value] = run_at.get(product, product)
     first = _of_owners(min, owner, made)
-    last = _of_owners(max, owner, last_uses(graph, fusion, stored, written, run_at))
+    last = _of_owners(max, owner, last_uses(graph, backend.fusion, stored, written, run_at))
     intervals = [
-        _interval(graph, value, first[value], last[value], moved_at)
+        _interval(graph, value, first[value], last[value], buffers.moved_at)
         if owner[value] == value and stored[value] and value not in graph.on_host
         else (0, 0)
         for value in range(len(graph.values))
     ]
     intervals = without_reused(graph, backend, stored, owner, intervals)
-    if turned:
-        _make_again(graph, turned, intervals, run_at)
-    reads = fused_reads(graph, stored, owner, products)
-    return Buffers(
-        is_stored=tuple(stored),
-        owner=tuple(owner),
+    if buffers.turned:
+        _make_again(graph, buffers.turned, intervals, run_at)
+    return replace(
+        buffers,
         intervals=tuple(intervals),
         last_use=tuple(last),
-        reads=reads.by_op,
-        with_products=frozenset(written.values()),
-        unless_summed=frozenset(updated),
-        computed_with=computed_with_products(graph, written, updated),
-        summed_with=reads.sums,
         run_at=run_at,
         filled_at=filled,
-        updates=updates(graph) if with_products else frozenset(),
-        moved_at=moved_at,
-        parts=parts,
     )
 
 

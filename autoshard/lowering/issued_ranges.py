@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.graph.buffers import find_buffers, read_stop
+from autoshard.graph.buffers import in_order, read_stop
 from autoshard.graph.program import Op, OpKind
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
 from autoshard.lowering.op_times import OpTimes
@@ -35,7 +35,7 @@ class IssuedRanges:
         self._graph = encoded.graph
         self._before = encoder.buffers
         backend = encoder.costing.backend
-        self._now = find_buffers(self._graph, backend, times.run, times.filled)
+        self._now = in_order(self._graph, backend, self._before, times.run, times.filled)
 
     def of(self, one: LiveRange) -> LiveRange:
         """A live range that is in program order."""

@@ -1,8 +1,8 @@
 """The order of kernels beside which collectives run, as XLA's latency-hiding scheduler finds it.
 
 It schedules from the end: of what all that needs it has been scheduled, that comes next (so before
-all else) which is best by a list of rules. A collective's end is taken as soon as it can be, its
-start once enough has been put between.
+all else) which is best by a list of rules. The end of a collective is taken as soon as it can be,
+its start once enough has been put between.
 
 Source: XLA's `DefaultSchedulerCore` (`latency_hiding_scheduler.cc`), with what its GPU compiler
 sets: one collective at a time, and aggressive policies.
@@ -10,7 +10,8 @@ sets: one collective at a time, and aggressive policies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Sequence
 
 from autoshard.lowering.memory_scheduler import Work, users_of
 
@@ -42,118 +43,173 @@ class _Scheduler:
         self._turn = [0] * len(works)
         for number, place in enumerate(order):
             self._turn[place] = number
-        self._is_start = [one.latency > 0 for one in works]
-        self._is_end = [one.start >= 0 for one in works]
         self._unlocks_end = [any(works[n].start >= 0 for n in one.needs) for one in works]
-        self._depth = self._depths()
+        self._depth = _depths(works)
         self._unscheduled = [len(users) for users in self._users]
+        self._is_scheduled = [False] * len(works)
+        self._num_freed = [0] * len(works)  # what becomes ready with it
+        for users in self._users:
+            self._count(users)
         self._ready_at = [0.0] * len(works)
-        self._ready: list[int] = []
-        self._later: list[int] = []  # ready in some time
-        self._free: list[int] = []  # ready, and takes no time
         self._now = 0.0
+        self._free: list[int] = []  # ready, and takes no time
+        self._ends: list[int] = []  # ready ends of collectives
+        self._start: int | None = None  # of the one collective that is sent, if ready
         self._is_sending = False
-        self._ends_waiting = 0
-
-    def _depths(self) -> list[float]:
-        """Per work, microseconds of the collectives that it waits for, one for another."""
-        found = [0.0] * len(self._works)
-        for place, one in enumerate(self._works):
-            depth = max((found[need] for need in one.needs), default=0.0)
-            found[place] = depth + (self._works[one.start].latency if one.start >= 0 else 0.0)
-        return found
+        self._ready: dict[float, list[int]] = {}  # by depth, what else is ready now
+        self._depths: list[float] = []  # a heap of these, the deepest first
+        self._waiting: list[tuple[float, int]] = []  # a heap of what is ready at some time
+        self._later: list[int] = []  # what was not ready at once, until its time is over
 
     def run(self) -> list[int]:
         """Schedule all of it."""
         for place, users in enumerate(self._users):
             if not users:
-                self._ready.append(place)
-                self._ends_waiting += self._is_end[place]
+                self._release(place)
         found = []
-        while self._ready or self._free:
-            if self._free:
-                place = self._free.pop()
-            else:
-                place = self._best()
-                self._ready.remove(place)
+        while len(found) < len(self._works):
+            place = self._free.pop() if self._free else self._next()
             found.append(place)
             self._schedule(place)
         return found[::-1]
 
-    def _best(self) -> int:
-        latest = min((self._ready_at[place] for place in self._later), default=None)
-        best, best_key = -1, None
-        for place in self._ready:
-            if self._is_end[place] and self._is_sending:
-                continue
-            key = self._key(place)
-            if best_key is None or key > best_key:
-                best, best_key = place, key
-            elif key == best_key and self._is_better(place, best, latest):
-                best = place
+    def _next(self) -> int:
+        """Take the best of what is ready; where nothing is yet, of what is first."""
+        if self._ends and not self._is_sending:
+            least = min(max(self._ready_at[one], self._now) for one in self._ends)
+            soon = [one for one in self._ends if self._ready_at[one] <= least]
+            best = self._best(self._deepest(soon))
+            self._ends.remove(best)
+            return best
+        self._wake(self._now)
+        start = self._start
+        is_ready = start is not None and self._ready_at[start] <= self._now
+        if not self._depths and not is_ready:
+            first = self._waiting[0][0] if self._waiting else float("inf")
+            if start is not None and self._ready_at[start] <= first:
+                first, is_ready = self._ready_at[start], True
+            self._wake(first)
+        if start is not None and is_ready and self._goes_first(start):
+            self._start = None
+            return start
+        depth = -self._depths[0]
+        best = self._best(self._ready[depth])
+        is_level = start is not None and is_ready and self._depth[start] == depth > 0
+        if start is not None and is_level and self._starts_instead(start, best):
+            self._start = None
+            return start
+        self._ready[depth].remove(best)
+        if not self._ready[depth]:
+            heapq.heappop(self._depths)
+            del self._ready[depth]
         return best
 
-    def _key(self, place: int) -> tuple[bool, float, bool, bool, float]:
-        """The rules that compare one number of each."""
-        is_start = self._is_start[place]
-        is_awaited = is_start and self._is_sending and self._ends_waiting > 0
-        return (
-            self._is_end[place],
-            min(self._now - self._ready_at[place], 0.0),
-            not is_start or self._depth[place] > 0 or is_awaited,
-            is_awaited,
-            self._depth[place],
-        )
+    def _goes_first(self, start: int) -> bool:
+        """True where the start of a collective comes before all other work that is ready."""
+        if not self._depths or self._ends:
+            return True
+        return self._depth[start] > 0 and -self._depths[0] < self._depth[start]
 
-    def _is_better(self, one: int, other: int, latest: float | None) -> bool:
-        """The rules that compare two, and those that are asked seldom."""
-        if latest is not None:
-            wanted = latest - self._now
-            misses = abs(wanted - self._works[one].microseconds)
-            others = abs(wanted - self._works[other].microseconds)
-            if misses < others and not self._is_start[one]:
-                return True
-            if others < misses and not self._is_start[other]:
+    def _deepest(self, places: Iterable[int]) -> list[int]:
+        found = list(places)
+        deepest = max(self._depth[place] for place in found)
+        return [place for place in found if self._depth[place] == deepest]
+
+    def _best(self, places: Sequence[int]) -> int:
+        """The best of equally urgent work, by what it hides and by what becomes ready with it."""
+        if len(places) == 1:
+            return places[0]
+        unlocks, freed, turn = self._unlocks_end, self._num_freed, self._turn
+        if not self._later:
+            return max(places, key=lambda one: (unlocks[one], freed[one], turn[one]))
+        wanted = min(self._ready_at[place] for place in self._later) - self._now
+        works = self._works
+
+        def fit(one: int) -> tuple[float, bool, int, int]:
+            misses = abs(wanted - works[one].microseconds)
+            return -misses, unlocks[one], freed[one], turn[one]
+
+        return max(places, key=fit)
+
+    def _starts_instead(self, start: int, best: int) -> bool:
+        """True where the start of a collective is better than equally urgent work.
+
+        It hides nothing, so that it is never better by that.
+        """
+        if self._later:
+            wanted = min(self._ready_at[place] for place in self._later) - self._now
+            misses = (abs(wanted - self._works[one].microseconds) for one in (best, start))
+            if next(misses) < next(misses):
                 return False
-        if self._unlocks_end[one] != self._unlocks_end[other]:
-            return self._unlocks_end[one]
-        freed, others_freed = self._num_freed(one), self._num_freed(other)
-        if freed != others_freed:
-            return freed > others_freed
-        return self._turn[one] > self._turn[other]
+        one, other = (
+            (self._unlocks_end[place], self._num_freed[place], self._turn[place])
+            for place in (start, best)
+        )
+        return one > other
 
-    def _num_freed(self, place: int) -> int:
-        """What becomes ready with it."""
-        return sum(self._unscheduled[need] == 1 for need in self._works[place].needs)
+    def _wake(self, now: float) -> None:
+        """What waited until some time is ready then."""
+        while self._waiting and self._waiting[0][0] <= now:
+            _, place = heapq.heappop(self._waiting)
+            depth = self._depth[place]
+            if depth not in self._ready:
+                self._ready[depth] = []
+                heapq.heappush(self._depths, -depth)
+            self._ready[depth].append(place)
+
+    def _count(self, users: Sequence[int]) -> None:
+        """The last of so many users makes what they need ready."""
+        left = [user for user in users if not self._is_scheduled[user]]
+        if len(left) == 1:
+            self._num_freed[left[0]] += 1
+
+    def _release(self, place: int) -> None:
+        """All that needs it is scheduled."""
+        work = self._works[place]
+        if work.is_free:
+            self._free.append(place)
+        elif work.start >= 0:
+            self._ends.append(place)
+        elif work.latency:
+            self._start = place
+        else:
+            heapq.heappush(self._waiting, (self._ready_at[place], place))
 
     def _schedule(self, place: int) -> None:
         works, ready_at = self._works, self._ready_at
-        if self._is_start[place]:
+        if works[place].latency:
             self._is_sending = False
-        if self._is_end[place]:
+        if works[place].start >= 0:
             self._is_sending = True
-            self._ends_waiting -= 1
-        ready_at[place] = self._earliest(place, self._now)
+        self._is_scheduled[place] = True
+        ready_at[place] = self._earliest(place)
         self._now = ready_at[place] + works[place].microseconds
         self._later = [one for one in self._later if ready_at[one] >= self._now]
         for need in works[place].needs:
             self._unscheduled[need] -= 1
             if self._unscheduled[need]:
+                if self._unscheduled[need] == 1:
+                    self._count(self._users[need])
                 continue
-            ready_at[need] = self._earliest(need, self._now)
-            self._ends_waiting += self._is_end[need]
-            if works[need].is_free:
-                self._free.append(need)
-                continue
-            self._ready.append(need)
-            if ready_at[need] > self._now:
+            ready_at[need] = self._earliest(need)
+            if ready_at[need] > self._now and not works[need].is_free:
                 self._later.append(need)
+            self._release(need)
 
-    def _earliest(self, place: int, now: float) -> float:
+    def _earliest(self, place: int) -> float:
         """When it is ready, as all that needs it is scheduled."""
         waits = [self._ready_at[user] + self._wait(place, user) for user in self._users[place]]
-        return max(now, *waits) if waits else now
+        return max(self._now, *waits) if waits else self._now
 
     def _wait(self, place: int, user: int) -> float:
         is_pair = self._works[user].start == place
         return self._works[place].latency if is_pair else _EDGE
+
+
+def _depths(works: Sequence[Work]) -> list[float]:
+    """Per work, microseconds of the collectives that it waits for, one for another."""
+    found = [0.0] * len(works)
+    for place, one in enumerate(works):
+        depth = max((found[need] for need in one.needs), default=0.0)
+        found[place] = depth + (works[one.start].latency if one.start >= 0 else 0.0)
+    return found

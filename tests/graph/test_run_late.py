@@ -169,19 +169,3 @@ def test_a_gather_that_makes_more_than_it_reads_runs_right_before_its_reader(
     stored = [True] * len(graph.values)
     gather, reader = graph.values[rows].op, graph.consumers[rows][0]
     assert late_gathers(graph, stored) == ({gather: reader - 1} if is_late else {})
-
-
-def test_on_a_gpu_that_runs_last_which_the_shortest_chain_waits_for() -> None:
-    """The gradients of attention: that of the values waits for those of queries and keys."""
-    program = Program()
-    x, w = program.argument(64, 64), program.argument(64, 64)
-    of_values = program.matmul(x, w)
-    of_weights = program.matmul(x, w)
-    of_scores = program.elementwise(of_weights, w)
-    of_queries = program.matmul(of_scores, w)
-    ends = [program.matmul(value, w) for value in (of_values, of_queries)]
-    graph = program.graph(*ends)
-    at = {value: graph.values[value].op for value in (of_values, of_scores, of_queries)}
-    late = buffers_of(graph, "h100").run_at
-    assert at[of_scores] <= late[at[of_values]] < at[of_queries]
-    assert at[of_values] not in buffers_of(graph, "cpu-host").run_at
