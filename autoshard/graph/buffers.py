@@ -174,9 +174,14 @@ def in_order(
 def read_stop(graph: Graph, buffers: Buffers, reader: Op) -> int:
     """When an op needs what it reads no more: once it is run, where it is fused with its readers.
 
-    A carry is needed until the end of its loop.
+    A carry is needed until the end of its loop, what is renamed until nothing reads the new name.
     """
-    fused = (value for value in reader.results if not buffers.is_stored[value])
+    is_renamed = reader.kind is OpKind.CONSTRAINT or reader.name in RENAMES
+    fused = (
+        value
+        for value in reader.results
+        if not buffers.is_stored[value] or (is_renamed and buffers.owner[value] != value)
+    )
     run = buffers.time_of(reader.index) + 1
     if reader.name == "while":
         loop = carry_stop(graph, reader)

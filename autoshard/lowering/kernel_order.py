@@ -50,7 +50,7 @@ def kernel_order(
     kept: frozenset[int],
     estimate: Callable[[Task], Estimate],
     *,
-    hides_latency: bool,
+    latency: float | None,
 ) -> KernelOrder:
     """Order the tasks of a body.
 
@@ -58,13 +58,14 @@ def kernel_order(
         tasks: In an order in which they could run one by one.
         kept: Places of those whose results are there until the body ends.
         estimate: What the schedulers take the kernel of a task to be.
-        hides_latency: Put kernels between the start and the end of collectives.
+        latency: Microseconds that an asynchronous collective is taken to last beside its seconds;
+            None where nothing is put between its start and its end.
     """
-    body = _Works(tasks, _writing(tasks, kept))
+    body = _Works(tasks, _writing(tasks, kept), latency or 0.0)
     for members in _one_by_one(tasks):
         body.add(members, estimate)
     order = memory_order(body.works)
-    if hides_latency:
+    if latency is not None:
         order = hiding_order(body.works, order)
     return body.issued(order)
 
@@ -116,11 +117,13 @@ class _Works:
     Args:
         tasks: Of the body.
         kept: Places of those that write what is there until the body ends.
+        latency: Microseconds of a collective beside its seconds.
         works: What they are to a scheduler: none is fused.
     """
 
     tasks: Sequence[Task]
     kept: frozenset[int]
+    latency: float
     works: list[Work] = field(default_factory=list)
     _members: list[list[int]] = field(default_factory=list)  # per work, its tasks
     _behind: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by task, works it waits for
@@ -137,7 +140,7 @@ class _Works:
         num_bytes = sum(task.num_bytes for task in tasks)
         is_kept = not self.kept.isdisjoint(members)
         if first.lane is Lane.NETWORK:
-            latency = 1e6 * sum(task.seconds for task in tasks)
+            latency = self.latency + 1e6 * sum(task.seconds for task in tasks)
             begun = self._new(members, Work(needs, num_bytes, is_kept, 1.0, latency))
             made = self._new(members, Work((begun,), 0, is_kept, 1.0, start=begun))
         else:

@@ -66,7 +66,7 @@ class _Scheduler:
         for place, users in enumerate(self._users):
             if not users:
                 self._release(place)
-        found = []
+        found: list[int] = []
         while len(found) < len(self._works):
             place = self._free.pop() if self._free else self._next()
             found.append(place)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from autoshard.backends import SchedulePolicy
-from autoshard.costing.all_reduce_combiner import calls_of
 from autoshard.costing.costing import Costing
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
@@ -19,6 +17,7 @@ from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpClass, OpKind
 from autoshard.graph.scatters import is_into_zeros
 from autoshard.layouts import Layout
 from autoshard.lowering.collectives import Collectives, sharing
+from autoshard.lowering.combined_calls import combined_calls
 from autoshard.lowering.kernel_order import Estimate, kernel_order
 from autoshard.lowering.live_buffers import host_bytes, live_buffers, tiled_arguments
 from autoshard.lowering.local_program import (
@@ -39,6 +38,7 @@ from autoshard.lowering.task_body import TaskBody
 from autoshard.reshard import Step, StepKind
 
 _Ref = tuple[int, int]  # a body, and the place of a task in it
+_COMBINED = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
 
 
 def lower(
@@ -105,7 +105,6 @@ class _Lowering:
     _loops: dict[int, _Ref] = field(default_factory=dict)  # by body that is over, its task
     _ends: list[_Ref] = field(default_factory=list)  # what is there until a body ends
     _zeros: dict[tuple[int, tuple[int, ...], str], int] = field(default_factory=dict)
-    _call_of: Mapping[int, int] = field(init=False)  # by op, the first whose sum is in its call
 
     def __post_init__(self) -> None:
         self._made_of = Collectives(self.costing, self.encoded, self.decoded)
@@ -113,7 +112,6 @@ class _Lowering:
         self._outputs = OptimizerOutputs.of(self.encoder, self.decoded)
         self._sent_bits = self._steps.sent_bits()
         self._covering = frozenset(self._find_covering())
-        self._call_of = dict(self._find_calls())
         self._bodies, self._homes, self._around = {}, [], {}
         for region in self.encoded.graph.regions:
             if region.kind == "manual":
@@ -128,22 +126,6 @@ class _Lowering:
                 place, region.index, parent, region.trip_count, repeat
             )
             self._around[region.index] = [region.index, *self._around.get(parent, ())]
-
-    def _find_calls(self) -> Iterator[tuple[int, int]]:
-        """By op whose sum is taken in one call with others, the first of them."""
-        most = self.costing.backend.memory.combined_sum_bytes
-        if not most:
-            return
-        groups: defaultdict[Hashable, list[int]] = defaultdict(list)
-        for group in self.encoder.facts.calls.groups:
-            for index in group:
-                made = self.decoded.candidates.get(index)
-                if made and (made.reduced or made.scattered):
-                    groups[group, made.reduced, made.scattered].append(index)
-        for members in groups.values():
-            sizes = [self._written_bytes(self.encoded.graph.ops[index]) for index in members]
-            for call in calls_of(members, sizes, most):
-                yield from ((index, call[0]) for index in call)
 
     def _find_covering(self) -> Iterator[int]:
         """Ops that collectives start beside."""
@@ -268,7 +250,7 @@ class _Lowering:
     def _fill(self, op: Op, body: int, num_bytes: int) -> int:
         """Write the zeros that an op scatters into; one kernel writes all of one type."""
         value = self.encoded.graph.values[op.results[0]]
-        call = self._zeros.setdefault((body, value.shape, value.dtype), op.index)
+        call = self._zeros.setdefault((body, value.shape, value.dtype), -1 - op.index)
         task = Task(0.0, Lane.COMPUTE, role=Role.FILLS, op=op.index, num_bytes=num_bytes, call=call)
         return self._task(body, task)
 
@@ -425,7 +407,6 @@ class _Lowering:
             role=Role.MOVES if op < 0 else Role.SUMS,
             op=op,
             num_bytes=num_bytes,
-            call=self._call_of.get(op),
         )
         return self._task(body, task)
 
@@ -483,8 +464,10 @@ class _Lowering:
         """Seconds of one run of a body."""
         policy = self._schedule_policy
         if policy.orders_for_memory:
+            self._combine(body)
             kept = frozenset(place for home, place in self._ends if home == body.region)
-            found = kernel_order(body.tasks, kept, self._assumed, hides_latency=policy.overlaps)
+            latency = policy.assumed_microseconds[2] if policy.overlaps else None
+            found = kernel_order(body.tasks, kept, self._assumed, latency=latency)
             body.issued, body.instructions = found.tasks, found.instructions
             return max(schedule(body.tasks).seconds, *body.to_and_from_host)
         is_late = policy.overlaps_matmuls_only
@@ -492,9 +475,24 @@ class _Lowering:
         body.instructions = issue_order(body.tasks, timeline)
         return max(timeline.seconds, *body.to_and_from_host)
 
+    def _combine(self, body: TaskBody) -> None:
+        """Put sums, and all-gathers, into one call."""
+        graph, keys = self.encoded.graph, dict[int, Hashable]()
+        for place, task in enumerate(body.tasks):
+            if task.lane is not Lane.NETWORK:
+                continue
+            sent = [self.collectives[one.target] for one in task.issues]
+            if {one.kind for one in sent} - _COMBINED:
+                continue
+            value = sent[0].value if sent[0].value >= 0 else graph.ops[sent[0].op].results[0]
+            keys[place] = graph.values[value].dtype, *((one.kind, one.axes) for one in sent)
+        most = self.costing.backend.memory.combined_sum_bytes
+        for place, call in combined_calls(body.tasks, keys, most).items():
+            body.tasks[place] = replace(body.tasks[place], call=call)
+
     def _assumed(self, task: Task) -> Estimate:
         """What XLA's schedulers take the kernel of a task to be."""
-        matmul, convolution = self._schedule_policy.assumed_microseconds
+        matmul, convolution, _ = self._schedule_policy.assumed_microseconds
         op_class = self.encoded.graph.ops[task.op].op_class if task.role is Role.MAKES else None
         if op_class is OpClass.CONVOLUTION:
             return Estimate(convolution, is_library_call=True)
