@@ -15,7 +15,7 @@ from solvers import EdgeMemory, NodeMemory
 from tests.planner.graphs import Program, encoder_for
 
 ROWS, COLUMNS, TAKEN = 256, 512, 1024
-WHOLE = int(ROWS * COLUMNS * 4 * 1.05)
+WHOLE = ROWS * COLUMNS * 4
 
 
 def scattered(program: Program, updates: int) -> int:
