@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import string
 from collections import Counter
 
 from autoshard.argument_types import check_types
@@ -54,6 +55,7 @@ MOST_MEMBERS, MOST_LISTS = 4_000_000, 4_000_000
 """In a plan file: it is read in some seconds, and what holds more is no plan."""
 
 _MAX_SHOWN = 20
+_OF_NUMBERS_AND_WORDS = string.ascii_letters + string.digits + string.whitespace + "+-."
 _REMAKE = "make the plan again with `autoshard plan`, or take the file from where it was saved"
 
 
@@ -173,7 +175,8 @@ def _parse_json(text: str, where: str) -> dict[str, Json]:
         read = json.loads(text, object_pairs_hook=members)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}"
-        is_cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+        is_last = text[error.pos :].strip(_OF_NUMBERS_AND_WORDS) == ""
+        is_cut = is_last or error.msg.startswith("Unterminated")
         raise PlanError(
             f"the plan file is cut: it ends in the middle of a value ({at})"
             if is_cut

@@ -224,12 +224,10 @@ def test_a_plan_made_in_rounds_is_read_back() -> None:
 
 def test_a_file_cut_anywhere_is_refused() -> None:
     text = dump_plan(gpt_plan()).rstrip()
-    cut_short = 0
-    for end in range(0, len(text), 97):
+    for end in range(1, len(text), 97):
         error = refusal(text[:end])
         assert error.where == "plan.json"
-        cut_short += error.what.startswith("the plan file is cut: it ends in the middle of a value")
-    assert cut_short >= 0.9 * len(range(0, len(text), 97))
+        assert error.what.startswith("the plan file is cut: it ends in the middle of a value")
 
 
 def test_text_that_is_no_json_is_refused_with_its_place() -> None:
