@@ -36,6 +36,8 @@ class LayoutPolicy:
             readers.
         copies_conv_gradient_operands: The gradient of a convolution copies its operands into
             another dimension order.
+        copies_conv_operands: Convolutions read copies of kernels in another dimension order and of
+            unevenly padded images, which they share with those of the backward pass.
     """
 
     widened_bits: tuple[tuple[str, int], ...]
@@ -54,6 +56,7 @@ class LayoutPolicy:
     keeps_collective_layouts: bool
     relayout_copies: int
     copies_conv_gradient_operands: bool
+    copies_conv_operands: bool
 
     @property
     def is_tiled(self) -> bool:

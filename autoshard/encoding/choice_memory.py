@@ -17,6 +17,7 @@ from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
+from autoshard.graph.library_copies import library_copies
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout
@@ -71,6 +72,7 @@ class ChoiceMemory:
         yield from self._masked_groups()
         yield from self._split_sums()
         yield from self._halos()
+        yield from self._library_copies()
 
     def _of_value(self, value: Value) -> Iterator[NodeMemory]:
         """A value itself, and what making it takes beside it."""
@@ -320,6 +322,19 @@ class ChoiceMemory:
             run = room.buffers.time_of(index)
             left = room.vmem.hbm_bytes(usage, may_hold=room.vmem.holds_copies)
             yield NodeMemory(node, run, run + 1, left)
+
+    def _library_copies(self) -> Iterator[NodeMemory]:
+        """Kernels and images in the order that a library of convolutions takes."""
+        graph = self.room.graph
+        if not self.room.backend.layout.copies_conv_operands:
+            return
+        for copy in library_copies(graph):
+            if copy.op in self.node_by_op:
+                op = graph.ops[copy.op]
+                value = graph.values[op.operands[copy.place]]
+                usage = copy.growth * self._local(value, op, copy.place, is_result=False)
+                stop = self.room.buffers.time_of(copy.last) + 1
+                yield NodeMemory(self.node_by_op[copy.op], copy.op, stop, usage.astype(np.int64))
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""

@@ -7,6 +7,7 @@ from math import prod
 
 from autoshard.backends import FusionPolicy, LayoutPolicy
 from autoshard.graph.dataflow import trace_back, trace_forward
+from autoshard.graph.library_copies import is_read_reversed
 from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, RENAMES
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.scatters import is_one_hot, scattered_sums
@@ -41,7 +42,7 @@ def stored_values(
     for value in graph.values:
         index = value.index
         is_stored = index not in in_place and (
-            index in kept or _is_stored(graph, index, fusion, written, computed)
+            index in kept or _is_stored(graph, index, fusion, layout, written, computed)
         )
         widest = _widest_bits(graph, value, made_of)
         if not is_stored and not fusion.matmuls_read_wider and widest > value.bits:
@@ -114,7 +115,12 @@ def _widest_bits(graph: Graph, value: Value, made_of: list[int]) -> int:
 
 
 def _is_stored(
-    graph: Graph, value: int, fusion: FusionPolicy, written: Mapping[int, int], computed: Set[int]
+    graph: Graph,
+    value: int,
+    fusion: FusionPolicy,
+    layout: LayoutPolicy,
+    written: Mapping[int, int],
+    computed: Set[int],
 ) -> bool:
     op = graph.maker(value)
     if op.kind is OpKind.FREE or _is_made_in_loop(graph, op):
@@ -129,6 +135,8 @@ def _is_stored(
         return written[value] == value and not (readers and is_reduced_only)
     if not _is_fusible(graph, op, fusion):
         return True
+    if layout.copies_conv_operands and is_read_reversed(graph, op):
+        return False
     if fusion.materializes_moved_elements and _is_kernel(graph, op):
         return True
     if not all(_reads_fused(graph, value, reader, fusion) for reader in readers):
