@@ -14,8 +14,9 @@ class SchedulePolicy:
             that are left, if there are more. 0: in program order.
         orders_for_memory: Kernels run in the order of XLA's memory scheduler; where collectives are
             asynchronous, in that of its latency-hiding scheduler.
-        assumed_microseconds: How long that takes a matmul to last, a convolution, and a collective
-            beside its own time; other kernels as long as they do.
+        assumed_microseconds: How long that takes a matmul to last, and a convolution; other kernels
+            as long as they do.
+        collective_microseconds: How much longer than on the network it takes a collective to last.
         frees_operands_first: Of a matmul that no other one needs and the next one, that runs first
             which ends the live range of an operand.
         async_collectives: Kinds of collectives that run beside computing.
@@ -26,7 +27,8 @@ class SchedulePolicy:
 
     deferred_past_matmuls: int
     orders_for_memory: bool
-    assumed_microseconds: tuple[float, float, float]
+    assumed_microseconds: tuple[float, float]
+    collective_microseconds: float
     frees_operands_first: bool
     async_collectives: frozenset[str]
     overlaps_matmuls_only: bool

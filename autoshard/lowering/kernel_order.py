@@ -20,7 +20,7 @@ class Issued(NamedTuple):
     is_over: bool
 
 
-class Estimate(NamedTuple):
+class AssumedKernel(NamedTuple):
     """What a scheduler takes a kernel to be.
 
     Args:
@@ -48,7 +48,7 @@ class KernelOrder:
 def kernel_order(
     tasks: Sequence[Task],
     kept: frozenset[int],
-    estimate: Callable[[Task], Estimate],
+    assumed: Callable[[Task], AssumedKernel],
     *,
     latency: float | None,
 ) -> KernelOrder:
@@ -57,13 +57,13 @@ def kernel_order(
     Args:
         tasks: In an order in which they could run one by one.
         kept: Places of those whose results are there until the body ends.
-        estimate: What the schedulers take the kernel of a task to be.
+        assumed: What the schedulers take the kernel of a task to be.
         latency: Microseconds that an asynchronous collective is taken to last beside its seconds;
             None where nothing is put between its start and its end.
     """
     body = _Works(tasks, _writing(tasks, kept), latency or 0.0)
     for members in _one_by_one(tasks):
-        body.add(members, estimate)
+        body.add(members, assumed)
     order = memory_order(body.works)
     if latency is not None:
         order = hiding_order(body.works, order)
@@ -128,7 +128,7 @@ class _Works:
     _members: list[list[int]] = field(default_factory=list)  # per work, its tasks
     _behind: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by task, works it waits for
 
-    def add(self, members: list[int], estimate: Callable[[Task], Estimate]) -> None:
+    def add(self, members: list[int], assumed: Callable[[Task], AssumedKernel]) -> None:
         """Add a task, or those of one call, after all that they need."""
         tasks = [self.tasks[place] for place in members]
         first = tasks[0]
@@ -144,7 +144,7 @@ class _Works:
             begun = self._new(members, Work(needs, num_bytes, is_kept, 1.0, latency))
             made = self._new(members, Work((begun,), 0, is_kept, 1.0, start=begun))
         else:
-            one = estimate(first)
+            one = assumed(first)
             made = self._new(members, Work(needs, num_bytes, is_kept, one.microseconds))
             if one.is_library_call:
                 made = self._new([], Work((made,), 0, is_kept, is_free=True))

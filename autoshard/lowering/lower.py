@@ -18,7 +18,7 @@ from autoshard.graph.scatters import is_into_zeros
 from autoshard.layouts import Layout
 from autoshard.lowering.collectives import Collectives, sharing
 from autoshard.lowering.combined_calls import combined_calls
-from autoshard.lowering.kernel_order import Estimate, kernel_order
+from autoshard.lowering.kernel_order import AssumedKernel, kernel_order
 from autoshard.lowering.live_buffers import host_bytes, live_buffers, tiled_arguments
 from autoshard.lowering.local_program import (
     Body,
@@ -466,7 +466,7 @@ class _Lowering:
         if policy.orders_for_memory:
             self._combine(body)
             kept = frozenset(place for home, place in self._ends if home == body.region)
-            latency = policy.assumed_microseconds[2] if policy.overlaps else None
+            latency = policy.collective_microseconds if policy.overlaps else None
             found = kernel_order(body.tasks, kept, self._assumed, latency=latency)
             body.issued, body.instructions = found.tasks, found.instructions
             return max(schedule(body.tasks).seconds, *body.to_and_from_host)
@@ -490,14 +490,14 @@ class _Lowering:
         for place, call in combined_calls(body.tasks, keys, most).items():
             body.tasks[place] = replace(body.tasks[place], call=call)
 
-    def _assumed(self, task: Task) -> Estimate:
+    def _assumed(self, task: Task) -> AssumedKernel:
         """What XLA's schedulers take the kernel of a task to be."""
-        matmul, convolution, _ = self._schedule_policy.assumed_microseconds
+        matmul, convolution = self._schedule_policy.assumed_microseconds
         op_class = self.encoded.graph.ops[task.op].op_class if task.role is Role.MAKES else None
         if op_class is OpClass.CONVOLUTION:
-            return Estimate(convolution, is_library_call=True)
+            return AssumedKernel(convolution, is_library_call=True)
         is_whole = task.lane is Lane.BOTH or op_class in PRODUCTS
-        return Estimate(matmul if is_whole else 1e6 * task.seconds)
+        return AssumedKernel(matmul if is_whole else 1e6 * task.seconds)
 
 
 def _sorted(needs: Iterable[int]) -> tuple[int, ...]:

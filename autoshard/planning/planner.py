@@ -80,8 +80,8 @@ def plan_graph(
     by hand that fits, as `propagate` spreads it, and no worse one is returned. The first round
     starts from an earlier plan if there is one. A plan of one round is made simpler, as far as the
     options allow. Ablations give another compiler model than the
-    machine's own, or other cost terms. Where memory is known to be scarce, the worst order of ops
-    is encoded at once. Where only a plan that fits is of use, no search is for the leanest.
+    machine's own, or other cost terms. Where memory is known to be scarce, every copy
+    counts at once. Where only a plan that fits is of use, no search is for the leanest.
 
     Raises:
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.

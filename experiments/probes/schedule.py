@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from autoshard.hlo.collective_instructions import (
@@ -17,7 +18,7 @@ from autoshard.hlo.collective_instructions import (
 )
 from autoshard.hlo.text import Instruction
 from experiments.probes.bench import Array, Bench, Compiled, Pin
-from experiments.probes.probe import InconclusiveError, Probe
+from experiments.probes.probe import CUDA, InconclusiveError, Probe
 
 KINDS: dict[str, tuple[Any, ...]] = {
     "all-gather": (),
@@ -127,7 +128,85 @@ def _work(compiled: Compiled, made: Instruction) -> str | None:
     return "other" if opcodes & {"sine", "reduce"} else None
 
 
+def orders_for_memory(bench: Bench) -> bool:
+    """A matmul of a large result, written before three of small ones that do not need it."""
+
+    def program(_: Pin, value: Any, wide: Any, other: Any, square: Any) -> Any:
+        large = value @ wide
+        small = other @ square
+        for _ in range(2):
+            small = jnp.tanh(small) @ square
+        return jnp.sin(large) * small[:, :1]
+
+    compiled = bench.compile(
+        program,
+        Array((4096 * bench.num_devices, 1024), "bfloat16", ("d",)),
+        Array((1024, 8192), "bfloat16"),
+        Array((4096 * bench.num_devices, 128), "bfloat16", ("d",)),
+        Array((128, 128), "bfloat16"),
+        mesh=f"d={bench.num_devices}",
+        out=("d",),
+    )
+    matmuls = [made for made in compiled.entry if _work(compiled, made) == "matmul"]
+    wide = ["8192" in made.type_text for made in matmuls]
+    if len(wide) != 4 or wide.count(True) != 1:
+        raise InconclusiveError(f"{len(wide)} matmuls, {wide.count(True)} of them large")
+    return wide[-1]
+
+
+def collective_microseconds(bench: Bench) -> float:
+    """Twelve convolutions that may run beside the second of two small all-reduces."""
+    count, num_images = bench.num_devices, 12
+
+    def convolved(image: Any, kernel: Any) -> Any:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            image, kernel, (1, 1), "SAME", dimension_numbers=numbers
+        )
+
+    def program(pin: Pin, rows: Any, *others: Any) -> Any:
+        first = jnp.tanh(pin(rows.sum(0)))
+        second = pin((rows * first).sum(0))
+        return second, *map(convolved, others[:num_images], others[num_images:])
+
+    compiled = bench.compile(
+        program,
+        Array((8 * count, 256), "float32", ("d",)),
+        *[Array((8 * count, 32, 32, 64), "bfloat16", ("d",))] * num_images,
+        *[Array((3, 3, 64, 64), "bfloat16")] * num_images,
+        mesh=f"d={count}",
+        out=[(), *[("d",)] * num_images],
+    )
+    starts = [
+        place
+        for place, made in enumerate(compiled.entry)
+        if _starts_and_ends(compiled, made, "all-reduce")[0]
+    ]
+    if len(starts) != 2:
+        raise InconclusiveError(f"{len(starts)} all-reduces")
+    beside = 0
+    for made in compiled.entry[starts[1] :]:
+        if _starts_and_ends(compiled, made, "all-reduce")[1]:
+            break
+        beside += "cudnn" in made.string("custom_call_target")
+    if not 1 < beside < num_images:
+        raise InconclusiveError(f"{beside} of {num_images} convolutions beside it")
+    return 10.0 * (beside - 2)  # the last may be longer, and it takes ten itself
+
+
 PROBES = (
     Probe(record="schedule.async_collectives", unit="kinds", measure=async_collectives),
     Probe(record="schedule.overlaps_matmuls_only", unit="boolean", measure=overlaps_matmuls_only),
+    Probe(
+        record="schedule.orders_for_memory",
+        unit="boolean",
+        measure=orders_for_memory,
+        platforms=CUDA,
+    ),
+    Probe(
+        record="schedule.collective_microseconds",
+        unit="us",
+        measure=collective_microseconds,
+        platforms=CUDA,
+    ),
 )
