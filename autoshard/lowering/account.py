@@ -116,13 +116,16 @@ def _memory(
 ) -> MemoryUse:
     memory = estimated.memory
     held = HeldTensors(encoded, decoded, program)
+    order = program.memory.order
+    peak_op = order[memory.peak_time] if order else memory.peak_time
     return MemoryUse(
         argument_bytes=memory.argument_bytes,
         peak_bytes=memory.peak_bytes,
-        peak_op=memory.peak_time,
-        peak_where=op_text(encoded.graph.ops[memory.peak_time]),
+        peak_op=peak_op,
+        peak_where=op_text(encoded.graph.ops[peak_op]),
         live_at_peak=held.live_at(memory.peak_time),
         timeline=memory.timeline,
         held=held.largest(memory.peak_bytes),
         host_bytes=memory.host_bytes,
+        order=order,
     )

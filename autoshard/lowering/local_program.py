@@ -159,6 +159,7 @@ class Memory:
         num_times: Points in time that live ranges refer to: `[0, num_times)`.
         is_heap: Temporaries are placed by the heap simulation, arguments stay allocated throughout;
             otherwise the peak is the most that is live at once.
+        order: Index of the op that runs at each time; empty where that is program order.
     """
 
     argument_bytes: int = 0
@@ -166,6 +167,7 @@ class Memory:
     host_bytes: int = 0
     num_times: int = 1
     is_heap: bool = False
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

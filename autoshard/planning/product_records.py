@@ -28,9 +28,14 @@ def planned_products(solution: Solution) -> tuple[PlannedProduct, ...]:
     for edge in solution.encoded.problem.edges:
         if edge.v in reads:
             reads[edge.v].append(edge)
-    starts, held = map(np.array, zip(*solution.account.memory.timeline, strict=True))
+    memory = solution.account.memory
+    starts, held = map(np.array, zip(*memory.timeline, strict=True))
+    time_of = {op: time for time, op in enumerate(memory.order)}
+    ops = solution.encoded.ops
     return tuple(
-        _planned_product(_Ways(solution, node, edges, starts, held))
+        _planned_product(
+            _Ways(solution, node, edges, starts, held, time_of.get(ops[node], ops[node]))
+        )
         for node, edges in reads.items()
     )
 
@@ -66,8 +71,9 @@ class _Ways:
         solution: The plan.
         node: Of the product.
         edges: Into the node.
-        starts: int64[pieces]: ops from which on memory use stays the same.
+        starts: int64[pieces]: times from which on memory use stays the same.
         held: int64[pieces]: that use, in bytes.
+        time: When the product runs.
     """
 
     solution: Solution
@@ -75,6 +81,7 @@ class _Ways:
     edges: Sequence[Edge]
     starts: IntArray
     held: IntArray
+    time: int
 
     @property
     def op(self) -> Op:
@@ -112,7 +119,7 @@ class _Ways:
         limit = self.solution.encoder.memory_limit
         if limit is None:
             return None
-        place = int(np.searchsorted(self.starts, self.op.index, side="right")) - 1
+        place = int(np.searchsorted(self.starts, self.time, side="right")) - 1
         own = self.extra_bytes(self.solution.choices[self.node])
         return limit - int(self.held[place]) + own
 

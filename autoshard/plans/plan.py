@@ -120,10 +120,11 @@ class MemoryUse:
         peak_op: Index of the op at which that is.
         peak_where: Its name and source line.
         live_at_peak: The largest tensors alive then, largest first.
-        timeline: `(op index, bytes held from there on)`, where it changes.
-        held: At every op, the largest tensors held there; in program order. None in the files of
-            versions that did not keep it.
+        timeline: `(time, bytes held from there on)`, where it changes.
+        held: At every time, the largest tensors held then, in order. None in the files of versions
+            that did not keep it.
         host_bytes: In host memory, of residuals that are offloaded to it.
+        order: Index of the op that runs at each time; empty where times are op indices.
     """
 
     argument_bytes: int
@@ -134,6 +135,11 @@ class MemoryUse:
     timeline: tuple[tuple[int, int], ...] = ()
     held: tuple[HeldTensor, ...] = ()
     host_bytes: int = 0
+    order: tuple[int, ...] = ()
+
+    def op_at(self, time: int) -> int:
+        """Index of the op that runs at a time."""
+        return self.order[time] if time < len(self.order) else time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ _ADDED_LATER = frozenset(
         "DotSchedule.rings",
         "MemoryUse.held",
         "MemoryUse.host_bytes",
+        "MemoryUse.order",
         "PlanData.accumulation",
         "PlanData.compiler_model",
         "PlanData.mesh_search",

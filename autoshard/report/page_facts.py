@@ -346,7 +346,7 @@ def _moments(plan: PlanData, held: Iterable[HeldTensor]) -> Iterator[Moment]:
                 op=op,
                 held_bytes=held_now,
                 unnamed_bytes=max(0, held_now - named_now),
-                where=where.get(op, ""),
+                where=where.get(plan.memory.op_at(op), ""),
             )
 
 

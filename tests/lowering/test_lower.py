@@ -192,3 +192,19 @@ def test_a_plan_is_told_what_overlap_gains() -> None:
     )
     found = solution.estimate
     assert solution.overlapped_seconds == found.seconds < found.blocking_seconds
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_gpu_buffers_are_made_when_their_op_runs_and_the_plan_says_which_that_is(name: str) -> None:
+    solution = plan(PROGRAMS[name](), "x=2,y=2", hardware="h100")
+    memory, ops = solution.account.memory, solution.graph.ops
+    assert sorted(memory.order) == list(range(len(ops)))
+    sums = {one.op for one in solution.local_program.collectives if one.value < 0}
+    for one in solution.local_program.buffers:
+        if one.kind == "value" and one.op not in sums and ops[one.op].name != "scatter":
+            assert memory.order[one.start] == one.op
+    assert memory.peak_op in memory.order
+
+
+def test_a_tpu_runs_ops_in_program_order() -> None:
+    assert plan(chain(64, 64), "x=4", hardware="tpu-v5e").account.memory.order == ()
