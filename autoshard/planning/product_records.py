@@ -28,6 +28,8 @@ def planned_products(solution: Solution) -> tuple[PlannedProduct, ...]:
     for edge in solution.encoded.problem.edges:
         if edge.v in reads:
             reads[edge.v].append(edge)
+    if not reads:
+        return ()
     memory = solution.account.memory
     starts, held = map(np.array, zip(*memory.timeline, strict=True))
     time_of = {op: time for time, op in enumerate(memory.order)}
