@@ -17,7 +17,7 @@ from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
-from autoshard.graph.library_copies import library_copies
+from autoshard.graph.library_copies import is_kernel_gradient, library_copies
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.layouts import Layout
@@ -374,12 +374,10 @@ class ChoiceMemory:
         copies = room.backend.layout.copies_conv_gradient_operands
         if op.op_class is not OpClass.CONVOLUTION or not copies:
             return
-        assert op.rule is not None
-        contracts_batch = set(op.rule.operands[0][0]) <= op.rule.reduction
         for position, value in enumerate(op.operands):
             found = room.graph.values[value]
             maker = room.graph.ops[found.op]
-            if contracts_batch:
+            if is_kernel_gradient(op):
                 start, stop = found.op, op.index + 1
             elif maker.name == "reverse":
                 start, stop = room.graph.values[maker.operands[0]].op, maker.index

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoshard.graph.last_uses import carry_stop
-from autoshard.graph.op_traits import RENAMES
+from autoshard.graph.op_traits import renames
 from autoshard.graph.program import Graph, Op, OpKind
 
 
@@ -51,9 +51,8 @@ def _ends(graph: Graph, join: Op) -> tuple[int, ...]:
 
 def _hands_on(op: Op) -> bool:
     """True where an op makes what it reads: renamed, or left unchanged by a loop."""
-    renames = op.name in RENAMES or op.kind is OpKind.CONSTRAINT
     is_invariant = op.name == "while" and len(op.operands) == 1
-    return (renames or is_invariant) and len(op.results) == 1
+    return (renames(op) or is_invariant) and len(op.results) == 1
 
 
 def _updates_in_place(graph: Graph, op: Op) -> bool:

@@ -17,7 +17,7 @@ from autoshard.graph.dim_orders import Turned, find_turned
 from autoshard.graph.fused_reads import Read, fused_reads
 from autoshard.graph.joined_parts import joined_parts
 from autoshard.graph.last_uses import carry_stop, last_uses
-from autoshard.graph.op_traits import RENAMES, is_elementwise
+from autoshard.graph.op_traits import is_elementwise, renames
 from autoshard.graph.product_writes import (
     computed_with_products,
     products_by_written,
@@ -176,11 +176,10 @@ def read_stop(graph: Graph, buffers: Buffers, reader: Op) -> int:
 
     A carry is needed until the end of its loop, what is renamed until nothing reads the new name.
     """
-    is_renamed = reader.kind is OpKind.CONSTRAINT or reader.name in RENAMES
     fused = (
         value
         for value in reader.results
-        if not buffers.is_stored[value] or (is_renamed and buffers.owner[value] != value)
+        if not buffers.is_stored[value] or (renames(reader) and buffers.owner[value] != value)
     )
     run = buffers.time_of(reader.index) + 1
     if reader.name == "while":
@@ -195,8 +194,7 @@ def _made_at(graph: Graph, run_at: Mapping[int, int], filled_at: Mapping[int, in
     for value in graph.values:
         op = graph.maker(value.index)
         time = filled_at.get(op.index, run_at.get(op.index, op.index))
-        is_renamed = op.kind is OpKind.CONSTRAINT or op.name in RENAMES
-        waits = is_renamed and graph.maker(op.operands[0]).index in run_at
+        waits = renames(op) and graph.maker(op.operands[0]).index in run_at
         made.append(max(time, made[op.operands[0]]) if waits else time)
     return made
 

@@ -39,14 +39,14 @@ def library_copies(graph: Graph) -> Iterator[LibraryCopy]:
     convolutions = [op for op in graph.ops if op.op_class is OpClass.CONVOLUTION and op.windows]
     kernels: dict[int, list[Op]] = {}
     for op in convolutions:
-        if not _is_of_kernel(op):
+        if not is_kernel_gradient(op):
             kernels.setdefault(_kernel(graph, op.operands[1]), []).append(op)
     for readers in kernels.values():
         if _is_reordered(readers[0]):
             yield LibraryCopy(readers[0].index, 1, readers[-1].index)
     for op in convolutions:
         growth = _padded(graph, op)
-        if growth > 1 and not _is_of_kernel(op):
+        if growth > 1 and not is_kernel_gradient(op):
             image = op.operands[0]
             again = [one.index for one in convolutions if one.operands[0] == image]
             yield LibraryCopy(op.index, 0, max(again), growth)
@@ -60,7 +60,7 @@ def is_read_reversed(graph: Graph, op: Op) -> bool:
     return all(one.op_class is OpClass.CONVOLUTION for one in readers)
 
 
-def _is_of_kernel(op: Op) -> bool:
+def is_kernel_gradient(op: Op) -> bool:
     """True for the gradient of a kernel: it sums over the images."""
     assert op.rule is not None
     return {*op.rule.operands[0][0]} <= op.rule.reduction

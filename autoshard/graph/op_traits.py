@@ -24,6 +24,11 @@ READS_FUSED = FUSIBLE | {OpClass.REDUCE}
 """Classes of ops that compute their operands themselves, with every compiler."""
 
 
+def renames(op: Op) -> bool:
+    """True for an op whose result takes the buffer of its operand, constraints included."""
+    return op.kind is OpKind.CONSTRAINT or op.name in RENAMES
+
+
 def is_elementwise(op: Op) -> bool:
     """True for an op of the program that computes its result element by element."""
     return op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE

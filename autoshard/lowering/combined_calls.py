@@ -1,4 +1,4 @@
-"""Which collectives a compiler puts into one call: those that do not wait for one another."""
+"""Collectives that a compiler puts into one call: those that do not wait for one another."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Issued(NamedTuple):
 
 
 class AssumedKernel(NamedTuple):
-    """What a scheduler takes a kernel to be.
+    """A kernel as a scheduler estimates it.
 
     Args:
         microseconds: How long it runs.
@@ -112,7 +112,7 @@ def _one_by_one(tasks: Sequence[Task]) -> Iterator[list[int]]:
 
 @dataclass(slots=True)
 class _Works:
-    """What the schedulers see of the tasks of a body.
+    """The tasks of a body as the schedulers see them.
 
     Args:
         tasks: Of the body.

@@ -11,7 +11,7 @@ sets: one collective at a time, and aggressive policies.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from autoshard.lowering.memory_scheduler import Work, users_of
 
@@ -39,7 +39,7 @@ class _Scheduler:
 
     def __init__(self, works: Sequence[Work], order: Sequence[int]) -> None:
         self._works = works
-        self._users = users_of(works)
+        self._users = users_of([one.needs for one in works])
         self._turn = [0] * len(works)
         for number, place in enumerate(order):
             self._turn[place] = number
@@ -110,10 +110,9 @@ class _Scheduler:
             return True
         return self._depth[start] > 0 and -self._depths[0] < self._depth[start]
 
-    def _deepest(self, places: Iterable[int]) -> list[int]:
-        found = list(places)
-        deepest = max(self._depth[place] for place in found)
-        return [place for place in found if self._depth[place] == deepest]
+    def _deepest(self, places: Sequence[int]) -> list[int]:
+        deepest = max(self._depth[place] for place in places)
+        return [place for place in places if self._depth[place] == deepest]
 
     def _best(self, places: Sequence[int]) -> int:
         """The best of equally urgent work, by what it hides and by what becomes ready with it."""
@@ -122,14 +121,19 @@ class _Scheduler:
         unlocks, freed, turn = self._unlocks_end, self._num_freed, self._turn
         if not self._later:
             return max(places, key=lambda one: (unlocks[one], freed[one], turn[one]))
-        wanted = min(self._ready_at[place] for place in self._later) - self._now
-        works = self._works
+        wanted = self._wanted()
 
         def fit(one: int) -> tuple[float, bool, int, int]:
-            misses = abs(wanted - works[one].microseconds)
-            return -misses, unlocks[one], freed[one], turn[one]
+            return -self._misses(one, wanted), unlocks[one], freed[one], turn[one]
 
         return max(places, key=fit)
+
+    def _wanted(self) -> float:
+        """Microseconds until the first of what is ready later."""
+        return min(self._ready_at[place] for place in self._later) - self._now
+
+    def _misses(self, place: int, wanted: float) -> float:
+        return abs(wanted - self._works[place].microseconds)
 
     def _starts_instead(self, start: int, best: int) -> bool:
         """True where the start of a collective is better than equally urgent work.
@@ -137,9 +141,8 @@ class _Scheduler:
         It hides nothing, so that it is never better by that.
         """
         if self._later:
-            wanted = min(self._ready_at[place] for place in self._later) - self._now
-            misses = (abs(wanted - self._works[one].microseconds) for one in (best, start))
-            if next(misses) < next(misses):
+            wanted = self._wanted()
+            if self._misses(best, wanted) < self._misses(start, wanted):
                 return False
         one, other = (
             (self._unlocks_end[place], self._num_freed[place], self._turn[place])
@@ -148,7 +151,7 @@ class _Scheduler:
         return one > other
 
     def _wake(self, now: float) -> None:
-        """What waited until some time is ready then."""
+        """Make ready all that waited until some time."""
         while self._waiting and self._waiting[0][0] <= now:
             _, place = heapq.heappop(self._waiting)
             depth = self._depth[place]

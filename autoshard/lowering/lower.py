@@ -12,7 +12,7 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.hidden_communication import hidden_in_steps
 from autoshard.encoding.shared_reads import reads_of
-from autoshard.graph.op_traits import RENAMES
+from autoshard.graph.op_traits import renames
 from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpClass, OpKind, Region
 from autoshard.graph.scatters import is_into_zeros
 from autoshard.layouts import Layout
@@ -347,8 +347,7 @@ class _Lowering:
     def _is_fused(self, op: Op) -> bool:
         """True for an op that its readers compute, or that renames."""
         stored = self.encoder.buffers.is_stored
-        is_renamed = op.kind is OpKind.CONSTRAINT or op.name in RENAMES
-        return is_renamed or not any(stored[value] for value in op.results)
+        return renames(op) or not any(stored[value] for value in op.results)
 
     def _kernel(
         self,
@@ -492,7 +491,7 @@ class _Lowering:
             body.tasks[place] = replace(body.tasks[place], call=call)
 
     def _assumed(self, task: Task) -> AssumedKernel:
-        """What XLA's schedulers take the kernel of a task to be."""
+        """The kernel of a task as XLA's schedulers estimate it."""
         matmul, convolution = self._schedule_policy.assumed_microseconds
         op_class = self.encoded.graph.ops[task.op].op_class if task.role is Role.MAKES else None
         if op_class is OpClass.CONVOLUTION:

@@ -16,7 +16,7 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a compiler puts in order: a kernel, the start or the end of a collective, or a loop.
+    """A kernel, the start or the end of a collective, or a loop, which a compiler puts in order.
 
     Args:
         needs: Places of earlier work that it reads, each once.
@@ -37,18 +37,22 @@ class Work:
     is_free: bool = False
 
 
-def users_of(works: Sequence[Work]) -> list[list[int]]:
-    """Per work, the places of what needs it, in order."""
-    users: list[list[int]] = [[] for _ in works]
-    for place, one in enumerate(works):
-        for need in one.needs:
+def users_of(needs: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Per place, those that need it, in order.
+
+    Args:
+        needs: Per place, those that it needs.
+    """
+    users: list[list[int]] = [[] for _ in needs]
+    for place, needed in enumerate(needs):
+        for need in needed:
             users[need].append(place)
     return users
 
 
 def memory_order(works: Sequence[Work]) -> list[int]:
     """Places in the order that holds the least; of equal ones the greedy order."""
-    users = users_of(works)
+    users = users_of([one.needs for one in works])
     orders = (_by_bytes_freed(works, users), _depth_first(works, users), _as_written(works, users))
     return min(orders, key=lambda order: _most_live(works, users, order))
 
@@ -68,7 +72,7 @@ def _most_live(works: Sequence[Work], users: Sequence[Sequence[int]], order: Seq
 
 
 def _by_bytes_freed(works: Sequence[Work], users: Sequence[Sequence[int]]) -> list[int]:
-    """What frees the most bytes next, of equal ones that with more users, then the latest ready."""
+    """The most bytes freed come next, of equal ones more users, then the latest that is ready."""
     reads_left = [len(users[place]) + one.is_kept for place, one in enumerate(works)]
     waits_for = [len(one.needs) for one in works]
     ready: list[tuple[int, int, int, int]] = []

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from autoshard.lowering.local_program import Instruction, Opcode
+from autoshard.lowering.memory_scheduler import users_of
 
 
 class Lane(Enum):
@@ -30,7 +31,7 @@ class Lane(Enum):
 
 
 class Role(Enum):
-    """What a task does for an op."""
+    """The part of a task in an op."""
 
     MOVES = "moves or converts an operand"
     FILLS = "writes the zeros that it scatters into"
@@ -94,7 +95,7 @@ def schedule(tasks: Sequence[Task]) -> Timeline:
         A timeline in which at every moment at least one lane works, so that it ends no later than
         if the tasks ran one by one.
     """
-    readers = _readers(tasks)
+    readers = users_of([task.needs for task in tasks])
     ready = _Ready(tasks, _urgency(tasks, readers))
     waits_for = [len(task.needs) for task in tasks]
     starts = [0.0] * len(tasks)
@@ -142,7 +143,9 @@ def schedule_late(tasks: Sequence[Task]) -> Timeline:
     last = len(tasks) - 1
     turned = [
         replace(task, needs=tuple(last - reader for reader in reversed(readers)))
-        for task, readers in zip(reversed(tasks), reversed(_readers(tasks)), strict=True)
+        for task, readers in zip(
+            reversed(tasks), reversed(users_of([task.needs for task in tasks])), strict=True
+        )
     ]
     found = schedule(turned)
     starts = (
@@ -233,15 +236,6 @@ class _Issue:
         if self._tasks[place].seconds:
             self._underway[place] = None
         yield from self._tasks[place].issues
-
-
-def _readers(tasks: Sequence[Task]) -> list[list[int]]:
-    """Per task, the places of those that wait for it, in order."""
-    readers: list[list[int]] = [[] for _ in tasks]
-    for place, task in enumerate(tasks):
-        for need in task.needs:
-            readers[need].append(place)
-    return readers
 
 
 def _urgency(tasks: Sequence[Task], readers: Sequence[Sequence[int]]) -> list[float]:

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from autoshard.lowering.latency_hiding import hiding_order
 from autoshard.lowering.memory_scheduler import Work, memory_order
-from tests.lowering.works import works
+from tests.lowering.works import assert_all_run, works
 
 
 def ordered(found: list[Work]) -> list[int]:
@@ -58,10 +58,7 @@ def test_what_waits_for_no_collective_runs_early() -> None:
 
 @given(works())
 def test_all_runs_once_after_what_it_needs(found: list[Work]) -> None:
-    order = ordered(found)
-    assert sorted(order) == list(range(len(found)))
-    turn = {place: number for number, place in enumerate(order)}
-    assert all(turn[need] < turn[place] for place, one in enumerate(found) for need in one.needs)
+    assert_all_run(found, ordered(found))
 
 
 @given(works())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from autoshard.lowering.memory_scheduler import Work, memory_order
-from tests.lowering.works import live_bytes, works
+from tests.lowering.works import assert_all_run, live_bytes, works
 
 
 def test_what_frees_more_runs_first() -> None:
@@ -24,7 +24,4 @@ def test_a_gradient_is_made_before_the_activation_of_the_layer_before_it() -> No
 
 @given(works())
 def test_all_runs_once_after_what_it_needs(found: list[Work]) -> None:
-    order = memory_order(found)
-    assert sorted(order) == list(range(len(found)))
-    turn = {place: number for number, place in enumerate(order)}
-    assert all(turn[need] < turn[place] for place, one in enumerate(found) for need in one.needs)
+    assert_all_run(found, memory_order(found))

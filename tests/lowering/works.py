@@ -38,3 +38,10 @@ def live_bytes(found: Sequence[Work], order: Sequence[int]) -> int:
         change[turn[place]] += one.num_bytes
         change[last + 1] -= one.num_bytes
     return max(accumulate(change))
+
+
+def assert_all_run(found: Sequence[Work], order: Sequence[int]) -> None:
+    """All run once, each after what it needs."""
+    assert sorted(order) == list(range(len(found)))
+    turn = {place: number for number, place in enumerate(order)}
+    assert all(turn[need] < turn[place] for place, one in enumerate(found) for need in one.needs)
