@@ -281,7 +281,7 @@ def compare_plan(
     """
     compiled = found.compiled
     machine = prices_for(data.hardware, Mesh(data.mesh.axes), found.target, prices)
-    made = _Made.of(compiled, data, machine, options.windowed_einsum)
+    made = _Made.of(compiled, data, machine)
     return Verification(
         function=data.function,
         mesh=format_mesh(data.mesh),
@@ -318,7 +318,6 @@ class _Made:
         compiled: CompiledAhead | None,
         data: PlanData,
         prices: CompiledPrices | None,
-        windowed_einsum: bool,
     ) -> _Made:
         if compiled is None:
             return _Made(
@@ -328,9 +327,7 @@ class _Made:
         mesh = Mesh(data.mesh.axes)  # a program numbers its devices in the order of the mesh
         collectives = tuple(read_module_collectives(module, mesh))
         return _Made(
-            comparison=compare_collectives(
-                data.collectives, collectives, windowed_einsum=windowed_einsum
-            ),
+            comparison=compare_collectives(data.collectives, collectives),
             memory=_memory(data, compiled),
             time=_time(module, mesh, data, prices, _allocated(compiled)),
             notes=tuple(_reading_notes(collectives)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -38,13 +36,8 @@ class CollectivePolicy:
             as an all-reduce of zero-padded pieces.
         gather_by_sum_max_bytes: Bytes of its result up to which it does; 0: never.
         windows_reduce_scatters: A matmul whose sum is scattered becomes a loop of partial matmuls
-            and permutations (windowed einsum), if it is long enough.
-        windowed_min_devices: Devices of a group from which it does.
-        windowed_contraction_per_byte: Contracted elements on a device, for each byte of an element
-            of the result, above which it does where pieces are sent one way.
-        windowed_two_way_devices: Devices of a group from which pieces are sent both ways, so that
-            half as many contracted elements do.
-        unwindowed_groups: Groups, as devices along each physical dimension, that never do.
+            and permutations (windowed einsum), if it is long enough. Plans are compiled without;
+            matmuls in steps whose sums go round are priced as if they hid nothing.
         unwindowed_options: (option, setting): with them the compiler makes no windowed einsums.
     """
 
@@ -63,10 +56,6 @@ class CollectivePolicy:
     gather_by_sum_min_devices: int
     gather_by_sum_max_bytes: float
     windows_reduce_scatters: bool
-    windowed_min_devices: int
-    windowed_contraction_per_byte: int
-    windowed_two_way_devices: int
-    unwindowed_groups: tuple[tuple[int, ...], ...]
     unwindowed_options: tuple[tuple[str, str], ...]
 
     def gather_by_sum_bytes(self, group_size: int, slice_size: int) -> float:
@@ -79,18 +68,3 @@ class CollectivePolicy:
         if group_size < max(self.gather_by_sum_min_devices, slice_size):
             return 0.0
         return self.gather_by_sum_max_bytes
-
-    def windows(self, links: Sequence[int], contracted: float, bits: int) -> bool:
-        """True where a matmul and the reduce-scatter of its sum become a windowed einsum.
-
-        Args:
-            links: Devices of the group along each physical dimension that it spans.
-            contracted: Elements that the matmul contracts on each device.
-            bits: Of an element of its result.
-        """
-        size = math.prod(links)
-        is_apt = size >= self.windowed_min_devices and tuple(links) not in self.unwindowed_groups
-        if not (self.windows_reduce_scatters and is_apt):
-            return False
-        ways = 2 if size >= self.windowed_two_way_devices else 1
-        return contracted > self.windowed_contraction_per_byte * bits / 8 / ways

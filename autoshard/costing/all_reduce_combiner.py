@@ -35,37 +35,6 @@ class CombinedSums:
         return {index: group for group in self.groups for index in group}
 
 
-def calls_of(
-    group: Sequence[int], sizes: Sequence[float], most: float
-) -> tuple[tuple[int, ...], ...]:
-    """Ops whose sums are one call, the calls in the order in which all that they sum is there.
-
-    A call takes sums as long as its results are no larger than the compiler allows, those of the
-    last ops first.
-
-    Args:
-        group: Ops whose sums may be one call, in program order.
-        sizes: Bytes of each result.
-        most: Bytes of the results of a call.
-
-    Source: XLA's `CombineInstructionsByKey`.
-    """
-    calls: list[list[int]] = []
-    held: list[float] = []  # of each call that may take more
-    room: list[list[int]] = []
-    for index, size in reversed([*zip(group, sizes, strict=True)]):
-        place = next((n for n, taken in enumerate(held) if taken + size <= most), None)
-        if place is not None:
-            room[place].append(index)
-            held[place] += size
-            continue
-        calls.append([index])
-        if size <= most:
-            room.append(calls[-1])
-            held.append(size)
-    return tuple(sorted((tuple(reversed(call)) for call in calls), key=lambda call: call[-1]))
-
-
 def combined_sums(graph: Graph, late: Sequence[LoopSum] = ()) -> CombinedSums:
     """By op, how many sums one call can take, that of its result included.
 

@@ -7,7 +7,7 @@ widens is sent as wide as intermediates are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from autoshard.backends import Backend
@@ -49,7 +49,7 @@ class ReadBits:
         found = self.narrowed.get((op.index, position), self.widened.get(value))
         return self.graph.values[value].bits if found is None else found
 
-    def written(self, with_products: Set[int]) -> Mapping[int, int]:
+    def written(self, with_products: Collection[int]) -> Mapping[int, int]:
         """By value, bits of an element as written, of what is read in narrower ones alone."""
         found = {}
         for op in self.graph.ops:

@@ -324,14 +324,3 @@ class Costing(MoveCosts):
             self.made_order(graph, op),
             is_in_slice=self.num_slices(candidate.scattered) == 1,
         )
-
-    def is_windowed(self, op: Op, candidate: Candidate, made: Value) -> bool:
-        """True where the compiler may make a windowed einsum of a product and its scattered sum."""
-        if not candidate.scattered or candidate.reduced or op.rule is None:
-            return False
-        collectives = self.backend.collectives
-        if op.name != "dot_general" or not collectives.windows_reduce_scatters:
-            return False
-        _, _, summed = local_products(self.parts, op.rule, (candidate,), op.name)
-        links = self.links(candidate.scattered)
-        return collectives.windows(links, float(summed[0]), made.bits)

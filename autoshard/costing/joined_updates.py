@@ -73,7 +73,7 @@ def _is_of_sum(graph: Graph, buffers: Buffers, value: int) -> bool:
     made_of.add(value)
     makers = {source: graph.maker(source).op_class for source in made_of}
     return any(
-        source in buffers.with_products or made_by in PRODUCTS or made_by is OpClass.REDUCE
+        source in buffers.product_by_written or made_by in PRODUCTS or made_by is OpClass.REDUCE
         for source, made_by in makers.items()
     )
 

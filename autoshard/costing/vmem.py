@@ -156,7 +156,7 @@ def _enters_by(graph: Graph, value: int) -> int:
 
 def _is_apart(graph: Graph, maker: Op, buffers: Buffers) -> bool:
     """True for element-wise results that no matmul writes, wider or not."""
-    is_with_product = any(value in buffers.with_products for value in maker.results)
+    is_with_product = any(value in buffers.product_by_written for value in maker.results)
     if maker.name == "convert":
         is_with_product |= graph.maker(maker.operands[0]).op_class in PRODUCTS
     is_elementwise = maker.op_class is OpClass.ELEMENTWISE or maker.name == "slice"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from autoshard.backends import Backend
 from autoshard.backends.split_k import Products, num_splits
 from autoshard.candidates.candidate import Candidate
-from autoshard.costing.all_reduce_combiner import calls_of
+from autoshard.costing.combined_calls import combined_calls
 from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
@@ -147,7 +147,13 @@ class ChoiceMemory:
             graph, backend = self.room.graph, self.room.backend
             made = [graph.values[graph.ops[index].results[0]] for index in group]
             sizes = [share * value.num_bytes for value in made]
-            calls = calls_of(group, sizes, backend.memory.combined_sum_bytes)
+            keys = dict.fromkeys(range(len(group)))
+            most = backend.memory.combined_sum_bytes
+            first_of = combined_calls([()] * len(group), sizes, keys, most)
+            members: dict[int, list[int]] = {}
+            for place, index in enumerate(group):
+                members.setdefault(first_of[place], []).append(index)
+            calls = sorted(members.values(), key=lambda call: call[-1])
             starts = [max(map(self.room.buffers.time_of, call)) for call in calls]
             waits = backend.schedule.is_async("reduce-scatter")
             ends = [*starts[1:], starts[-1]] if waits else starts

@@ -266,7 +266,7 @@ class Encoder:
             self.wishes.alike,
             self._candidates,
             node_by_op,
-            self._read_bits.written(self.buffers.with_products),
+            self._read_bits.written(self.buffers.product_by_written),
         )
 
     def _hidden(self, own_costs: Mapping[int, IntArray]) -> Hidden:

@@ -42,7 +42,7 @@ class Buffers:
         intervals: Per value, `(start, stop)` of the buffer it owns; `(0, 0)` when it owns none, or
             one in host memory.
         last_use: Per value, the time after which it is not read, through fused readers too.
-        with_products: Values that are written in the place of a product.
+        product_by_written: The product in whose place a value is written, by that value.
         unless_summed: Products computed together with all that reads them: they take their buffer
             only where devices have to sum what they make.
         computed_with: Element-wise ops that write what they make with a product, by its op index,
@@ -57,7 +57,7 @@ class Buffers:
         parts: Element-wise results that a product puts together for its operand, by the first of
             them: they are written by one kernel.
         reads: Per op and operand, what of whole tensors the op reads from buffers through it.
-        written: By value that a product writes, what is written in its place.
+        written: By value on the way from a product, what is written in its place.
         turned: Dimension orders, where a compiler keeps those in which matmuls write.
     """
 
@@ -68,7 +68,7 @@ class Buffers:
     reads: tuple[tuple[Read, ...], ...] = ()
     written: Mapping[int, int] = field(default_factory=dict)
     turned: Turned | None = None
-    with_products: frozenset[int] = frozenset()
+    product_by_written: Mapping[int, int] = field(default_factory=dict)
     unless_summed: frozenset[int] = frozenset()
     computed_with: Mapping[int, Sequence[int]] = field(default_factory=dict)
     summed_with: Mapping[int, Sequence[int]] = field(default_factory=dict)
@@ -97,11 +97,12 @@ class Buffers:
 def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     """Decide storage and live ranges of all values of a program."""
     fusion, schedule = backend.fusion, backend.schedule
-    with_products = fusion.fuses_into_matmuls
-    written = written_by_products(graph) if with_products else {}
-    updated = updating_products(graph) if with_products else {}
+    fuses = fusion.fuses_into_matmuls
+    written = written_by_products(graph) if fuses else {}
+    product_by_written = products_by_written(graph, written)
+    updated = updating_products(graph) if fuses else {}
     addends = scattered_into(graph) if fusion.scatters_into_addends else {}
-    parts = joined_parts(graph) if with_products else {}
+    parts = joined_parts(graph) if fuses else {}
     stored = stored_values(graph, fusion, backend.layout, written, addends)
     for one in parts:
         stored[one] = True
@@ -112,17 +113,17 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     run_at = run_late(graph, schedule.deferred_past_matmuls)
     if schedule.frees_operands_first:
         run_at = {**run_at, **late_gathers(graph, stored)}
-    reads = fused_reads(graph, stored, owner, products_by_written(graph, written))
+    reads = fused_reads(graph, stored, owner, product_by_written)
     found = Buffers(
         is_stored=tuple(stored),
         owner=tuple(owner),
         reads=reads.by_op,
         written=written,
-        with_products=frozenset(written.values()),
+        product_by_written=product_by_written,
         unless_summed=frozenset(updated),
         computed_with=computed_with_products(graph, written, updated),
         summed_with=reads.sums,
-        updates=updates(graph) if with_products else frozenset(),
+        updates=updates(graph) if fuses else frozenset(),
         moved_at=after_the_next(graph) if schedule.frees_operands_first else {},
         parts=parts,
         turned=turned,
@@ -147,12 +148,15 @@ def in_order(
         run_at: By op index, when ops run that do not in program order.
         filled: Likewise, when the zeros are written that scatters add to.
     """
-    stored, owner, written = buffers.is_stored, buffers.owner, buffers.written
+    stored, owner = buffers.is_stored, buffers.owner
     made = _made_at(graph, run_at, filled)
-    for value, product in products_by_written(graph, written).items():
+    for value, product in buffers.product_by_written.items():
         made[value] = run_at.get(product, product)
     first = _of_owners(min, owner, made)
-    last = _of_owners(max, owner, last_uses(graph, backend.fusion, stored, written, run_at))
+    writing = {*buffers.product_by_written.values()}
+    least_part = backend.fusion.min_concatenated_part
+    used = last_uses(graph, stored, buffers.written, writing, run_at, least_part)
+    last = _of_owners(max, owner, used)
     intervals = [
         _interval(graph, value, first[value], last[value], buffers.moved_at)
         if owner[value] == value and stored[value] and value not in graph.on_host

@@ -31,8 +31,6 @@ class PredictedCollective:
         bytes_per_device: The larger side: of an all-gather the result, of others the operand.
         count: How often it runs.
         op: The op it serves, with its source line.
-        is_windowed: Whether the compiler, if left to, makes a windowed einsum of it and the product
-            before it: a loop of permutations that multiplies meanwhile.
     """
 
     kind: str
@@ -41,18 +39,8 @@ class PredictedCollective:
     bytes_per_device: int
     count: float
     op: str
-    is_windowed: bool = False
 
     @property
     def moved_bytes(self) -> float:
         """Bytes per device of all its runs."""
         return self.bytes_per_device * self.count
-
-    @property
-    def permutations(self) -> tuple[int, int]:
-        """How many permutations its windowed einsum makes, and the bytes of each.
-
-        A piece goes round once, and the two halves of the ring meet: one more than there are
-        devices (libtpu 0.0.42, groups of 4, 8 and 16).
-        """
-        return self.group_size + 1, self.bytes_per_device // self.group_size

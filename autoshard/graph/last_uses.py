@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from autoshard.backends import FusionPolicy
 from autoshard.graph.op_traits import READS_FUSED
-from autoshard.graph.product_writes import is_widening, products_by_written
+from autoshard.graph.product_writes import is_widening
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 
 def last_uses(
     graph: Graph,
-    fusion: FusionPolicy,
     stored: Sequence[bool],
     written: Mapping[int, int],
+    writing: Set[int],
     run_at: Mapping[int, int],
+    least_part: int,
 ) -> list[int]:
     """Per value, the time after which it is not read.
 
     A value that is not stored keeps what it is computed from until its own last reader is run. A
     product keeps that no longer than it runs itself: what follows it in its fusion runs with it.
+
+    Args:
+        graph: The program.
+        stored: Per value, whether it has a buffer.
+        written: By value on the way from a product, what is written in its place.
+        writing: Products that write something in their place.
+        run_at: By op index, when ops run that do not in program order.
+        least_part: As `FusionPolicy.min_concatenated_part`.
     """
     times = [run_at.get(op.index, op.index) for op in graph.ops]
-    last = _read_last(graph, _read_by_parts(graph, fusion.min_concatenated_part), times)
+    last = _read_last(graph, _read_by_parts(graph, least_part), times)
     widened = _widened_for_gathers(graph, stored, written, times)
-    writing = set(products_by_written(graph, written).values())
     for op in reversed(graph.ops):
         for result in op.results:
             if op.index in writing and not stored[result]:

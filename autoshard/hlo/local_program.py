@@ -337,7 +337,6 @@ class HloReader:
                 is_async=is_async,
                 name=one.op_name,
                 body=body,
-                is_windowed=one.form == WINDOWED,
             )
         )
         return Issued(Opcode.START, len(self.collectives) - 1)

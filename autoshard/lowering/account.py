@@ -105,7 +105,6 @@ def _collectives(program: LocalProgram) -> tuple[PredictedCollective, ...]:
                 bytes_per_device=one.bytes_per_device,
                 count=count,
                 op=one.name,
-                is_windowed=one.is_windowed,
             )
         )
     return tuple(found)

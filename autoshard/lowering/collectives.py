@@ -73,14 +73,13 @@ class Collectives:
         graph = self.encoded.graph
         sums = self.costing.sums_of(graph, op, candidate)
         is_async = self.costing.backend.schedule.is_async
-        is_windowed = self.costing.is_windowed(op, candidate, graph.values[op.results[0]])
         for value in op.results:
             for one in sums:
                 num_bytes = int(self.costing.sent_bytes(graph.values[value])) // one.pieces
                 for found in self._transfers(
                     op, one.kind, one.parts, num_bytes, 1 / candidate.runs_per_sum
                 ):
-                    yield replace(found, is_windowed=is_windowed, is_async=is_async(one.kind))
+                    yield replace(found, is_async=is_async(one.kind))
 
     def _chunks(self, op: Op) -> Iterator[Collective]:
         """What a collective matmul gathers, passes on and sums."""

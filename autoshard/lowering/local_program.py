@@ -89,7 +89,6 @@ class Collective:
         name: Of the op that it serves with its source line; in a compiled program its name stack.
         body: Index of the body that it is in.
         count: How often it runs in one run of its body.
-        is_windowed: The compiler may make a windowed einsum of it (plan), or made it (compiled).
     """
 
     kind: str
@@ -103,7 +102,6 @@ class Collective:
     name: str
     body: int = 0
     count: float = 1.0
-    is_windowed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

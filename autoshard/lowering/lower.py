@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from autoshard.backends import SchedulePolicy
+from autoshard.costing.combined_calls import combined_calls
 from autoshard.costing.costing import Costing
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
@@ -17,7 +18,6 @@ from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpClass, OpKind
 from autoshard.graph.scatters import is_into_zeros
 from autoshard.layouts import Layout
 from autoshard.lowering.collectives import Collectives, sharing
-from autoshard.lowering.combined_calls import combined_calls
 from autoshard.lowering.kernel_order import AssumedKernel, kernel_order
 from autoshard.lowering.live_buffers import host_bytes, live_buffers, tiled_arguments
 from autoshard.lowering.local_program import (
@@ -487,7 +487,9 @@ class _Lowering:
             value = sent[0].value if sent[0].value >= 0 else graph.ops[sent[0].op].results[0]
             keys[place] = graph.values[value].dtype, *((one.kind, one.axes) for one in sent)
         most = self.costing.backend.memory.combined_sum_bytes
-        for place, call in combined_calls(body.tasks, keys, most).items():
+        needs = [task.needs for task in body.tasks]
+        num_bytes = [task.num_bytes for task in body.tasks]
+        for place, call in combined_calls(needs, num_bytes, keys, most).items():
             body.tasks[place] = replace(body.tasks[place], call=call)
 
     def _assumed(self, task: Task) -> AssumedKernel:

@@ -21,7 +21,7 @@ from autoshard.remat.choice import ResidualChoice
 from autoshard.rewriting import AS_WRITTEN, Rewriting
 from autoshard.sharding import Mesh, Sharding
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

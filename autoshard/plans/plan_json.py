@@ -43,7 +43,6 @@ _ADDED_LATER = frozenset(
         "PlanData.refinement",
         "PlanData.residuals",
         "PlanData.waiting_seconds",
-        "PredictedCollective.is_windowed",
         "ProgramRecord.argument_axes",
         "Residual.is_offloaded",
         "TriedResiduals.offloaded_bytes",

@@ -119,15 +119,12 @@ class _Side:
 def compare_collectives(
     predicted: Iterable[PredictedCollective],
     compiled: Iterable[CompiledCollective],
-    *,
-    windowed_einsum: bool = False,
 ) -> CollectiveComparison:
     """Put a plan's collectives beside those of the compiled program.
 
     Args:
         predicted: Of the plan.
         compiled: Of the program. Without axes, kinds and group sizes are compared.
-        windowed_einsum: Whether the compiler was free to make windowed einsums.
     """
     compiled = tuple(compiled)
     by_axes = all(collective.axes is not None for collective in compiled)
@@ -140,13 +137,8 @@ def compare_collectives(
         return rows.setdefault((kind, names, size, is_windowed), (_Side(), _Side()))
 
     for plan in predicted:
-        if windowed_einsum and plan.is_windowed:
-            times, num_bytes = plan.permutations
-            side, _ = row("collective-permute", plan.axes, plan.group_size, is_windowed=True)
-            side.add(plan.count * times, num_bytes, plan.op, "")
-        else:
-            side, _ = row(plan.kind, plan.axes, plan.group_size)
-            side.add(plan.count, plan.bytes_per_device, plan.op, "")
+        side, _ = row(plan.kind, plan.axes, plan.group_size)
+        side.add(plan.count, plan.bytes_per_device, plan.op, "")
     for real in compiled:
         row(real.kind, real.axes, real.group_size, real.form == WINDOWED)[1].add(
             real.count, real.bytes_per_device, real.op_name, real.form

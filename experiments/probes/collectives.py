@@ -258,43 +258,13 @@ def is_hierarchical(bench: Bench) -> bool:
 _CONTRACTED = (256, 512, 640, 1024, 1280, 2048, 4096, 8192)
 
 
-def windowed_contraction_per_byte(bench: Bench) -> int:
-    """Bfloat16 matmuls of 256 to 8,192 contracted elements, scattered over 4 and 8 devices."""
-    line = _windowed(bench, 4)
-    found, ways = (line, 1) if line else (_windowed(bench, 8), 2)
-    fails = [size for size in _CONTRACTED if size not in found]
-    if not fails or not found or max(fails) > min(found):
-        raise InconclusiveError(f"windowed of {_CONTRACTED} contracted elements: {sorted(found)}")
-    return max(fails) * ways // 2
-
-
-def windowed_two_way_devices(bench: Bench) -> int:
-    """The same over all 8 devices, where half as many elements do if pieces go both ways."""
-    line, all_ = _windowed(bench, 4), _windowed(bench, 8)
-    if not line or not all_ or min(all_) >= min(line):
-        raise InconclusiveError(f"windowed over 4: {sorted(line)}, over 8: {sorted(all_)}")
-    return 8
-
-
-def windowed_min_devices(bench: Bench) -> int:
-    """The same over 2, 4 and 8 devices, those of 4 in a line."""
-    if max(bench.target.shape) < 4:
-        raise InconclusiveError(f"{bench.target.text} has no line of 4 devices")
-    found = {group: bool(_windowed(bench, group)) for group in (8, 4)}
-    if not found[8] and not found[4]:
-        raise InconclusiveError("no matmul over 4 or 8 devices becomes a windowed einsum")
-    if not found[4]:
-        return 8
-    return 2 if _windowed(bench, 2) else 4
-
-
 def windows_reduce_scatters(bench: Bench) -> bool:
     """Matmuls of up to 8,192 contracted elements, scattered over 4 and over 8 devices."""
-    return bool(_windowed(bench, 4) or _windowed(bench, 8))
+    return any(_is_windowed(bench, group) for group in (4, 8))
 
 
-def _windowed(bench: Bench, group: int) -> set[int]:
-    """Contracted elements on a device of the matmuls that become windowed einsums."""
+def _is_windowed(bench: Bench, group: int) -> bool:
+    """True where matmuls whose sums are scattered over so many devices become windowed einsums."""
 
     def program(_: Pin, *operands: Any) -> Any:
         pairs = zip(operands[::2], operands[1::2], strict=True)
@@ -310,13 +280,7 @@ def _windowed(bench: Bench, group: int) -> set[int]:
         mesh=f"x={bench.num_devices // group},y={group}",
         out=[("y",)] * len(_CONTRACTED),
     )
-    sent = {c.bytes_per_device for c in compiled.collectives if c.form == WINDOWED}
-    by_bytes = {
-        2 * 2048 // group * (512 + 128 * place) // ways: size
-        for place, size in enumerate(_CONTRACTED)
-        for ways in (1, 2)
-    }
-    return {by_bytes[count] for count in sent if count in by_bytes}
+    return any(one.form == WINDOWED for one in compiled.collectives)
 
 
 def _boolean(measure: Any, **more: Any) -> Probe:
@@ -348,22 +312,4 @@ PROBES = (
     ),
     _boolean(is_hierarchical, platforms=TPU),
     _boolean(windows_reduce_scatters),
-    Probe(
-        record="collectives.windowed_min_devices",
-        unit="devices",
-        measure=windowed_min_devices,
-        platforms=TPU,
-    ),
-    Probe(
-        record="collectives.windowed_contraction_per_byte",
-        unit="elements per byte",
-        measure=windowed_contraction_per_byte,
-        platforms=TPU,
-    ),
-    Probe(
-        record="collectives.windowed_two_way_devices",
-        unit="devices",
-        measure=windowed_two_way_devices,
-        platforms=TPU,
-    ),
 )

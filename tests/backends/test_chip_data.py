@@ -73,8 +73,8 @@ def test_every_number_says_what_shows_it(name: str) -> None:
             "`memory.tight_fragmentation_factor.value` is None; expected a number",
         ),
         (
-            f"collectives: {{unwindowed_groups: {{value: [2, 2], {RECORD}}}}}",
-            "`collectives.unwindowed_groups.value` is 2; expected a list of a whole number",
+            f"collectives: {{unwindowed_options: {{value: [[2, 2]], {RECORD}}}}}",
+            "`collectives.unwindowed_options.value` is 2; expected text",
         ),
         (
             f"memory: {{vmem_bytes: {{value: 5, {RECORD.replace('2026-11-23', 'today')}}}}}",

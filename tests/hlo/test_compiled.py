@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from autoshard.hlo.compiled import (
 from autoshard.hlo.replica_groups import crossed_axes, parse_groups
 from autoshard.hlo.text import laid_out_bytes, parse_hlo, type_bytes
 from autoshard.sharding import AxisRef, parse_mesh_sizes, spanned_axes
-from autoshard.verification.collective_comparison import WINDOWED
 
 MESH = parse_mesh_sizes("x=2,y=4")
 
@@ -267,23 +265,6 @@ def test_predicted_and_compiled_collectives_meet_by_kind_axes_and_group_size() -
     }
     assert (comparison.predicted_bytes, comparison.compiled_bytes) == (1074, 1200)
     assert comparison.difference_percent == pytest.approx(-10.5)
-
-
-def test_a_windowed_sum_is_planned_as_one_permutation_more_than_there_are_devices() -> None:
-    (once,) = read_collectives(PROGRAM, MESH)[:1]
-    step = replace(
-        once, kind="collective-permute", axes=("y",), group_size=4, form=WINDOWED, count=10.0
-    )
-    sums = replace(predicted("reduce-scatter", ("y",), 4, 1024), count=2.0, is_windowed=True)
-    compiled = [replace(step, bytes_per_device=256)]
-    (row,) = compare_collectives([sums], compiled, windowed_einsum=True).rows
-    assert (row.kind, row.axes, row.forms) == ("collective-permute", ("y",), (WINDOWED,))
-    assert (row.predicted_count, row.compiled_count) == (10, 10)
-    assert row.predicted_bytes == row.compiled_bytes == 2560
-    assert {r.kind for r in compare_collectives([sums], compiled).rows} == {
-        "reduce-scatter",
-        "collective-permute",
-    }
 
 
 def test_nothing_predicted_and_nothing_compiled_do_not_differ() -> None:

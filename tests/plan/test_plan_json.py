@@ -41,16 +41,6 @@ def test_a_plan_comes_back_from_its_text(plan: PlanData) -> None:
     assert dump_plan(parse_plan(text)) == text
 
 
-def test_a_file_from_before_windowed_einsums_is_read_without_any() -> None:
-    def older(members: dict[str, Any]) -> None:
-        for collective in members["collectives"]:
-            del collective["is_windowed"]
-
-    found = parse_plan(edited(older)).collectives
-    assert len(found) == len(gpt_plan().collectives) > 0
-    assert not any(collective.is_windowed for collective in found)
-
-
 def test_a_plan_that_was_not_found_comes_back_with_its_infinite_gap() -> None:
     plan = plan_that_does_not_fit()
     assert plan.solver.gap == math.inf
@@ -254,13 +244,13 @@ def test_json_too_deep_for_a_plan_is_refused() -> None:
 @pytest.mark.parametrize(
     ("version", "fix"),
     [
-        (3, "upgrade autoshard to the version that wrote it, or make the plan again here"),
-        (1, "make the plan again with this version of autoshard"),
+        (4, "upgrade autoshard to the version that wrote it, or make the plan again here"),
+        (2, "make the plan again with this version of autoshard"),
     ],
 )
 def test_other_versions_are_refused(version: int, fix: str) -> None:
     error = refusal(json.dumps({"format": "autoshard plan", "version": version}))
-    assert error.what == f"the plan file is of version {version}; this autoshard reads version 2"
+    assert error.what == f"the plan file is of version {version}; this autoshard reads version 3"
     assert error.fix == fix
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from autoshard.costing.all_reduce_combiner import calls_of, combined_sums
+from autoshard.costing.all_reduce_combiner import combined_sums
 from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph
 from tests.planner.graphs import Program, encoder_for
@@ -98,13 +96,6 @@ def test_sums_in_one_call_start_once(hardware: str) -> None:
         starts = float(costing.model.all_reduce_seconds(0.0, costing.axis_parts(summed.reduced)))
     assert starts > 0
     assert seconds[4] == pytest.approx(seconds[1] - 0.75 * starts)
-
-
-def test_a_call_takes_what_fits_the_last_ops_first() -> None:
-    sizes = {1: 2.0, 3: 9.0, 4: 4.0, 6: 20.0, 8: 4.0}
-    found = calls_of([*sizes], [*sizes.values()], 10)
-    assert found == ((3,), (6,), (1, 4, 8))
-    assert calls_of([*sizes], [*sizes.values()], math.inf) == ((1, 3, 4, 6, 8),)
 
 
 def test_on_a_host_gradients_and_their_sums_are_held_until_one_call() -> None:
