@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.graph.program import Graph, OpKind
+from autoshard.lowering.bodies import TaskBody
 from autoshard.lowering.local_program import Opcode
 from autoshard.lowering.schedule import Role
-from autoshard.lowering.task_body import TaskBody
 
 
 @dataclass(frozen=True, slots=True)
