@@ -78,11 +78,19 @@ class UnrolledPass:
     def _copies(
         self, block: Sequence[JaxprEqn], kept: Set[Var], reader: JaxprEqn
     ) -> tuple[list[JaxprEqn], dict[Var, Any]]:
-        """A block of equations behind a barrier, and its values by those it copies."""
+        """A block of equations behind a barrier, and its values by those it copies.
+
+        Constants pass no barrier: behind one they would lie in memory.
+        """
         made = {var for eqn in block for var in eqn.outvars} - kept
         starts = [v for eqn in block for v in variables(eqn.invars) if v not in made]
         after = [v for v in variables(reader.invars) if v in self.cotangents][:1]
-        held = [v for v in dict.fromkeys((*starts, *after)) if is_array(v)]
+        maker, constants = self.graph.maker, self.graph.constants
+        held = [
+            v
+            for v in dict.fromkeys((*starts, *after))
+            if is_array(v) and maker.get(v) not in constants
+        ]
         atom_of: dict[Var, Any] = {var: Var(var.aval) for var in held}
         barrier = _barrier(held, [atom_of[var] for var in held], like=block[0])
         return [*barrier, *copied(block, atom_of)], atom_of
@@ -147,7 +155,8 @@ def _graph(
     fixed = {*constant_equations(forward), *(i for i, (p, _) in enumerate(placed) if p in stacked)}
     there = {*free, *(var for i in fixed for var in forward[i].outvars)}
     needed = dict.fromkeys(var for eqn in reads for var in variables(eqn.invars))
-    made = [sum(_bytes(v) for v in eqn.outvars if v not in there) for eqn in forward]
+    # What the backward pass does not read is gone before anything is computed again.
+    made = [sum(_bytes(v) for v in eqn.outvars if v in needed and v not in there) for eqn in forward]
     return JointGraph(
         forward=forward,
         carried=(),

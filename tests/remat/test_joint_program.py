@@ -16,6 +16,7 @@ from autoshard.remat.joint_graph import variables
 from autoshard.remat.joint_program import JointProgram, keeping_residuals
 from tests.remat.programs import (
     LAYERS,
+    WIDTH,
     Step,
     accumulated,
     arguments,
@@ -146,6 +147,37 @@ def test_a_layer_computed_again_stands_behind_a_barrier_with_a_cotangent() -> No
     }
     barriers = [e for e in lean.jaxpr.eqns if e.primitive.name == "optimization_barrier"]
     assert all(made_in_backward & {*variables(eqn.invars)} for eqn in barriers)
+
+
+def attending(x: jax.Array, w: Any) -> Any:
+    """An MLP block behind masked attention."""
+    mask = jnp.tril(jnp.ones((x.shape[0], x.shape[0]), bool))
+    scores = jax.nn.softmax(jnp.where(mask, x @ x.T, -1e9))
+    return layer(x + scores @ x, w)
+
+
+def test_layers_with_attention_are_computed_again_from_their_inputs_alone() -> None:
+    state, _, key = arguments()
+    wide = jnp.ones((2 * WIDTH, WIDTH))
+    joint = JointProgram.of(jax.make_jaxpr(unrolled(attending))(state, wide, key))
+    (graph,) = joint.graphs
+    kept = [v for v in graph.names if v not in graph.free and not graph.is_recomputable(v)]
+    arrays = [str(v.aval) for v in kept if not str(v.aval).startswith("key")]
+    assert arrays == [f"float32[{2 * WIDTH},{WIDTH}]"] * (LAYERS - 1)
+
+
+def test_no_constant_of_the_forward_pass_stands_behind_a_barrier() -> None:
+    joint = JointProgram.of(traced(unrolled(attending)))
+    lean = joint.keeping(leanest(joint)).jaxpr
+    held = {
+        variable
+        for eqn in lean.eqns
+        if eqn.primitive.name == "optimization_barrier"
+        for variable in variables(eqn.invars)
+    }
+    masks = [v for v in held if str(v.aval).startswith("bool")]
+    assert held
+    assert not masks
 
 
 def test_random_bits_are_computed_again_from_the_same_keys() -> None:
