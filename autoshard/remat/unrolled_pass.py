@@ -156,7 +156,8 @@ def _graph(
     there = {*free, *(var for i in fixed for var in forward[i].outvars)}
     needed = dict.fromkeys(var for eqn in reads for var in variables(eqn.invars))
     # What the backward pass does not read is gone before anything is computed again.
-    made = [sum(_bytes(v) for v in eqn.outvars if v in needed and v not in there) for eqn in forward]
+    held = needed.keys() - there
+    made = [sum(_bytes(v) for v in eqn.outvars if v in held) for eqn in forward]
     return JointGraph(
         forward=forward,
         carried=(),
