@@ -55,7 +55,8 @@ class ReadBits:
         for op in self.graph.ops:
             is_fused = op.op_class in (OpClass.GATHER, OpClass.ELEMENTWISE)
             is_fused |= any(value in with_products for value in op.results)
-            if op.kind is not OpKind.COMPUTE or len(op.results) != 1 or not is_fused:
+            is_made = op.kind is OpKind.COMPUTE and is_fused
+            if len(op.results) != 1 or not (is_made or _stacked_by(self.graph, op)):
                 continue
             (value,) = op.results
             readers = [self.graph.ops[i] for i in self.graph.consumers[value]]
@@ -98,11 +99,43 @@ def _narrowed(
         return max(reads, default=value.bits)
 
     for op in reversed(graph.ops):  # an op that only rearranges sends what its readers take
+        stacking = _stacked_by(graph, op)
+        if stacking is not None:
+            narrowed |= _narrowed_stack(graph, op, stacking, narrowed)
+            continue
         for position, value in enumerate(op.operands):
             bits = taken(op, position)
             if bits < graph.values[value].bits:
                 narrowed[op.index, position] = bits
     return narrowed
+
+
+def _stacked_by(graph: Graph, join: Op) -> Op | None:
+    """The op that writes one slice of a loop's carry each run, which nothing else does to it."""
+    if join.name != "while" or join.kind is not OpKind.JOIN or len(join.operands) != 2:
+        return None
+    op = graph.maker(join.operands[1])
+    is_stack = op.name == "dynamic_update_slice" and op.operands[0] == join.results[0]
+    return op if is_stack and graph.consumers[op.results[0]] == [join.index] else None
+
+
+def _narrowed_stack(
+    graph: Graph, join: Op, stacking: Op, narrowed: Mapping[tuple[int, int], int]
+) -> dict[tuple[int, int], int]:
+    """What is stacked is narrowed as all readers of the stack take it (bfloat16 propagation)."""
+    stack = graph.values[join.results[0]]
+    bits = max(
+        (
+            narrowed.get((index, place), stack.bits)
+            for index in graph.consumers[stack.index]
+            for place, read in enumerate(graph.ops[index].operands)
+            if read == stack.index and index != stacking.index
+        ),
+        default=stack.bits,
+    )
+    if bits >= stack.bits:
+        return {}
+    return {(op.index, place): bits for op in (join, stacking) for place in range(2)}
 
 
 def _hands_on(op: Op, position: int, joins: frozenset[str]) -> bool:

@@ -152,6 +152,8 @@ def in_order(
     made = _made_at(graph, run_at, filled)
     for value, product in buffers.product_by_written.items():
         made[value] = run_at.get(product, product)
+    by_product = buffers.product_by_written
+    with_sums = {value for value in by_product if by_product[value] in buffers.summed_with}
     first = _of_owners(min, owner, made)
     writing = {*buffers.product_by_written.values()}
     least_part = backend.fusion.min_concatenated_part
@@ -163,7 +165,7 @@ def in_order(
         else (0, 0)
         for value in range(len(graph.values))
     ]
-    intervals = without_reused(graph, backend, stored, owner, intervals)
+    intervals = without_reused(graph, backend, stored, owner, intervals, with_sums)
     if buffers.turned:
         _make_again(graph, buffers.turned, intervals, run_at)
     return replace(

@@ -16,6 +16,7 @@ def without_reused(
     stored: Sequence[bool],
     owner: Sequence[int],
     intervals: Sequence[tuple[int, int]],
+    with_sums: Set[int],
 ) -> list[tuple[int, int]]:
     """The intervals, where an operand ends when the result begins that is written over it.
 
@@ -28,6 +29,8 @@ def without_reused(
         stored: Per value, whether it has a buffer.
         owner: Per value, the value whose buffer it shares.
         intervals: Per value, `(start, stop)` of the buffer it owns.
+        with_sums: Values written by a kernel that makes sums of them too: nothing is written over
+            one of several results.
 
     Source: XLA's `FusionCanShareBufferHint`; temporaries of element-wise ops, reductions and
         scatters between two matmuls for a v5e, an H100 and a host CPU (libtpu 0.0.52, CUDA plugin
@@ -48,9 +51,17 @@ def without_reused(
             start, stop = found[operand]
             maker = graph.maker(operand)
             is_own = maker.kind is not OpKind.ARGUMENT and maker.region == op.region
+            is_whole = operand not in with_sums
             is_as_large = graph.values[operand].num_bytes == graph.values[result].num_bytes
             is_free = operand not in (written_over | scattered if is_scatter else scattered)
-            if is_own and is_as_large and is_free and start < time and stop == time + 1:
+            if (
+                is_own
+                and is_whole
+                and is_as_large
+                and is_free
+                and start < time
+                and stop == time + 1
+            ):
                 found[operand] = (start, time)
                 (scattered if is_scatter else written_over).add(result)
                 break

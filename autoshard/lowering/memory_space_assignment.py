@@ -37,6 +37,7 @@ class Interval(NamedTuple):
         stop: Time after which it is not needed.
         reads: Times at which it is read, in order.
         is_argument: It is in HBM from the start.
+        is_there_before: The program before brings it to VMEM, where it stays until its last read.
     """
 
     num_bytes: int
@@ -44,6 +45,7 @@ class Interval(NamedTuple):
     stop: int
     reads: tuple[int, ...]
     is_argument: bool = False
+    is_there_before: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +73,13 @@ def assign(intervals: Sequence[Interval], machine: Machine) -> list[int | None]:
     timing = _Timing.of(intervals, machine)
     left = np.full(len(machine.repeat) + 1, machine.vmem_bytes, dtype=np.int64)
     found: list[int | None] = [None] * len(intervals)
+    for one in intervals:
+        if one.is_there_before:
+            _takes(left, 0, one.reads[-1] + 1, one.num_bytes)
     order = [timing.order(one) for one in intervals]
     for place in sorted(range(len(intervals)), key=order.__getitem__):
-        found[place] = _place(intervals[place], timing, left)
+        one = intervals[place]
+        found[place] = one.start if one.is_there_before else _place(one, timing, left)
     return found
 
 

@@ -15,8 +15,10 @@ from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.padded_rows import padded_row_bytes
 from autoshard.graph.buffers import read_stop
+from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.images import images_of
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.op_traits import renames
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
@@ -93,12 +95,6 @@ class VmemAssignment:
     ) -> tuple[list[LiveRange], list[LiveRange], list[Buffer]]:
         """Memory rows in HBM, those in VMEM, and the short-lived buffers in either."""
         may_hold = [one for one in ranges if self._may_hold(one)]
-        arguments = [
-            self._interval(op.results[0], one.num_bytes, 0, len(self.room.graph.ops))
-            for one in ranges
-            if is_argument(self.encoded, one)
-            for op in [self.encoded.maker(self.encoded.problem.node_memory[one.term].node)]
-        ]
         intervals = [
             *(
                 self._interval(value_of(self.encoded, one)[0], one.num_bytes, one.start, one.stop)
@@ -108,7 +104,7 @@ class VmemAssignment:
                 self._interval(one.value, one.num_bytes, one.start, one.stop)
                 for one in self.short_lived
             ),
-            *(one._replace(is_argument=True) for one in arguments if one.reads),
+            *self._arguments(ranges),
         ]
         starts = assign(intervals, self._machine())
         of_rows, of_short = starts[: len(may_hold)], starts[len(may_hold) :]
@@ -125,6 +121,46 @@ class VmemAssignment:
         ]
         return in_hbm, in_vmem, short
 
+    def _arguments(self, ranges: Iterable[LiveRange]) -> Iterator[Interval]:
+        """Arguments of the program; of those that matmuls alone read, the largest is there first.
+
+        Source: openxla/xla, `FindCrossProgramPrefetchCandidates` in
+        `memory_space_assignment/algorithm.cc`.
+        """
+        held = {
+            self.encoded.maker(self.encoded.problem.node_memory[one.term].node).results[0]: one
+            for one in ranges
+            if is_argument(self.encoded, one)
+        }
+        fitting = [
+            (one.num_bytes, value)
+            for value, one in held.items()
+            if one.num_bytes <= self.room.vmem.capacity and self._is_read_by_matmuls(value)
+        ]
+        _, first = max(fitting, default=(0, -1))
+        for value, one in held.items():
+            found = self._interval(value, one.num_bytes, 0, len(self.room.graph.ops))
+            if found.reads:
+                yield found._replace(is_argument=True, is_there_before=value == first)
+
+    def _is_read_by_matmuls(self, value: int) -> bool:
+        """True for an argument that matmuls read as it is, in no loop, and that is not donated."""
+        graph = self.room.graph
+        readers = trace_forward(graph, value, renames)
+        if any(graph.arguments[place].results[0] == value for place in graph.donated):
+            return False
+        return all(
+            reader.kind is OpKind.COMPUTE
+            and reader.op_class in PRODUCTS
+            and reader.region == 0
+            and all(
+                self.decoded.candidates[reader.index].operands[place] == self.decoded.layouts[read]
+                for place, read in enumerate(reader.operands)
+                if self.room.buffers.owner[read] == value
+            )
+            for reader in readers
+        )
+
     def _machine(self) -> Machine:
         graph, costing = self.room.graph, self.room.costing
         arithmetic = np.zeros(len(graph.ops))
@@ -132,7 +168,8 @@ class VmemAssignment:
         for index, candidate in self.decoded.candidates.items():
             op = graph.ops[index]
             looked_up = per_byte * self._slow_bytes(op, candidate)
-            arithmetic[index] = looked_up or costing.arithmetic_seconds(graph, op, candidate)
+            time = self.room.buffers.time_of(index)
+            arithmetic[time] += looked_up or costing.arithmetic_seconds(graph, op, candidate)
         return Machine(
             vmem_bytes=self.room.vmem.capacity,
             copy_seconds_per_byte=per_byte,

@@ -58,3 +58,16 @@ def test_an_argument_is_not_written_over_and_a_donated_one_takes_the_result() ->
     graph = program.graph(result, program.matmul(result, result))
     buffers = find_buffers(graph, backend_for(get_hardware("h100")))
     assert buffers.intervals[x] == (0, len(graph.ops))
+
+
+@pytest.mark.parametrize("is_summed", [True, False])
+def test_one_of_several_results_of_a_kernel_is_not_written_over(*, is_summed: bool) -> None:
+    """On a TPU the matmul that makes a value sums its rows too."""
+    program = Program()
+    x = program.argument(SIDE, SIDE)
+    made = program.matmul(x, x)
+    rows = program.sum(made) if is_summed else program.argument(SIDE)
+    shifted = program.elementwise(made, program.widened(rows))
+    result = program.constraint(shifted, "x")
+    graph = program.graph(program.matmul(result, x), program.matmul(x, result))
+    assert ends_when_made(graph, made, shifted, "tpu-v5e") != is_summed

@@ -108,3 +108,9 @@ def test_with_room_for_all_none_is_in_hbm(found: list[Interval]) -> None:
     small = [one._replace(num_bytes=max(1, one.num_bytes // 12)) for one in found]
     total = sum(one.num_bytes for one in small)
     assert total > CAPACITY or assign(small, machine()) == [None] * len(small)
+
+
+def test_an_argument_that_is_there_before_takes_its_room_until_its_last_read() -> None:
+    argument = Interval(60, 0, NUM_TIMES, (2, 9), is_argument=True, is_there_before=True)
+    before, after = buffer(50, 5, 7), buffer(50, 10, 12)
+    assert assign([argument, before, after], machine()) == [0, 5, None]

@@ -29,7 +29,7 @@ def with_one_that_waits(
     program = Program()
     x, w = program.argument(side, side), program.argument(side, side)
     first = made = program.matmul(x, w)
-    for _ in range(MOST_MATMULS + 2):
+    for _ in range(MOST_MATMULS + 3):
         made = program.matmul(made, w)
     last = program.elementwise(made, first)
     graph = program.graph(last if is_result else program.sum(last))
@@ -139,7 +139,7 @@ def with_images_that_wait(batch: int, share: float) -> tuple[Solution, int]:
     program = Program()
     made, kernel = program.argument(*shape), program.argument(CHANNELS, CHANNELS)
     convolved = []
-    for _ in range(MOST_MATMULS + 3):
+    for _ in range(MOST_MATMULS + 4):
         operands = (made, kernel)
         (made,) = program.compute("convolution", operands, [shape], rule, OpClass.CONVOLUTION)
         convolved.append(made)

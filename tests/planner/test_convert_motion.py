@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from autoshard.backends import get_backend
@@ -13,6 +15,7 @@ from autoshard.graph.rule import Rule
 from autoshard.planning.solution import Solution
 from autoshard.sharding import parse_sharding
 from tests.planner.graphs import Program, encoder_for, plan, wishes_for
+from tests.planner.traced import exported
 
 
 def products(count: int = 1, rows: int = 256) -> Graph:
@@ -231,3 +234,25 @@ def test_what_products_write_for_products_alone_is_narrow_sums_of_it_aside(
     graph = program.graph(program.matmul(made, w), program.sum(made))
     with_products = frozenset({made}) if is_product else frozenset()
     assert ReadBits.of(graph, get_backend("tpu")).written(with_products).get(made, 32) == bits
+
+
+def stacks_written(*, reads_wide: bool, backend: str = "tpu") -> list[int]:
+    """Bits of an element of each stack that a loop leaves for matmuls, narrower than float32."""
+
+    def fn(x: jax.Array, weights: jax.Array) -> jax.Array:
+        _, rows = jax.lax.scan(lambda carry, w: (jnp.tanh(carry @ w), carry), x, weights)
+        return jnp.tanh(rows) if reads_wide else rows.reshape(-1, 128) @ weights[0]
+
+    arguments = (
+        jax.ShapeDtypeStruct((256, 128), "float32"),
+        jax.ShapeDtypeStruct((4, 128, 128), "f4"),
+    )
+    graph, _ = exported(fn, *arguments, mesh="x=2")
+    found = ReadBits.of(graph, get_backend(backend)).written(frozenset())
+    return [found[value] for value in found if graph.maker(value).name == "while"]
+
+
+def test_a_stack_that_matmuls_alone_read_is_written_in_their_width() -> None:
+    assert stacks_written(reads_wide=False) == [16]
+    assert stacks_written(reads_wide=True) == []
+    assert stacks_written(reads_wide=False, backend="gpu") == []

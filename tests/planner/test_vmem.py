@@ -251,3 +251,15 @@ def read_before_and_after_look_ups(num_rows: int) -> float:
 def test_what_waits_beside_slow_look_ups_is_evicted() -> None:
     assert read_before_and_after_look_ups(1024) < 1
     assert read_before_and_after_look_ups(16384) > 1
+
+
+def test_what_is_computed_with_a_matmul_is_read_when_that_runs() -> None:
+    program = Program()
+    x, w = program.argument(256, 256), program.argument(256, 256)
+    first = program.matmul(x, w)
+    last = program.matmul(first, w)
+    end = program.elementwise(program.elementwise(last, name="tanh"), first)
+    graph = program.graph(program.sum(program.matmul(end, w)))
+    buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5e")))
+    makers = graph.maker(last).index
+    assert Vmem.of(graph, buffers, V5E_BYTES).reads[first] == (makers,)
