@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -239,7 +240,7 @@ def test_what_products_write_for_products_alone_is_narrow_sums_of_it_aside(
 def stacks_written(*, reads_wide: bool, backend: str = "tpu") -> list[int]:
     """Bits of an element of each stack that a loop leaves for matmuls, narrower than float32."""
 
-    def fn(x: jax.Array, weights: jax.Array) -> jax.Array:
+    def fn(x: jax.Array, weights: jax.Array) -> Any:
         _, rows = jax.lax.scan(lambda carry, w: (jnp.tanh(carry @ w), carry), x, weights)
         return jnp.tanh(rows) if reads_wide else rows.reshape(-1, 128) @ weights[0]
 
