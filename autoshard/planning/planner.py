@@ -88,7 +88,7 @@ def plan_graph(
         TooLargeError: The program `must_fit`, and a bound tells that it does not.
     """
     clock, backend = stages or Stages(), compiler or backend_for(hardware)
-    graph, buffers, wishes, costing = _prepared(
+    graph, buffers, wishes, costing = prepared(
         graph, mesh, hardware, wishes, options, backend, clock
     )
     parts = costing.parts
@@ -133,7 +133,7 @@ def plan_graph(
     return solution if len(rounds) == 1 else replace(solution, rounds=tuple(decided))
 
 
-def _prepared(
+def prepared(
     graph: Graph,
     mesh: Mesh,
     hardware: Hardware,
@@ -166,7 +166,7 @@ def encode_scarce(
 ) -> tuple[Encoder, Encoded]:
     """The choice problem of a program whose residuals are chosen too, all priorities at once."""
     backend = backend_for(hardware)
-    graph, buffers, wishes, costing = _prepared(
+    graph, buffers, wishes, costing = prepared(
         graph, mesh, hardware, wishes, options, backend, stages
     )
     with stages.time(COSTS):
