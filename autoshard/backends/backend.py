@@ -79,35 +79,17 @@ def generic(platform: str, data: ChipData) -> Backend:
     Raises:
         InputError: A field is missing, or the title.
     """
-    fields = {
-        section: [field.name for field in dataclasses.fields(policy)]
-        for section, policy in POLICIES.items()
-    }
     problems = [
-        f"`{section}.{name}` is missing"
-        for section, names in fields.items()
-        for name in names
-        if f"{section}.{name}" not in data.records
+        f"`{section}.{field.name}` is missing"
+        for section, policy in POLICIES.items()
+        for field in dataclasses.fields(policy)
+        if f"{section}.{field.name}" not in data.records
     ]
     if data.title is None:
         problems.append("`title` is null; expected how reports call the generic model")
     if problems or data.title is None:
         raise chip_error(problems, data.name)
-    policies: dict[str, Any] = {
-        section: policy(
-            **{name: data.records[f"{section}.{name}"].value for name in fields[section]}
-        )
-        for section, policy in POLICIES.items()
-    }
-    return Backend(
-        name=data.name,
-        platform=platform,
-        title=data.title,
-        chip=data.chip,
-        is_probed=data.is_probed,
-        records=data.records,
-        **policies,
-    )
+    return _model(platform, data.title, data, data.records)
 
 
 def replace(base: Backend, data: ChipData) -> Backend:
@@ -117,20 +99,27 @@ def replace(base: Backend, data: ChipData) -> Backend:
         base: The model whose fields hold where the file has none.
         data: The chip's file.
     """
-    policies: dict[str, Any] = {}
-    for section in POLICIES:
-        changed = {
-            path.removeprefix(f"{section}."): record.value
-            for path, record in data.records.items()
-            if path.startswith(f"{section}.")
-        }
-        policies[section] = dataclasses.replace(getattr(base, section), **changed)
+    records = types.MappingProxyType({**base.records, **data.records})
+    return _model(base.platform, data.title or base.title, data, records)
+
+
+def _model(platform: str, title: str, data: ChipData, records: Mapping[str, Probed]) -> Backend:
+    """The model of a file in which these records hold, one for every field."""
+    policies: dict[str, Any] = {
+        section: policy(
+            **{
+                field.name: records[f"{section}.{field.name}"].value
+                for field in dataclasses.fields(policy)
+            }
+        )
+        for section, policy in POLICIES.items()
+    }
     return Backend(
         name=data.name,
-        platform=base.platform,
-        title=data.title or base.title,
+        platform=platform,
+        title=title,
         chip=data.chip,
         is_probed=data.is_probed,
-        records=types.MappingProxyType({**base.records, **data.records}),
+        records=records,
         **policies,
     )

@@ -16,6 +16,7 @@ from autoshard.costing.combined_calls import combined_calls
 from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
 from autoshard.graph.library_copies import is_kernel_gradient, library_copies
 from autoshard.graph.op_traits import READS_FUSED
@@ -55,8 +56,8 @@ class ChoiceMemory:
     node_by_op: Mapping[int, int]
     narrowed: Mapping[int, int]
     _times: dict[tuple[int, float], Mapping[int, tuple[int, int]]] = field(default_factory=dict)
-    _held: dict[tuple[object, ...], tuple[object, IntArray]] = field(default_factory=dict)
-    _partial: dict[tuple[object, ...], tuple[object, IntArray]] = field(default_factory=dict)
+    _held: IdentityCache[IntArray] = field(default_factory=IdentityCache)
+    _partial: IdentityCache[IntArray] = field(default_factory=IdentityCache)
 
     def terms(self) -> Iterator[NodeMemory]:
         """All of them."""
@@ -73,6 +74,11 @@ class ChoiceMemory:
         yield from self._split_sums()
         yield from self._halos()
         yield from self._library_copies()
+
+    def _nodes(self) -> Iterator[tuple[Op, int, tuple[Candidate, ...]]]:
+        """Ops that have a choice, with their nodes and candidates."""
+        for index, node in self.node_by_op.items():
+            yield self.room.graph.ops[index], node, self.candidates[index]
 
     def _of_value(self, value: Value) -> Iterator[NodeMemory]:
         """A value itself, and what making it takes beside it."""
@@ -179,20 +185,19 @@ class ChoiceMemory:
         candidates = self.candidates[op.index]
         is_argument = op.kind is OpKind.ARGUMENT or (not is_result and op.kind is OpKind.RESULT)
         lies = self.room.channels.get(value.index), value.index in self.room.rows
-        shape = value.shape, value.bits, bits, lies
-        key = (id(candidates), is_result, place, is_argument, *shape)
-        if key not in self._held:
+
+        def held() -> IntArray:
             layouts = (c.side(is_result=is_result)[place] for c in candidates)
             local = self.room.held_bytes if is_argument else self.room.local_bytes
-            held = [local(value, layout, bits) for layout in layouts]
-            self._held[key] = candidates, np.array(held, dtype=np.int64)
-        return self._held[key][1]
+            return np.array([local(value, layout, bits) for layout in layouts], dtype=np.int64)
+
+        key = (is_result, place, is_argument, value.shape, value.bits, bits, lies)
+        return self._held.get(held, candidates, key=key)
 
     def _on_their_way(self) -> Iterator[NodeMemory]:
         """Slices of stacks in host memory: that of one run leaves, or comes, during another."""
         graph = self.room.graph
-        for index, node in self.node_by_op.items():
-            op = graph.ops[index]
+        for op, node, _ in self._nodes():
             if op.memory_kind and graph.is_in_loop(op.region):
                 region = graph.regions[op.region]
                 usage = self._local(graph.values[op.results[0]], op, 0)
@@ -201,29 +206,26 @@ class ChoiceMemory:
     def _panels(self) -> Iterator[NodeMemory]:
         """What products in steps hold while they run."""
         room = self.room
-        for index, node in self.node_by_op.items():
-            candidates = self.candidates[index]
+        for op, node, candidates in self._nodes():
             if candidates[-1].streamed is None:
                 continue
-            op = room.graph.ops[index]
             held = [room.costing.streamed_bytes(room.graph, op, c) for c in candidates]
             usage = (np.array(held, dtype=np.float64) * room.overhead).astype(np.int64)
-            run = room.buffers.time_of(index)
+            run = room.buffers.time_of(op.index)
             yield NodeMemory(node, run, run + 1, usage)
 
     def _padded_rows(self) -> Iterator[NodeMemory]:
         """Copies into padded rows that look-ups make."""
         room = self.room
         lanes = room.backend.layout.num_lanes
-        for index, node in self.node_by_op.items():
-            op, candidates = room.graph.ops[index], self.candidates[index]
+        for op, node, candidates in self._nodes():
             for held in padded_row_bytes(
                 room.graph, room.costing.parts, op, candidates, lanes, room.rows
             ):
                 is_brief = room.vmem.holds_copies or op.name == "reshape"
                 usage = (held * room.overhead).astype(np.int64)
                 left = room.vmem.hbm_bytes(usage, may_hold=is_brief)
-                yield NodeMemory(node, room.earliest(index, index), index + 1, left)
+                yield NodeMemory(node, room.earliest(op.index, op.index), op.index + 1, left)
 
     def _summed_rows(self) -> Iterator[NodeMemory]:
         """Padded rows that look-ups sum over devices: there until all of one call have been."""
@@ -271,14 +273,12 @@ class ChoiceMemory:
         """Parts of split-k matmuls: there until their sum is, which fusible readers compute."""
         room = self.room
         graph, weights = room.graph, room.backend.fusion.split_k
-        for index, node in self.node_by_op.items():
-            op = graph.ops[index]
-            if not weights or op.name != "dot_general" or op.rule is None:
+        for op, node, candidates in self._nodes() if weights else ():
+            if op.name != "dot_general" or op.rule is None:
                 continue
             (made,) = (graph.values[value] for value in op.results)
             if made.num_bytes < room.negligible_bytes:
                 continue
-            candidates = self.candidates[index]
             products = self._products(op, made, candidates)
             splits = num_splits(products, weights)
             is_vector = np.minimum(products.rows, products.columns) == 1
@@ -286,7 +286,7 @@ class ChoiceMemory:
             parts = np.where((splits > 1) & ~is_vector, splits * num_bytes, 0.0) * room.overhead
             held = self._local(made, op, 0)
             readers = graph.consumers[made.index]
-            run = room.buffers.time_of(index)
+            run = room.buffers.time_of(op.index)
             stop = max((room.buffers.time_of(reader) + 1 for reader in readers), default=run + 1)
             is_moved = np.array([bool(one.reduced or one.scattered) for one in candidates])
             is_fused = all(graph.ops[reader].op_class in READS_FUSED for reader in readers)
@@ -312,8 +312,7 @@ class ChoiceMemory:
     def _halos(self) -> Iterator[NodeMemory]:
         """Pieces of images with their halos; where an image is last read, in its place."""
         room = self.room
-        for index, node in self.node_by_op.items():
-            op, candidates = room.graph.ops[index], self.candidates[index]
+        for op, node, candidates in self._nodes():
             if not op.windows:
                 continue
             held = [room.costing.padded_bytes(room.graph, op, c) for c in candidates]
@@ -322,10 +321,10 @@ class ChoiceMemory:
             usage = np.array(held, dtype=np.int64)
             value = room.graph.values[op.operands[0]]
             _, stop = room.buffers.intervals[value.index]
-            if 0 < stop <= room.buffers.time_of(index) + 1:
+            run = room.buffers.time_of(op.index)
+            if 0 < stop <= run + 1:
                 piece = self._local(value, op, 0, is_result=False)
                 usage = np.where(usage > 0, np.maximum(usage - piece, 0), 0)
-            run = room.buffers.time_of(index)
             left = room.vmem.hbm_bytes(usage, may_hold=room.vmem.holds_copies)
             yield NodeMemory(node, run, run + 1, left)
 
@@ -417,10 +416,12 @@ class ChoiceMemory:
             return None
         if value.num_bytes * bits < room.negligible_bytes * value.bits:
             return None
-        key = (id(candidates), is_summed, value.shape, bits)
-        if key not in self._partial:
+
+        def held() -> IntArray:
             layouts = map(sums, candidates)
-            held = [0 if one is None else room.local_bytes(value, one, bits) for one in layouts]
-            self._partial[key] = candidates, np.array(held, dtype=np.int64)
-        extra: IntArray = np.maximum(self._partial[key][1] - usage, 0)
+            local = [0 if one is None else room.local_bytes(value, one, bits) for one in layouts]
+            return np.array(local, dtype=np.int64)
+
+        key = (is_summed, value.shape, bits)
+        extra: IntArray = np.maximum(self._partial.get(held, candidates, key=key) - usage, 0)
         return extra

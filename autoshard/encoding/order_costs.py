@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from autoshard.costing.costing import Costing
 from autoshard.costing.program_facts import ProgramFacts
+from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.tables import Tables
 from autoshard.graph.program import PRODUCTS, Op, OpClass, Value
 from autoshard.reshard import ReshardTable, joins_columns, widens_rows
@@ -43,9 +44,7 @@ class OrderCosts:
 
     program: ProgramFacts
     tables: Tables
-    _known: dict[tuple[int, _Reading], tuple[ReshardTable, FloatArray | None]] = field(
-        default_factory=dict
-    )
+    _known: IdentityCache[FloatArray] = field(default_factory=IdentityCache)
     _of_read: dict[tuple[int, int], FloatArray | None] = field(default_factory=dict)
 
     @property
@@ -71,11 +70,8 @@ class OrderCosts:
         if len(found.shape) < 2:
             return None
         table, reading = self.tables.of(value), self._reading(op, found)
-        key = (id(table), reading)
-        if key not in self._known:
-            copies = self._copies(table, found, reading)
-            self._known[key] = table, copies if copies.any() else None
-        return self._known[key][1]
+        copies = self._known.get(lambda: self._copies(table, found, reading), table, key=reading)
+        return copies if copies.any() else None
 
     def _reading(self, op: Op, value: Value) -> _Reading:
         is_turned = op.name == "transpose"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 
 from autoshard.sharding import OpShardingRule, format_op_sharding_rule
 
@@ -49,11 +48,6 @@ class Rule:
 
     def __hash__(self) -> int:
         return self._hash
-
-    @property
-    def num_points(self) -> int:
-        """Points of the iteration space: the product of all factor sizes."""
-        return prod(self.factor_sizes)
 
     def __str__(self) -> str:
         text = format_op_sharding_rule(

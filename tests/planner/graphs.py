@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from autoshard.backends import backend_for
 from autoshard.costing.costing import Costing, cost_model_for
@@ -90,7 +91,7 @@ class Program:
         rule: Rule,
         op_class: OpClass = OpClass.MATMUL,
     ) -> tuple[int, ...]:
-        flops = 2.0 * rule.num_points if op_class is OpClass.MATMUL else float(rule.num_points)
+        flops = prod(rule.factor_sizes) * (2.0 if op_class is OpClass.MATMUL else 1.0)
         return self.add(
             OpKind.COMPUTE, name, tuple(operands), shapes, rule=rule, op_class=op_class, flops=flops
         )
