@@ -63,10 +63,6 @@ class ProgramFacts:
         has_vmem = self.costing.backend.memory.vmem_bytes > 0
         return SlicedStacks.of(self.graph, self.buffers) if has_vmem else SlicedStacks()
 
-    def waiting_seconds(self, value: int) -> float:
-        """Seconds that loops wait for slices of a stack, each time that a collective made it."""
-        return self.stacks.by_products.get(value, 0.0) * self.costing.launch_seconds
-
     @cached_property
     def optimizer_outputs(self) -> tuple[int, ...]:
         """Values that updates write; none where VMEM makes no difference to what these take."""

@@ -10,7 +10,7 @@ from autoshard.graph.buffers import Buffers
 from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.op_traits import ROW_MAJOR
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
 _SLICE = "dynamic_slice"
 
@@ -20,55 +20,30 @@ class SlicedStacks:
     """How often loops read slices of stacks, for each time that one is made.
 
     Args:
-        by_products: By stack that is computed before a loop, how often products slice it. What only
-            orders or converts the elements of another is counted with that: it is one stack.
         as_stacked: By op with which a loop reads what another one stacked, no product between them,
             how often its products slice that.
         turned: By stack that is transposed before a loop, so that the dimension sliced was none of
             the leading one, how often other ops slice it.
-        written_turned: By op that alone reads what a loop stacked, and transposes it so, how often
-            the loop writes a row.
     """
 
-    by_products: Mapping[int, float] = field(default_factory=dict)
     as_stacked: Mapping[int, float] = field(default_factory=dict)
     turned: Mapping[int, float] = field(default_factory=dict)
-    written_turned: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, buffers: Buffers) -> SlicedStacks:
         """Look at the loops of a program."""
-        by_products: defaultdict[int, float] = defaultdict(float)
         as_stacked: defaultdict[int, float] = defaultdict(float)
         turned: defaultdict[int, float] = defaultdict(float)
         for op in graph.ops:
             if op.op_class in PRODUCTS and op.repeat > 1:
                 for carry in _sliced(graph, buffers, op):
-                    for value in _same_stack(graph, carry.operands[0]):
-                        times_made = graph.maker(value).repeat
-                        by_products[value] += op.repeat / times_made
                     if _is_of_loop_before(graph, carry):
                         as_stacked[carry.index] += op.repeat / carry.repeat
             elif op.name == _SLICE and op.repeat > 1 and not _is_for_product(graph, op):
                 carry = graph.maker(op.operands[0])
                 if _is_unchanged(carry) and _is_turned(graph, carry.operands[0]):
                     turned[carry.operands[0]] += op.repeat / carry.repeat
-        return cls(dict(by_products), dict(as_stacked), dict(turned), _written_turned(graph))
-
-
-def _written_turned(graph: Graph) -> dict[int, float]:
-    found = {}
-    for op in graph.ops:
-        if op.name == "transpose" and _is_turned(graph, op.results[0]):
-            stack = op.operands[0]
-            maker = graph.maker(stack)
-            if maker.kind is OpKind.JOIN and len(maker.operands) == 2:
-                update = graph.maker(maker.operands[1])
-                is_row = update.name == "dynamic_update_slice"
-                after = [i for i in graph.consumers[stack] if i >= carry_stop(graph, maker)]
-                if is_row and after == [op.index]:
-                    found[op.index] = update.repeat / op.repeat
-    return found
+        return cls(dict(as_stacked), dict(turned))
 
 
 def _is_unchanged(op: Op) -> bool:
@@ -110,15 +85,3 @@ def _sliced(graph: Graph, buffers: Buffers, product: Op) -> list[Op]:
     slices = [op for v in met.frontier if (op := graph.maker(v)).name == _SLICE and is_fused(op, v)]
     carries = {carry.index: carry for op in slices for carry in [graph.maker(op.operands[0])]}
     return [carry for carry in carries.values() if _is_unchanged(carry)]
-
-
-def _same_stack(graph: Graph, stack: int) -> list[int]:
-    """A stack and what it is ordered or converted from; nothing if that is an argument."""
-
-    def passes(op: Op, _: int) -> bool:
-        is_same = op.name == "convert" or op.op_class is OpClass.COPY
-        return op.kind is OpKind.COMPUTE and is_same
-
-    met = trace_back(graph, [stack], passes, lambda op: op.operands[:1])
-    is_computed = all(graph.maker(value).kind is OpKind.COMPUTE for value in met.frontier)
-    return [*met.inner, *met.frontier] if is_computed else []

@@ -17,10 +17,9 @@ from autoshard.graph.program import Op, OpKind
 class StackSlices:
     """Waits for slices, and copies of those that lie in no order.
 
-    Matmuls wait for slices of a stack that a collective made: on a v5p it lies in HBM then, and in
-    VMEM if an element-wise op made it; on a v5e it is sliced by a kernel of its own. On a v5p they
-    wait likewise for what the loop before stacked: nothing runs beside which that is brought. Rows
-    of a slice of a stack that was transposed are far apart; a kernel of its own puts them together.
+    On a v5p matmuls wait for slices of what the loop before stacked: nothing runs beside which that
+    is brought. Rows of a slice of a stack that was transposed are far apart; a kernel of its own
+    puts them together.
     """
 
     facts: ProgramFacts
@@ -31,9 +30,7 @@ class StackSlices:
             return self._as_stacked_seconds(op) or None
         if not op.results or op.collective is not None:
             return None
-        runs = self.facts.stacks.turned.get(op.results[0], 0.0)
-        waited = self.facts.waiting_seconds(op.results[0])
-        return (runs, waited) if runs or waited else None
+        return self.facts.stacks.turned.get(op.results[0])
 
     def _as_stacked_seconds(self, op: Op) -> float:
         if self.facts.vmem.holds_copies:
@@ -44,15 +41,7 @@ class StackSlices:
         """float64[num_candidates]: of one run."""
         if op.kind is not OpKind.COMPUTE:
             return np.full(len(candidates), self._as_stacked_seconds(op))
-        costing, value = self.facts.costing, op.results[0]
-        waited = self.facts.waiting_seconds(value)
-        is_plain = [candidate.streamed is None for candidate in candidates]
-        is_sent = np.array([bool(c.reduced or c.scattered) for c in candidates])
-        found = np.where(is_sent & is_plain, waited, 0.0)
-        runs = self.facts.stacks.turned.get(value, 0.0)
-        if runs:
-            made = self.facts.graph.values[value]
-            pieces = costing.arrays(candidates).result_shards[0]
-            num_bytes = 2.0 * made.num_bytes / max(made.shape[0], 1) / pieces
-            found = found + runs * costing.copy_seconds(num_bytes)
-        return np.asarray(found)
+        costing, made = self.facts.costing, self.facts.graph.values[op.results[0]]
+        pieces = costing.arrays(candidates).result_shards[0]
+        num_bytes = 2.0 * made.num_bytes / max(made.shape[0], 1) / pieces
+        return self.facts.stacks.turned[made.index] * costing.copy_seconds(num_bytes)

@@ -25,17 +25,13 @@ class _Reading(NamedTuple):
         is_turned: Whether the reader transposes it.
         is_state: Whether the reader is an update of a matrix.
         in_rows: Whether it is read in narrow rows.
-        waited: Seconds that loops wait for slices of what comes out of a move.
         copies: How many tensors are copied with it.
-        rows: How many rows a loop writes of it that each are turned, if nothing moves it.
     """
 
     is_turned: bool
     is_state: bool
     in_rows: bool
-    waited: float
     copies: int
-    rows: float
 
 
 @dataclass(slots=True)
@@ -55,8 +51,7 @@ class OrderCosts:
         """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
 
         None where the reader takes it in any order of dimensions. What is read in narrow rows is
-        copied into them. Loops wait for slices of what comes out of a move. Rows and columns are
-        those of the value's table.
+        copied into them. Rows and columns are those of the value's table.
         """
         read = op.index, value
         if read not in self._of_read:
@@ -80,9 +75,7 @@ class OrderCosts:
             is_turned=is_turned,
             is_state=op.index in self.program.buffers.updates and len(value.shape) == 2,
             in_rows=value.index in self.program.tiles.in_rows,
-            waited=self.program.waiting_seconds(value.index),
             copies=1 if is_alone else self.costing.backend.layout.relayout_copies,
-            rows=self.program.stacks.written_turned.get(op.index, 0.0),
         )
 
     def _copies(self, table: ReshardTable, value: Value, reading: _Reading) -> FloatArray:
@@ -93,10 +86,6 @@ class OrderCosts:
         if reading.in_rows:
             rows = self.program.row_copy_seconds(value.index, table.layouts)
             found = np.maximum(found, np.where(moves, rows, 0.0))
-        found = found + np.where(moves, reading.waited, 0.0)
-        if reading.rows:
-            turned = reading.rows * self.costing.copy_seconds(num_bytes / reading.rows)
-            found[np.diag_indices_from(found)] += turned
         return np.asarray(found)
 
     def _is_copied(

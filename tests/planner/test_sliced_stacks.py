@@ -1,4 +1,4 @@
-"""Loops wait for slices of stacks that collectives made; element-wise ops make them on the chip."""
+"""Loops that slice stacks: turned ones, and those of the loop before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autoshard.costing.stack_slices import StackSlices
 from autoshard.encoding.encode import Encoder
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, OpKind
-from cost_models import Hardware, get_hardware
+from cost_models import get_hardware
 from tests.planner.graphs import encoder_for
 from tests.planner.objective import check_objective_is_account
 from tests.planner.traced import exported
@@ -45,14 +45,6 @@ def encoder_of(hardware: str, fn: Any = recurrence) -> Encoder:
     return encoder
 
 
-def runs(fn: Any) -> dict[str, float]:
-    """By name of the op that makes a stack."""
-    graph, stacks = stacks_of(fn)
-    return {
-        graph.ops[graph.values[value].op].name: times for value, times in stacks.by_products.items()
-    }
-
-
 def stacks_of(fn: Any) -> tuple[Graph, SlicedStacks]:
     graph = exported(fn, X, W, mesh="x=1")[0]
     return graph, SlicedStacks.of(graph, find_buffers(graph, backend_for(V5P)))
@@ -75,54 +67,6 @@ def two_layers(x: Any, w: Any, between: Any = lambda states, _: states) -> Any:
         return lax.scan(body, jnp.zeros((16, 32)), rows)[1]
 
     return layer(between(layer(x.swapaxes(0, 1)), w))
-
-
-def test_a_stack_and_what_it_is_turned_from_are_sliced_in_each_run() -> None:
-    found = runs(recurrence)
-    assert found.pop("transpose") == RUNS
-    assert list(found.values()) == [RUNS]
-
-
-def test_a_stack_that_a_loop_makes_anew_is_waited_for_as_often_as_it_is_sliced_then() -> None:
-    def in_layers(x: Any, w: Any) -> Any:
-        return lax.scan(lambda x, _: (x + recurrence(x, w)[:, None], None), x, length=3)[0]
-
-    assert set(runs(in_layers).values()) == {RUNS}
-
-
-def test_stacks_of_arguments_and_of_what_no_product_reads_are_not_meant() -> None:
-    def of_argument(x: Any, w: Any) -> Any:
-        return lax.scan(lambda s, row: (s + row @ w, None), jnp.zeros((16, 32)), x.swapaxes(0, 1))
-
-    assert runs(of_argument) == {}
-    assert runs(added) == {}
-
-
-@pytest.mark.parametrize("machine", [V5P, get_hardware("tpu-v5e")], ids=lambda m: m.name)
-def test_what_is_moved_before_the_loop_is_waited_for_in_each_run(machine: Hardware) -> None:
-    encoder = encoder_of(machine.name)
-    (join,) = [
-        op
-        for op in encoder.graph.ops
-        if op.name == "while"
-        and len(op.operands) == 1
-        and encoder.facts.waiting_seconds(op.operands[0])
-    ]
-    value = join.operands[0]
-    table = encoder.tables.of(value)
-    seconds = encoder.read_costs.orders.seconds(join, value)
-    assert seconds is not None
-    whole, cut = table.index[(), (), ()], table.index[(), (0,), ()]
-    waited = RUNS * machine.compute.kernel_launch_seconds
-    assert seconds[cut, whole] == pytest.approx(waited)
-    assert seconds[whole, cut] == seconds[cut, cut] == 0.0
-
-
-@pytest.mark.parametrize("hardware", ["h100", "cpu-host"])
-def test_elsewhere_nothing_is_waited_for(hardware: str) -> None:
-    encoder = encoder_of(hardware)
-    values = range(len(encoder.graph.values))
-    assert not any(encoder.facts.waiting_seconds(value) for value in values)
 
 
 def test_a_stack_that_is_turned_is_sliced_apart_where_no_product_reads_the_slices() -> None:
@@ -184,42 +128,8 @@ def test_a_v5p_waits_for_what_loops_stack(hardware: str, waits: int) -> None:
     assert found == pytest.approx(waits * launch)
 
 
-def stacking(x: Any, w: Any, between: Any = lambda states: states) -> Any:
-    """What a recurrence stacks is transposed, and computed with then."""
-
-    def body(state: Any, row: Any) -> tuple[Any, Any]:
-        state = jnp.tanh(state + row @ w)
-        return state, state
-
-    states = lax.scan(body, jnp.zeros((16, 32)), x.swapaxes(0, 1))[1]
-    return jnp.cumsum(between(states).swapaxes(0, 1), axis=2)
-
-
-def test_rows_are_turned_one_by_one_of_what_is_only_transposed_after_the_loop() -> None:
-    graph, stacks = stacks_of(stacking)
-    ((op, times),) = stacks.written_turned.items()
-    assert graph.ops[op].name == "transpose"
-    assert times == RUNS
-    assert stacks_of(lambda x, w: stacking(x, w, jnp.sin))[1].written_turned == {}
-
-
-def test_that_takes_a_kernel_for_each_row_unless_the_stack_is_moved_before() -> None:
-    encoder = encoder_of("tpu-v5e", stacking)
-    stacks = SlicedStacks.of(encoder.graph, encoder.buffers)
-    (index,) = stacks.written_turned
-    op = encoder.graph.ops[index]
-    (value,) = op.operands
-    seconds = encoder.read_costs.orders.seconds(op, value)
-    assert seconds is not None
-    table = encoder.tables.of(value)
-    cut, other = table.index[(), (0,), ()], table.index[(), (), (0,)]
-    launch = encoder.costing.model.hardware.compute.kernel_launch_seconds
-    assert RUNS * launch < seconds[cut, cut] < 2 * RUNS * launch
-    assert seconds[cut, other] < 2 * launch
-
-
 @settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_the_objective_is_what_the_account_says(data: st.DataObject) -> None:
-    fn = data.draw(st.sampled_from([recurrence, added, stacking]))
+    fn = data.draw(st.sampled_from([recurrence, added, two_layers]))
     check_objective_is_account(encoder_of("tpu-v5p", fn), data)
