@@ -258,11 +258,15 @@ class Graph:
 
     def is_in_loop(self, region: int) -> bool:
         """True where a region is the body of a loop, or inside one."""
+        return self.num_loops(region) > 0
+
+    def num_loops(self, region: int) -> int:
+        """Loops around the ops of a region."""
+        found = 0
         while region >= 0:
-            if self.regions[region].kind == "loop":
-                return True
+            found += self.regions[region].kind == "loop"
             region = self.regions[region].parent
-        return False
+        return found
 
 
 def _found_on_host(graph: Graph) -> set[int]:

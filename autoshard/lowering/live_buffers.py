@@ -43,7 +43,7 @@ def live_buffers(
         outside = [*map(IssuedRanges(encoder, encoded, decoded, times, starts).of, outside)]
     inside: Sequence[LiveRange] = ()
     short: Sequence[Buffer] = ()
-    assignment = VmemAssignment.for_plan(room, encoded, decoded, choices, outside, starts)
+    assignment = VmemAssignment.for_plan(room, encoded, decoded, outside, starts)
     if assignment is not None:
         outside, inside, short = assignment.split(outside)
     outside = made_when_read(encoded, decoded, room.buffers, outside)

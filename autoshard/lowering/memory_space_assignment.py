@@ -28,6 +28,20 @@ Source: openxla/xla, `preferred_overlap_to_async_copy_ratio` and `min_overlap_to
 """
 
 
+class Read(NamedTuple):
+    """A read of a buffer, or all reads of a loop.
+
+    Args:
+        begin: Its time, or that of the first op of the loop.
+        end: Its time, or that of the last op of the loop.
+        share: Of the buffer that is read in one run of the loop.
+    """
+
+    begin: int
+    end: int
+    share: float = 1.0
+
+
 class Interval(NamedTuple):
     """A buffer that may be in VMEM.
 
@@ -35,7 +49,7 @@ class Interval(NamedTuple):
         num_bytes: On one device.
         start: Time at which it is written.
         stop: Time after which it is not needed.
-        reads: Times at which it is read, in order.
+        reads: In order.
         is_argument: It is in HBM from the start.
         is_there_before: The program before brings it to VMEM, where it stays until its last read.
     """
@@ -43,7 +57,7 @@ class Interval(NamedTuple):
     num_bytes: int
     start: int
     stop: int
-    reads: tuple[int, ...]
+    reads: tuple[Read, ...]
     is_argument: bool = False
     is_there_before: bool = False
 
@@ -75,7 +89,7 @@ def assign(intervals: Sequence[Interval], machine: Machine) -> list[int | None]:
     found: list[int | None] = [None] * len(intervals)
     for one in intervals:
         if one.is_there_before:
-            _takes(left, 0, one.reads[-1] + 1, one.num_bytes)
+            _takes(left, 0, one.reads[-1].end + 1, one.num_bytes)
     order = [timing.order(one) for one in intervals]
     for place in sorted(range(len(intervals)), key=order.__getitem__):
         one = intervals[place]
@@ -83,11 +97,11 @@ def assign(intervals: Sequence[Interval], machine: Machine) -> list[int | None]:
     return found
 
 
-def _accesses(one: Interval) -> Iterator[int]:
-    """Times at which a buffer is written or read."""
+def _accesses(one: Interval) -> Iterator[tuple[int, float]]:
+    """Times at which a buffer is written or read, and the bytes of it that are in one run."""
     if not one.is_argument:
-        yield one.start
-    yield from one.reads
+        yield one.start, float(one.num_bytes)
+    yield from ((read.end, one.num_bytes * read.share) for read in one.reads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +121,17 @@ class _Timing:
     def of(intervals: Sequence[Interval], machine: Machine) -> _Timing:
         accessed = np.zeros(len(machine.repeat))
         for one in intervals:
-            for time in _accesses(one):
-                accessed[time] += one.num_bytes
+            for time, num_bytes in _accesses(one):
+                accessed[time] += num_bytes
         from_hbm = accessed * machine.copy_seconds_per_byte
         seconds = np.maximum(machine.arithmetic, from_hbm) * machine.repeat
         return _Timing(machine, from_hbm, np.concatenate([[0.0], np.cumsum(seconds)]))
 
     def between(self, start: int, stop: int) -> float:
-        """Seconds after one time and before another, in one run of the outer one's loop."""
-        runs = min(self.machine.repeat[start], self.machine.repeat[stop])
+        """Seconds after one time and before another, in one run of the loop around both."""
+        runs = float(self.machine.repeat[start : stop + 1].min(initial=np.inf))
         seconds = self.elapsed[stop] - self.elapsed[min(start + 1, stop)]
-        return float(seconds / max(runs, 1.0))
+        return float(seconds / max(runs, 1.0)) if stop > start else 0.0
 
     def before(self, read: int, seconds: float) -> int:
         """The latest time after which so many seconds pass before a read; -1 if there is none."""
@@ -127,18 +141,18 @@ class _Timing:
     def order(self, one: Interval) -> tuple[float, int, int, int, int]:
         """What decides the turn of a buffer: seconds saved over the root of its bytes, first."""
         benefit = self._benefit(one) / sqrt(max(one.num_bytes, 1))
-        return -benefit, -one.num_bytes, one.start - one.stop, one.reads[-1], one.start
+        return -benefit, -one.num_bytes, one.start - one.stop, one.reads[-1].end, one.start
 
     def _benefit(self, one: Interval) -> float:
-        saved = [self._saved(one, time) for time in _accesses(one)]
+        saved = [self._saved(time, num_bytes) for time, num_bytes in _accesses(one)]
         return sum(more for more in saved if more > 0) or max(saved, default=0.0)
 
-    def _saved(self, one: Interval, time: int) -> float:
+    def _saved(self, time: int, num_bytes: float) -> float:
         """Seconds at one time; those that the arithmetic is longer, negative."""
         memory, arithmetic = float(self.from_hbm[time]), float(self.machine.arithmetic[time])
         if memory <= arithmetic:
             return memory - arithmetic
-        beside = memory - one.num_bytes * self.machine.copy_seconds_per_byte
+        beside = memory - num_bytes * self.machine.copy_seconds_per_byte
         return (memory - max(arithmetic, beside)) * max(float(self.machine.repeat[time]), 1.0)
 
 
@@ -148,19 +162,23 @@ def _place(one: Interval, timing: _Timing, left: IntArray) -> int | None:
     in_vmem, last = not one.is_argument, one.start
     for read in one.reads:
         is_first = last == one.start
-        stays = in_vmem and timing.between(last, read) < timing.machine.longest_unread
-        if not (stays and _takes(left, last if is_first else last + 1, read + 1, one.num_bytes)):
+        stays = in_vmem and timing.between(last, read.begin) < timing.machine.longest_unread
+        if not (
+            stays and _takes(left, last if is_first else last + 1, read.end + 1, one.num_bytes)
+        ):
             if in_hbm is None:
                 in_hbm = one.start if is_first else one.start + 1
             in_vmem = _prefetches(one, timing, left, in_hbm, read)
-        last = read
+        last = read.end
     return in_hbm
 
 
-def _prefetches(one: Interval, timing: _Timing, left: IntArray, in_hbm: int, read: int) -> bool:
+def _prefetches(one: Interval, timing: _Timing, left: IntArray, in_hbm: int, read: Read) -> bool:
     seconds = one.num_bytes * timing.machine.copy_seconds_per_byte
-    starts = (timing.before(read, overlap * seconds) for overlap in _OVERLAPS)
-    return any(start >= in_hbm and _takes(left, start, read + 1, one.num_bytes) for start in starts)
+    starts = (timing.before(read.begin, overlap * seconds) for overlap in _OVERLAPS)
+    return any(
+        start >= in_hbm and _takes(left, start, read.end + 1, one.num_bytes) for start in starts
+    )
 
 
 def _takes(left: IntArray, start: int, stop: int, num_bytes: int) -> bool:

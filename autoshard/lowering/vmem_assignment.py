@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.costing.vmem import prefetched
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.padded_rows import padded_row_bytes
@@ -23,10 +22,15 @@ from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
 from autoshard.lowering.local_program import Buffer, Space
-from autoshard.lowering.memory_space_assignment import Interval, Machine, assign
+from autoshard.lowering.memory_space_assignment import Interval, Machine, Read, assign
 from solvers import EdgeMemory, NodeMemory
 
 IntArray = npt.NDArray[np.int64]
+
+_MADE = (OpKind.COMPUTE, OpKind.JOIN)
+
+_TRIPS = 5.0
+"""Runs of a loop's body, any loop's. Source: openxla/xla, `xla_while_execution_count`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,6 @@ class VmemAssignment:
 
     Args:
         hbm_only: Values that are not in VMEM.
-        holds_all: All temporaries fit: what loops carry is in VMEM too.
         short_lived: Buffers that no memory row holds.
     """
 
@@ -43,7 +46,6 @@ class VmemAssignment:
     encoded: Encoded
     decoded: Decoded
     hbm_only: Set[int]
-    holds_all: bool
     short_lived: tuple[Buffer, ...]
 
     @classmethod
@@ -52,7 +54,6 @@ class VmemAssignment:
         room: DeviceRoom,
         encoded: Encoded,
         decoded: Decoded,
-        choices: Sequence[int],
         ranges: Sequence[LiveRange],
         starts: Mapping[tuple[int, int], int],
     ) -> VmemAssignment | None:
@@ -67,17 +68,11 @@ class VmemAssignment:
         cuts = room.costing.cuts_images
         if any(cuts(room.graph, op, decoded.candidates[op.index]) for op in convolutions):
             return None
-        arguments = _argument_bytes(encoded, choices)
-        fetched = {v for op in room.graph.ops for v in prefetched(room.graph, room.buffers, op)}
-        held = sum(num_bytes for value, num_bytes in arguments.items() if value in fetched)
-        num_bytes = max(0, room.vmem.capacity - held)
         copies = [
             replace(one, start=min(one.start, starts.get((one.value, one.start), one.start)))
             for one in _copies(room, encoded, decoded)
         ]
         temporaries = (*_values(room, decoded), *copies)
-        live = _live_at(temporaries, len(room.graph.ops))
-        holds_all = int(live.max()) <= num_bytes
         # Matmuls that are computed with all their readers have no buffer unless they are summed.
         known = {value_of(encoded, one) for one in ranges}
         known |= {(value, False) for value in room.buffers.unless_summed}
@@ -88,7 +83,7 @@ class VmemAssignment:
             if (one.value, one.kind == "copy") not in known
         ]
         short += _row_copies(room, decoded)
-        return cls(room, encoded, decoded, _at_the_end(room, holds_all), holds_all, tuple(short))
+        return cls(room, encoded, decoded, _at_the_end(room), tuple(short))
 
     def split(
         self, ranges: Sequence[LiveRange]
@@ -174,7 +169,7 @@ class VmemAssignment:
             vmem_bytes=self.room.vmem.capacity,
             copy_seconds_per_byte=per_byte,
             longest_unread=self.room.backend.memory.most_unread_bytes * per_byte,
-            repeat=np.array([op.repeat for op in graph.ops], dtype=np.float64),
+            repeat=np.array([_TRIPS ** graph.num_loops(op.region) for op in graph.ops]),
             arithmetic=arithmetic,
         )
 
@@ -196,27 +191,35 @@ class VmemAssignment:
         return scatter * taken if into <= policy.unsorted_scatter_bytes else 0.0
 
     def _interval(self, value: int, num_bytes: int, start: int, stop: int) -> Interval:
-        """A buffer with the reads of a value while it is live, those in a loop at its end."""
+        """A buffer with the reads of a value while it is live."""
         graph = self.room.graph
         own = graph.ops[min(start, len(graph.ops) - 1)].region
-        times = {
-            self._at_level(time, own) for time in self.room.vmem.reads[value] if start < time < stop
+        reads = {
+            self._at_level(value, time, own)
+            for time in self.room.vmem.reads[value]
+            if start < time < stop and graph.ops[time].kind is not OpKind.JOIN
         }
         last = max(start, min(stop, len(graph.ops)) - 1)
-        return Interval(num_bytes, start, stop, tuple(sorted(times)) or (last,))
+        return Interval(num_bytes, start, stop, tuple(sorted(reads)) or (Read(last, last),))
 
-    def _at_level(self, time: int, region: int) -> int:
-        """The time of a read; of one in a loop that a region is not in, the end of that loop."""
+    def _at_level(self, value: int, time: int, region: int) -> Read:
+        """A read at one time; in a loop that a region is not in, one by the loop.
+
+        A loop reads one slice in each run of what has as many as there are runs.
+        """
         regions = self.room.graph.regions
         outer = set()
         while region >= 0:
             outer.add(region)
             region = regions[region].parent
         inner = self.room.graph.ops[time].region
+        found, num_slices = Read(time, time), (*self.room.graph.values[value].shape, 1)[0]
         while inner not in outer:
-            time = regions[inner].stop - 1
-            inner = regions[inner].parent
-        return time
+            loop = regions[inner]
+            is_stack = loop.trip_count == num_slices > 1
+            found = Read(loop.start, loop.stop - 1, 1 / num_slices if is_stack else 1.0)
+            inner = loop.parent
+        return found
 
     def _may_hold(self, one: LiveRange) -> bool:
         if is_argument(self.encoded, one):
@@ -228,42 +231,21 @@ class VmemAssignment:
         return self.has_value(problem.node_memory[one.term])
 
     def has_value(self, term: NodeMemory) -> bool:
-        """A value may be in VMEM: no argument, no result; what loops carry if all fit."""
+        """A value may be in VMEM: no argument, no result."""
         op = self.encoded.maker(term.node)
-        is_made = op.kind is OpKind.COMPUTE or (self.holds_all and op.kind is OpKind.JOIN)
-        return is_made and self.hbm_only.isdisjoint(op.results)
+        return op.kind in _MADE and self.hbm_only.isdisjoint(op.results)
 
     def has_copy(self, copy: EdgeMemory) -> bool:
         """A resharded copy may be in VMEM: none for results."""
         edge = self.encoded.problem.edges[copy.edge]
         is_shared = edge.v >= len(self.encoded.ops)
         reader = self.encoded.graph.ops[copy.start] if is_shared else self.encoded.maker(edge.v)
-        return reader.kind is OpKind.COMPUTE
+        return reader.kind in _MADE
 
 
-def _at_the_end(room: DeviceRoom, holds_all: bool) -> Set[int]:
-    """Values that end as results; those that go round a loop unless all temporaries fit."""
-    ends = [OpKind.RESULT] if holds_all else [OpKind.RESULT, OpKind.JOIN]
-    last = [op for op in room.graph.ops if op.kind in ends]
-    return {room.buffers.owner[value] for op in last for value in op.operands}
-
-
-def _argument_bytes(encoded: Encoded, choices: Sequence[int]) -> dict[int, int]:
-    """What a device holds of each argument, by value."""
-    return {
-        encoded.maker(term.node).results[0]: int(term.usage[choices[term.node]])
-        for term in encoded.problem.node_memory
-        if encoded.is_argument(term)
-    }
-
-
-def _live_at(temporaries: Iterable[Buffer | LiveRange], num_ops: int) -> IntArray:
-    """Bytes of all temporaries of a device, in VMEM or HBM: `int64[num_ops + 2]`."""
-    change = np.zeros(num_ops + 2, dtype=np.int64)
-    for one in temporaries:
-        change[one.start] += one.num_bytes
-        change[one.stop] -= one.num_bytes
-    return np.cumsum(change)
+def _at_the_end(room: DeviceRoom) -> Set[int]:
+    """Values that end as results."""
+    return {room.buffers.owner[value] for op in room.graph.results for value in op.operands}
 
 
 def _values(room: DeviceRoom, decoded: Decoded) -> Iterator[Buffer]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.lowering.memory_space_assignment import Interval, Machine, assign
+from autoshard.lowering.memory_space_assignment import Interval, Machine, Read, assign
 
 NUM_TIMES = 40
 CAPACITY = 100
@@ -26,7 +27,11 @@ def machine(*, longest_unread: float = 1e9, arithmetic: float = 0.0) -> Machine:
 
 
 def buffer(num_bytes: int, start: int, *reads: int) -> Interval:
-    return Interval(num_bytes, start, reads[-1] + 1, reads)
+    return Interval(num_bytes, start, reads[-1] + 1, once(*reads))
+
+
+def once(*times: int) -> tuple[Read, ...]:
+    return tuple(Read(time, time) for time in times)
 
 
 def test_what_has_room_together_is_in_vmem() -> None:
@@ -61,7 +66,7 @@ def test_an_evicted_buffer_leaves_its_room_until_it_is_prefetched() -> None:
 
 
 def test_a_prefetch_takes_room_of_buffers_that_save_less() -> None:
-    weight = Interval(60, 0, NUM_TIMES, (20, 21, 22), is_argument=True)
+    weight = Interval(60, 0, NUM_TIMES, once(20, 21, 22), is_argument=True)
     computing = machine(arithmetic=5.0)
     assert assign([buffer(60, 19, 23)], computing) == [None]
     assert assign([weight, buffer(60, 19, 23)], computing)[1] == 19
@@ -71,16 +76,29 @@ def test_a_read_in_a_loop_counts_as_often_as_that_runs() -> None:
     repeat = np.ones(NUM_TIMES)
     repeat[20:25] = 50.0
     in_loop, twice = buffer(60, 2, 24), buffer(60, 1, 6, 25)
-    once = machine()
+    alone = machine()
     looped = Machine(
         vmem_bytes=CAPACITY,
         copy_seconds_per_byte=1.0,
-        longest_unread=once.longest_unread,
+        longest_unread=alone.longest_unread,
         repeat=repeat,
-        arithmetic=once.arithmetic,
+        arithmetic=alone.arithmetic,
     )
-    assert assign([in_loop, twice], once) == [2, None]
+    assert assign([in_loop, twice], alone) == [2, None]
     assert assign([in_loop, twice], looped) == [None, 1]
+
+
+def test_a_slice_in_each_run_counts_for_less_and_nothing_waits_while_a_loop_reads() -> None:
+    twice, waits = buffer(60, 1, 6, 25), Read(20, 24)
+    stack = Interval(60, 2, 25, (waits._replace(share=0.02),))
+    looped = replace(machine(longest_unread=1e6), repeat=np.where(LOOP, 50.0, 1.0))
+    assert assign([stack._replace(reads=(waits,)), twice], looped) == [None, 1]
+    assert assign([stack, twice], looped) == [2, None]
+    short = replace(machine(longest_unread=25.0, arithmetic=1.0), repeat=looped.repeat)
+    assert assign([stack], short) == [None]
+
+
+LOOP = (np.arange(NUM_TIMES) >= 20) & (np.arange(NUM_TIMES) < 25)
 
 
 @st.composite
@@ -98,7 +116,7 @@ def test_buffers_that_never_leave_vmem_fit_it(found: list[Interval], arithmetic:
     for one, start in zip(found, assign(found, machine(arithmetic=arithmetic)), strict=True):
         assert start is None or one.start <= start <= one.start + 1
         if start is None:
-            for first, last in pairwise((one.start, *one.reads)):
+            for first, last in pairwise((one.start, *(read.end for read in one.reads))):
                 held[first + (first != one.start) : last + 1] += one.num_bytes
     assert held.max() <= CAPACITY
 
@@ -111,6 +129,6 @@ def test_with_room_for_all_none_is_in_hbm(found: list[Interval]) -> None:
 
 
 def test_an_argument_that_is_there_before_takes_its_room_until_its_last_read() -> None:
-    argument = Interval(60, 0, NUM_TIMES, (2, 9), is_argument=True, is_there_before=True)
+    argument = Interval(60, 0, NUM_TIMES, once(2, 9), is_argument=True, is_there_before=True)
     before, after = buffer(50, 5, 7), buffer(50, 10, 12)
     assert assign([argument, before, after], machine()) == [0, 5, None]
