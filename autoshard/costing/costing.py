@@ -150,13 +150,6 @@ class Costing(MoveCosts):
         Every step reads its panels, and reads and writes the sums that it adds to. What of a piece
         on its way is hidden behind the product of another is in `encoding.hidden_communication`.
         """
-        flops = self.padded_flops(op, (candidate,))[0]
-        return self.steps_seconds(graph, op, candidate, flops)
-
-    def steps_seconds(
-        self, graph: Graph, op: Op, candidate: Candidate, flops: float
-    ) -> tuple[float, float]:
-        """The same, where the floating-point operations of a device are known."""
         assert op.rule is not None
         assert candidate.streamed is not None
         steps = candidate.streamed.num_steps
@@ -167,7 +160,7 @@ class Costing(MoveCosts):
         )
         num_bytes += 2.0 * self.step_sums_bytes(graph, op, candidate)
         one = self.model.compute_seconds(
-            np.array([flops / steps]),
+            self.padded_flops(op, (candidate,)) / steps,
             np.asarray(num_bytes),
             self.operand_dtype(graph, op),
             op.op_class.value,

@@ -70,12 +70,9 @@ class KernelTime:
     def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: of one run."""
         found = self._kernel_seconds(op, candidates)
-        if any(candidate.streamed is not None for candidate in candidates):
-            flops = self.costing.padded_flops(op, candidates)
-            for index, one in enumerate(candidates):
-                if one.streamed is not None:
-                    steps = self.costing.steps_seconds(self.graph, op, one, flops[index])
-                    found[index] = steps[0]
+        for index, one in enumerate(candidates):
+            if one.streamed is not None:
+                found[index] = self.costing.streamed_seconds(self.graph, op, one)[0]
         return found
 
     def _kernel_seconds(self, op: Op, candidates: Candidates) -> FloatArray:

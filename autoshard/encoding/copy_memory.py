@@ -137,9 +137,8 @@ class CopyMemory:
             shares = self._turns.get(
                 lambda: turned_shares(table, room.costing.parts, found.shape), table
             )
-            held: IntArray = (shares[np.ix_(rows, columns)] * room.temporary(found)).astype(
-                np.int64
-            )
+            whole = int(found.num_bytes * room.overhead)
+            held: IntArray = (shares[np.ix_(rows, columns)] * whole).astype(np.int64)
             return held
 
         usage = self._usage.get(held_twice, table, rows, columns, key="turned")

@@ -102,10 +102,6 @@ class DeviceRoom:
         """What temporaries take on this backend, over their own bytes."""
         return self.backend.memory.fragmentation(is_tight=self.is_scarce)
 
-    def temporary(self, value: Value) -> int:
-        """Bytes that a whole value takes as a temporary."""
-        return int(value.num_bytes * self.overhead)
-
     def held_bytes(self, value: Value, layout: Layout, bits: int | None = None) -> int:
         """Bytes that a device holds of a value; in whole tiles, where the backend has them.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.lowering.heap_simulator import beside_results, heap_bytes, most_live
+from autoshard.lowering.heap_simulator import allocated_bytes
 from autoshard.lowering.local_program import Body, LocalProgram, Opcode, Space
 
 
@@ -213,9 +213,8 @@ def peak_memory(program: LocalProgram) -> PeakMemory:
             change[buffer.stop] -= buffer.num_bytes
     live = np.cumsum(change)
     spans = ((b.start, b.stop, b.num_bytes) for b in program.buffers if b.space is Space.HBM)
-    results, temporaries = beside_results(spans, memory.num_times)
-    held = heap_bytes(temporaries) if memory.is_heap else most_live(temporaries)
-    peak = memory.argument_bytes + memory.table_bytes + results + held
+    held = allocated_bytes(spans, memory.num_times, is_heap=memory.is_heap)
+    peak = memory.argument_bytes + memory.table_bytes + held
     changes = np.flatnonzero(np.diff(live, prepend=0))
     return PeakMemory(
         argument_bytes=memory.argument_bytes,

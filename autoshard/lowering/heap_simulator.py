@@ -13,6 +13,18 @@ Span = tuple[int, int, int]
 """Of a tensor: when it is made, when it is let go, and its bytes."""
 
 
+def allocated_bytes(spans: Iterable[Span], num_times: int, *, is_heap: bool) -> int:
+    """Bytes of a program's results and temporaries.
+
+    Args:
+        spans: Per tensor, when it is made, when it is let go, and its bytes.
+        num_times: Of the program; results are let go then.
+        is_heap: Temporaries are placed in schedule order; otherwise without gaps.
+    """
+    results, temporaries = beside_results(spans, num_times)
+    return results + (heap_bytes(temporaries) if is_heap else most_live(temporaries))
+
+
 def heap_bytes(spans: Iterable[Span]) -> int:
     """Bytes that a heap grows to.
 

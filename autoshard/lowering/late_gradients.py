@@ -10,7 +10,7 @@ from autoshard.graph.buffers import Buffers
 from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.graph.run_late import is_for_updates
-from autoshard.lowering.heap_simulator import heap_bytes
+from autoshard.lowering.heap_simulator import allocated_bytes
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
 
 
@@ -25,14 +25,12 @@ def made_when_read(
     at_once = list(ranges)
     if not buffers.moved_at:
         return at_once
-    late = _made_late(encoded, decoded, buffers, at_once)
-    return min(at_once, late, key=lambda ranges: _heap_bytes(encoded, ranges))
 
+    def peak(held: Sequence[LiveRange]) -> int:
+        spans = ((o.start, o.stop, o.num_bytes) for o in held if not is_argument(encoded, o))
+        return allocated_bytes(spans, len(encoded.graph.ops), is_heap=True)
 
-def _heap_bytes(encoded: Encoded, ranges: Sequence[LiveRange]) -> int:
-    return heap_bytes(
-        (one.start, one.stop, one.num_bytes) for one in ranges if not is_argument(encoded, one)
-    )
+    return min(at_once, _made_late(encoded, decoded, buffers, at_once), key=peak)
 
 
 def _made_late(
