@@ -62,7 +62,7 @@ class KernelTime:
         stays = (vmem.short_lived[value] for value in op.results)
         if op.op_class in PRODUCTS:
             waits = vmem.loop_bytes(self.graph, op)
-            return (*self._is_prefetched(op), *waits, *stays)
+            return (*prefetched(self.graph, self.buffers, op), *waits, *stays)
         if self.costing.passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return ()
         return (op.index in self.buffers.updates, *stays)
@@ -228,7 +228,7 @@ class KernelTime:
         arrays, buffers, vmem = self.costing.arrays(candidates), self.buffers, self.facts.vmem
         num_bytes = np.zeros(len(arrays.cut))
         reads = self._read_bytes(op)
-        is_prefetched = self._is_prefetched(op)
+        is_prefetched = prefetched(self.graph, self.buffers, op)
         prefetched_share = memory_efficiency(self.costing.model.hardware, op.op_class.value)
         counted, waits = self._counted(op), vmem.loop_bytes(self.graph, op)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
@@ -250,10 +250,6 @@ class KernelTime:
             passed = self._reduced_bytes(elements, 1 if elements else 0)
             return np.maximum(num_bytes, passed / arrays.operand_shards[0])
         return num_bytes
-
-    def _is_prefetched(self, op: Op) -> tuple[bool, ...]:
-        """Per operand, whether an argument is prefetched into VMEM for it."""
-        return tuple(one is not None for one in prefetched(self.graph, self.buffers, op))
 
     def _read_bytes(self, op: Op) -> tuple[float, ...]:
         """Bytes that an op reads through each operand; a matmul as narrow as it multiplies."""

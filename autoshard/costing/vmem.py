@@ -116,10 +116,10 @@ def read_whole(graph: Graph) -> frozenset[int]:
     return frozenset(op.index for op in joins if op.kind is OpKind.JOIN and op.name == "while")
 
 
-def prefetched(graph: Graph, buffers: Buffers, op: Op) -> tuple[int | None, ...]:
-    """Per operand of a matmul, the argument that is prefetched for it; None for others.
+def prefetched(graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
+    """Per operand of an op, whether an argument is prefetched for it, as for matmuls.
 
-    It reads that as it is or as it is computed with the matmul, in a loop that leaves it unchanged
+    A matmul reads that as it is or as it is computed with the matmul, in a loop that leaves it unchanged
     too: the argument is there long before.
     """
 
@@ -128,9 +128,9 @@ def prefetched(graph: Graph, buffers: Buffers, op: Op) -> tuple[int | None, ...]
         return len(maker.operands) == 1 and is_handed_on
 
     if op.op_class not in PRODUCTS:
-        return (None,) * len(op.operands)
+        return (False,) * len(op.operands)
     sources = (source_of(graph, value, passes) for value in op.operands)
-    return tuple(v if graph.maker(v).kind is OpKind.ARGUMENT else None for v in sources)
+    return tuple(graph.maker(value).kind is OpKind.ARGUMENT for value in sources)
 
 
 def _loop_capacity(graph: Graph, joins: Iterable[int], capacity: int) -> dict[int, float]:

@@ -144,7 +144,7 @@ class VmemAssignment:
         readers = trace_forward(graph, value, renames)
         if any(graph.arguments[place].results[0] == value for place in graph.donated):
             return False
-        return all(
+        return bool(readers) and all(
             reader.kind is OpKind.COMPUTE
             and reader.op_class in PRODUCTS
             and reader.region == 0

@@ -24,7 +24,7 @@ def product(graph: Graph, place: int = -1) -> Op:
 
 def brought(graph: Graph, hardware: str = "tpu-v5p") -> tuple[bool, ...]:
     buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
-    return tuple(one is not None for one in prefetched(graph, buffers, product(graph)))
+    return prefetched(graph, buffers, product(graph))
 
 
 def seconds(graph: Graph, hardware: str, place: int = -1) -> float:
