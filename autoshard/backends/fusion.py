@@ -16,8 +16,8 @@ class FusionPolicy:
             recomputed, unless a reduction reads them, and another kernel does.
         fuses_into_matmuls: A matmul computes its element-wise operands, and the chain of
             single-reader element-wise ops behind it.
-        matmuls_read_wider: A matmul also computes operands that are made of wider elements: stored
-            ones, or quotients.
+        matmuls_read_wider: Several matmuls each compute an operand that is made of wider elements
+            that are stored. A single one always does.
         matmuls_read_single_source: A matmul computes operands made of one tensor of no wider
             elements, and constants.
         min_concatenated_part: A matmul that does not contract the concatenated dimension reads the

@@ -119,8 +119,8 @@ def read_whole(graph: Graph) -> frozenset[int]:
 def prefetched(graph: Graph, buffers: Buffers, op: Op) -> tuple[bool, ...]:
     """Per operand of an op, whether an argument is prefetched for it, as for matmuls.
 
-    A matmul reads that as it is or as it is computed with the matmul, in a loop that leaves it unchanged
-    too: the argument is there long before.
+    A matmul reads that as it is or as it is computed with the matmul, also in a loop that leaves it
+    unchanged: the argument is there long before.
     """
 
     def passes(maker: Op, made: int) -> bool:

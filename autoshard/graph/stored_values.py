@@ -46,8 +46,7 @@ def stored_values(
         )
         widest = _widest_bits(graph, value, made_of)
         if not is_stored and not fusion.matmuls_read_wider and widest > value.bits:
-            readers = graph.consumers[index]
-            is_stored = any(graph.ops[reader].op_class in PRODUCTS for reader in readers)
+            is_stored = _matmul_reads(graph, index) > 1
         read = _read_for(graph, value, behind)
         if not is_stored and fusion.fuses_into_matmuls:
             is_stored = _is_cheaper_stored(graph, value, layout, sum(read.values()))
@@ -110,8 +109,7 @@ def _widest_bits(graph: Graph, value: Value, made_of: list[int]) -> int:
     """Bits of the widest elements that a value is computed from, of as many as it has."""
     op = graph.maker(value.index)
     same = [v for v in op.operands if v < value.index and graph.values[v].shape == value.shape]
-    widest = max((made_of[v] for v in same), default=0)
-    return max(widest, value.bits) if op.name == "divide" else widest
+    return max((made_of[v] for v in same), default=0)
 
 
 def _is_stored(

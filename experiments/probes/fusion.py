@@ -36,22 +36,28 @@ def fuses_into_matmuls(bench: Bench) -> bool:
 
 
 def matmuls_read_wider(bench: Bench) -> bool:
-    """Attention in bfloat16 with its softmax in float32, whose weights a matmul reads."""
+    """Attention in bfloat16 with its softmax in float32, whose weights two matmuls read."""
 
-    def program(_: Pin, query: Any, key: Any, value: Any) -> Any:
-        scores = jnp.einsum("bqd,bkd->bqk", query, key).astype(jnp.float32)
-        weights = jax.nn.softmax(scores).astype(jnp.bfloat16)
-        return jnp.einsum("bqk,bkd->bqd", weights, value)
+    def program(_: Pin, x: Any, *projections: Any) -> Any:
+        def loss(x: Any) -> Any:
+            query, key, value = (jnp.einsum("bsd,dhk->bshk", x, one) for one in projections)
+            scores = jnp.einsum("bqhk,bshk->bhqs", query, key).astype(jnp.float32) / 8
+            weights = jax.nn.softmax(scores).astype(jnp.bfloat16)
+            read = jnp.einsum("bhqs,bshk->bqhk", weights, value)
+            return jnp.sum(read.astype(jnp.float32) ** 2)
 
-    heads = Array((16, 512, 128), "bfloat16")
-    compiled = _whole(bench, program, heads, heads, heads)
+        return jax.grad(loss)(x)
+
+    heads = Array((1024, 8, 128), "bfloat16")
+    compiled = _whole(bench, program, Array((8, 512, 1024), "bfloat16"), heads, heads, heads)
     written = [
         made
         for made in compiled.entry
-        if "bf16[16,512,512]" in made.type_text and made.opcode not in {"bitcast", "parameter"}
+        if "bf16[8,8,512,512]" in made.type_text and made.opcode not in {"bitcast", "parameter"}
     ]
-    # Scores may be stored in bfloat16 too: weights are the result of a division.
-    return not any("divide" in _opcodes(compiled, made) for made in written)
+    # Scores and gradients may be in bfloat16 too: weights are quotients of the forward pass.
+    forward = (made for made in written if "transpose(" not in made.string("op_name"))
+    return not any("divide" in _opcodes(compiled, made) for made in forward)
 
 
 def matmuls_read_single_source(bench: Bench) -> bool:

@@ -326,21 +326,25 @@ def test_a_product_on_a_gpu_reads_the_parts_it_does_not_sum_along(
     assert (buffers.last_use[first] > product) == is_by_parts
 
 
-def narrowed_weights() -> Graph:
-    """A product's result in float32, of which a second product reads a bfloat16 function."""
+def narrowed_weights(num_readers: int) -> Graph:
+    """A product's result in float32, of which other products read a bfloat16 function."""
     program = Program()
     x, w = program.argument(64, 64), program.argument(64, 64)
     scores = program.matmul(x, w)
     narrow = program.elementwise(program.elementwise(scores, name="exponential"), name="convert")
     program.values[narrow] = replace(program.values[narrow], dtype="bf16", bits=16)
-    return program.graph(program.matmul(narrow, w), program.sum(scores))
+    read = [program.matmul(narrow, w) for _ in range(num_readers)]
+    return program.graph(*read, program.sum(scores))
 
 
-@pytest.mark.parametrize(("machine", "is_written"), [("tpu", False), ("v5p", True)])
-def test_an_operand_narrower_than_what_it_is_made_of_is_written_on_a_v5p(
-    machine: str, *, is_written: bool
+@pytest.mark.parametrize(
+    ("machine", "num_readers", "is_written"),
+    [("tpu", 2, False), ("v5p", 2, True), ("v5p", 1, False)],
+)
+def test_what_is_made_of_wider_elements_is_written_on_a_v5p_for_several_products(
+    machine: str, num_readers: int, *, is_written: bool
 ) -> None:
-    assert ("convert 1" in stored(narrowed_weights(), machine)) == is_written
+    assert ("convert 1" in stored(narrowed_weights(num_readers), machine)) == is_written
 
 
 @pytest.mark.parametrize("machine", ["tpu", "v5p"])
@@ -367,24 +371,6 @@ def test_a_tpu_has_a_widened_product_for_a_gather_alone_and_the_narrower_one_for
     made, gathered, summed = (graph.values[value].op for value in (wide, taken, later))
     assert buffers.intervals[wide] == (made, gathered + 1)
     assert buffers.last_use[scores] == summed + 1
-
-
-@pytest.mark.parametrize(
-    ("machine", "name", "is_written"),
-    [("tpu", "divide", False), ("v5p", "divide", True), ("v5p", "exponential", False)],
-)
-def test_a_narrowed_quotient_that_a_product_reads_is_written_on_a_v5p(
-    machine: str, name: str, *, is_written: bool
-) -> None:
-    program = Program()
-    x, w = program.argument(64, 64), program.argument(64, 64)
-    scores = program.matmul(x, w)
-    program.values[scores] = replace(program.values[scores], dtype="bf16", bits=16)
-    wide = program.elementwise(scores, name="convert")
-    narrow = program.elementwise(program.elementwise(wide, name=name), name="convert")
-    program.values[narrow] = replace(program.values[narrow], dtype="bf16", bits=16)
-    graph = program.graph(program.matmul(narrow, w), program.sum(scores))
-    assert ("convert 2" in stored(graph, machine)) == is_written
 
 
 def _moved(fn: Any, *shapes: tuple[int, ...]) -> Graph:
