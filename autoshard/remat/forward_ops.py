@@ -68,7 +68,7 @@ class _Reader:
     def read(self, number: int, graph: JointGraph) -> None:
         """Add the forward ops of one graph."""
         labels, place = _labels(graph), dict[Var, int]()
-        needed = _needed(graph)
+        needed, required = _needed(graph), frozenset(graph.required)
 
         def add(eqn: JaxprEqn | None, made: list[Var], *, may_repeat: bool, segment: int) -> None:
             source = "" if eqn is None else self.sources.line(eqn)
@@ -77,7 +77,7 @@ class _Reader:
                     name=f"{number}:{graph.names[var]}",
                     path=self.path_of.get(var, ""),
                     stack=self.stack_of.get(var, ""),
-                    is_required=var in graph.required,
+                    is_required=var in required,
                     what=labels.get(var, "carry" if eqn is None else eqn.primitive.name),
                     is_named=var in labels,
                     source=source,

@@ -74,7 +74,7 @@ class JointGraph:
         """Positions of the equations that depend on no input: nothing is won by keeping them."""
         return constant_equations(self.forward)
 
-    @property
+    @cached_property
     def everything(self) -> frozenset[Var]:
         """What is kept where nothing is computed again."""
         return frozenset(v for v in self.required if self.maker.get(v) not in self.constants)

@@ -60,12 +60,14 @@ class UnrolledPass:
         for position in self.graph.again(kept):
             by_segment.setdefault(self.graph.segments[position], []).append(position)
         atom_of: dict[Var, Any] = {}
+        first_reader: dict[Var, int] = {}
+        for number, (_, eqn) in enumerate(self.reads):
+            for var in variables(eqn.invars):
+                first_reader.setdefault(var, number)
         for positions in by_segment.values():
             block = [self.graph.forward[position] for position in positions]
             made = {var for eqn in block for var in eqn.outvars} - kept
-            place, reader = next(
-                (place, eqn) for place, eqn in self.reads if made & {*variables(eqn.invars)}
-            )
+            place, reader = self.reads[min(first_reader[v] for v in made if v in first_reader)]
             copies, names = self._copies(block, kept, reader)
             entries += [((place, 1), eqn) for eqn in copies]
             atom_of.update({var: names[var] for var in made})
