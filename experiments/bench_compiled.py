@@ -231,7 +231,11 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure failed points again")
     parser.add_argument("--dirty", action="store_true", help="measure uncommitted code, marked")
     parser.add_argument("--page-only", action="store_true")
-    parser.add_argument("--commit", default=AT_START["commit"], help="of the rows on the page")
+    parser.add_argument(
+        "--commit",
+        action="append",
+        help="of the rows on the page, this one's by default; repeatable",
+    )
     options = parser.parse_args()
     if options.quick:
         for name, value in QUICK.items():
@@ -241,7 +245,8 @@ def main() -> None:
         if AT_START["commit"].endswith("-dirty") and not options.dirty:
             parser.error("the working tree has changes: commit them, or pass --dirty")
         measure_missing(options, known_rows(rows_path(programs), AT_START["commit"]))
-    rows = list(known_rows(rows_path(programs), options.commit).values())
+    commits = options.commit or [AT_START["commit"]]
+    rows = [row for one in commits for row in known_rows(rows_path(programs), one).values()]
     picture = RESULTS / f"{programs.results}.svg"
     figure = write_scatter(rows, picture) if _can_draw() else None
     page = write_page(programs.results, programs.title, page_text(rows, figure))

@@ -72,6 +72,10 @@ def page_text(rows: Sequence[Row], figure: Path | None) -> str:
     return "\n".join(parts)
 
 
+def _measured_at(row: Mapping[str, Any]) -> str:
+    return f"{row['commit']} for {row['chip']}"
+
+
 def _summary(rows: Sequence[Row], num_failed: int) -> str:
     lines = [
         f"{len(rows)} plans compiled, {num_failed} not. Figures are per device and step; predicted"
@@ -82,7 +86,7 @@ def _summary(rows: Sequence[Row], num_failed: int) -> str:
         " count with the bytes that they move in the compiled layouts, as they do in plans. What is"
         " compiled with collectives beside the computing is held against what the plan says of"
         " that.\n",
-        "Measured at: " + ", ".join(dict.fromkeys(row["commit"] for row in rows)) + ".\n",
+        "Measured at: " + ", ".join(dict.fromkeys(map(_measured_at, rows))) + ".\n",
     ]
     bands = (("bytes", BYTES_BANDS), ("memory", MEMORY_BANDS), ("seconds", SECONDS_BANDS))
     table = [

@@ -125,7 +125,7 @@ def test_the_page_tells_of_misses_and_of_what_did_not_compile() -> None:
     del failed["compiled_bytes"]
     text = page_text([*ROWS, failed], None)
     assert "4 plans compiled, 1 not." in text
-    assert "Measured at: abc1234." in text
+    assert "Measured at: abc1234 for v5e." in text
     assert "| bytes within 5 % | 2 of 4 (50 %) | 2 of 4 (50 %) |" in text
     assert "| mlp | data=8 | v5e | data_parallel | crashed |" in text
 
