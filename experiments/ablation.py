@@ -63,6 +63,7 @@ OFF: Mapping[str, object] = {
     "memory.combined_sum_bytes": 0.0,
     "memory.vmem_bytes": 0,
     "memory.lookup_slowdowns": (0.0, 0.0),
+    "memory.element_scatter_slowdown": 0.0,
     "memory.tuple_index_table_bytes": 0,
     "schedule.deferred_past_matmuls": 0,
     "schedule.assumed_microseconds": (0.0, 0.0),

@@ -25,6 +25,8 @@ class MemoryPolicy:
             one read to the next; beyond it is evicted.
         lookup_slowdowns: Seconds of a gather of rows, and of a scatter, in memory space assignment,
             over those in which HBM moves the rows in whole tiles.
+        element_scatter_slowdown: Likewise seconds of a scatter that adds single elements to
+            something, over those in which HBM moves the elements in whole tiles.
         unsorted_scatter_bytes: Bytes of a scatter's result up to which it takes rows in their
             order; beyond it they are sorted first, and take the time of HBM.
         matmul_results_in_vmem: Matmuls, collectives and gathers write to VMEM too.
@@ -44,6 +46,7 @@ class MemoryPolicy:
     vmem_bytes: int
     most_unread_bytes: int
     lookup_slowdowns: tuple[float, float]
+    element_scatter_slowdown: float
     unsorted_scatter_bytes: int
     matmul_results_in_vmem: bool
     tuple_index_table_bytes: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from math import prod
 
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 
@@ -21,6 +22,17 @@ def is_one_hot(graph: Graph, op: Op) -> bool:
         return False
     other = [size for whole, size in zip(operand, updates, strict=True) if whole != size]
     return other == [1]
+
+
+def adds_elements(graph: Graph, op: Op) -> bool:
+    """True where single elements are scattered, and added to something else than zeros."""
+    if op.name != "scatter" or op.kind is not OpKind.COMPUTE or len(op.operands) != 3:
+        return False
+    _, indices, updates = (graph.values[value].shape for value in op.operands)
+    if is_one_hot(graph, op) or prod(indices[:-1]) != prod(updates):
+        return False
+    readers = [graph.ops[index] for index in graph.consumers[op.results[0]]]
+    return not is_into_zeros(graph, op) or [reader.name for reader in readers] == ["add"]
 
 
 def scattered_into(graph: Graph) -> dict[int, int]:

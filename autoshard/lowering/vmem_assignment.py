@@ -13,12 +13,14 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.padded_rows import padded_row_bytes
+from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.images import images_of
 from autoshard.graph.op_traits import renames
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.row_lookups import takes_rows
+from autoshard.graph.scatters import adds_elements
 from autoshard.layouts import Layout
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
 from autoshard.lowering.local_program import Buffer, Space
@@ -174,8 +176,10 @@ class VmemAssignment:
         )
 
     def _slow_bytes(self, op: Op, candidate: Candidate) -> float:
-        """Bytes that HBM moves in the time that a gather or scatter of rows takes; 0 of others."""
+        """Bytes that HBM moves in the time that a gather or scatter takes; 0 of other ops."""
         graph, policy = self.room.graph, self.room.backend.memory
+        if adds_elements(graph, op):
+            return policy.element_scatter_slowdown * self._row_by_row_bytes(op, candidate)
         if not takes_rows(graph, op):
             return 0.0
         made = candidate.partial or candidate.results[0]
@@ -189,6 +193,14 @@ class VmemAssignment:
         if is_gather:
             return gather * into
         return scatter * taken if into <= policy.unsorted_scatter_bytes else 0.0
+
+    def _row_by_row_bytes(self, op: Op, candidate: Candidate) -> int:
+        """Of the updates of a scatter, in whole tiles of their last two dimensions."""
+        updates = self.room.graph.values[op.operands[-1]]
+        num_dims = len(updates.shape)
+        orders = ((num_dims - 2, num_dims - 1),) if num_dims > 1 else None
+        tiling, layout = self.room.backend.layout, candidate.operands[-1]
+        return tiled_in(self.room.costing.parts, tiling, updates, layout, orders=orders)
 
     def _interval(self, value: int, num_bytes: int, start: int, stop: int) -> Interval:
         """A buffer with the reads of a value while it is live."""

@@ -114,6 +114,38 @@ def _slowdown(bench: Bench, *, is_gather: bool) -> float:
     return round((longest / (_LOOKUPS - len(evicted) + 0.5) - beside) / moved, 1)
 
 
+_ELEMENTS = 4096
+
+
+def element_scatter_slowdown(bench: Bench) -> float:
+    """A result that waits in VMEM beside a scatter of 32,768 to 262,144 elements, added up."""
+
+    def waits(counts: Sequence[int]) -> set[int]:
+        return {count for count in counts if not _is_evicted_by(bench, count * _ELEMENTS)}
+
+    found = largest(8, 64, waits)
+    if found is None or found == 64:
+        raise InconclusiveError("it waits beside all of them, or not beside 32,768")
+    longest = backend_for(get_hardware(bench.target.hardware)).memory.most_unread_bytes
+    return round(longest / ((found + 0.5) * _ELEMENTS * 4), -1)
+
+
+def _is_evicted_by(bench: Bench, num_elements: int) -> bool:
+    """Whether a result goes to HBM while so many elements are scattered."""
+
+    def waiting(_pin: Pin, value: Any, table: Any, indices: Any, added: Any) -> Any:
+        waits = jax.lax.optimization_barrier(jnp.sin(value))
+        total = waits.sum()
+        made = jnp.tanh(table + total).at[indices].add(jnp.tanh(added + total))
+        return (waits * (made * made).sum()).max()
+
+    elements = Array((num_elements,), "int32"), Array((num_elements,))
+    mesh = f"d={bench.num_devices}"
+    compiled = bench.compile(waiting, Array((_SIDE, _SIDE)), Array((16384,)), *elements, mesh=mesh)
+    held = _SIDE * _SIDE * 4
+    return any(one.in_hbm and one.num_bytes == held for one in compiled_buffers(compiled.module))
+
+
 def unsorted_scatter_bytes(bench: Bench) -> int:
     """Scatters of 16,384 rows into 4 to 20 MiB: up to where their indices are not sorted."""
     sizes = range(4, 21, 2)
@@ -199,6 +231,12 @@ PROBES = (
         record="memory.lookup_slowdowns",
         unit="(gather, scatter)",
         measure=lookup_slowdowns,
+        platforms=TPU,
+    ),
+    Probe(
+        record="memory.element_scatter_slowdown",
+        unit="ratio",
+        measure=element_scatter_slowdown,
         platforms=TPU,
     ),
     Probe(

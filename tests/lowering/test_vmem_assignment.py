@@ -229,3 +229,31 @@ def test_what_a_loop_stacks_waits_on_the_chip_though_the_states_have_no_room_the
     on_v5e, on_v5p = (beside_arguments(recurrent(64, kind)) for kind in ("tpu-v5e", "tpu-v5p"))
     assert on_v5e < stacked / 2 < stacked <= on_v5p
     assert beside_arguments(recurrent(4096, "tpu-v5e")) >= 64 * stacked
+
+
+@pytest.mark.parametrize(
+    ("num_added", "into_zeros", "is_evicted"),
+    [(2**16, False, False), (2**17, False, True), (2**17, True, False)],
+)
+def test_what_waits_while_many_elements_are_scattered_is_in_device_memory(
+    num_added: int, *, into_zeros: bool, is_evicted: bool
+) -> None:
+    """As libtpu 0.0.52 has it for a v5e; a scatter into zeros is a kernel of its own."""
+    side = 2048
+
+    def step(x: jax.Array, table: jax.Array, places: jax.Array, added: jax.Array) -> jax.Array:
+        waits = x @ x
+        total = jnp.sum(waits)
+        into = jnp.zeros_like(table) if into_zeros else jnp.tanh(table + total)
+        made = jnp.sum(jnp.square(into.at[places].add(jnp.tanh(added + total))))
+        return jnp.sum(jnp.square(waits @ x) * made)
+
+    places = jax.ShapeDtypeStruct((num_added,), jnp.int32)
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(side, side), (16384,)]]
+    added = jax.ShapeDtypeStruct((num_added,), jnp.float32)
+    whole = PartitionSpec()
+    graph, wishes = exported(
+        step, *shapes, places, added, mesh="x=2", in_shardings=whole, out_shardings=whole
+    )
+    held = beside_arguments(plan(graph, "x=2", wishes, None, "tpu-v5e"))
+    assert (held > side * side * F32_BYTES / 4) == is_evicted
