@@ -241,7 +241,7 @@ def test_what_waits_while_many_elements_are_scattered_is_in_device_memory(
     """As libtpu 0.0.52 has it for a v5e; a scatter into zeros is a kernel of its own."""
     side = 2048
 
-    def step(x: jax.Array, table: jax.Array, places: jax.Array, added: jax.Array) -> jax.Array:
+    def step(x: jax.Array, table: jax.Array, places: jax.Array, added: jax.Array) -> Any:
         waits = x @ x
         total = jnp.sum(waits)
         into = jnp.zeros_like(table) if into_zeros else jnp.tanh(table + total)
