@@ -342,6 +342,12 @@ class Chooser:
             return f"in it there are: {_listed(kinds)}; name one to select what it makes"
         modules = {e.place.module for e in self.program.equations.values() if e.place.module}
         wanted = selector.text.split()[0].removeprefix("module:").removeprefix("re:")
+        written = {
+            _slashed(name): name for name in (*self.program.arguments, *self.program.results)
+        }
+        close = difflib.get_close_matches(wanted, written, n=3, cutoff=_CLOSE)
+        if close and not difflib.get_close_matches(wanted, modules, cutoff=_CLOSE):
+            return f"did you mean {_listed(written[one] for one in close)}?"
         return _choice(wanted, modules, "modules") or (
             "the program names no modules; jax.named_scope does, or name the line: model.py:42"
         )
@@ -422,6 +428,11 @@ def _base(file: str) -> str:
 def _plain(text: str) -> str:
     """A path selector in the quotes in which tensors are named."""
     return text.strip().replace('"', "'")
+
+
+def _slashed(name: str) -> str:
+    """The name of a tensor as people write paths: `params/layers/0/up`."""
+    return re.sub(r"[^\w]+", "/", name).strip("/")
 
 
 def _choice(wrong: str, known: Iterable[str], what: str) -> str:

@@ -89,6 +89,7 @@ def test_a_value_that_is_returned_is_read_there() -> None:
         ("params", "`params**` selects all of it: `params['stack']`, `params['head']`"),
         ("params['stak']", "did you mean `params['stack']`?"),
         ("params[7]", "under `params` there are: `params['stack']`, `params['head']`"),
+        ("params/stak", "did you mean `params['stack']`?"),
         ("weights", "arguments and results begin with: `params`, `bias`, `x`, `result`"),
         ("name:hiden", "did you mean `hidden`?"),
         ("name:q", "names there are: `hidden`"),
