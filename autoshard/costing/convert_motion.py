@@ -101,7 +101,7 @@ def _narrowed(
     for op in reversed(graph.ops):  # an op that only rearranges sends what its readers take
         stacking = _stacked_by(graph, op)
         if stacking is not None:
-            narrowed |= _narrowed_stack(graph, op, stacking, narrowed)
+            narrowed |= _narrowed_stack(graph, backend, op, stacking, narrowed)
             continue
         for position, value in enumerate(op.operands):
             bits = taken(op, position)
@@ -120,7 +120,11 @@ def _stacked_by(graph: Graph, join: Op) -> Op | None:
 
 
 def _narrowed_stack(
-    graph: Graph, join: Op, stacking: Op, narrowed: Mapping[tuple[int, int], int]
+    graph: Graph,
+    backend: Backend,
+    join: Op,
+    stacking: Op,
+    narrowed: Mapping[tuple[int, int], int],
 ) -> dict[tuple[int, int], int]:
     """What is stacked is narrowed as all readers of the stack take it (bfloat16 propagation)."""
     stack = graph.values[join.results[0]]
@@ -133,7 +137,7 @@ def _narrowed_stack(
         ),
         default=stack.bits,
     )
-    if bits >= stack.bits:
+    if bits >= stack.bits or backend.layout.operand_bits(stack.dtype, stack.bits) > bits:
         return {}
     return {(op.index, place): bits for op in (join, stacking) for place in range(2)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -237,23 +238,32 @@ def test_what_products_write_for_products_alone_is_narrow_sums_of_it_aside(
     assert ReadBits.of(graph, get_backend("tpu")).written(with_products).get(made, 32) == bits
 
 
-def stacks_written(*, reads_wide: bool, backend: str = "tpu") -> list[int]:
-    """Bits of an element of each stack that a loop leaves for matmuls, narrower than float32."""
+def stacks_written(reads: Callable[[Any, Any], Any], backend: str = "tpu") -> list[int]:
+    """Bits of an element of each stack that a loop leaves, narrower than float32."""
 
     def fn(x: jax.Array, weights: jax.Array) -> Any:
         _, rows = jax.lax.scan(lambda carry, w: (jnp.tanh(carry @ w), carry), x, weights)
-        return jnp.tanh(rows) if reads_wide else rows.reshape(-1, 128) @ weights[0]
+        return reads(rows, weights[0])
 
-    arguments = (
-        jax.ShapeDtypeStruct((256, 128), "float32"),
-        jax.ShapeDtypeStruct((4, 128, 128), "f4"),
-    )
-    graph, _ = exported(fn, *arguments, mesh="x=2")
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(256, 128), (4, 128, 128)]]
+    graph, _ = exported(fn, *shapes, mesh="x=2")
     found = ReadBits.of(graph, get_backend(backend)).written(frozenset())
     return [found[value] for value in found if graph.maker(value).name == "while"]
 
 
-def test_a_stack_that_matmuls_alone_read_is_written_in_their_width() -> None:
-    assert stacks_written(reads_wide=False) == [16]
-    assert stacks_written(reads_wide=True) == []
-    assert stacks_written(reads_wide=False, backend="gpu") == []
+def multiplied(rows: Any, weight: Any) -> Any:
+    return rows.reshape(-1, 128) @ weight
+
+
+def converted(rows: Any, _: Any) -> Any:
+    return rows.astype(jnp.bfloat16)
+
+
+@pytest.mark.parametrize("reads", [multiplied, converted])
+def test_a_tpu_writes_a_stack_as_narrow_as_all_its_readers_take_it(reads: Any) -> None:
+    assert stacks_written(reads) == [16]
+    assert stacks_written(reads, "gpu") == []
+
+
+def test_a_stack_that_one_reader_takes_as_it_is_is_not_narrowed() -> None:
+    assert stacks_written(lambda rows, weight: (multiplied(rows, weight), jnp.tanh(rows))) == []
