@@ -126,7 +126,10 @@ def _narrowed_stack(
     stacking: Op,
     narrowed: Mapping[tuple[int, int], int],
 ) -> dict[tuple[int, int], int]:
-    """What is stacked is narrowed as all readers of the stack take it (bfloat16 propagation)."""
+    """Bits of a stack, by op and operand position, if all its readers take fewer.
+
+    Source: openxla/xla, `bfloat16_propagation.cc`.
+    """
     stack = graph.values[join.results[0]]
     bits = max(
         (

@@ -70,7 +70,7 @@ class Machine:
         vmem_bytes: Capacity of VMEM.
         copy_seconds_per_byte: Between HBM and VMEM.
         longest_unread: Seconds that a buffer waits in VMEM for a read.
-        repeat: Runs in a step of what runs at each time: `float64[num_times]`.
+        repeat: Runs in a step that are assumed of each time: `float64[num_times]`.
         arithmetic: Seconds of a matmul's arithmetic, or of a gather or scatter, at each time, in
             one run, 0 elsewhere: `float64[num_times]`.
     """

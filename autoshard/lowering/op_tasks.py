@@ -63,7 +63,7 @@ class OpTasks:
 
     @property
     def costing(self) -> Costing:
-        """What prices the plan."""
+        """The costs that price the plan."""
         return self.encoder.costing
 
     @property
@@ -184,7 +184,7 @@ class OpTasks:
     def _reread(
         self, op: Op, position: int, body: int, seconds: float, needs: set[int]
     ) -> set[int]:
-        """What converts or copies an operand beside its move; the tasks to wait for then."""
+        """The tasks to wait for once an operand is converted or copied beside its move."""
         if not seconds:
             return needs
         seconds *= self._times(op, position, body)
@@ -192,7 +192,7 @@ class OpTasks:
         return {self._kernel(op, body, seconds, needs, covers=covers)}
 
     def _times(self, op: Op, position: int, body: int) -> float:
-        """How often an op reads an operand in one run of a body."""
+        """Reads of an operand by an op in one run of a body."""
         repeat = self.bodies.by_region[body].repeat
         return reads_of(op, position) / repeat if repeat else 1.0
 

@@ -124,6 +124,8 @@ class VmemAssignment:
         Source: openxla/xla, `FindCrossProgramPrefetchCandidates` in
         `memory_space_assignment/algorithm.cc`.
         """
+        graph = self.room.graph
+        donated = {graph.arguments[place].results[0] for place in graph.donated}
         held = {
             self.encoded.maker(self.encoded.problem.node_memory[one.term].node).results[0]: one
             for one in ranges
@@ -132,20 +134,18 @@ class VmemAssignment:
         fitting = [
             (one.num_bytes, value)
             for value, one in held.items()
-            if one.num_bytes <= self.room.vmem.capacity and self._is_read_by_matmuls(value)
+            if one.num_bytes <= self.room.vmem.capacity
+            and value not in donated
+            and self._is_read_by_matmuls(value)
         ]
         _, first = max(fitting, default=(0, -1))
         for value, one in held.items():
-            found = self._interval(value, one.num_bytes, 0, len(self.room.graph.ops))
-            if found.reads:
-                yield found._replace(is_argument=True, is_there_before=value == first)
+            found = self._interval(value, one.num_bytes, 0, len(graph.ops))
+            yield found._replace(is_argument=True, is_there_before=value == first)
 
     def _is_read_by_matmuls(self, value: int) -> bool:
-        """True for an argument that matmuls read as it is, in no loop, and that is not donated."""
-        graph = self.room.graph
-        readers = trace_forward(graph, value, renames)
-        if any(graph.arguments[place].results[0] == value for place in graph.donated):
-            return False
+        """True for an argument that matmuls alone read, as it is and in no loop."""
+        readers = trace_forward(self.room.graph, value, renames)
         return bool(readers) and all(
             reader.kind is OpKind.COMPUTE
             and reader.op_class in PRODUCTS

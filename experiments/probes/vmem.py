@@ -131,7 +131,7 @@ def element_scatter_slowdown(bench: Bench) -> float:
 
 
 def _is_evicted_by(bench: Bench, num_elements: int) -> bool:
-    """Whether a result goes to HBM while so many elements are scattered."""
+    """True where a result goes to HBM while so many elements are scattered."""
 
     def waiting(_pin: Pin, value: Any, table: Any, indices: Any, added: Any) -> Any:
         waits = jax.lax.optimization_barrier(jnp.sin(value))
