@@ -150,12 +150,12 @@ def in_order(
     """
     stored, owner = buffers.is_stored, buffers.owner
     made = _made_at(graph, run_at, filled)
-    for value, product in buffers.product_by_written.items():
+    product_by_written = buffers.product_by_written
+    for value, product in product_by_written.items():
         made[value] = run_at.get(product, product)
-    by_product = buffers.product_by_written
-    with_sums = {value for value in by_product if by_product[value] in buffers.summed_with}
+    with_sums = {v for v, product in product_by_written.items() if product in buffers.summed_with}
     first = _of_owners(min, owner, made)
-    writing = {*buffers.product_by_written.values()}
+    writing = {*product_by_written.values()}
     least_part = backend.fusion.min_concatenated_part
     used = last_uses(graph, stored, buffers.written, writing, run_at, least_part)
     last = _of_owners(max, owner, used)
