@@ -55,12 +55,14 @@ class NodeMemory:
         start: First time the bytes are held.
         stop: First time they are not.
         usage: int64[num_choices].
+        tag: What is held, for whom it concerns; no solver reads it.
     """
 
     node: int
     start: int
     stop: int
     usage: IntArray
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

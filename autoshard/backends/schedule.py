@@ -12,8 +12,8 @@ class SchedulePolicy:
     Args:
         deferred_past_matmuls: A matmul that no other one needs runs after so many of the matmuls
             that are left, if there are more. 0: in program order.
-        orders_for_memory: Kernels run in the order of XLA's memory scheduler; where collectives are
-            asynchronous, in that of its latency-hiding scheduler.
+        orders_for_memory: Kernels run in the order of XLA's memory scheduler; where collectives run
+            beside any of them, in that of its latency-hiding scheduler.
         assumed_microseconds: How long that takes a matmul to last, and a convolution; other kernels
             as long as they do.
         collective_microseconds: How much longer than on the network it takes a collective to last.
@@ -38,6 +38,11 @@ class SchedulePolicy:
     def overlaps(self) -> bool:
         """True where any collective runs beside computing."""
         return bool(self.async_collectives)
+
+    @property
+    def hides_latency(self) -> bool:
+        """True where kernels are put between the start and the end of a collective."""
+        return self.overlaps and self.collective_microseconds > 0
 
     def is_async(self, kind: str) -> bool:
         """True where collectives of this kind run beside computing."""

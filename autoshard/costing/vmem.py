@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from autoshard.graph.buffer_reads import buffer_reads
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.dataflow import source_of
 from autoshard.graph.op_traits import TRANSPARENT
@@ -34,7 +35,6 @@ class Vmem:
         capacity: Bytes; 0 on most machines. A larger tensor is in HBM.
         matmuls: Before each op, and after the last, matmuls run so far.
         short_lived: Per value, whether its buffer may be in VMEM: the next read is always near.
-        reads: Per value, when its buffer is read, in order.
         holds_copies: Copies that collectives and look-ups make may be in VMEM too.
         updates: Ops that make new states: they read from HBM.
         loop_reads: Ops with which a loop reads unchanged what its matmuls read whole: prefetched
@@ -45,7 +45,6 @@ class Vmem:
     capacity: int
     matmuls: tuple[float, ...]
     short_lived: tuple[bool, ...]
-    reads: tuple[tuple[int, ...], ...] = ()
     holds_copies: bool = True
     updates: frozenset[int] = frozenset()
     loop_reads: frozenset[int] = frozenset()
@@ -61,7 +60,7 @@ class Vmem:
             return cls(0, (), (False,) * len(graph.values), holds_copies=False)
         runs = (op.repeat if op.op_class in PRODUCTS else 0.0 for op in graph.ops)
         matmuls = tuple(accumulate(runs, initial=0.0))
-        reads, ends = _reads(graph, buffers)
+        reads, ends = buffer_reads(graph, buffers)
         short_lived = [False] * len(graph.values)
         for value in graph.values:
             maker, times = graph.ops[value.op], reads[value.index]
@@ -74,7 +73,6 @@ class Vmem:
             capacity,
             matmuls,
             tuple(short_lived),
-            tuple(tuple(sorted(times)) for times in reads),
             any_maker,
             buffers.updates,
             loop_reads,
@@ -169,29 +167,3 @@ def _is_near(matmuls: Sequence[float], op: Op, times: Iterable[int]) -> bool:
     return all(
         matmuls[later] - matmuls[earlier + 1] <= most for earlier, later in pairwise(sorted(times))
     )
-
-
-def _reads(graph: Graph, buffers: Buffers) -> tuple[list[set[int]], list[bool]]:
-    """Per value, when its buffer is read; and whether it ends as a result, or goes round a loop.
-
-    What a fused op reads is read when the values that it is fused into are made: with a product,
-    when that runs. What updates read counts with what ends as a result.
-    """
-    products = buffers.product_by_written
-    with_product = {v: products[end] for v, end in buffers.written.items() if end in products}
-    reads: list[set[int]] = [set() for _ in graph.values]
-    ends = [False] * len(graph.values)
-    for op in reversed(graph.ops):
-        is_passed_on = op.kind is OpKind.CONSTRAINT or not (
-            op.kind is not OpKind.COMPUTE or any(buffers.is_stored[value] for value in op.results)
-        )
-        times = {time for value in op.results for time in reads[value]} if is_passed_on else set()
-        if op.results and op.results[0] in with_product:
-            times = {buffers.time_of(with_product[op.results[0]])}
-        is_last = op.index in buffers.updates or not (is_passed_on or op.kind is OpKind.COMPUTE)
-        is_last |= is_passed_on and any(ends[value] for value in op.results)
-        for value in op.operands:
-            for place in {value, buffers.owner[value]}:
-                reads[place] |= times or {buffers.time_of(op.index)}
-                ends[place] |= is_last
-    return reads, ends

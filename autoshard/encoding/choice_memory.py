@@ -39,6 +39,11 @@ def reversed_kernels(graph: Graph, backend: Backend) -> frozenset[int]:
     return frozenset(op.index for op in graph.ops if op.name == "reverse")
 
 
+PARTIAL, SUMMED, ROWS = "partial sum", "sum", "rows to sum"
+"""Tags: what is held until it is summed over devices, what the sum is written to meanwhile, and
+rows of which the sum takes the place."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChoiceMemory:
     """The memory terms of nodes.
@@ -109,19 +114,20 @@ class ChoiceMemory:
         is_combined &= op.index in room.calls.group_of and op.index not in room.buffers.filled_at
         if is_combined:
             summed = np.zeros_like(usage) if partial is None else partial
-            for begun, over, held in self._until_called(op, start, value, usage, summed):
-                yield NodeMemory(node, begun, over, room.vmem.hbm_bytes(held, may_hold=holds))
+            for begun, over, held, tag in self._until_called(op, start, value, usage, summed):
+                left = room.vmem.hbm_bytes(held, may_hold=holds)
+                yield NodeMemory(node, begun, over, left, tag)
         elif partial is not None:
             if op.index in room.buffers.filled_at:
                 stop = room.buffers.time_of(op.index) + 1
             else:
                 stop = start + 1
             left = room.vmem.hbm_bytes(partial, may_hold=holds)
-            yield NodeMemory(node, room.earliest(op.index, start), stop, left)
+            yield NodeMemory(node, room.earliest(op.index, start), stop, left, PARTIAL)
 
     def _until_called(
         self, op: Op, start: int, value: Value, usage: IntArray, partial: IntArray
-    ) -> Iterator[tuple[int, int, IntArray]]:
+    ) -> Iterator[tuple[int, int, IntArray, str]]:
         """When a partial sum is held that is taken in one call with others.
 
         Until the call is over: an asynchronous one is when the next one begins. Then its results
@@ -138,8 +144,8 @@ class ChoiceMemory:
             begun[usage == size], over[usage == size] = times[op.index]
         for first, last in sorted({*zip(begun[is_summed], over[is_summed], strict=True)}):
             here = is_summed & (begun == first) & (over == last)
-            yield start, int(last) + 1, np.where(here, partial, 0)
-            yield int(first), int(last) + 1, np.where(here & is_apart, usage, 0)
+            yield start, int(last) + 1, np.where(here, partial, 0), PARTIAL
+            yield int(first), int(last) + 1, np.where(here & is_apart, usage, 0), SUMMED
 
     def _call_times(self, group: Sequence[int], share: float) -> Mapping[int, tuple[int, int]]:
         """By op of a group, when the call of its sum begins and when it is over.
@@ -241,7 +247,7 @@ class ChoiceMemory:
             if held is not None:
                 usage = (held * room.overhead).astype(np.int64)
                 left = room.vmem.hbm_bytes(usage, may_hold=room.vmem.holds_copies)
-                yield NodeMemory(self.node_by_op[index], index, last + 1, left)
+                yield NodeMemory(self.node_by_op[index], index, last + 1, left, ROWS)
 
     def _masked_groups(self) -> Iterator[NodeMemory]:
         """Operands of ragged matmuls once for each group, masked.

@@ -16,7 +16,7 @@ from autoshard.graph.buffer_owners import buffer_owners
 from autoshard.graph.dim_orders import Turned, find_turned
 from autoshard.graph.fused_reads import Read, fused_reads
 from autoshard.graph.joined_parts import joined_parts
-from autoshard.graph.last_uses import carry_stop, last_uses
+from autoshard.graph.last_uses import last_uses, loop_of
 from autoshard.graph.op_traits import is_elementwise, renames
 from autoshard.graph.product_writes import (
     computed_with_products,
@@ -188,9 +188,9 @@ def read_stop(graph: Graph, buffers: Buffers, reader: Op) -> int:
         if not buffers.is_stored[value] or (renames(reader) and buffers.owner[value] != value)
     )
     run = buffers.time_of(reader.index) + 1
-    if reader.name == "while":
-        loop = carry_stop(graph, reader)
-        run = max(run, *(buffers.time_of(index) + 1 for index in range(reader.index, loop)))
+    loop = loop_of(graph, reader)
+    if loop:
+        run = max(run, *(buffers.time_of(index) + 1 for index in range(loop.start, loop.stop)))
     return max(run, *(buffers.last_use[value] for value in fused), 0)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.product_writes import is_widening
-from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region
 
 
 def last_uses(
@@ -44,14 +44,20 @@ def last_uses(
     return last
 
 
-def carry_stop(graph: Graph, join: Op) -> int:
-    """End of the loop whose carry `join` is; its own next time for other joins."""
+def loop_of(graph: Graph, join: Op) -> Region | None:
+    """The loop whose carry `join` is; None of other joins."""
     if join.name != "while":
-        return join.index + 1
+        return None
     for region in graph.regions:
         if region.kind == "loop" and region.parent == join.region and region.start > join.index:
-            return region.stop
-    return join.index + 1
+            return region
+    return None
+
+
+def carry_stop(graph: Graph, join: Op) -> int:
+    """End of the loop whose carry `join` is; its own next time for other joins."""
+    loop = loop_of(graph, join)
+    return loop.stop if loop else join.index + 1
 
 
 def _read_last(graph: Graph, by_parts: Set[tuple[int, int]], times: Sequence[int]) -> list[int]:

@@ -95,12 +95,25 @@ class Bodies:
         return len(tasks) - 1
 
     def needs(self, value: int, body: int) -> set[int]:
-        """Tasks of a body that a value read there waits for; what lies outside, its body does."""
-        ref = self.made.get(value)
-        if ref is None:
-            return set()
+        """Tasks of a body that a value read there waits for; what lies outside, its body does.
+
+        What no task makes (scalars, and what is spread from them) waits for what it is made of.
+        """
+        found: set[int] = set()
+        seen, open_ = {value}, [value]
+        while open_:
+            one = open_.pop()
+            ref = self.made.get(one)
+            if ref is None:
+                more = {*self.graph.maker(one).operands} - seen
+                seen |= more
+                open_ += more
+            else:
+                found |= self._needed(*ref, body)
+        return found
+
+    def _needed(self, home: int, place: int, body: int) -> set[int]:
         around = self.around[body]
-        home, place = ref
         while home not in around:
             home, place = self._over[home]
         if home == body:
@@ -108,12 +121,18 @@ class Bodies:
         self.by_region[around[around.index(home) - 1]].outer.add(place)
         return set()
 
-    def close(self, region: Region, seconds: float) -> TaskRef:
-        """Put a body that is over in the one around it, as one task of so many seconds a run."""
+    def close(self, region: Region, seconds: float, num_bytes: int) -> TaskRef:
+        """Put a body that is over in the one around it, as one task.
+
+        Args:
+            region: Of the body.
+            seconds: Of one run.
+            num_bytes: Of what it carries and changes.
+        """
         body = self.by_region[region.index]
         needs = tuple(sorted(body.outer))
         issues = (Instruction(Opcode.CALL, body.index),)
-        task = Task(seconds * body.trips, Lane.BOTH, needs, issues=issues)
+        task = Task(seconds * body.trips, Lane.BOTH, needs, issues=issues, num_bytes=num_bytes)
         self._over[region.index] = body.parent, self.add(body.parent, task)
         return self._over[region.index]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from autoshard.encoding.choice_memory import ROWS, SUMMED
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.buffers import in_order, read_stop
@@ -33,9 +35,12 @@ class IssuedRanges:
     ) -> None:
         self._encoded, self._decoded, self._times, self._starts = encoded, decoded, times, starts
         self._graph = encoded.graph
+        terms = encoded.problem.node_memory
+        self._with_rows = {encoded.maker(one.node).index for one in terms if one.tag == ROWS}
         self._before = encoder.buffers
         backend = encoder.costing.backend
-        self._now = in_order(self._graph, backend, self._before, times.run, times.filled)
+        before = replace(self._before, moved_at={})
+        self.buffers = in_order(self._graph, backend, before, times.run, times.filled)
 
     def of(self, one: LiveRange) -> LiveRange:
         """A live range that is in program order."""
@@ -48,14 +53,15 @@ class IssuedRanges:
     def _of_value(self, one: LiveRange, value: int) -> tuple[int, int]:
         """Of a value itself, or of what making it takes beside it."""
         owner = self._before.owner[value]
-        known = self._before.intervals[owner]
-        if (one.start, one.stop) == known:
-            return self._now.intervals[owner]
         maker = self._graph.maker(value).index
-        if maker in self._times.sums:
-            begun, over = self._times.sums[maker]
-            is_partial = one.start == known[0]
-            return self._times.run[maker] if is_partial else begun, over + 1
+        tag = self._encoded.problem.node_memory[one.term].tag
+        begun, over = self._times.sums.get(maker, (-1, -1))
+        if tag and begun >= 0:
+            start = begun if tag == SUMMED else self._times.run[maker]
+            return start, begun if tag == ROWS else over + 1
+        if (one.start, one.stop) == self._before.intervals[owner]:
+            start, stop = self.buffers.intervals[owner]
+            return max(start, begun) if maker in self._with_rows else start, stop
         is_own = one.start in (maker, self._before.time_of(maker))
         start = self._at(maker if is_own else one.start)
         if one.stop == one.start + 1:
@@ -70,12 +76,14 @@ class IssuedRanges:
     def _of_copy(self, one: LiveRange, value: int) -> tuple[int, int]:
         """Of a copy that is moved for its readers: until none of them needs it any more."""
         readers = self._readers(one, value)
-        runs = {op.index: self._now.time_of(op.index) for op in readers}
+        runs = {op.index: self.buffers.time_of(op.index) for op in readers}
         start = min(min(run, self._starts.get((value, op), run)) for op, run in runs.items())
+        if self.buffers.updates.issuperset(runs):  # all of one state run at once
+            start = max(runs.values())
         if all(op.kind is not OpKind.RESULT for op in readers):
-            return start, max(read_stop(self._graph, self._now, op) for op in readers)
+            return start, max(read_stop(self._graph, self.buffers, op) for op in readers)
         if one.start < min(op.index for op in readers):  # beside a donated argument
-            start = self._now.intervals[self._now.owner[value]][0]
+            start = self.buffers.intervals[self.buffers.owner[value]][0]
         return start, len(self._graph.ops)
 
     def _readers(self, one: LiveRange, value: int) -> Sequence[Op]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from autoshard.lowering.latency_hiding import hiding_order
@@ -43,6 +43,16 @@ class KernelOrder:
 
     tasks: tuple[Issued, ...]
     instructions: tuple[Instruction, ...]
+
+    def in_turn(self, tasks: Sequence[Task]) -> list[Task]:
+        """The same tasks, each at the place at which it is issued."""
+        turns: dict[int, int] = {}
+        for place, _ in self.tasks:
+            turns.setdefault(place, len(turns))
+        needs = (tuple(sorted(turns[need] for need in tasks[place].needs)) for place in turns)
+        return [
+            replace(tasks[place], needs=needed) for place, needed in zip(turns, needs, strict=True)
+        ]
 
 
 def kernel_order(

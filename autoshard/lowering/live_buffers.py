@@ -10,7 +10,6 @@ from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.program import OpKind
 from autoshard.lowering.issued_ranges import IssuedRanges
-from autoshard.lowering.late_gradients import made_when_read
 from autoshard.lowering.live_ranges import LiveRange, live_ranges, value_of
 from autoshard.lowering.local_program import Buffer, Space
 from autoshard.lowering.op_times import OpTimes
@@ -37,19 +36,22 @@ def live_buffers(
     """
     room = encoder.room
     outside: Sequence[LiveRange] = live_ranges(encoded, decoded, choices, room.indices)
+    buffers = encoder.buffers
+    order: Sequence[int] = range(len(encoded.graph.ops))
     if times is None:
         outside = [one._replace(start=_started(encoded, one, starts)) for one in outside]
     else:
-        outside = [*map(IssuedRanges(encoder, encoded, decoded, times, starts).of, outside)]
+        issued = IssuedRanges(encoder, encoded, decoded, times, starts)
+        outside = [*map(issued.of, outside)]
+        buffers, order = issued.buffers, sorted(times.run, key=times.run.__getitem__)
     inside: Sequence[LiveRange] = ()
     short: Sequence[Buffer] = ()
-    assignment = VmemAssignment.for_plan(room, encoded, decoded, outside, starts)
+    assignment = VmemAssignment.for_plan(room, encoded, decoded, buffers, order, outside, starts)
     if assignment is not None:
         outside, inside, short = assignment.split(outside)
-    outside = made_when_read(encoded, decoded, room.buffers, outside)
     every = [
-        *_buffers(encoded, decoded, outside),
-        *_buffers(encoded, decoded, inside, Space.VMEM),
+        *_buffers(encoded, decoded, order, outside),
+        *_buffers(encoded, decoded, order, inside, Space.VMEM),
         *short,
     ]
     return tuple(sorted(every, key=lambda one: (one.space is Space.VMEM, _largest_first(one))))
@@ -88,7 +90,11 @@ def tiled_arguments(encoded: Encoded, decoded: Decoded, tiling: LayoutPolicy) ->
 
 
 def _buffers(
-    encoded: Encoded, decoded: Decoded, ranges: Iterable[LiveRange], space: Space = Space.HBM
+    encoded: Encoded,
+    decoded: Decoded,
+    order: Sequence[int],
+    ranges: Iterable[LiveRange],
+    space: Space = Space.HBM,
 ) -> Iterator[Buffer]:
     problem = encoded.problem
     num_nodes = len(problem.node_memory)
@@ -109,7 +115,7 @@ def _buffers(
             edge = problem.edges[problem.edge_memory[number - num_nodes].edge]
             value, kind, is_here_from_the_start = encoded.maker(edge.u).results[0], "copy", False
             is_shared = edge.v >= len(encoded.ops)
-            op = encoded.graph.ops[start] if is_shared else encoded.maker(edge.v)
+            op = encoded.graph.ops[order[start]] if is_shared else encoded.maker(edge.v)
         yield Buffer(
             kind=kind,
             value=value,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from autoshard.costing.combined_calls import combined_calls
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.padded_rows import summed_with
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Region
 from autoshard.lowering.bodies import Bodies, TaskBody
 from autoshard.lowering.kernel_order import AssumedKernel, kernel_order
@@ -36,13 +37,14 @@ def lower(
     """
     bodies = Bodies(encoded.graph)
     tasks = OpTasks(encoder, encoded, decoded, bodies)
-    _Walk(encoded.graph, bodies, tasks).run()
+    backend = encoder.costing.backend
+    rows = summed_with(encoded.graph) if backend.layout.num_lanes > 1 else {}
+    _Walk(encoded.graph, bodies, tasks, rows).run()
     program = LocalProgram(
         kernels=tuple(tasks.kernels),
         collectives=tuple(tasks.collectives),
         order=bodies.scheduled(),
     )
-    backend = encoder.costing.backend
     times = None
     if backend.schedule.orders_for_memory:
         times = op_times(encoded.graph, bodies.homes, bodies.by_region)
@@ -76,11 +78,13 @@ class _Walk:
         graph: The program.
         bodies: Its bodies.
         tasks: Makes the tasks of ops.
+        rows_summed_with: By gather of narrow rows, the last one whose sums are in the same call.
     """
 
     graph: Graph
     bodies: Bodies
     tasks: OpTasks
+    rows_summed_with: Mapping[int, int]
 
     def run(self) -> None:
         """Go through all ops."""
@@ -126,25 +130,26 @@ class _Walk:
             needs = self.tasks.read(op, position, region.index)
             self.bodies.ends += ((region.index, place) for place in needs)
         seconds = self._schedule(self.bodies.by_region[region.index])
-        ref = self.bodies.close(region, seconds)
-        if region.kind == "loop":
-            for op, _ in exits.get(region.index, ()):
-                if op.name == "while":
-                    self.bodies.made.update((value, ref) for value in op.results)
+        carries = [op for op, _ in exits.get(region.index, ()) if op.name == "while"]
+        num_bytes = sum(map(self.tasks.written_bytes, carries))
+        ref = self.bodies.close(region, seconds, num_bytes)
+        for op in carries:
+            self.bodies.made.update((value, ref) for value in op.results)
 
     def _schedule(self, body: TaskBody) -> float:
         """Seconds of one run of a body."""
-        policy = self.tasks.costing.backend.schedule
+        policy, tasks = self.tasks.costing.backend.schedule, body.tasks
         if policy.orders_for_memory:
             self._combine(body)
             kept = frozenset(place for home, place in self.bodies.ends if home == body.region)
-            latency = policy.collective_microseconds if policy.overlaps else None
-            found = kernel_order(body.tasks, kept, self._assumed, latency=latency)
+            latency = policy.collective_microseconds if policy.hides_latency else None
+            found = kernel_order(tasks, kept, self._assumed, latency=latency)
             body.issued, body.instructions = found.tasks, found.instructions
-            return max(schedule(body.tasks).seconds, *body.to_and_from_host)
-        is_late = policy.overlaps_matmuls_only
-        timeline = schedule_late(body.tasks) if is_late else schedule(body.tasks)
-        body.instructions = issue_order(body.tasks, timeline)
+            if policy.hides_latency:
+                return max(schedule(tasks).seconds, *body.to_and_from_host)
+            tasks = found.in_turn(tasks)
+        timeline = schedule_late(tasks) if policy.overlaps_matmuls_only else schedule(tasks)
+        body.instructions = issue_order(tasks, timeline)
         return max(timeline.seconds, *body.to_and_from_host)
 
     def _combine(self, body: TaskBody) -> None:
@@ -163,6 +168,10 @@ class _Walk:
         num_bytes = [task.num_bytes for task in body.tasks]
         for place, call in combined_calls(needs, num_bytes, keys, most).items():
             body.tasks[place] = replace(body.tasks[place], call=call)
+        for place, task in enumerate(body.tasks):
+            if task.role is Role.SUMS and task.op in self.rows_summed_with:
+                last = self.rows_summed_with[task.op]
+                body.tasks[place] = replace(task, call=-1 - last)
 
     def _assumed(self, task: Task) -> AssumedKernel:
         """The kernel of a task as XLA's schedulers estimate it."""

@@ -94,7 +94,7 @@ class OpTasks:
                 needs.update(self.read(op, position, body))
         compute, sent = self.encoder.node_costs.seconds_of(op, candidate)
         compute += self._outputs.more_seconds(op)
-        num_bytes = self._written_bytes(op, candidate.partial)
+        num_bytes = self.written_bytes(op, candidate.partial)
         if self.costing.backend.fusion.fills_scatters_early and is_into_zeros(graph, op):
             needs.add(self._fill(op, body, num_bytes))
             num_bytes = 0
@@ -128,7 +128,7 @@ class OpTasks:
             priced,
             {made},
             is_async=is_async,
-            num_bytes=self._written_bytes(op),
+            num_bytes=self.written_bytes(op),
             op=op.index,
         )
         self.bodies.made.update((value, (body, made)) for value in op.results)
@@ -218,7 +218,7 @@ class OpTasks:
             num_bytes=num_bytes,
         )
 
-    def _written_bytes(self, op: Op, partial: Layout | None = None) -> int:
+    def written_bytes(self, op: Op, partial: Layout | None = None) -> int:
         """Of the buffers that an op writes, before its results are summed or after."""
         buffers, graph = self.encoder.buffers, self.encoded.graph
         return sum(
@@ -230,9 +230,10 @@ class OpTasks:
         )
 
     def _is_fused(self, op: Op) -> bool:
-        """True for an op that its readers compute, or that renames."""
+        """True for an op that its readers compute, that renames, or that hands on to a loop."""
         stored = self.encoder.buffers.is_stored
-        return renames(op) or not any(stored[value] for value in op.results)
+        is_carry = op.kind is OpKind.JOIN and op.name == "while"
+        return is_carry or renames(op) or not any(stored[value] for value in op.results)
 
     def _kernel(
         self,

@@ -14,7 +14,8 @@ from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.padded_rows import padded_row_bytes
 from autoshard.encoding.tiles import tiled_in
-from autoshard.graph.buffers import read_stop
+from autoshard.graph.buffer_reads import buffer_reads
+from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.images import images_of
 from autoshard.graph.op_traits import renames
@@ -40,6 +41,8 @@ class VmemAssignment:
     """Memory terms of a plan that may be in VMEM, and its capacity.
 
     Args:
+        buffers: When they are live, at the times at which ops run.
+        order: The op that runs at each time.
         hbm_only: Values that are not in VMEM.
         short_lived: Buffers that no memory row holds.
     """
@@ -47,8 +50,12 @@ class VmemAssignment:
     room: DeviceRoom
     encoded: Encoded
     decoded: Decoded
+    buffers: Buffers
+    order: Sequence[int]
     hbm_only: Set[int]
     short_lived: tuple[Buffer, ...]
+    _reads: Sequence[Set[int]]
+    _spans: Sequence[tuple[int, int]]  # per region
 
     @classmethod
     def for_plan(
@@ -56,6 +63,8 @@ class VmemAssignment:
         room: DeviceRoom,
         encoded: Encoded,
         decoded: Decoded,
+        buffers: Buffers,
+        order: Sequence[int],
         ranges: Sequence[LiveRange],
         starts: Mapping[tuple[int, int], int],
     ) -> VmemAssignment | None:
@@ -70,11 +79,10 @@ class VmemAssignment:
         cuts = room.costing.cuts_images
         if any(cuts(room.graph, op, decoded.candidates[op.index]) for op in convolutions):
             return None
-        copies = [
-            replace(one, start=min(one.start, starts.get((one.value, one.start), one.start)))
-            for one in _copies(room, encoded, decoded)
-        ]
-        temporaries = (*_values(room, decoded), *copies)
+        temporaries = (
+            *_values(room, buffers, decoded),
+            *_copies(room, buffers, encoded, decoded, starts),
+        )
         # Matmuls that are computed with all their readers have no buffer unless they are summed.
         known = {value_of(encoded, one) for one in ranges}
         known |= {(value, False) for value in room.buffers.unless_summed}
@@ -84,8 +92,12 @@ class VmemAssignment:
             for one in temporaries
             if (one.value, one.kind == "copy") not in known
         ]
-        short += _row_copies(room, decoded)
-        return cls(room, encoded, decoded, _at_the_end(room), tuple(short))
+        short += _row_copies(room, buffers, decoded)
+        return cls(
+            *(room, encoded, decoded, buffers, order, _at_the_end(room), tuple(short)),
+            buffer_reads(room.graph, buffers)[0],
+            _spans(room.graph, order),
+        )
 
     def split(
         self, ranges: Sequence[LiveRange]
@@ -165,13 +177,13 @@ class VmemAssignment:
         for index, candidate in self.decoded.candidates.items():
             op = graph.ops[index]
             looked_up = per_byte * self._slow_bytes(op, candidate)
-            time = self.room.buffers.time_of(index)
+            time = self.buffers.time_of(index)
             arithmetic[time] += looked_up or costing.arithmetic_seconds(graph, op, candidate)
         return Machine(
             vmem_bytes=self.room.vmem.capacity,
             copy_seconds_per_byte=per_byte,
             longest_unread=self.room.backend.memory.most_unread_bytes * per_byte,
-            repeat=np.array([_TRIPS ** graph.num_loops(op.region) for op in graph.ops]),
+            repeat=np.array([_TRIPS ** graph.num_loops(graph.ops[i].region) for i in self.order]),
             arithmetic=arithmetic,
         )
 
@@ -205,11 +217,11 @@ class VmemAssignment:
     def _interval(self, value: int, num_bytes: int, start: int, stop: int) -> Interval:
         """A buffer with the reads of a value while it is live."""
         graph = self.room.graph
-        own = graph.ops[min(start, len(graph.ops) - 1)].region
+        own = self._run_at(min(start, len(graph.ops) - 1)).region
         reads = {
             self._at_level(value, time, own)
-            for time in self.room.vmem.reads[value]
-            if start < time < stop and graph.ops[time].kind is not OpKind.JOIN
+            for time in self._reads[value]
+            if start < time < stop and self._run_at(time).kind is not OpKind.JOIN
         }
         last = max(start, min(stop, len(graph.ops)) - 1)
         return Interval(num_bytes, start, stop, tuple(sorted(reads)) or (Read(last, last),))
@@ -224,14 +236,18 @@ class VmemAssignment:
         while region >= 0:
             outer.add(region)
             region = regions[region].parent
-        inner = self.room.graph.ops[time].region
+        inner = self._run_at(time).region
         found, num_slices = Read(time, time), (*self.room.graph.values[value].shape, 1)[0]
         while inner not in outer:
             loop = regions[inner]
             is_stack = loop.trip_count == num_slices > 1
-            found = Read(loop.start, loop.stop - 1, 1 / num_slices if is_stack else 1.0)
+            begin, end = self._spans[inner]
+            found = Read(begin, end, 1 / num_slices if is_stack else 1.0)
             inner = loop.parent
         return found
+
+    def _run_at(self, time: int) -> Op:
+        return self.room.graph.ops[self.order[time]]
 
     def _may_hold(self, one: LiveRange) -> bool:
         if is_argument(self.encoded, one):
@@ -260,10 +276,22 @@ def _at_the_end(room: DeviceRoom) -> Set[int]:
     return {room.buffers.owner[value] for op in room.graph.results for value in op.operands}
 
 
-def _values(room: DeviceRoom, decoded: Decoded) -> Iterator[Buffer]:
+def _spans(graph: Graph, order: Sequence[int]) -> list[tuple[int, int]]:
+    """Per region, the first and the last time at which an op of it, or of one inside it, runs."""
+    spans = [(len(order), -1)] * len(graph.regions)
+    for time, index in enumerate(order):
+        region = graph.ops[index].region
+        while region >= 0:
+            first, last = spans[region]
+            spans[region] = min(first, time), max(last, time)
+            region = graph.regions[region].parent
+    return spans
+
+
+def _values(room: DeviceRoom, buffers: Buffers, decoded: Decoded) -> Iterator[Buffer]:
     """All that ops make, wherever it is."""
     for value in room.graph.values:
-        start, stop = room.buffers.intervals[value.index]
+        start, stop = buffers.intervals[value.index]
         if room.graph.maker(value.index).kind is OpKind.ARGUMENT or value.index in room.reused:
             continue
         if stop > start:
@@ -271,21 +299,40 @@ def _values(room: DeviceRoom, decoded: Decoded) -> Iterator[Buffer]:
             yield _in_vmem("value", value.index, value.op, num_bytes, start, stop)
 
 
-def _copies(room: DeviceRoom, encoded: Encoded, decoded: Decoded) -> Iterator[Buffer]:
+def _copies(
+    room: DeviceRoom,
+    buffers: Buffers,
+    encoded: Encoded,
+    decoded: Decoded,
+    starts: Mapping[tuple[int, int], int],
+) -> Iterator[Buffer]:
     """All copies that are resharded for ops."""
-    for (value, layout, bits), (start, stop) in _moved(room, encoded, decoded).items():
+    found: dict[tuple[int, Layout, int], tuple[int, int, int]] = {}
+    for op in encoded.graph.ops:
+        if op.index not in decoded.candidates or op.kind is not OpKind.COMPUTE:
+            continue
+        run, stop = buffers.time_of(op.index), read_stop(room.graph, buffers, op)
+        for position, value in enumerate(op.operands):
+            layout = decoded.candidates[op.index].operands[position]
+            if layout != decoded.layouts[value]:
+                key = (value, layout, encoded.read_bits.to(op, position))
+                start = min(run, starts.get((value, op.index), run))
+                known = found.get(key, (start, stop, op.index))
+                found[key] = min(known[0], start), max(known[1], stop), known[2]
+    for (value, layout, bits), (start, stop, index) in found.items():
         num_bytes = room.held_bytes(room.graph.values[value], layout, bits)
-        yield _in_vmem("copy", value, start, num_bytes, start, stop)
+        yield _in_vmem("copy", value, index, num_bytes, start, stop)
 
 
-def _row_copies(room: DeviceRoom, decoded: Decoded) -> Iterator[Buffer]:
+def _row_copies(room: DeviceRoom, buffers: Buffers, decoded: Decoded) -> Iterator[Buffer]:
     """Padded rows that look-ups copy."""
     lanes, parts = room.backend.layout.num_lanes, room.costing.parts
     for index, candidate in decoded.candidates.items():
         op = room.graph.ops[index]
         for held in padded_row_bytes(room.graph, parts, op, (candidate,), lanes, room.rows):
             if 0 < held[0] <= room.vmem.capacity:
-                yield _in_vmem("copy", op.operands[0], index, int(held[0]), index, index + 1)
+                run = buffers.time_of(index)
+                yield _in_vmem("copy", op.operands[0], index, int(held[0]), run, run + 1)
 
 
 def _as_written(graph: Graph, one: Buffer, bits: Mapping[int, int]) -> Buffer:
@@ -305,21 +352,3 @@ def _in_vmem(kind: str, value: int, op: int, num_bytes: int, start: int, stop: i
         stop=stop,
         space=Space.VMEM,
     )
-
-
-def _moved(
-    room: DeviceRoom, encoded: Encoded, decoded: Decoded
-) -> dict[tuple[int, Layout, int], tuple[int, int]]:
-    """From when to when there are copies of values that are moved for ops: by value and layout."""
-    found: dict[tuple[int, Layout, int], tuple[int, int]] = {}
-    for op in encoded.graph.ops:
-        if op.index not in decoded.candidates or op.kind is not OpKind.COMPUTE:
-            continue
-        for position, value in enumerate(op.operands):
-            layout = decoded.candidates[op.index].operands[position]
-            if layout != decoded.layouts[value]:
-                key = (value, layout, encoded.read_bits.to(op, position))
-                own_stop = read_stop(room.graph, room.buffers, op)
-                start, stop = found.get(key, (op.index, own_stop))
-                found[key] = min(start, op.index), max(stop, own_stop)
-    return found

@@ -129,28 +129,28 @@ def _work(compiled: Compiled, made: Instruction) -> str | None:
 
 
 def orders_for_memory(bench: Bench) -> bool:
-    """A matmul of a large result, written before three of small ones that do not need it."""
+    """A matmul of a large result that waits for sums of another one, which is written after it."""
 
-    def program(_: Pin, value: Any, wide: Any, other: Any, square: Any) -> Any:
-        large = value @ wide
-        small = other @ square
-        small = jnp.tanh(jnp.tanh(small) @ square) @ square
-        return jnp.sin(large) * small[:, :1]
+    def program(_: Pin, value: Any, up: Any, other: Any, widen: Any) -> Any:
+        waiting, beside = value @ up, other @ widen
+        sums = jnp.exp(beside - beside.max(1, keepdims=True)).sum(1, keepdims=True)
+        return jnp.exp(waiting - waiting.max(1, keepdims=True) * sums).sum(1)
 
+    rows, width, large, smaller = 4096, 1024, 8192, 6144
     compiled = bench.compile(
         program,
-        Array((4096 * bench.num_devices, 1024), "bfloat16", ("d",)),
-        Array((1024, 8192), "bfloat16"),
-        Array((4096 * bench.num_devices, 128), "bfloat16", ("d",)),
-        Array((128, 128), "bfloat16"),
+        Array((rows * bench.num_devices, width), "bfloat16", ("d",)),
+        Array((width, large), "bfloat16"),
+        Array((rows * bench.num_devices, width), "bfloat16", ("d",)),
+        Array((width, smaller), "bfloat16"),
         mesh=f"d={bench.num_devices}",
         out=("d",),
     )
-    matmuls = [made for made in compiled.entry if _work(compiled, made) == "matmul"]
-    wide = ["8192" in made.type_text for made in matmuls]
-    if len(wide) != 4 or wide.count(True) != 1:
-        raise InconclusiveError(f"{len(wide)} matmuls, {wide.count(True)} of them large")
-    return wide[-1]
+    matmuls = [one.type_text for one in compiled.entry if _work(compiled, one) == "matmul"]
+    made = [size for text in matmuls for size in (large, smaller) if f",{size}]" in text]
+    if sorted(made) != [smaller, large]:
+        raise InconclusiveError(f"{len(matmuls)} matmuls, {len(made)} of them large")
+    return made == [smaller, large]
 
 
 def collective_microseconds(bench: Bench) -> float:
@@ -196,12 +196,7 @@ def collective_microseconds(bench: Bench) -> float:
 PROBES = (
     Probe(record="schedule.async_collectives", unit="kinds", measure=async_collectives),
     Probe(record="schedule.overlaps_matmuls_only", unit="boolean", measure=overlaps_matmuls_only),
-    Probe(
-        record="schedule.orders_for_memory",
-        unit="boolean",
-        measure=orders_for_memory,
-        platforms=CUDA,
-    ),
+    Probe(record="schedule.orders_for_memory", unit="boolean", measure=orders_for_memory),
     Probe(
         record="schedule.collective_microseconds",
         unit="us",

@@ -88,20 +88,25 @@ def test_a_small_one_keeps_a_gap_from_a_large_one() -> None:
 
 
 def with_a_gap() -> Graph:
-    """A product of two matrices that is read soon, one to be kept, and one that needs more room."""
+    """A product that is read soon, one that is kept, and one that needs more room than the first.
+
+    Each needs the one before, so that they can be made in no other order.
+    """
     program = Program()
     w, few = program.argument(SIDE, SIDE), program.argument(SIDE, 8)
+    wide, narrow = program.argument(SIDE, 2 * SIDE), program.argument(2 * SIDE, 8)
     first = program.matmul(program.argument(2 * SIDE, SIDE), w)
-    kept = program.matmul(program.argument(SIDE, SIDE), w)
-    read = program.matmul(first, few)
-    larger = program.matmul(program.argument(3 * SIDE, SIDE), w)
-    return program.graph(read, program.matmul(larger, few), program.matmul(kept, few))
+    kept = program.matmul(wide, first)
+    read = program.matmul(first, program.matmul(kept, few))
+    larger = program.matmul(read, program.argument(8, 2 * SIDE))
+    end = program.matmul(wide, program.matmul(larger, narrow))
+    return program.graph(program.matmul(kept, end))
 
 
 def held_whole(graph: Graph) -> Wishes:
     """Everything on every device: there is one plan."""
     whole = parts_of("x=4").to_sharding(((), ()))
-    ends = dict.fromkeys(range(5), whole), dict.fromkeys(range(3), whole)
+    ends = dict.fromkeys(range(6), whole), {0: whole}
     values = {value.index: whole for value in graph.values}
     return replace(wishes_for(graph, *ends), values=values)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.encoding.encoded import Encoded, decode
-from autoshard.graph.program import Graph
+from autoshard.graph.program import Graph, OpClass
 from autoshard.lowering.estimate import CollectiveUse, estimate
 from autoshard.lowering.local_program import Collective, LocalProgram, Opcode
 from autoshard.lowering.lower import lower
@@ -25,6 +27,7 @@ from tests.planner.graphs import (
 )
 from tests.planner.test_encode import PROGRAMS
 from tests.planner.test_hidden import batch_and_cut_weights, chain
+from tests.planner.traced import exported
 
 
 def drawn_choices(encoded: Encoded, seed: int) -> tuple[int, ...]:
@@ -206,5 +209,23 @@ def test_gpu_buffers_are_made_when_their_op_runs_and_the_plan_says_which_that_is
     assert memory.peak_op in memory.order
 
 
-def test_a_tpu_runs_ops_in_program_order() -> None:
-    assert plan(chain(64, 64), "x=4", hardware="tpu-v5e").account.memory.order == ()
+@pytest.mark.parametrize("hardware", ["h100", "tpu-v5e"])
+def test_a_large_result_is_made_after_what_its_readers_wait_for(hardware: str) -> None:
+    """As the compilers have it: `experiments.probes.schedule.orders_for_memory`."""
+
+    def step(value: jax.Array, up: jax.Array, other: jax.Array, widen: jax.Array) -> jax.Array:
+        waiting, beside = value @ up, other @ widen
+        sums = jnp.exp(beside - beside.max(1, keepdims=True)).sum(1, keepdims=True)
+        last: jax.Array = jnp.exp(waiting - waiting.max(1, keepdims=True) * sums).sum(1)
+        return last
+
+    shapes = [(4096, 1024), (1024, 8192), (4096, 1024), (1024, 6144)]
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    graph, wishes = exported(step, *arguments, mesh="x=4")
+    order = plan(graph, "x=4", wishes, None, hardware).account.memory.order
+    large, smaller = (op.index for op in graph.ops if op.op_class is OpClass.MATMUL)
+    assert order.index(smaller) < order.index(large)
+
+
+def test_a_host_runs_ops_in_program_order() -> None:
+    assert plan(chain(64, 64), "x=4", hardware="cpu-host").account.memory.order == ()

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from autoshard.backends import backend_for
 from autoshard.costing.vmem import MOST_MATMULS, Vmem
 from autoshard.encoding.picoseconds import PICOSECONDS
+from autoshard.graph.buffer_reads import buffer_reads
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
@@ -262,4 +263,4 @@ def test_what_is_computed_with_a_matmul_is_read_when_that_runs() -> None:
     graph = program.graph(program.sum(program.matmul(end, w)))
     buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5e")))
     makers = graph.maker(last).index
-    assert Vmem.of(graph, buffers, V5E_BYTES).reads[first] == (makers,)
+    assert buffer_reads(graph, buffers)[0][first] == {makers}

@@ -1,0 +1,32 @@
+"""When buffers are read, through the ops that are fused."""
+
+from __future__ import annotations
+
+from autoshard.graph.buffers import Buffers
+from autoshard.graph.program import Graph, OpKind
+
+
+def buffer_reads(graph: Graph, buffers: Buffers) -> tuple[list[set[int]], list[bool]]:
+    """Per value, when its buffer is read; and whether it ends as a result, or goes round a loop.
+
+    What a fused op reads is read when the values that it is fused into are made: with a product,
+    when that runs. What updates read counts with what ends as a result.
+    """
+    products = buffers.product_by_written
+    with_product = {v: products[end] for v, end in buffers.written.items() if end in products}
+    reads: list[set[int]] = [set() for _ in graph.values]
+    ends = [False] * len(graph.values)
+    for op in reversed(graph.ops):
+        is_passed_on = op.kind is OpKind.CONSTRAINT or not (
+            op.kind is not OpKind.COMPUTE or any(buffers.is_stored[value] for value in op.results)
+        )
+        times = {time for value in op.results for time in reads[value]} if is_passed_on else set()
+        if op.results and op.results[0] in with_product:
+            times = {buffers.time_of(with_product[op.results[0]])}
+        is_last = op.index in buffers.updates or not (is_passed_on or op.kind is OpKind.COMPUTE)
+        is_last |= is_passed_on and any(ends[value] for value in op.results)
+        for value in op.operands:
+            for place in {value, buffers.owner[value]}:
+                reads[place] |= times or {buffers.time_of(op.index)}
+                ends[place] |= is_last
+    return reads, ends
