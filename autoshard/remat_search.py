@@ -11,18 +11,20 @@ from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import ConstraintError
 from autoshard.frontend.program_facts import read_program
-from autoshard.planning.residual_nodes import with_residual_nodes
+from autoshard.planning.residual_nodes import LeanProgram, with_residual_nodes
 from autoshard.planning.residual_problem import HOST, KEEP, ResidualProblem
 from autoshard.planning.residual_terms import asked_states
 from autoshard.planning.searches import LONG, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.remat.choice import ON_HOST, ResidualChoice, TriedResiduals
-from autoshard.remat.forward_ops import forward_ops, same_equations
+from autoshard.remat.forward_ops import forward_ops, same_equations, value_paths
 from autoshard.remat.joint_program import JointProgram
 
 MOST_SETS = 3
 """Sets of residuals that are planned, at most. A choice: each takes as long as a plan."""
+_MOST_SOLVES = 2 * MOST_SETS
+"""Of the joint problem, at most: one may find a set that was planned."""
 JOINT_GAP = 0.02
 """The gap to which the joint problem is solved. A choice: plans of rewritten programs lie as far
 from its answer."""
@@ -120,8 +122,13 @@ class RematSearch:
         lean = self._planned(least)
         if lean.solution is None:
             return None
-        same = same_equations(everything.closed.jaxpr, joint.keeping(least).jaxpr)
-        problem = with_residual_nodes(*self.encode(whole), ops, lean.solution, same, asked)
+        leanest = joint.written(least)
+        lean_program = LeanProgram(
+            lean.solution,
+            same_equations(everything.closed.jaxpr, leanest.closed.jaxpr),
+            value_paths(leanest),
+        )
+        problem = with_residual_nodes(*self.encode(whole), ops, lean_program, asked)
         shardings, bound = self._walk(problem)
         tried = [
             replace(one, choices=problem.keeping(shardings, one.kept))
@@ -157,22 +164,32 @@ class RematSearch:
         start = self.searches.another(problem.as_lean(limit))
         hints = [one for one in (start.choices, start.least_peak_choices) if one is not None]
         shardings = hints[0] if hints else (0,) * problem.problem.num_nodes
+        hints += [problem.keeping(shardings, one.kept) for one in self._tried]
         bound: float | None = None
-        while len(self._tried) < MOST_SETS:
+        fits, fails = 0, None  # limits between which the next one lies
+        for _ in range(_MOST_SOLVES):
             limited = problem.within(limit)
             gap = max(JOINT_GAP, self.searches.options.relative_gap)
             found = self.searches.another(limited, *hints, share=LONG, relative_gap=gap)
             bound = found.lower_bound / PICOSECONDS if bound is None else bound
             choices = found.choices or found.least_peak_choices
-            kept = None if choices is None else problem.kept(choices)
-            if choices is None or kept is None or any(one.kept == kept for one in self._tried):
+            if choices is None or len(self._tried) == MOST_SETS:
                 break
-            tried = self._planned(kept, choices)
+            kept = problem.kept(choices)
+            known = next((one for one in self._tried if one.kept == kept), None)
+            tried = known or self._planned(kept, choices)
             if tried.solution is None or found.choices is None:
                 break
-            if limit is None or self.budget is None:
+            if limit is None or self.budget is None or (known is not None and tried.fits):
                 break
-            limit = max(1, limit + self.budget - tried.solution.peak_bytes)
+            left = self.budget - tried.solution.peak_bytes
+            if tried.fits:
+                fits, limit = limit, limit + left
+            else:
+                fails = problem.device_bytes(choices)
+                limit = fails + min(left, -1)
+            if fails is not None and not fits < limit < fails:
+                limit = (fits + fails) // 2
             hints = [found.choices]
         return shardings, bound
 

@@ -295,7 +295,9 @@ def _gigabytes(num_bytes: int | None) -> str:
 def main() -> None:
     """Plan the cells that were not planned yet, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="cells whose program's name holds this")
+    parser.add_argument(
+        "--only", default="", help='cells in whose text this is, as in "mamba, scanned h100:8 0.5"'
+    )
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no cell after these")
     parser.add_argument("--compile", action="store_true", help="compile the plans too")
     options = parser.parse_args()
@@ -303,7 +305,7 @@ def main() -> None:
     lines = FOUND.read_text().splitlines() if FOUND.exists() else []
     done = [json.loads(line)["cell"] for line in lines]
     for cell in cells():
-        if cell.key in done or options.only not in cell.program.name:
+        if cell.key in done or options.only not in " ".join(cell.key):
             continue
         if time.monotonic() > end:
             break

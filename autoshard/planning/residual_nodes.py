@@ -26,6 +26,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +40,7 @@ from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region
 from autoshard.planning.host_link import HostLink
 from autoshard.planning.residual_problem import AGAIN, DROP, HOST, KEEP, ResidualProblem
 from autoshard.planning.solution import Solution
-from autoshard.remat.forward_op import ForwardOp, ForwardResult
+from autoshard.remat.forward_op import ForwardOp, ForwardResult, ValuePaths
 from solvers import FORBIDDEN, Edge, EdgeMemory, MemoryLimit, NodeMemory
 
 IntArray = npt.NDArray[np.int64]
@@ -48,12 +50,25 @@ _SLICES_ON_DEVICE = 2
 """Of a stack in host memory: one that is computed with, and one on its way."""
 
 
+class LeanProgram(NamedTuple):
+    """The program with all computed again that can be.
+
+    Args:
+        solution: Its plan.
+        path: By path of an equation of the program that keeps every residual, its path here.
+        values: Paths of forward values here.
+    """
+
+    solution: Solution
+    path: Mapping[str, str]
+    values: ValuePaths
+
+
 def with_residual_nodes(
     encoder: Encoder,
     encoded: Encoded,
     ops: Sequence[ForwardOp],
-    lean: Solution,
-    lean_path: Mapping[str, str],
+    lean: LeanProgram,
     asked: Mapping[int, Collection[int]],
 ) -> ResidualProblem:
     """The choice problem of a program that keeps every residual, with residuals to choose.
@@ -62,11 +77,10 @@ def with_residual_nodes(
         encoder: Of the problem.
         encoded: The problem.
         ops: The forward ops of the program.
-        lean: The plan of the same program with all computed again that can be.
-        lean_path: By path of an equation, its path there.
+        lean: The same program with all computed again that can be.
         asked: By forward op, the states that users leave to choose.
     """
-    return _Builder(encoder, encoded, tuple(ops), lean, lean_path, asked).build()
+    return _Builder(encoder, encoded, tuple(ops), lean, asked).build()
 
 
 class _Builder:
@@ -75,13 +89,14 @@ class _Builder:
         encoder: Encoder,
         encoded: Encoded,
         ops: tuple[ForwardOp, ...],
-        lean: Solution,
-        lean_path: Mapping[str, str],
+        lean: LeanProgram,
         asked: Mapping[int, Collection[int]],
     ) -> None:
         self.encoder, self.encoded, self.ops = encoder, encoded, ops
-        self.lean, self.lean_path, self.asked = lean.encoded, lean_path, asked
-        self.lean_candidates = lean.decoded.candidates
+        self.lean, self.lean_path, self.lean_values = lean.solution.encoded, lean.path, lean.values
+        self.lean_candidates = lean.solution.decoded.candidates
+        self.lean_is_stored = lean.solution.encoder.buffers.is_stored
+        self.asked = asked
         self.graph, self.buffers = encoded.graph, encoder.buffers
         problem = encoded.problem
         self.host = encoder.costing.model.hardware.host
@@ -97,7 +112,7 @@ class _Builder:
         self.kept_bytes: list[list[tuple[int, IntArray]]] = [[] for _ in ops]
         self.again: list[list[tuple[int, IntArray]]] = [[] for _ in ops]
         self.by_equation = _by_equation(self.graph)
-        self.lean_equation = _by_equation(lean.graph)
+        self.lean_equation = _by_equation(self.lean.graph)
         self.forward = frozenset(
             index for op in ops if op.path for index in self.by_equation[op.path]
         )
@@ -111,8 +126,9 @@ class _Builder:
         fused: list[bool] = []
         times = self._times()
         for position, op in enumerate(self.ops):
-            self._price(position, op)
             fused.append(self._hold(position, op, times, claimed))
+        for position, op in enumerate(self.ops):
+            self._price(position, op)
         self._price_readers()
         costs = [self._state_costs(position, op) for position, op in enumerate(self.ops)]
         problem = self.encoded.problem
@@ -188,14 +204,23 @@ class _Builder:
         return costs
 
     def _closure(self, fused: Sequence[bool]) -> Iterator[Edge]:
-        """Edges by which an op that runs again, or has no buffer, needs its operands."""
-        needs = np.zeros((_STATES, _STATES), dtype=np.int64)
-        needs[DROP, AGAIN] = FORBIDDEN
-        fused_needs = needs.copy()
-        fused_needs[AGAIN, KEEP] = fused_needs[DROP, KEEP] = FORBIDDEN
+        """Edges by which an op that runs again, or has no buffer, needs its operands.
+
+        What has no buffer is computed again with an op that is: as a start of that, behind the
+        barrier, it would be written.
+        """
+        tables = {}
+        for is_fused, reads_fused in product((False, True), repeat=2):
+            needs = tables[is_fused, reads_fused] = np.zeros((_STATES, _STATES), dtype=np.int64)
+            needs[DROP, AGAIN] = FORBIDDEN
+            if is_fused:
+                needs[AGAIN, KEEP] = needs[DROP, KEEP] = FORBIDDEN
+            if reads_fused:
+                needs[KEEP, AGAIN] = FORBIDDEN
         for position, op in enumerate(self.ops):
             for operand in op.operands:
-                table = fused_needs if fused[position] else needs
+                reads_fused = fused[operand] and self.ops[operand].may_repeat
+                table = tables[fused[position], reads_fused]
                 yield Edge(self.first_op + operand, self.first_op + position, table)
 
     # -- what offloading takes -------------------------------------------------------------------
@@ -295,19 +320,54 @@ class _Builder:
         """Pay an op a second time where it is computed again.
 
         In the forward pass it costs what it does where it is kept, or where nothing is: it may be
-        fused with its readers there.
+        fused with its readers there. Then they cost more, in place of the op that began the kernel.
         """
-        for node, kept, again in self._prices(op.path):
-            once = np.minimum(kept, again)
+        copied = _equation(op, self.lean_values.copied)
+        copies = {node: copy for node, _, copy in self._prices(op.path, copied)}
+        for node, kept, fused in self._forward_prices[position]:
+            once = np.minimum(kept, fused)
             self._set_costs(node, once)
             table = self._table(node, position)
             table[:, [KEEP, HOST]] += (kept - once)[:, None]
-            table[:, AGAIN] += again - once + again
-            table[:, DROP] += again - once
+            if (fused > once).any():
+                began = self._table(node, self._began_kernel(position))
+                began[:, [AGAIN, DROP]] += (fused - once)[:, None]
+            again = copies.get(node, np.zeros_like(fused))
+            table[:, AGAIN] += again
             self.again[position].append((node, again))
 
+    def _began_kernel(self, position: int) -> int:
+        """The op that pays, where all is kept, for the kernel that an op is in where nothing is."""
+        todo, seen = [position], {position}
+        for one in todo:  # grows as it goes
+            for operand in self.ops[one].operands:
+                if operand not in seen and self._is_fused_in_lean(self.ops[operand]):
+                    seen.add(operand)
+                    todo.append(operand)
+        return max(todo, key=self._paid_where_kept)
+
+    def _is_fused_in_lean(self, op: ForwardOp) -> bool:
+        """True of an op whose results have no buffer in the forward pass where nothing is kept."""
+        paths = [self.lean_values.forward.get(one.name, "") for one in op.results]
+        values = [self.lean.graph.value_by_path.get(path) for path in paths]
+        return all(value is not None and not self.lean_is_stored[value] for value in values)
+
+    def _paid_where_kept(self, position: int) -> int:
+        """The most that an op costs more where all is kept than where nothing is."""
+        prices = self._forward_prices[position]
+        return max((int((kept - fused).max()) for _, kept, fused in prices), default=0)
+
+    @cached_property
+    def _forward_prices(self) -> list[list[tuple[int, IntArray, IntArray]]]:
+        """By forward op, prices of its nodes in the forward pass: where all is kept, and nothing.
+
+        A list, as nodes are priced anew while it is read.
+        """
+        forward = self.lean_values.forward
+        return [list(self._prices(op.path, _equation(op, forward))) for op in self.ops]
+
     def _price_readers(self) -> None:
-        """Pay for reading a buffer where it is kept: what is computed again may be fused."""
+        """Pay for reading a buffer as it is read: what is computed again may be fused."""
         forward = {op.path for op in self.ops}
         keeper = {
             self.buffers.owner[self.graph.value_by_path[one.stack]]: position
@@ -315,17 +375,19 @@ class _Builder:
             for one in op.results
             if one.stack in self.graph.value_by_path and self.kept_bytes[position]
         }
-        for path in self.lean_path:
+        for path, other in self.lean_path.items():
             if path in forward:
                 continue
-            for node, kept, again in self._prices(path):
+            for node, kept, again in self._prices(path, other):
                 if (kept == again).all():
                     continue
                 once = np.minimum(kept, again)
                 self._set_costs(node, once)
                 position = self._largest_read(self.graph.ops[self.encoded.ops[node]], keeper)
                 if position is not None:
-                    self._table(node, position)[:, [KEEP, HOST]] += (kept - once)[:, None]
+                    table = self._table(node, position)
+                    table[:, [KEEP, HOST]] += (kept - once)[:, None]
+                    table[:, [AGAIN, DROP]] += (again - once)[:, None]
 
     def _largest_read(self, op: Op, keeper: Mapping[int, int]) -> int | None:
         """The forward op whose stack is the largest that an op reads, through fused ones too."""
@@ -340,15 +402,20 @@ class _Builder:
         sizes = {one: max(int(u.max()) for _, u in self.kept_bytes[one]) for one in found}
         return max(sizes, key=sizes.__getitem__, default=None)
 
-    def _prices(self, path: str) -> Iterator[tuple[int, IntArray, IntArray]]:
-        """Nodes of an equation, with its prices here and where nothing is kept."""
-        lean = dict(self._pairs(path, self.lean_path.get(path, "")))
+    def _prices(self, path: str, other: str) -> Iterator[tuple[int, IntArray, IntArray]]:
+        """Nodes of an equation, with its prices here and those of one where nothing is kept.
+
+        Those of "", which is not there, are nothing.
+        """
+        lean = dict(self._pairs(path, other))
         for index in self.by_equation.get(path, ()):
             node = self.encoded.node_by_op.get(index)
             if node is None:
                 continue
             costs = self.encoded.problem.node_costs[node]
             other_costs = self._lean_costs(lean[index], node) if index in lean else costs
+            if not other:
+                other_costs = np.where(costs < FORBIDDEN, 0, costs)
             allowed = (costs < FORBIDDEN) & (other_costs < FORBIDDEN)
             if allowed.any() and (costs[allowed].any() or other_costs[allowed].any()):
                 yield node, np.where(allowed, costs, 0), np.where(allowed, other_costs, 0)
@@ -416,7 +483,10 @@ class _Builder:
         times: dict[tuple[int, int], tuple[int, int]],
         claimed: set[int],
     ) -> bool:
-        """Let what an op makes take memory only where it is kept; whether it has no buffer."""
+        """Let what an op makes take memory only where it is kept; whether readers compute it.
+
+        They do where it has no buffer, or one that is gone before they read.
+        """
         until = times.get((op.pass_index, op.segment))
         is_fused = op.stack_length is None
         for one in op.results:
@@ -425,7 +495,8 @@ class _Builder:
                 self._hold_stack(position, one, value, op.stack_length, until)
             elif op.stack_length is None and value is not None and value not in claimed:
                 claimed.add(value)
-                if self.buffers.is_stored[value] and self.buffers.owner[value] == value:
+                is_own = self.buffers.is_stored[value] and self.buffers.owner[value] == value
+                if is_own and self._last_use(value) <= self.buffers.intervals[value][1]:
                     is_fused = False
                     if until is not None:
                         self._hold_between(position, value, until[1])
@@ -490,16 +561,16 @@ class _Builder:
     def _hold_between(self, position: int, value: int, read_again: int) -> None:
         """Free a buffer between the forward and the backward pass unless it is kept."""
         start, stop = self.buffers.intervals[value]
-        let_go = max(start + 1, min(stop, self._last_forward_use(value)))
-        if let_go < read_again and stop > let_go:
-            self._make_conditional(position, value, let_go, min(stop, read_again))
+        let_go = max(start + 1, min(stop, self._last_use(value, self.forward)))
+        if let_go < read_again:
+            self._make_conditional(position, value, let_go, read_again)
 
-    def _last_forward_use(self, owner: int) -> int:
-        """When the forward pass has read a buffer for the last time, through fused readers too."""
+    def _last_use(self, owner: int, readers: Collection[int] | None = None) -> int:
+        """When some readers, or all, have read a buffer for the last time, through fused ones."""
         last, todo, seen = 0, list(self.members[owner]), set(self.members[owner])
         for value in todo:  # grows as it goes
             for index in self.graph.consumers[value]:
-                if index not in self.forward:
+                if readers is not None and index not in readers:
                     continue
                 last = max(last, index + 1)
                 for result in self.graph.ops[index].results:
@@ -509,7 +580,7 @@ class _Builder:
         return last
 
     def _make_conditional(self, position: int, owner: int, start: int, stop: int) -> None:
-        """Let a buffer take memory in a stretch of time only where it is kept."""
+        """Let a buffer take memory in a stretch of time where it is kept, and only there."""
         node = self.encoded.node_by_op.get(self.graph.values[owner].op)
         if node is None:
             return
@@ -527,6 +598,12 @@ class _Builder:
         self._table(node, position)
         self.held.append((node, position, start, stop, usage))
         self.kept_bytes[position].append((node, usage))
+
+
+def _equation(op: ForwardOp, path_of: Mapping[str, str]) -> str:
+    """The equation that makes the results of a forward op, or "" where none does."""
+    paths = (path_of.get(one.name) for one in op.results)
+    return next((path.rpartition(".")[0] for path in paths if path), "")
 
 
 def _by_equation(graph: Graph) -> Mapping[str, list[int]]:

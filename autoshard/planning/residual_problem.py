@@ -11,7 +11,7 @@ import numpy.typing as npt
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.remat.choice import ON_HOST, Residual
 from autoshard.remat.forward_op import ForwardOp, ForwardResult
-from solvers import FORBIDDEN, MemoryLimit, Problem
+from solvers import FORBIDDEN, MemoryLimit, Problem, evaluate
 
 IntArray = npt.NDArray[np.int64]
 
@@ -46,6 +46,18 @@ class ResidualProblem:
         own = () if memory_limit is None else (MemoryLimit(0, first, memory_limit),)
         return replace(self.problem, memory_limit=None, memory_limits=(*own, *self.host_limits))
 
+    def device_bytes(self, choices: Sequence[int]) -> int:
+        """The most bytes that a device holds at one time."""
+        first = min((limit.start for limit in self.host_limits), default=None)
+        if first is None:
+            return evaluate(self.problem, choices).peak
+        on_device = replace(
+            self.problem,
+            node_memory=tuple(one for one in self.problem.node_memory if one.stop <= first),
+            edge_memory=tuple(one for one in self.problem.edge_memory if one.stop <= first),
+        )
+        return evaluate(on_device, choices).peak
+
     def as_lean(self, memory_limit: int | None) -> Problem:
         """Likewise with shardings of the plan that keeps the least: residuals are left."""
         costs = list(self.problem.node_costs)
@@ -56,7 +68,12 @@ class ResidualProblem:
         return replace(self.within(memory_limit), node_costs=tuple(costs))
 
     def keeping(self, choices: Sequence[int], kept: Collection[str]) -> tuple[int, ...]:
-        """The same choices with these residuals kept."""
+        """The same choices with these residuals kept, waiting for the host as long as it takes."""
+        num_waits = max(len(self.host_limits) - 1, 0)
+        first_wait = len(choices) - len(self.ops) - num_waits
+        costs = self.problem.node_costs[first_wait : first_wait + num_waits]
+        is_sent = any(name.endswith(ON_HOST) for name in kept)
+        waits = (len(one) - 1 if is_sent else 0 for one in costs)
         states = [DROP] * len(self.ops)
         needed = {position for position, op in enumerate(self.ops) if op.is_required}
         for position in reversed(range(len(self.ops))):
@@ -68,7 +85,7 @@ class ResidualProblem:
             elif position in needed:
                 states[position] = AGAIN
                 needed.update(op.operands)
-        return (*choices[: len(choices) - len(self.ops)], *states)
+        return (*choices[:first_wait], *waits, *states)
 
     def kept(self, choices: Sequence[int]) -> tuple[str, ...]:
         """Names of all that is kept, in the memory where it is."""

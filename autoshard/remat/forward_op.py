@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +60,15 @@ class ForwardOp:
     def is_required(self) -> bool:
         """The backward pass reads a result of it."""
         return any(result.is_required for result in self.results)
+
+
+class ValuePaths(NamedTuple):
+    """Where a program makes forward values, by their names.
+
+    Args:
+        forward: In forward passes; what only backward passes need and nobody keeps is not there.
+        copied: In backward passes, which compute them again.
+    """
+
+    forward: Mapping[str, str]
+    copied: Mapping[str, str]

@@ -10,7 +10,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from autoshard.frontend.jaxpr_paths import bodies
 from autoshard.frontend.source_lines import SourceLines
-from autoshard.remat.forward_op import ForwardOp, ForwardResult
+from autoshard.remat.forward_op import ForwardOp, ForwardResult, ValuePaths
 from autoshard.remat.joint_graph import RECOMPUTED, JointGraph, is_array, variables
 from autoshard.remat.joint_program import Written
 
@@ -21,6 +21,21 @@ def forward_ops(written: Written) -> tuple[ForwardOp, ...]:
     for number, graph in enumerate(written.graphs):
         reader.read(number, graph)
     return tuple(reader.found)
+
+
+def value_paths(written: Written) -> ValuePaths:
+    """Where a program makes the forward values, and computes them again."""
+    path_of = _paths(written.closed.jaxpr)
+    values = [
+        (f"{number}:{name}", var)
+        for number, graph in enumerate(written.graphs)
+        for var, name in graph.names.items()
+    ]
+    copies = [(name, written.copies[var]) for name, var in values if var in written.copies]
+    return ValuePaths(
+        {name: path_of[var] for name, var in values if var in path_of},
+        {name: path_of[var] for name, var in copies if var in path_of},
+    )
 
 
 def same_equations(one: Jaxpr, other: Jaxpr) -> dict[str, str]:

@@ -28,10 +28,12 @@ class Written(NamedTuple):
     Args:
         closed: Without dead code.
         graphs: As those of the joint program, in the variables of this one.
+        copies: By forward value, that which a backward pass computes again.
     """
 
     closed: ClosedJaxpr
     graphs: tuple[JointGraph, ...]
+    copies: Mapping[Var, Var]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,8 @@ class JointProgram:
             kept[int(number)].add(value)
         writer = _Writer(kept)
         live = without_dead_equations(writer.level(self.closed.jaxpr))
-        return Written(ClosedJaxpr(live, self.closed.consts), tuple(writer.graphs))
+        closed = ClosedJaxpr(live, self.closed.consts)
+        return Written(closed, tuple(writer.graphs), writer.copies)
 
 
 def keeping_residuals(closed: ClosedJaxpr, names: Sequence[str] | None) -> ClosedJaxpr:
@@ -123,6 +126,7 @@ class _Writer:
     kept: Mapping[int, Set[str]] | None
     numbers: ValueNumbers = field(default_factory=ValueNumbers)
     graphs: list[JointGraph] = field(default_factory=list)
+    copies: dict[Var, Var] = field(default_factory=dict)
 
     def level(self, jaxpr: Jaxpr) -> Jaxpr:
         flat, outvars = inline_calls(jaxpr)
@@ -135,10 +139,10 @@ class _Writer:
         flat = self.with_pairs(flat, pairs)
         inputs = frozenset((*jaxpr.constvars, *jaxpr.invars))
         whole = read_unrolled(flat, inputs, set(pairs), self.numbers)
-        if whole.graph.required:
-            eqns = whole.keeping(self.choice(whole.graph))
-        else:
-            eqns = whole.keeping(Kept(frozenset()))
+        has_residuals = bool(whole.graph.required)
+        choice = self.choice(whole.graph) if has_residuals else Kept(frozenset())
+        eqns, copies = whole.keeping(choice)
+        self.copies.update(copies)
         return jaxpr.replace(eqns=eqns, outvars=outvars)
 
     def inside(self, eqn: JaxprEqn) -> JaxprEqn:
@@ -160,7 +164,8 @@ class _Writer:
                 return isinstance(atom, Literal) or made_at.get(atom, -1) < first
 
             pair = read_pair(flat[first].eqn, flat[last].eqn, self.numbers, is_there)
-            forward, backward = pair.keeping(self.choice(pair.graph))
+            forward, backward, copies = pair.keeping(self.choice(pair.graph))
+            self.copies.update(copies)
             flat[first] = flat[first]._replace(eqn=forward)
             flat[last] = flat[last]._replace(eqn=backward)
         return flat

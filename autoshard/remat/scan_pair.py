@@ -65,8 +65,8 @@ class ScanPair:
     reads: list[JaxprEqn]
     returns: list[Any]
 
-    def keeping(self, kept: Kept) -> tuple[JaxprEqn, JaxprEqn]:
-        """Both scans, with stacks of these values alone kept for the reverse one.
+    def keeping(self, kept: Kept) -> tuple[JaxprEqn, JaxprEqn, dict[Var, Var]]:
+        """Both scans, with stacks of these values alone kept for the reverse one, and the copies.
 
         Stacks that something else reads stay results of the forward scan; what nothing reads is
         left to dead code elimination. What lies in host memory leaves at the end of the forward
@@ -96,7 +96,8 @@ class ScanPair:
         fetches = [moved(read_slices[v], atom_of[v], like=self._maker(v)) for v in sent]
         kept_slices = [(read_slices[var], stack_of[var]) for var in in_order]
         again = self.graph.again(kept.values)
-        copies = copied([self.graph.forward[position] for position in again], atom_of)
+        block = [self.graph.forward[position] for position in again]
+        copies = copied(block, atom_of)
         reads = [
             eqn.replace(invars=[read(atom, atom_of) for atom in eqn.invars]) for eqn in self.reads
         ]
@@ -106,9 +107,10 @@ class ScanPair:
             self.inputs.xs + self.cotangents.xs + kept_slices,
         )
         returns = [read(atom, atom_of) for atom in self.returns]
-        return forward, _scan(
+        backward = _scan(
             self.backward, parts, [*fetches, *copies, *reads], returns, self.backward.outvars
         )
+        return forward, backward, {var: atom_of[var] for eqn in block for var in eqn.outvars}
 
     def _maker(self, var: Var) -> JaxprEqn:
         """The equation that makes a forward value; the scan of what it carries."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -45,8 +46,8 @@ class UnrolledPass:
     reads: tuple[tuple[int, JaxprEqn], ...]
     cotangents: Set[Var]
 
-    def keeping(self, choice: Kept) -> list[JaxprEqn]:
-        """The equations in order, with these values alone kept for the backward pass.
+    def keeping(self, choice: Kept) -> tuple[list[JaxprEqn], dict[Var, Any]]:
+        """The equations in order, with these values alone kept, and values by those they copy.
 
         What a segment computes again stands before the first equation that reads of it, behind a
         barrier on all that it starts from and on a cotangent: without it, compilers would make one
@@ -75,7 +76,7 @@ class UnrolledPass:
             ((place, 2), eqn.replace(invars=[read(atom, atom_of) for atom in eqn.invars]))
             for place, eqn in self.reads
         ]
-        return [eqn for _, eqn in sorted(entries, key=lambda entry: entry[0])]
+        return [eqn for _, eqn in sorted(entries, key=lambda entry: entry[0])], atom_of
 
     def _copies(
         self, block: Sequence[JaxprEqn], kept: Set[Var], reader: JaxprEqn
@@ -86,7 +87,7 @@ class UnrolledPass:
         """
         made = {var for eqn in block for var in eqn.outvars} - kept
         starts = [v for eqn in block for v in variables(eqn.invars) if v not in made]
-        after = [v for v in variables(reader.invars) if v in self.cotangents][:1]
+        after = [self._narrowest(v) for v in variables(reader.invars) if v in self.cotangents][:1]
         maker, constants = self.graph.maker, self.graph.constants
         held = [
             v
@@ -96,6 +97,21 @@ class UnrolledPass:
         atom_of: dict[Var, Any] = {var: Var(var.aval) for var in held}
         barrier = _barrier(held, [atom_of[var] for var in held], like=block[0])
         return [*barrier, *copied(block, atom_of)], atom_of
+
+    def _narrowest(self, cotangent: Var) -> Var:
+        """What a cotangent is broadcast from: the barrier would have the compiler write all."""
+        source = self._broadcast_from.get(cotangent)
+        return cotangent if source is None else self._narrowest(source)
+
+    @cached_property
+    def _broadcast_from(self) -> dict[Var, Var]:
+        return {
+            eqn.outvars[0]: source
+            for _, eqn in self.reads
+            if eqn.primitive.name == "broadcast_in_dim"
+            for source in variables(eqn.invars[:1])
+            if source in self.cotangents
+        }
 
 
 def read_unrolled(

@@ -12,6 +12,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from autoshard.errors import PlanError
 from autoshard.frontend.jaxpr_paths import bodies
+from autoshard.remat.forward_ops import value_paths
 from autoshard.remat.joint_graph import variables
 from autoshard.remat.joint_program import JointProgram, keeping_residuals
 from tests.remat.programs import (
@@ -242,3 +243,32 @@ def test_residuals_of_another_program_are_refused(names: list[str], what: str) -
     with pytest.raises(PlanError) as caught:
         JointProgram.of(traced(scanned())).keeping(names)
     assert caught.value.what == what
+
+
+def test_no_broadcast_cotangent_stands_behind_a_barrier() -> None:
+    joint = JointProgram.of(traced(unrolled()))
+    lean = joint.keeping(leanest(joint)).jaxpr
+    maker = {var: eqn.primitive.name for eqn in lean.eqns for var in eqn.outvars}
+    held = [
+        variable
+        for eqn in lean.eqns
+        if eqn.primitive.name == "optimization_barrier"
+        for variable in variables(eqn.invars)
+    ]
+    assert "broadcast_in_dim" not in [maker.get(variable) for variable in held]
+
+
+def test_value_paths_tell_where_a_value_is_made_and_where_it_is_computed_again() -> None:
+    joint = JointProgram.of(traced(scanned()))
+    (number,) = (n for n, graph in enumerate(joint.graphs) if graph.stack_length)
+    paths = value_paths(joint.written(leanest(joint)))
+    matmul = next(
+        f"{number}:{position}.0"
+        for position, eqn in enumerate(joint.graphs[number].forward)
+        if eqn.primitive.name == "dot_general"
+    )
+    everything = value_paths(joint.written(joint.everything))
+    scans = [path.partition(".")[0] for path in (paths.forward[matmul], paths.copied[matmul])]
+    assert int(scans[0]) < int(scans[1])
+    assert matmul in everything.forward
+    assert matmul not in everything.copied

@@ -11,11 +11,13 @@ import pytest
 
 import autoshard
 from autoshard.errors import PlanError
+from autoshard.planning.residual_problem import ResidualProblem
 from autoshard.planning.solution import NoPlanInTimeError
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.remat.forward_ops import forward_ops
 from autoshard.remat.joint_program import JointProgram
 from autoshard.remat_search import PlannedResiduals, RematSearch
+from solvers import evaluate
 
 LAYERS, ROWS, WIDTH = 4, 1024, 32
 
@@ -111,3 +113,54 @@ def test_the_set_that_is_found_is_as_fast_as_the_best_of_all(
     assert chosen is not None
     assert chosen.bound_seconds is not None
     assert chosen.bound_seconds <= best / 1e12
+
+
+def test_computing_all_again_costs_in_the_joint_problem_what_its_plan_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Vector units bound gelu: what kernel pays for it depends on what is kept."""
+    both: list[tuple[int, int]] = []
+    walk = RematSearch._walk
+
+    def compared(search: RematSearch, problem: ResidualProblem) -> Any:
+        found = walk(search, problem)
+        lean = search._tried[0]
+        joint = evaluate(problem.within(None), problem.keeping(found[0], lean.kept))
+        assert lean.solution is not None
+        both.append((joint.cost, lean.solution.cost))
+        return found
+
+    def loss(weights: Any, x: jax.Array, labels: jax.Array) -> Any:
+        def body(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
+            return x + jax.nn.gelu(x @ w["up"]) @ w["down"], None
+
+        out, _ = jax.lax.scan(body, x, weights["layers"])
+        logits = (out @ weights["head"]).astype(jnp.float32)
+        picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
+
+    def step(weights: Any, *batch: jax.Array) -> Any:
+        grads = jax.grad(loss)(weights, *batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
+
+    def of(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+    weights = {
+        "layers": {"up": of(4, 512, 2048), "down": of(4, 2048, 512)},
+        "head": of(512, 8192),
+    }
+    monkeypatch.setattr(RematSearch, "_walk", compared)
+    autoshard.optimize(
+        step,
+        weights,
+        of(8, 512, 512),
+        jax.ShapeDtypeStruct((8, 512), jnp.int32),
+        mesh="data=4",
+        hardware="tpu-v5e",
+        memory_budget=39_600_000,
+        baselines=False,
+        schedules="none",
+    )
+    joint_cost, plan_cost = both[0]
+    assert joint_cost == pytest.approx(plan_cost, rel=0.01)
