@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from autoshard.accumulation.choice import Accumulation
-from autoshard.apply.placed_values import placed_layout
+from autoshard.apply.placed_values import is_held_turned, placed_layout
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.frontend.key_arrays import without_word_dims
@@ -189,6 +189,7 @@ def _values(solution: Solution) -> dict[str, Sharding]:
         path: solution.encoded.parts.to_sharding(placed_layout(graph, decoded, value))
         for path, value in graph.value_by_path.items()
         if graph.values[value].shape and not path.startswith("in.") and "<" not in path
+        if not is_held_turned(graph, decoded, value)
     }
 
 

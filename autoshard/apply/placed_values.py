@@ -16,12 +16,46 @@ def placed_layout(graph: Graph, decoded: Decoded, value: int) -> Layout:
     product whose sum is scattered onto that batch. Asked for the sum and then for the cut, it sums,
     and compilers make a reduce-scatter of the two (seen with libtpu 0.0.42 for a v5e; a gradient of
     an embedding, experts cut over one axis whose results are summed on to the batch).
+
+    A transpose that alone reads such a sum is held in its place. Compilers compute it with the
+    product unless a constraint stands between; then weights and their states are copied into the
+    order of its result for an update (12 copies in a step of two layers of experts for a v5e).
     """
     op = graph.maker(value)
+    if turns_held_sum(graph, decoded, op):
+        held = _held_before(decoded, graph.maker(op.operands[0]))
+        assert held is not None
+        assert op.rule is not None
+        (read,), (made,) = op.rule.operands, op.rule.results
+        return tuple(held[read.index(factors)] for factors in made)
+    held = _held_before(decoded, op)
+    return decoded.layouts[value] if held is None else held
+
+
+def turns_held_sum(graph: Graph, decoded: Decoded, op: Op) -> bool:
+    """Whether an op transposes a sum that is held before it is scattered, and alone reads it."""
+    if op.name != "transpose" or op.index not in decoded.candidates:
+        return False
+    (value,) = op.operands
+    product = graph.maker(value)
+    is_read_as_made = decoded.candidates[op.index].operands[0] == decoded.layouts[value]
+    is_alone = len(graph.consumers[value]) == 1 and product.region == op.region
+    is_sum = product.op_class is OpClass.MATMUL and _held_before(decoded, product) is not None
+    return is_read_as_made and is_alone and is_sum
+
+
+def is_held_turned(graph: Graph, decoded: Decoded, value: int) -> bool:
+    """Whether what is held of a value is its transpose."""
+    readers = (graph.ops[index] for index in graph.consumers[value])
+    return any(turns_held_sum(graph, decoded, reader) for reader in readers)
+
+
+def _held_before(decoded: Decoded, op: Op) -> Layout | None:
+    """How what an op sums is held before it is scattered; None where it is not."""
     candidate = decoded.candidates.get(op.index)
-    if candidate is not None and _is_held_before(op, candidate):
-        return candidate.partial
-    return decoded.layouts[value]
+    if candidate is None or not _is_held_before(op, candidate):
+        return None
+    return candidate.partial
 
 
 def _is_held_before(op: Op, candidate: Candidate) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from autoshard.apply.placed_values import placed_layout
+from autoshard.apply.placed_values import placed_layout, turns_held_sum
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, refines
@@ -70,6 +70,8 @@ def wanted_uses(
     alike: dict[tuple[object, ...], dict[str, str]] = {}
     for op in graph.ops:
         if op.index not in decoded.candidates or op.kind not in _HAS_USES:
+            continue
+        if turns_held_sum(graph, decoded, op):
             continue
         wanted = decoded.candidates[op.index].operands
         if decoded.candidates[op.index].streamed is not None:

@@ -205,6 +205,40 @@ def test_rows_that_are_summed_onto_a_batch_are_held_before_they_are_cut() -> Non
     assert found[f"{reader.equation}<0"] == '<@mesh, [{"y", "x"}, {}]>'
 
 
+def updated_experts(weights: Any, x: Any, cotangent: Any) -> Any:
+    gradient = jnp.einsum("bec,bef->ecf", x, jnp.tanh(cotangent))
+    return weights - lax.transpose(gradient, (0, 2, 1))
+
+
+def test_the_transpose_of_a_sum_onto_a_batch_is_held_in_its_place() -> None:
+    args = (array(8, 512, 256), array(1024, 8, 256), array(1024, 8, 512))
+    cut = P(("x", "y"))
+    pinned = (cut, cut, cut)
+    plan = autoshard.optimize(
+        updated_experts,
+        *args,
+        mesh=MESH,
+        hardware="tpu-v5e",
+        baselines=False,
+        in_shardings=pinned,
+        out_shardings=cut,
+    )
+    solution = plan.solution
+    assert solution is not None
+    graph, decoded = solution.graph, solution.decoded
+    transpose = next(op for op in graph.ops if op.name == "transpose")
+    (total,), (turned,) = transpose.operands, transpose.results
+    whole = layout_of(solution, "[{}, {}, {}]")
+    assert decoded.layouts[total] == layout_of(solution, '[{"x", "y"}, {}, {}]')
+    assert placed_layout(graph, decoded, total) == placed_layout(graph, decoded, turned) == whole
+    (reader,) = (graph.ops[index] for index in graph.consumers[turned])
+    found = uses(solution, decoded, updated_experts, *args)
+    assert found == {f"{reader.equation}<1": '<@mesh, [{"x", "y"}, {}, {}]>'}
+    paths = {value: path for path, value in graph.value_by_path.items()}
+    assert paths[turned] in plan.data.values
+    assert paths[total] not in plan.data.values
+
+
 def read_after_a_loop(x: Any, weights: Any) -> Any:
     return lax.scan(lambda carry, _: (jnp.tanh(carry), None), x, None, length=8)[0] @ weights
 
