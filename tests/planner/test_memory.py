@@ -202,7 +202,7 @@ def test_a_value_that_is_scattered_is_there_whole_for_a_moment() -> None:
     memory = estimated(encoder, encoded, choices).memory
     assert memory.argument_bytes == 2 * 256 * 256
     assert memory.peak_bytes == 2 * 256 * 256 + 256 * 256 * 4 + 256 * 256  # the result lies apart
-    assert memory.peak_time == 2
+    assert memory.peak_time == 3  # once the matmul has run: it is being summed
 
 
 def test_results_that_are_moved_at_the_end_are_all_there_at_the_end() -> None:
