@@ -21,7 +21,7 @@ READERS = {
     "hardware": ("plan", "model.mlir", "--mesh", "data=8", "--hardware", "{}.yaml"),
     "constraints": ("plan", "train:step", "--mesh", "data=8", "--constraints", "{}"),
     "module": ("plan", "{}.mlir", "--mesh", "data=8"),
-    "instance": ("solve", "{}", "--timeout", "5"),
+    "instance": ("solve", "{}", "--timeout", "20"),
 }
 TRAIN = """
 import jax
