@@ -188,8 +188,10 @@ def _values(solution: Solution) -> dict[str, Sharding]:
     return {
         path: solution.encoded.parts.to_sharding(placed_layout(graph, decoded, value))
         for path, value in graph.value_by_path.items()
-        if graph.values[value].shape and not path.startswith("in.") and "<" not in path
-        if not is_held_turned(graph, decoded, value)
+        if graph.values[value].shape
+        and not path.startswith("in.")
+        and "<" not in path
+        and not is_held_turned(graph, decoded, value)
     }
 
 

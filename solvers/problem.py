@@ -55,7 +55,7 @@ class NodeMemory:
         start: First time the bytes are held.
         stop: First time they are not.
         usage: int64[num_choices].
-        tag: What is held, for whom it concerns; no solver reads it.
+        tag: Name of what is held, for the caller; solvers ignore it.
     """
 
     node: int

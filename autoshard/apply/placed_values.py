@@ -22,36 +22,40 @@ def placed_layout(graph: Graph, decoded: Decoded, value: int) -> Layout:
     order of its result for an update (12 copies in a step of two layers of experts for a v5e).
     """
     op = graph.maker(value)
-    if turns_held_sum(graph, decoded, op):
-        held = _held_before(decoded, graph.maker(op.operands[0]))
-        assert held is not None
-        assert op.rule is not None
-        (read,), (made,) = op.rule.operands, op.rule.results
-        return tuple(held[read.index(factors)] for factors in made)
-    held = _held_before(decoded, op)
+    held = _turned_sum(graph, decoded, op) or _held_before(decoded, op)
     return decoded.layouts[value] if held is None else held
 
 
 def turns_held_sum(graph: Graph, decoded: Decoded, op: Op) -> bool:
-    """Whether an op transposes a sum that is held before it is scattered, and alone reads it."""
-    if op.name != "transpose" or op.index not in decoded.candidates:
-        return False
-    (value,) = op.operands
-    product = graph.maker(value)
-    is_read_as_made = decoded.candidates[op.index].operands[0] == decoded.layouts[value]
-    is_alone = len(graph.consumers[value]) == 1 and product.region == op.region
-    is_sum = product.op_class is OpClass.MATMUL and _held_before(decoded, product) is not None
-    return is_read_as_made and is_alone and is_sum
+    """True of a transpose that is held in the place of the sum that it alone reads."""
+    return _turned_sum(graph, decoded, op) is not None
 
 
 def is_held_turned(graph: Graph, decoded: Decoded, value: int) -> bool:
-    """Whether what is held of a value is its transpose."""
+    """True of a sum in whose place its transpose is held."""
     readers = (graph.ops[index] for index in graph.consumers[value])
     return any(turns_held_sum(graph, decoded, reader) for reader in readers)
 
 
+def _turned_sum(graph: Graph, decoded: Decoded, op: Op) -> Layout | None:
+    """The layout of a transpose that alone reads a held sum, before that is scattered."""
+    if op.name != "transpose" or op.rule is None or op.index not in decoded.candidates:
+        return None
+    (value,) = op.operands
+    product = graph.maker(value)
+    is_read_as_made = decoded.candidates[op.index].operands[0] == decoded.layouts[value]
+    is_alone = len(graph.consumers[value]) == 1 and product.region == op.region
+    held = _held_before(decoded, product)
+    if held is None or product.op_class is not OpClass.MATMUL:
+        return None
+    if not (is_read_as_made and is_alone):
+        return None
+    (read,), (made,) = op.rule.operands, op.rule.results
+    return tuple(held[read.index(factors)] for factors in made)
+
+
 def _held_before(decoded: Decoded, op: Op) -> Layout | None:
-    """How what an op sums is held before it is scattered; None where it is not."""
+    """The layout of what an op sums before it is scattered; None where it is not held so."""
     candidate = decoded.candidates.get(op.index)
     if candidate is None or not _is_held_before(op, candidate):
         return None

@@ -77,9 +77,10 @@ class IssuedRanges:
         """Of a copy that is moved for its readers: until none of them needs it any more."""
         readers = self._readers(one, value)
         runs = {op.index: self.buffers.time_of(op.index) for op in readers}
-        start = min(min(run, self._starts.get((value, op), run)) for op, run in runs.items())
         if self.buffers.updates.issuperset(runs):  # all of one state run at once
             start = max(runs.values())
+        else:
+            start = min(min(run, self._starts.get((value, op), run)) for op, run in runs.items())
         if all(op.kind is not OpKind.RESULT for op in readers):
             return start, max(read_stop(self._graph, self.buffers, op) for op in readers)
         if one.start < min(op.index for op in readers):  # beside a donated argument

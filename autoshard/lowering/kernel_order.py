@@ -49,9 +49,9 @@ class KernelOrder:
         turns: dict[int, int] = {}
         for place, _ in self.tasks:
             turns.setdefault(place, len(turns))
-        needs = (tuple(sorted(turns[need] for need in tasks[place].needs)) for place in turns)
         return [
-            replace(tasks[place], needs=needed) for place, needed in zip(turns, needs, strict=True)
+            replace(tasks[place], needs=tuple(sorted(turns[need] for need in tasks[place].needs)))
+            for place in turns
         ]
 
 

@@ -43,7 +43,7 @@ def live_buffers(
     else:
         issued = IssuedRanges(encoder, encoded, decoded, times, starts)
         outside = [*map(issued.of, outside)]
-        buffers, order = issued.buffers, sorted(times.run, key=times.run.__getitem__)
+        buffers, order = issued.buffers, times.order
     inside: Sequence[LiveRange] = ()
     short: Sequence[Buffer] = ()
     assignment = VmemAssignment.for_plan(room, encoded, decoded, buffers, order, outside, starts)

@@ -65,7 +65,7 @@ def lower(
             host_bytes=host_bytes(encoder, decoded),
             num_times=len(encoded.graph.ops),
             is_heap=is_heap,
-            order=tuple(times.run) if times else (),
+            order=times.order if times else (),
         ),
     )
 

@@ -17,7 +17,7 @@ class OpTimes:
     """Points in time, as many as there are ops.
 
     Args:
-        run: By op index, when it runs: each at a time of its own.
+        run: By op index, when it runs: each at a time of its own, the first op first.
         sums: By index of an op whose results are summed over devices, when that begins and when it
             is over.
         filled: By index of a scatter, when the zeros are written that it scatters into.
@@ -26,6 +26,11 @@ class OpTimes:
     run: Mapping[int, int]
     sums: Mapping[int, tuple[int, int]]
     filled: Mapping[int, int]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The op that runs at each time."""
+        return tuple(self.run)
 
 
 def op_times(graph: Graph, homes: Sequence[int], bodies: Mapping[int, TaskBody]) -> OpTimes:

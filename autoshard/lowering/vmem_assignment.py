@@ -19,7 +19,7 @@ from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.images import images_of
 from autoshard.graph.op_traits import renames
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Region
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.graph.scatters import adds_elements
 from autoshard.layouts import Layout
@@ -45,6 +45,8 @@ class VmemAssignment:
         order: The op that runs at each time.
         hbm_only: Values that are not in VMEM.
         short_lived: Buffers that no memory row holds.
+        reads: Per value, when its buffer is read.
+        spans: Per region, the first and the last time at which an op in it runs.
     """
 
     room: DeviceRoom
@@ -54,8 +56,8 @@ class VmemAssignment:
     order: Sequence[int]
     hbm_only: Set[int]
     short_lived: tuple[Buffer, ...]
-    _reads: Sequence[Set[int]]
-    _spans: Sequence[tuple[int, int]]  # per region
+    reads: Sequence[Set[int]]
+    spans: Sequence[tuple[int, int]]
 
     @classmethod
     def for_plan(
@@ -94,9 +96,15 @@ class VmemAssignment:
         ]
         short += _row_copies(room, buffers, decoded)
         return cls(
-            *(room, encoded, decoded, buffers, order, _at_the_end(room), tuple(short)),
-            buffer_reads(room.graph, buffers)[0],
-            _spans(room.graph, order),
+            room=room,
+            encoded=encoded,
+            decoded=decoded,
+            buffers=buffers,
+            order=order,
+            hbm_only=_at_the_end(room),
+            short_lived=tuple(short),
+            reads=buffer_reads(room.graph, buffers)[0],
+            spans=[_span(buffers, region) for region in room.graph.regions],
         )
 
     def split(
@@ -220,7 +228,7 @@ class VmemAssignment:
         own = self._run_at(min(start, len(graph.ops) - 1)).region
         reads = {
             self._at_level(value, time, own)
-            for time in self._reads[value]
+            for time in self.reads[value]
             if start < time < stop and self._run_at(time).kind is not OpKind.JOIN
         }
         last = max(start, min(stop, len(graph.ops)) - 1)
@@ -241,7 +249,7 @@ class VmemAssignment:
         while inner not in outer:
             loop = regions[inner]
             is_stack = loop.trip_count == num_slices > 1
-            begin, end = self._spans[inner]
+            begin, end = self.spans[inner]
             found = Read(begin, end, 1 / num_slices if is_stack else 1.0)
             inner = loop.parent
         return found
@@ -276,16 +284,10 @@ def _at_the_end(room: DeviceRoom) -> Set[int]:
     return {room.buffers.owner[value] for op in room.graph.results for value in op.operands}
 
 
-def _spans(graph: Graph, order: Sequence[int]) -> list[tuple[int, int]]:
-    """Per region, the first and the last time at which an op of it, or of one inside it, runs."""
-    spans = [(len(order), -1)] * len(graph.regions)
-    for time, index in enumerate(order):
-        region = graph.ops[index].region
-        while region >= 0:
-            first, last = spans[region]
-            spans[region] = min(first, time), max(last, time)
-            region = graph.regions[region].parent
-    return spans
+def _span(buffers: Buffers, region: Region) -> tuple[int, int]:
+    """The first and the last time at which an op of a region, or of one inside it, runs."""
+    times = [buffers.time_of(index) for index in range(region.start, region.stop)]
+    return min(times, default=-1), max(times, default=-1)
 
 
 def _values(room: DeviceRoom, buffers: Buffers, decoded: Decoded) -> Iterator[Buffer]:

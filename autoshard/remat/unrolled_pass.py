@@ -99,7 +99,7 @@ class UnrolledPass:
         return [*barrier, *copied(block, atom_of)], atom_of
 
     def _narrowest(self, cotangent: Var) -> Var:
-        """What a cotangent is broadcast from: the barrier would have the compiler write all."""
+        """The value that a cotangent is broadcast from; compilers write what a barrier takes."""
         source = self._broadcast_from.get(cotangent)
         return cotangent if source is None else self._narrowest(source)
 
