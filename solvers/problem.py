@@ -74,12 +74,14 @@ class EdgeMemory:
         start: First time the bytes are held.
         stop: First time they are not.
         usage: int64[num_choices_u, num_choices_v].
+        tag: Name of what is held, for the caller; solvers ignore it.
     """
 
     edge: int
     start: int
     stop: int
     usage: IntArray
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)

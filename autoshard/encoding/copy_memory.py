@@ -14,11 +14,16 @@ from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.graph.buffers import read_stop
-from autoshard.graph.program import Op, OpClass, OpKind, Value
+from autoshard.graph.op_traits import is_elementwise, renames
+from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind, Value
+from autoshard.graph.stored_values import matmul_reads
 from autoshard.reshard import ReshardTable, turned_shares
 from solvers import EdgeMemory
 
 IntArray = npt.NDArray[np.int64]
+
+SLICED = "sliced"
+"""Tag of a memory term: a value that is stored because a product reads a slice of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,43 @@ class CopyMemory:
         key = ("copy", may_hold, padded is not None)
         found = self._usage.get(in_hbm, table, rows, columns, key=key)
         return found if found.any() else None
+
+    def of_sliced(
+        self,
+        edge: int,
+        op: Op,
+        table: ReshardTable,
+        rows: IntArray,
+        columns: IntArray,
+        value: int,
+        bits: int,
+        stop: int,
+    ) -> Iterator[EdgeMemory]:
+        """What is computed with its matmuls, but stored where one of several reads a slice of it.
+
+        Source: an activation between two matmuls or convolutions and the gradient of the second
+        one's weights, of a slice of it, in float32 and bfloat16 (libtpu 0.0.52 for v5e, v5p, v6e).
+        """
+        room = self.room
+        graph, made = room.graph, room.graph.values[value]
+        if op.op_class not in PRODUCTS or not room.backend.fusion.fuses_into_matmuls:
+            return
+        maker = graph.maker(value)
+        while renames(maker):
+            maker = graph.maker(maker.operands[0])
+        is_fused = is_elementwise(maker) and not room.buffers.is_stored[maker.results[0]]
+        reads = matmul_reads(graph, maker.results[0]) if is_fused else 0
+        if reads < 2 or made.num_bytes < room.negligible_bytes:
+            return
+
+        def sliced() -> IntArray:
+            local = self._local(table, made, bits)[rows]
+            is_sliced = ~table.moves[np.ix_(rows, columns)] & (rows[:, None] != columns)
+            return np.where(is_sliced, local[:, None], 0).astype(np.int64)
+
+        usage = self._usage.get(sliced, table, rows, columns, key=("sliced", bits))
+        if usage.any():
+            yield EdgeMemory(edge, room.buffers.time_of(maker.index), stop, usage, SLICED)
 
     def of_reader(
         self,

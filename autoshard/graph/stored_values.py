@@ -46,7 +46,7 @@ def stored_values(
         )
         widest = _widest_bits(graph, value, made_of)
         if not is_stored and not fusion.matmuls_read_wider and widest > value.bits:
-            is_stored = _matmul_reads(graph, index) > 1
+            is_stored = matmul_reads(graph, index) > 1
         read = _read_for(graph, value, behind)
         if not is_stored and fusion.fuses_into_matmuls:
             is_stored = _is_cheaper_stored(graph, value, layout, sum(read.values()))
@@ -83,12 +83,12 @@ def _is_cheaper_stored(graph: Graph, value: Value, layout: LayoutPolicy, read_by
     op = graph.maker(value.index)
     if op.kind is not OpKind.COMPUTE or op.op_class is not OpClass.ELEMENTWISE:
         return False
-    times = _matmul_reads(graph, value.index)
+    times = matmul_reads(graph, value.index)
     own_bytes = prod(value.shape) * layout.operand_bits(value.dtype, value.bits) // 8
     return times > 1 and times * read_bytes > read_bytes + (times + 1) * own_bytes
 
 
-def _matmul_reads(graph: Graph, value: int) -> int:
+def matmul_reads(graph: Graph, value: int) -> int:
     """How many matmuls and convolutions read a value, in another order of dimensions too."""
     found = 0
     for index in graph.consumers[value]:
@@ -96,7 +96,7 @@ def _matmul_reads(graph: Graph, value: int) -> int:
         if reader.kind is OpKind.COMPUTE and reader.op_class in PRODUCTS:
             found += 1
         elif reader.name in RENAMES:
-            found += _matmul_reads(graph, reader.results[0])
+            found += matmul_reads(graph, reader.results[0])
     return found
 
 
@@ -152,7 +152,7 @@ def _is_reduced_apart(graph: Graph, value: int, readers: Sequence[Op]) -> bool:
     """
 
     def is_fused(op: Op) -> bool:
-        is_written = any(_matmul_reads(graph, made) for made in op.results)
+        is_written = any(matmul_reads(graph, made) for made in op.results)
         return op.op_class is OpClass.ELEMENTWISE and not is_written
 
     ends = trace_forward(graph, value, is_fused)

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autoshard.encoding.choice_memory import ROWS, SUMMED
+from autoshard.encoding.copy_memory import SLICED
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.buffers import in_order, read_stop
 from autoshard.graph.program import Op, OpKind
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
 from autoshard.lowering.op_times import OpTimes
+from solvers import EdgeMemory
 
 
 class IssuedRanges:
@@ -75,23 +77,29 @@ class IssuedRanges:
 
     def _of_copy(self, one: LiveRange, value: int) -> tuple[int, int]:
         """Of a copy that is moved for its readers: until none of them needs it any more."""
-        readers = self._readers(one, value)
+        copy = self._copy(one)
+        readers = self._readers(copy, value)
         runs = {op.index: self.buffers.time_of(op.index) for op in readers}
         if self.buffers.updates.issuperset(runs):  # all of one state run at once
             start = max(runs.values())
         else:
             start = min(min(run, self._starts.get((value, op), run)) for op, run in runs.items())
+        if copy.tag == SLICED:
+            start = self._times.run[self._graph.maker(value).index]
         if all(op.kind is not OpKind.RESULT for op in readers):
             return start, max(read_stop(self._graph, self.buffers, op) for op in readers)
         if one.start < min(op.index for op in readers):  # beside a donated argument
             start = self.buffers.intervals[self.buffers.owner[value]][0]
         return start, len(self._graph.ops)
 
-    def _readers(self, one: LiveRange, value: int) -> Sequence[Op]:
+    def _copy(self, one: LiveRange) -> EdgeMemory:
+        problem = self._encoded.problem
+        return problem.edge_memory[one.term - len(problem.node_memory)]
+
+    def _readers(self, copy: EdgeMemory, value: int) -> Sequence[Op]:
         """Ops that a copy is made for, those that read the value as it was made left out."""
         encoded, decoded = self._encoded, self._decoded
         problem = encoded.problem
-        copy = problem.edge_memory[one.term - len(problem.node_memory)]
         node = problem.edges[copy.edge].v
         if node < len(encoded.ops):
             return [self._graph.ops[encoded.ops[node]]]
