@@ -22,7 +22,6 @@ from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.move_costs import MoveCosts
 from autoshard.costing.space_to_batch import copied_elements
 from autoshard.costing.sums import Sum, made_order, sums_of
-from autoshard.graph.images import images_of
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, Value
 from autoshard.layouts import MeshParts
 from cost_models import (
@@ -130,15 +129,6 @@ class Costing(MoveCosts):
         peaks = self.model.hardware.compute.matmul
         families = [model_dtype(graph.values[value].dtype) for value in op.operands[:2]]
         return min(families, key=peaks.of)
-
-    def cuts_images(self, graph: Graph, op: Op, candidate: Candidate) -> bool:
-        """True where a convolution has so few images on a device that it runs space-to-batch.
-
-        Gradients of kernels only read images in pieces where another convolution has cut them.
-        Source: openxla/xla, `space_to_batch_converter.cc`.
-        """
-        makes_images = any(image.is_result for image in images_of(op))
-        return makes_images and bool(self.images_copied(graph, op, (candidate,)).any())
 
     def images_copied(self, graph: Graph, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: elements that a convolution copies to run space-to-batch."""

@@ -17,7 +17,6 @@ from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.buffer_reads import buffer_reads
 from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.dataflow import trace_forward
-from autoshard.graph.images import images_of
 from autoshard.graph.op_traits import renames
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Region
 from autoshard.graph.row_lookups import takes_rows
@@ -70,16 +69,8 @@ class VmemAssignment:
         ranges: Sequence[LiveRange],
         starts: Mapping[tuple[int, int], int],
     ) -> VmemAssignment | None:
-        """None where no temporary is in VMEM.
-
-        So it is on most machines, and where convolutions run space-to-batch: these take more of it
-        than can be told (a U-Net, 158 MB in HBM of 50 that are live at once).
-        """
+        """None on machines where no temporary is in VMEM."""
         if not room.vmem.holds_copies:
-            return None
-        convolutions = [op for op in room.graph.ops if images_of(op)]
-        cuts = room.costing.cuts_images
-        if any(cuts(room.graph, op, decoded.candidates[op.index]) for op in convolutions):
             return None
         temporaries = (
             *_values(room, buffers, decoded),
