@@ -4,12 +4,64 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from solvers.memory_rows import RowUse
-from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
+from solvers.problem import FORBIDDEN, Edge, EdgeMemory, IntArray, NodeMemory, Problem
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a node holds in equal terms, as copies of a part that are tied do.
+
+    Args:
+        usage: int64[choices], or int64[choices, choices of the other node].
+        far: The other node; -1: none.
+        spans: First row and end of each term.
+    """
+
+    usage: IntArray
+    far: int
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeMemory:
+    """What a node holds, and when.
+
+    Args:
+        held: Its terms.
+        pieces: int64[pieces, 2]: first row and end of runs of rows in which the same terms hold.
+        times: int64[pieces, held]: how many terms of each kind hold in a piece.
+    """
+
+    held: list[_Held]
+    pieces: IntArray
+    times: IntArray
+
+    @classmethod
+    def of(cls, held: list[_Held]) -> _NodeMemory:
+        """The memory of a node with these terms."""
+        rows = np.unique([row for one in held for span in one.spans for row in span])
+        times = np.zeros((max(len(rows) - 1, 0), len(held)), dtype=np.int64)
+        for number, one in enumerate(held):
+            for first, last in np.searchsorted(rows, one.spans).tolist():
+                times[first:last, number] += 1
+        is_held = times.any(axis=1)
+        pieces = np.column_stack((rows[:-1], rows[1:])).astype(np.int64)
+        return cls(held, pieces[is_held], times[is_held])
+
+    def rows_of(self, chosen: npt.NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
+        """Returns int64[rows] twice: the rows of chosen pieces, and the piece of each."""
+        numbers = np.flatnonzero(chosen)
+        starts, stops = self.pieces[numbers].T
+        lengths = stops - starts
+        ends = np.cumsum(lengths)
+        rows = np.arange(lengths.sum()) + np.repeat(starts - ends + lengths, lengths)
+        return rows, np.repeat(numbers, lengths)
 
 
 class LocalSearch:
@@ -35,22 +87,19 @@ class LocalSearch:
         for e, edge in enumerate(problem.edges):
             self._edges_of[edge.u].append((e, edge.v, False))
             self._edges_of[edge.v].append((e, edge.u, True))
-        self._terms_of: list[list[tuple[int, int, IntArray]]] = [[] for _ in problem.node_costs]
+        held: list[dict[tuple[int, int], _Held]] = [{} for _ in problem.node_costs]
+
+        def hold(node: int, usage: IntArray, term: NodeMemory | EdgeMemory, far: int) -> None:
+            one = held[node].setdefault((id(term.usage), far), _Held(usage, far))
+            one.spans.append((term.start, term.stop))
+
         for term in problem.node_memory:
-            self._terms_of[term.node].append((term.start, term.stop, term.usage))
-        self._pair_terms_of: list[list[tuple[int, int, IntArray, int]]] = [
-            [] for _ in problem.node_costs
-        ]
+            hold(term.node, term.usage, term, -1)
         for pair_term in problem.edge_memory:
             edge = problem.edges[pair_term.edge]
-            span = (pair_term.start, pair_term.stop)
-            self._pair_terms_of[edge.u].append((*span, pair_term.usage, edge.v))
-            self._pair_terms_of[edge.v].append((*span, pair_term.usage.T, edge.u))
-        self._spans = [self._span(node) for node in range(problem.num_nodes)]
-
-    def _span(self, node: int) -> tuple[int, int]:
-        terms = [*self._terms_of[node], *(t[:3] for t in self._pair_terms_of[node])]
-        return min((t[0] for t in terms), default=0), max((t[1] for t in terms), default=0)
+            hold(edge.u, pair_term.usage, pair_term, edge.v)
+            hold(edge.v, pair_term.usage.T, pair_term, edge.u)
+        self._memory = [_NodeMemory.of([*of_node.values()]) for of_node in held]
 
     def repaired(
         self, choices: Sequence[int] | IntArray, *, deadline: float | None = None
@@ -124,11 +173,11 @@ class LocalSearch:
         """Makes the best moves found in one look at every node live where the excess is."""
         above = np.flatnonzero(state.held > (self.limit or 0))
         moves = []
-        for node, (start, stop) in enumerate(self._spans):
+        for node, memory in enumerate(self._memory):
             if _is_over(deadline):
                 return False
-            first = np.searchsorted(above, start)
-            if first < len(above) and above[first] < stop:
+            first, last = np.searchsorted(above, memory.pieces.T)
+            if (first < last).any():
                 move = state.best_relief(node)
                 if move is not None:
                     moves.append((*move, node))
@@ -196,7 +245,8 @@ class _State:
         for edge in problem.edges:
             self.paid[edge.u] += edge.costs[:, self.choices[edge.v]]
             self.paid[edge.v] += edge.costs[self.choices[edge.u]]
-        self.held = search._use.held(self.choices)
+        self._padded = np.append(search._use.held(self.choices), 0)  # ends of pieces are in it
+        self.held = self._padded[:-1]
 
     def excess(self) -> int:
         """Bytes above the limit, summed over rows."""
@@ -205,12 +255,12 @@ class _State:
 
     def best_relief(self, node: int) -> tuple[float, int] | None:
         """Returns (cost per byte of excess less, choice) of a node's best such move."""
-        added = self._added(node)
-        if added is None:
-            return None
-        start, stop = self.search._spans[node]
-        over = np.maximum(self.held[start:stop] + added - (self.search.limit or 0), 0)
-        excess = over.sum(axis=1)
+        memory, added = self.search._memory[node], self._added(node)
+        limit = self.search.limit or 0
+        can_exceed = self._most_held(node) + added.max(axis=1, initial=0) > limit
+        rows, piece_of = memory.rows_of(can_exceed)
+        over = (self.held[rows] - limit)[:, None] + added[piece_of]
+        excess = np.maximum(over, 0).sum(axis=0)
         current = int(self.choices[node])
         relief = excess[current] - excess
         relief[self.paid[node] >= self.search.forbidden // 2] = 0
@@ -231,10 +281,9 @@ class _State:
         if paid.min() >= paid[current]:
             return None
         cheaper = np.flatnonzero(paid < paid[current])
-        added = self._added(node)
-        if added is not None and self.search.limit is not None:
-            start, stop = self.search._spans[node]
-            fits = (self.held[start:stop] + added[cheaper] <= self.search.limit).all(axis=1)
+        if self.search.limit is not None:
+            held = self._most_held(node)[:, None]
+            fits = (held + self._added(node)[:, cheaper] <= self.search.limit).all(axis=0)
             cheaper = cheaper[fits]
         if not cheaper.size:
             return None
@@ -264,29 +313,34 @@ class _State:
             self.move(node, choice)
         return saved
 
-    def _added(self, node: int) -> IntArray | None:
-        """Returns int64[choices, rows of the node's span]: use added by moving to each choice."""
-        search = self.search
-        start, stop = search._spans[node]
-        if start == stop:
-            return None
-        current = int(self.choices[node])
-        added = np.zeros((len(self.paid[node]), stop - start), dtype=np.int64)
-        for first, last, usage in search._terms_of[node]:
-            added[:, first - start : last - start] += (usage - usage[current])[:, None]
-        for first, last, pair_usage, other in search._pair_terms_of[node]:
-            column = pair_usage[:, self.choices[other]]
-            added[:, first - start : last - start] += (column - column[current])[:, None]
+    def _most_held(self, node: int) -> IntArray:
+        """Returns int64[pieces]: the most that is held at a row of each piece of a node."""
+        pieces = self.search._memory[node].pieces
+        if not len(pieces):
+            return np.empty(0, dtype=np.int64)
+        found: IntArray = np.maximum.reduceat(self._padded, pieces.ravel())[::2]
+        return found
+
+    def _added(self, node: int) -> IntArray:
+        """Returns int64[pieces, choices]: use added by moving to each choice, at all its rows."""
+        memory, current = self.search._memory[node], int(self.choices[node])
+        more = np.zeros((len(memory.held), len(self.paid[node])), dtype=np.int64)
+        for number, one in enumerate(memory.held):
+            usage = one.usage if one.far < 0 else one.usage[:, self.choices[one.far]]
+            more[number] = usage - usage[current]
+        added: IntArray = memory.times @ more
         return added
 
     def move(self, node: int, choice: int) -> None:
         """Takes a new choice at a node."""
         search = self.search
         current = int(self.choices[node])
-        added = self._added(node)
-        if added is not None:
-            start, stop = search._spans[node]
-            self.held[start:stop] += added[choice]
+        for one in search._memory[node].held:
+            usage = one.usage if one.far < 0 else one.usage[:, self.choices[one.far]]
+            more = usage[choice] - usage[current]
+            if more:
+                for start, stop in one.spans:
+                    self.held[start:stop] += more
         for e, other, is_turned in search._edges_of[node]:
             costs = search.problem.edges[e].costs
             if is_turned:

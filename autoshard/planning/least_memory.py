@@ -23,9 +23,11 @@ def solved_from_leanest(problem: Problem, found: Result, searches: Searches) -> 
 def leaner(problem: Problem, found: Result, searches: Searches) -> tuple[int, ...] | None:
     """What holds least of two: a result without choices, and what is found with no room at all.
 
-    A search that looks for nothing else mostly finds less in the same time.
+    A search that looks for nothing else mostly finds less in the same time; where one was made,
+    none follows.
     """
-    if not searches.is_over and found.status is not Status.INFEASIBLE:
+    is_known = searches.leanest is not None or found.status is Status.INFEASIBLE
+    if not is_known and not searches.is_over:
         lean = _solved_leanest(problem, searches, SHORT)
         if lean.least_peak is not None:
             is_less = found.least_peak is None or lean.least_peak < found.least_peak

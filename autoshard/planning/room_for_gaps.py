@@ -65,8 +65,13 @@ class _GapSearch:
         if self.searches.is_over or self.lowered >= self.found.alive_bytes:
             return False
         problem = replace(self.found.encoded.problem, memory_limit=self.lowered)
-        share = SHORT if self.searches.leanest is None else LONG
-        result = self.searches.another(problem, self.found.choices, share=share)
+        is_first = self.searches.leanest is None
+        result = self.searches.another(
+            problem,
+            self.found.choices,
+            share=SHORT if is_first else LONG,
+            seeks_leanest=is_first,
+        )
         if result.choices is None:
             known = leaner(problem, result, self.searches) if self.leanest is None else None
             if known is None:

@@ -102,6 +102,7 @@ class Searches:
         share: float = SHORT,
         relative_gap: float | None = None,
         copies_alike: bool = False,
+        seeks_leanest: bool = False,
     ) -> Result:
         """A search beside that; only where the searches are not over.
 
@@ -111,10 +112,18 @@ class Searches:
             share: Of the time limit, at most.
             relative_gap: When to stop; that of the options if not given.
             copies_alike: Where parts repeat, look only where copies of them choose alike.
+            seeks_leanest: As for `first`.
         """
         began = time.monotonic()
         seconds = min(share * self.options.time_limit_seconds, self._seconds_left)
-        result = self._solve(problem, seconds, hints, relative_gap, copies_alike=copies_alike)
+        result = self._solve(
+            problem,
+            seconds,
+            hints,
+            relative_gap,
+            copies_alike=copies_alike,
+            seeks_leanest=seeks_leanest,
+        )
         self._seconds_left -= time.monotonic() - began
         return result
 

@@ -79,3 +79,17 @@ def test_repair_takes_the_cheapest_way_per_byte() -> None:
         memory_limit=14,
     )
     assert LocalSearch(problem, 1).repaired([0, 0]).tolist() == [1, 0]
+
+
+def test_equal_terms_of_a_node_relieve_every_row_in_which_they_hold() -> None:
+    usage = np.array([10, 4])
+    problem = Problem(
+        node_costs=(np.array([0, 15]), np.array([0, 10])),
+        node_memory=(
+            *(NodeMemory(0, start, start + 2, usage) for start in (0, 1, 4)),
+            NodeMemory(1, 0, 6, np.array([10, 9])),
+        ),
+        memory_limit=18,
+    )
+    # Of 20 bytes of excess in five rows the first one takes all, the second one a byte a row.
+    assert LocalSearch(problem, 6).repaired([0, 0]).tolist() == [1, 0]
