@@ -19,8 +19,8 @@ def with_room_for_gaps(solution: Solution, searches: Searches) -> Solution:
 
     The solver counts what is alive at one time: it is asked for a plan with as much less of that
     as one with its gaps takes too much. Where there is none, what holds least of all tells how
-    much may be alive. If none of these fits, the budget is too small: the one that needs least
-    tells by how much.
+    much may be alive. If that does not fit, or none of these, the budget is too small: the one that
+    needs least tells by how much.
     """
     limit = solution.encoder.memory_limit
     if limit is None or not solution.is_feasible or solution.peak_bytes <= limit:
@@ -62,7 +62,8 @@ class _GapSearch:
 
     def goes_on(self) -> bool:
         """Search once; whether to search again."""
-        if self.searches.is_over or self.lowered >= self.found.alive_bytes:
+        is_hopeless = self.leanest is not None and self.leanest.peak_bytes > self.limit
+        if is_hopeless or self.searches.is_over or self.lowered >= self.found.alive_bytes:
             return False
         problem = replace(self.found.encoded.problem, memory_limit=self.lowered)
         is_first = self.searches.leanest is None
@@ -87,6 +88,7 @@ class _GapSearch:
 
     def _start_from(self, result: Result, leanest: tuple[int, ...]) -> None:
         """Ask for as much more alive than the least as is free beside that."""
+        self.searches.leanest = leanest
         self.leanest = self._planned(result, leanest)
         free = max(0, self.limit - self.leanest.peak_bytes)
         most = self.found.alive_bytes - 1
