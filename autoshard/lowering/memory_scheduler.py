@@ -122,7 +122,8 @@ def _depth_first(works: Sequence[Work], users: Sequence[Sequence[int]]) -> list[
     more_users = [0] * len(works)
     num_bytes = [0] * len(works)
     total = 0
-    for place, one in enumerate(works):
+    for place in _as_written(works, users):
+        one = works[place]
         total += one.num_bytes
         more_users[place] = max(len(users[place]) - 1, 0) + sum(more_users[n] for n in one.needs)
         more_users[place] = min(more_users[place], len(works))
@@ -140,17 +141,17 @@ def _visited(
     users: Sequence[Sequence[int]],
     key: Callable[[int], tuple[int, ...]] | None,
 ) -> list[int]:
-    """Everything after what it needs, depth first from what nothing needs."""
+    """Everything after what it needs, depth first from what nothing needs: the results."""
     order: list[int] = []
     seen = [False] * len(works)
 
-    def needs(place: int) -> list[int]:
-        found = works[place].needs
-        return list(reversed(found if key is None else sorted(found, key=key)))
+    def in_order(places: Sequence[int]) -> Sequence[int]:
+        return places if key is None else sorted(places, key=key)
 
-    for root, one in enumerate(users):
-        if one or seen[root]:
-            continue
+    def needs(place: int) -> list[int]:
+        return list(reversed(in_order(works[place].needs)))
+
+    for root in in_order([place for place, one in enumerate(users) if not one]):
         stack = [(root, needs(root))]
         while stack:
             place, left = stack[-1]
