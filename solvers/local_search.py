@@ -15,7 +15,7 @@ from solvers.problem import FORBIDDEN, Edge, EdgeMemory, IntArray, NodeMemory, P
 
 @dataclass(slots=True)
 class _Held:
-    """What a node holds in equal terms, as copies of a part that are tied do.
+    """Equal memory terms of a node, as copies of a part that are tied have them.
 
     Args:
         usage: int64[choices], or int64[choices, choices of the other node].
@@ -30,7 +30,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _NodeMemory:
-    """What a node holds, and when.
+    """The memory terms of a node over rows.
 
     Args:
         held: Its terms.
@@ -321,12 +321,16 @@ class _State:
         found: IntArray = np.maximum.reduceat(self._padded, pieces.ravel())[::2]
         return found
 
+    def _usage(self, one: _Held) -> IntArray:
+        """Returns int64[choices]: what a term holds, as the other node chooses now."""
+        return one.usage if one.far < 0 else one.usage[:, self.choices[one.far]]
+
     def _added(self, node: int) -> IntArray:
         """Returns int64[pieces, choices]: use added by moving to each choice, at all its rows."""
         memory, current = self.search._memory[node], int(self.choices[node])
         more = np.zeros((len(memory.held), len(self.paid[node])), dtype=np.int64)
         for number, one in enumerate(memory.held):
-            usage = one.usage if one.far < 0 else one.usage[:, self.choices[one.far]]
+            usage = self._usage(one)
             more[number] = usage - usage[current]
         added: IntArray = memory.times @ more
         return added
@@ -336,7 +340,7 @@ class _State:
         search = self.search
         current = int(self.choices[node])
         for one in search._memory[node].held:
-            usage = one.usage if one.far < 0 else one.usage[:, self.choices[one.far]]
+            usage = self._usage(one)
             more = usage[choice] - usage[current]
             if more:
                 for start, stop in one.spans:

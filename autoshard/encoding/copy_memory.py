@@ -106,9 +106,8 @@ class CopyMemory:
         columns: IntArray,
         value: int,
         bits: int,
-        stop: int,
     ) -> Iterator[EdgeMemory]:
-        """What is computed with its matmuls, but stored where one of several reads a slice of it.
+        """Memory of a value that its matmuls compute, stored because one of them reads a slice.
 
         Source: an activation between two matmuls or convolutions and the gradient of the second
         one's weights, of a slice of it, in float32 and bfloat16 (libtpu 0.0.52 for v5e, v5p, v6e).
@@ -130,9 +129,10 @@ class CopyMemory:
             is_sliced = ~table.moves[np.ix_(rows, columns)] & (rows[:, None] != columns)
             return np.where(is_sliced, local[:, None], 0).astype(np.int64)
 
-        usage = self._usage.get(sliced, table, rows, columns, key=("sliced", bits))
+        usage = self._usage.get(sliced, table, rows, columns, key=(SLICED, bits))
         if usage.any():
-            yield EdgeMemory(edge, room.buffers.time_of(maker.index), stop, usage, SLICED)
+            start, stop = room.buffers.time_of(maker.index), read_stop(graph, room.buffers, op)
+            yield EdgeMemory(edge, start, stop, usage, SLICED)
 
     def of_reader(
         self,

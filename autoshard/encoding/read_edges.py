@@ -13,7 +13,6 @@ from autoshard.encoding.hidden_communication import Hidden
 from autoshard.encoding.read_costs import ReadCosts
 from autoshard.encoding.shared_reads import SharedRead, reads_of
 from autoshard.encoding.tables import Tables
-from autoshard.graph.buffers import read_stop
 from autoshard.graph.program import Graph, Op, OpClass
 from solvers import FORBIDDEN, Edge, EdgeMemory
 
@@ -120,9 +119,10 @@ class ReadEdges:
         if usage is not None:
             yield EdgeMemory(edge, read.start, read.stop, usage)
         reader = self._graph.ops[read.reads[0][0]]
-        yield from self.copies.of_sliced(
-            edge, reader, table, rows, columns, read.value, read.bits, read.stop
-        )
+        for stored in self.copies.of_sliced(
+            edge, reader, table, rows, columns, read.value, read.bits
+        ):
+            yield replace(stored, stop=read.stop)
         yield from self.copies.of_turned(edge, read.start, table, rows, columns, read.value)
 
     def _operand_costs(self, op: Op, position: int, source: _Source) -> IntArray | None:
@@ -159,8 +159,7 @@ class ReadEdges:
         if copy is not None:
             copy = replace(copy, edge=edge)
             yield from self.copies.of_reader(copy, op, source.read, table, columns)
-        stop = read_stop(self._graph, self.copies.room.buffers, op)
-        yield from self.copies.of_sliced(edge, op, table, rows, columns, value, bits, stop)
+        yield from self.copies.of_sliced(edge, op, table, rows, columns, value, bits)
         yield from self.copies.of_turned(edge, op.index, table, rows, columns, value)
         maker = self._graph.maker(value)
         if maker.op_class is OpClass.SCATTER and source.read is None:

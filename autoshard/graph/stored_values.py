@@ -8,7 +8,7 @@ from math import prod
 from autoshard.backends import FusionPolicy, LayoutPolicy
 from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.library_copies import is_read_reversed
-from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, RENAMES
+from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, RENAMES, is_elementwise
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.scatters import is_one_hot, scattered_sums
 
@@ -81,7 +81,7 @@ def _is_cheaper_stored(graph: Graph, value: Value, layout: LayoutPolicy, read_by
     by libtpu 0.0.52 for a v5e: stored where it costs more, fused where it costs as much.
     """
     op = graph.maker(value.index)
-    if op.kind is not OpKind.COMPUTE or op.op_class is not OpClass.ELEMENTWISE:
+    if not is_elementwise(op):
         return False
     times = matmul_reads(graph, value.index)
     own_bytes = prod(value.shape) * layout.operand_bits(value.dtype, value.bits) // 8
@@ -190,7 +190,7 @@ def _computed_by_products(graph: Graph) -> tuple[Set[int], Set[int]]:
 
 def _only_source(graph: Graph, op: Op) -> int | None:
     """What an element-wise op makes its result of, if that is one tensor besides constants."""
-    if op.kind is not OpKind.COMPUTE or op.op_class is not OpClass.ELEMENTWISE:
+    if not is_elementwise(op):
         return None
     made_of = [v for v in op.operands if graph.maker(v).kind is not OpKind.FREE]
     if len(made_of) != 1 or len(op.results) != 1:

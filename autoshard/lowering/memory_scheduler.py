@@ -53,7 +53,8 @@ def users_of(needs: Sequence[Sequence[int]]) -> list[list[int]]:
 def memory_order(works: Sequence[Work]) -> list[int]:
     """Places in the order that holds the least; of equal ones the greedy order."""
     users = users_of([one.needs for one in works])
-    orders = (_by_bytes_freed(works, users), _depth_first(works, users), _as_written(works, users))
+    written = _as_written(works, users)
+    orders = (_by_bytes_freed(works, users), _depth_first(works, users, written), written)
     return min(orders, key=lambda order: _most_live(works, users, order))
 
 
@@ -117,12 +118,17 @@ def _by_bytes_freed(works: Sequence[Work], users: Sequence[Sequence[int]]) -> li
     return order
 
 
-def _depth_first(works: Sequence[Work], users: Sequence[Sequence[int]]) -> list[int]:
-    """Depth first, what has more users behind it before what has fewer, then the larger."""
+def _depth_first(
+    works: Sequence[Work], users: Sequence[Sequence[int]], written: Sequence[int]
+) -> list[int]:
+    """Depth first, what has more users behind it before what has fewer, then the larger.
+
+    Users and bytes are summed up in the order in which all is written, as of `_as_written`.
+    """
     more_users = [0] * len(works)
     num_bytes = [0] * len(works)
     total = 0
-    for place in _as_written(works, users):
+    for place in written:
         one = works[place]
         total += one.num_bytes
         more_users[place] = max(len(users[place]) - 1, 0) + sum(more_users[n] for n in one.needs)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from autoshard.lowering.memory_scheduler import Work, _depth_first, memory_order, users_of
+from autoshard.lowering.memory_scheduler import (
+    Work,
+    _as_written,
+    _depth_first,
+    memory_order,
+    users_of,
+)
 from tests.lowering.works import assert_all_run, live_bytes, works
 
 
@@ -51,7 +57,8 @@ def trained_layers() -> list[Work]:
 def test_depth_first_the_last_layer_is_updated_first_though_its_update_is_written_last() -> None:
     """Else the gradients of all activations wait for those of the weights."""
     found = trained_layers()
-    order = _depth_first(found, users_of([one.needs for one in found]))
+    users = users_of([one.needs for one in found])
+    order = _depth_first(found, users, _as_written(found, users))
     updates = [place for place in order if found[place].is_kept]
     assert updates == sorted(updates, reverse=True)
 
