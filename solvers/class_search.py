@@ -78,8 +78,8 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None], *, tied_alone: b
         if fits_nothing:
             run.is_infeasible = True
             run.least_peak_bound, run.clashing_times = least, (at,)
-        elif not tied_alone:
-            run.lower_bound = max(run.lower_bound, _bound(run, run.problem, classes.found))
+        elif not tied_alone and not run.lower_bound:
+            run.lower_bound = _bound(run, run.problem, classes.found)
     tied, problem = classes.tied, run.problem
     run.log.append(
         f"copies choose alike: {problem.num_nodes} nodes, {problem.num_columns} columns became "
@@ -96,7 +96,7 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None], *, tied_alone: b
         run.reduced_nodes, run.reduced_columns = inner.reduced_nodes, inner.reduced_columns
         for stage, seconds in inner.seconds.items():
             run.seconds[stage] = run.seconds.get(stage, 0.0) + seconds
-        for found in (inner.leanest, inner.choices):
+        for found in (*reversed(inner.hints), inner.leanest, inner.choices):
             if found is not None:
                 run.offer(tied.untie(found))
 

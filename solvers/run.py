@@ -80,6 +80,11 @@ class Run:
         """Whether the asked gap is proven."""
         return self.is_infeasible or gap_between(self.cost, self.lower_bound) <= self.relative_gap
 
+    def knows_cheapest(self) -> bool:
+        """Whether an answer, which need not fit, costs no more than the gap above the bound."""
+        costs = (evaluate(self.problem, hint).cost for hint in self.hints)
+        return any(gap_between(cost, self.lower_bound) <= self.relative_gap for cost in costs)
+
     def incumbent_for(self, grounded: Grounded) -> Incumbent:
         """Makes an incumbent for a reduced problem that knows what this run knows."""
         incumbent = Incumbent(

@@ -70,6 +70,7 @@ def solve(
     relative_gap: float = 0.0,
     hint: Sequence[int] | None = None,
     hints: Sequence[Sequence[int]] = (),
+    lower_bound: int = 0,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
     by_class: bool = True,
@@ -93,6 +94,7 @@ def solve(
         relative_gap: Stop once ``(cost - lower_bound) / cost`` is at most this.
         hint: Choices to start from; they need not be allowed.
         hints: More of them.
+        lower_bound: A cost that no answer is known to be below, as of a search with a higher limit.
         progress: Called now and then while solving.
         stop: Set it, from any thread or signal handler, to get the best so far. An interrupt
             (`KeyboardInterrupt`) in the calling thread does the same.
@@ -121,6 +123,7 @@ def solve(
             seed=seed,
             relative_gap=relative_gap,
             hints=[one.extend(given) for given in all_hints],
+            lower_bound=lower_bound,
             progress=progress,
             stop=stop,
             by_class=by_class,
@@ -138,13 +141,14 @@ def solve(
         stop=threading.Event() if stop is None else stop,
         seeks_leanest=seeks_leanest,
         began=began,
+        lower_bound=lower_bound,
     )
     for given in all_hints:
         run.offer(given)
     try:
         if chosen is None:
             is_tied = False
-            if by_class and relative_gap > 0:
+            if by_class and relative_gap > 0 and not run.is_done():
                 is_tied = solve_by_class(run, _solve_auto, tied_alone=copies_alike)
             if not (is_tied and copies_alike) and not run.is_done() and not run.is_over():
                 _solve_auto(run)
@@ -194,23 +198,24 @@ def _solve_auto(run: Run) -> None:
         _find_least_peak(run)
         return
     has_few_rows = run.relative_gap > 0 and run.problem.num_columns >= WORTH_A_PROCESS
-    if limit >= TIGHT_LIMIT * least or has_few_rows:
+    if run.knows_cheapest():
+        run.log.append("what is cheapest is known, and does not fit: the memory limit comes in")
+    elif limit >= TIGHT_LIMIT * least or has_few_rows:
         run.log.append(f"the limit {limit} is above the least use {least}: first without it")
         fits = _solve_with(run, None, use_memory=False)
         if fits or run.is_infeasible or run.is_over():
             return
         run.log.append("the cheapest choices do not fit: the memory limit comes in")
-        _seek_leanest(run)
-        if has_few_rows:
-            _move_on(run)
-            _solve_at_few_rows(run)
-            if run.is_done() or run.is_over():
-                return
     else:
         run.log.append(
             f"the limit {limit} is below {TIGHT_LIMIT} times the least use {least}: it will bind"
         )
-        _seek_leanest(run)
+    _seek_leanest(run)
+    if has_few_rows:
+        _move_on(run)
+        _solve_at_few_rows(run)
+        if run.is_done() or run.is_over():
+            return
     _move_on(run)
     _solve_within_memory(run)
 

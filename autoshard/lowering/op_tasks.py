@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -12,6 +12,7 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.hidden_communication import hidden_in_steps
 from autoshard.encoding.shared_reads import reads_of
+from autoshard.graph.barriers import barriers
 from autoshard.graph.op_traits import renames
 from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpKind
 from autoshard.graph.scatters import is_into_zeros
@@ -53,6 +54,8 @@ class OpTasks:
     _covering: frozenset[int] = field(init=False)
     _moved: dict[SharedStep, TaskRef] = field(default_factory=dict)
     _zeros: dict[tuple[int, tuple[int, ...], str], int] = field(default_factory=dict)
+    _barriers: dict[int, list[Op]] = field(default_factory=dict)  # by the first op of each
+    _waits: dict[int, set[int]] = field(default_factory=dict)  # by op of a barrier that is begun
 
     def __post_init__(self) -> None:
         self._made_of = Collectives(self.costing, self.encoded, self.decoded)
@@ -60,6 +63,10 @@ class OpTasks:
         self._outputs = OptimizerOutputs.of(self.encoder, self.decoded)
         self._sent_bits = self._steps.sent_bits()
         self._covering = frozenset(self._find_covering())
+        if self._schedule_policy.orders_for_memory:  # others remove barriers before they order
+            for barrier in barriers(self.encoded.graph):
+                decided = [op for op in barrier if op.index in self.decoded.candidates]
+                self._barriers.update({op.index: decided for op in decided[:1]})
 
     @property
     def costing(self) -> Costing:
@@ -87,11 +94,7 @@ class OpTasks:
         if op.memory_kind:
             way = self.bodies.by_region[body].to_and_from_host
             way[op.memory_kind == DEVICE_MEMORY] += self._transfer_seconds(op)
-        around = self.bodies.around[body]
-        needs: set[int] = set()
-        for position, value in enumerate(op.operands):
-            if self.bodies.home_of(value) in around:
-                needs.update(self.read(op, position, body))
+        needs = self._needs(op, body)
         compute, sent = self.encoder.node_costs.seconds_of(op, candidate)
         compute += self._outputs.more_seconds(op)
         num_bytes = self.written_bytes(op, candidate.partial)
@@ -132,6 +135,32 @@ class OpTasks:
             op=op.index,
         )
         self.bodies.made.update((value, (body, made)) for value in op.results)
+
+    def _needs(self, op: Op, body: int) -> set[int]:
+        """The tasks that an op waits for, its operands moved; of a barrier, those of all."""
+        if op.index in self._barriers:
+            self._wait(self._barriers[op.index], body)
+        if op.index not in self._waits:
+            self._waits[op.index] = self._moved_operands(op, body)
+        return self._waits.pop(op.index)
+
+    def _wait(self, barrier: Sequence[Op], body: int) -> None:
+        """A task of no work, after all operands of a barrier and before all that read it."""
+        for op in barrier:
+            self._waits[op.index] = self._moved_operands(op, body)
+        every = set().union(*(self._waits[op.index] for op in barrier))
+        passed = self.bodies.add(body, Task(0.0, Lane.COMPUTE, _sorted(every)))
+        for op in barrier:
+            self._waits[op.index].add(passed)
+
+    def _moved_operands(self, op: Op, body: int) -> set[int]:
+        """Move what an op reads to where it wants it; the tasks it then waits for."""
+        around = self.bodies.around[body]
+        needs: set[int] = set()
+        for position, value in enumerate(op.operands):
+            if self.bodies.home_of(value) in around:
+                needs.update(self.read(op, position, body))
+        return needs
 
     def _fill(self, op: Op, body: int, num_bytes: int) -> int:
         """Write the zeros that an op scatters into; one kernel writes all of one type."""

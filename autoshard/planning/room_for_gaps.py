@@ -71,6 +71,7 @@ class _GapSearch:
             problem,
             self.found.choices,
             share=SHORT if is_first else LONG,
+            lower_bound=self.found.result.lower_bound,
             seeks_leanest=is_first,
         )
         if result.choices is None:

@@ -101,6 +101,7 @@ class Searches:
         *hints: Sequence[int],
         share: float = SHORT,
         relative_gap: float | None = None,
+        lower_bound: int = 0,
         copies_alike: bool = False,
         seeks_leanest: bool = False,
     ) -> Result:
@@ -111,6 +112,7 @@ class Searches:
             *hints: Choices to start from.
             share: Of the time limit, at most.
             relative_gap: When to stop; that of the options if not given.
+            lower_bound: Proven of the same costs with a limit that is no lower.
             copies_alike: Where parts repeat, look only where copies of them choose alike.
             seeks_leanest: As for `first`.
         """
@@ -121,6 +123,7 @@ class Searches:
             seconds,
             hints,
             relative_gap,
+            lower_bound=lower_bound,
             copies_alike=copies_alike,
             seeks_leanest=seeks_leanest,
         )
@@ -162,6 +165,7 @@ class Searches:
         hints: Sequence[Sequence[int]],
         relative_gap: float | None = None,
         *,
+        lower_bound: int = 0,
         copies_alike: bool = False,
         seeks_leanest: bool = False,
     ) -> Result:
@@ -174,6 +178,7 @@ class Searches:
                 seed=self.options.seed,
                 relative_gap=ANY_GAP if self.is_interrupted else gap,
                 hints=hints if self.leanest is None else (*hints, self.leanest),
+                lower_bound=lower_bound,
                 progress=self.progress,
                 copies_alike=copies_alike,
                 seeks_leanest=seeks_leanest,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from solvers.kernels import compiled
 from solvers.presolve.graph import ChoiceGraph, Term, summed_terms
 from solvers.problem import IntArray
 from solvers.saturating import FORBIDDEN_FROM, add, is_allowed
@@ -187,9 +188,11 @@ def _undominated(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
     for other in others:  # One by one, the least each may add is replaced by what it adds.
         if not p.size:
             return all_kept
-        excess = excess - at_least[other][p, s] + _excess(graph.table(node, other), p, s)
-        may_beat = excess <= 0
-        p, s, excess = p[may_beat], s[may_beat], excess[may_beat]
+        excess = excess - at_least[other][p, s]
+        most, own = np.minimum(-excess, FORBIDDEN_FROM - 1), np.empty_like(excess)
+        _find_excess(np.ascontiguousarray(graph.table(node, other)), p, s, most, own)
+        may_beat = own <= most
+        p, s, excess = p[may_beat], s[may_beat], (excess + own)[may_beat]
     beats = _those_holding_no_more(graph, node, p, s)
     ties = beats & beats.T
     beats &= ~(ties & np.tri(len(costs), dtype=bool))  # of equal choices the first stays
@@ -197,7 +200,9 @@ def _undominated(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
 
 
 def _cached_least_excess(graph: ChoiceGraph, node: int, other: int) -> IntArray:
-    return graph.cache.compute(_least_excess, graph.base_table(node, other), extra=(node > other,))
+    table, is_turned = graph.base_table(node, other), node > other
+    key = (_least_excess, id(table), is_turned)
+    return graph.cache.recall(key, lambda: _least_excess(table, is_turned))
 
 
 def _least_excess(table: IntArray, is_turned: bool) -> IntArray:
@@ -209,15 +214,24 @@ def _least_excess(table: IntArray, is_turned: bool) -> IntArray:
     return np.where(excess >= FORBIDDEN_FROM, _BLOCKED, excess)
 
 
-def _excess(table: IntArray, p: IntArray, s: IntArray) -> IntArray:
-    """Returns int64[pairs]: the most p costs above s, over the partners s is allowed with."""
-    excess = np.empty(len(p), dtype=np.int64)
-    step = max(1, _BLOCK // table.shape[1])
-    for start in range(0, len(p), step):
-        part = slice(start, start + step)
-        excess[part] = (table[p[part]] - table[s[part]]).max(axis=1)
-    excess[excess >= FORBIDDEN_FROM] = _BLOCKED
-    return np.maximum(excess, -FORBIDDEN_FROM)
+@compiled
+def _find_excess(
+    table: IntArray, p: IntArray, s: IntArray, most: IntArray, excess: IntArray
+) -> None:
+    """Sets the most that each p costs above its s, over the partners s is allowed with.
+
+    Where that is above `most`, any partner that tells so will do: the one of the pair before first.
+    """
+    telling = 0
+    for pair in range(len(p)):
+        found = table[p[pair], telling] - table[s[pair], telling]
+        if found <= most[pair]:
+            for partner in range(table.shape[1]):
+                found = max(found, table[p[pair], partner] - table[s[pair], partner])
+                if found > most[pair]:
+                    telling = partner
+                    break
+        excess[pair] = found
 
 
 def _those_holding_no_more(

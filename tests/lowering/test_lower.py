@@ -227,5 +227,24 @@ def test_a_large_result_is_made_after_what_its_readers_wait_for(hardware: str) -
     assert order.index(smaller) < order.index(large)
 
 
+@pytest.mark.parametrize("hardware", ["h100", "tpu-v5e"])
+def test_what_is_read_behind_a_barrier_waits_for_all_that_the_barrier_waits_for(
+    hardware: str,
+) -> None:
+    """A recomputed layer begins with its cotangent: compilers order kernels with barriers."""
+
+    def step(value: jax.Array, widen: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+        cotangent = other @ other
+        again, cotangent = jax.lax.optimization_barrier((value, cotangent))
+        return jnp.exp(again @ widen).sum(), cotangent @ other
+
+    shapes = [(4096, 1024), (1024, 8192), (1024, 1024)]
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    graph, wishes = exported(step, *arguments, mesh="x=4")
+    order = plan(graph, "x=4", wishes, None, hardware).account.memory.order
+    cotangent, again, _ = (op.index for op in graph.ops if op.op_class is OpClass.MATMUL)
+    assert order.index(cotangent) < order.index(again)
+
+
 def test_a_host_runs_ops_in_program_order() -> None:
     assert plan(chain(64, 64), "x=4", hardware="cpu-host").account.memory.order == ()

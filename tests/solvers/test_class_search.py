@@ -102,6 +102,28 @@ def test_searches_with_and_without_classes_cost_the_same_within_the_gap(
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(4, 9))
+def test_with_a_lower_limit_what_was_proven_and_found_for_a_higher_one_is_not_sought_again(
+    seed: int, layers: int
+) -> None:
+    problem = stack(seed, layers)
+    loose = solve(problem, relative_gap=0.02)
+    if loose.choices is None or not loose.peak:
+        return
+    problem = replace(problem, memory_limit=loose.peak - 1)
+    best = solve(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(class_search, "LEAST_COLUMNS", 0)
+        hints = [loose.choices]
+        found = solve(problem, relative_gap=0.02, hints=hints, lower_bound=loose.lower_bound)
+    assert not [stage for stage in found.seconds_by_stage if "without memory" in stage]
+    assert found.status.has_choices == best.status.has_choices
+    if found.cost is not None and best.cost is not None:
+        assert loose.lower_bound <= found.lower_bound <= best.cost <= found.cost
+        assert found.gap <= 0.02
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.integers(4, 9))
 def test_where_copies_must_choose_alike_the_best_of_such_answers_is_found(
     seed: int, layers: int
 ) -> None:
