@@ -1,4 +1,4 @@
-"""Causal self-attention, written out in einsums; scores and softmax in float32."""
+"""Attention, written out in einsums; scores and softmax in float32."""
 
 from __future__ import annotations
 
@@ -22,6 +22,27 @@ def causal_softmax(scores: jax.Array) -> jax.Array:
     seq = scores.shape[-1]
     causal = jnp.tril(jnp.ones((seq, seq), dtype=bool))
     return jax.nn.softmax(jnp.where(causal, scores, MASKED), axis=-1)
+
+
+def full_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array | None = None
+) -> jax.Array:
+    """Attend to every key, or to those that are marked.
+
+    Args:
+        q: Queries [batch, queries, heads, head_dim].
+        k: Keys [batch, keys, heads, head_dim].
+        v: Values, likewise.
+        seen: bool, broadcasts to [batch, heads, queries, keys]; None for all.
+
+    Returns:
+        Mixed values [batch, queries, heads, head_dim] of the type of `v`.
+    """
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) / math.sqrt(q.shape[-1])
+    if seen is not None:
+        scores = jnp.where(seen, scores, MASKED)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
 def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:

@@ -163,13 +163,19 @@ def _state_specs(workload: Workload, param_specs: PyTree) -> PyTree:
         of_params = params_of(tree)
         if of_params is None:
             return PartitionSpec()
-        return jax.tree.map(_of_equal_shape, tree, *of_params)
+        return jax.tree.map(_moment_spec, tree, *of_params)
 
     return jax.tree.map(spec, workload.state, is_leaf=lambda tree: params_of(tree) is not None)
 
 
-def _of_equal_shape(
+def _moment_spec(
     leaf: jax.ShapeDtypeStruct, param: jax.ShapeDtypeStruct, spec: PartitionSpec
 ) -> PartitionSpec:
-    """The parameter's spec; factors of a moment have other shapes, and stay whole."""
-    return spec if leaf.shape == param.shape else PartitionSpec()
+    """The parameter's spec where the sizes are its own; factors of a moment stay whole."""
+    if len(leaf.shape) != len(param.shape):
+        return PartitionSpec()
+    cut = [
+        axes if size == of_param else None
+        for axes, size, of_param in zip(spec, leaf.shape, param.shape, strict=False)
+    ]
+    return PartitionSpec(*cut) if any(cut) else PartitionSpec()

@@ -69,11 +69,17 @@ def quantized(x: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
     return (x.astype(jnp.float32) / scale).astype(dtype), scale
 
 
-def scaled_matmul(spec: str, x: jax.Array, w: jax.Array, x_dtype: jnp.dtype) -> jax.Array:
-    """An einsum of float8 operands, its result scaled back to float32."""
-    x8, x_scale = quantized(x, x_dtype)
-    w8, w_scale = quantized(w, jnp.dtype(jnp.float8_e4m3fn))
+def scaled_einsum(
+    spec: str, x: tuple[jax.Array, jax.Array], w: tuple[jax.Array, jax.Array]
+) -> jax.Array:
+    """An einsum of float8 operands, each with its scale; the result is float32."""
+    (x8, x_scale), (w8, w_scale) = x, w
     return jnp.einsum(spec, x8, w8, preferred_element_type=jnp.float32) * (x_scale * w_scale)
+
+
+def scaled_matmul(spec: str, x: jax.Array, w: jax.Array, x_dtype: jnp.dtype) -> jax.Array:
+    """An einsum of operands brought to float8, its result scaled back to float32."""
+    return scaled_einsum(spec, quantized(x, x_dtype), quantized(w, jnp.dtype(jnp.float8_e4m3fn)))
 
 
 def _float8_matmul(x: jax.Array, w: jax.Array) -> jax.Array:

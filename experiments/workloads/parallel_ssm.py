@@ -82,8 +82,8 @@ def fading_sums(fade: jax.Array, taken: jax.Array) -> jax.Array:
     """Solve `h[t] = fade[t] * h[t - 1] + taken[t]` along the second dimension.
 
     Args:
-        fade: float32[batch, seq, heads, 1, 1].
-        taken: float32[batch, seq, heads, head_dim, states].
+        fade: float32[batch, seq, ...], broadcasts to `taken`.
+        taken: float32[batch, seq, ...].
 
     Returns:
         `h`, of the shape of `taken`.

@@ -9,6 +9,7 @@ Source: Ho, Jain and Abbeel (2020), without attention.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -121,13 +122,14 @@ def init_params(key: jax.Array, config: UnetConfig) -> PyTree:
     }
 
 
-def conv(x: jax.Array, params: PyTree, stride: int = 1) -> jax.Array:
+def conv(x: jax.Array, params: PyTree, stride: int = 1, *, groups: int = 1) -> jax.Array:
     y = jax.lax.conv_general_dilated(
         x,
         params["kernel"],
         window_strides=(stride, stride),
         padding="SAME",
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
     )
     return y + params["bias"]
 
@@ -165,22 +167,38 @@ def upsample(x: jax.Array) -> jax.Array:
 
 
 def predict_noise(
-    params: PyTree, noisy: jax.Array, timestep: jax.Array, config: UnetConfig
+    params: PyTree,
+    noisy: jax.Array,
+    timestep: jax.Array,
+    config: UnetConfig,
+    after_block: Callable[[jax.Array, PyTree], jax.Array] = lambda x, _: x,
 ) -> jax.Array:
+    """Run the U-Net.
+
+    Args:
+        params: What `init_params` returned.
+        noisy: Images [batch, height, width, image_channels].
+        timestep: int32[batch].
+        config: Sizes of the model.
+        after_block: What follows the residual block of a level, given the level's parameters.
+
+    Returns:
+        The noise in the images, of their shape.
+    """
     first, second = params["time_mlp"]
-    embedded = time_embedding(timestep, config.channels)
+    embedded = time_embedding(timestep, config.channels).astype(noisy.dtype)
     time = dense(jax.nn.silu(dense(embedded, first)), second)
     x = pinned(conv(noisy, params["stem"]))
     skips = []
     for level in params["down"]:
-        x = resnet(x, time, level["resnet"], config.groups)
+        x = after_block(resnet(x, time, level["resnet"], config.groups), level)
         skips.append(x)
         if "downsample" in level:
             x = pinned(conv(x, level["downsample"], stride=2))
     x = resnet(x, time, params["middle"], config.groups)
     for level in params["up"]:
         x = jnp.concatenate([x, skips.pop()], axis=-1)
-        x = resnet(x, time, level["resnet"], config.groups)
+        x = after_block(resnet(x, time, level["resnet"], config.groups), level)
         if "upsample" in level:
             x = pinned(conv(upsample(x), level["upsample"]))
     x = jax.nn.silu(group_norm(x, **params["out_norm"], num_groups=config.groups))

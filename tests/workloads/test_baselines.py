@@ -153,6 +153,13 @@ def test_four_key_heads_stay_whole_on_an_eight_way_axis() -> None:
         ("ssm", 0.9),
         ("decode", 0.9),
         ("lora_scan", 0.9),
+        ("conformer", 0.6),
+        ("clip", 0.9),
+        ("convnext", 0.7),
+        ("griffin", 0.9),
+        ("denoiser", 0.7),
+        ("two_tower", 0.8),
+        ("float8_gpt", 0.9),
     ],
 )
 def test_megatron_cuts_most_of_each_model(name: str, share: float) -> None:

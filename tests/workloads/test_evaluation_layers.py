@@ -9,18 +9,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.workloads import expert_choice, get_workload
+from experiments.workloads import conformer, expert_choice, get_workload
+from experiments.workloads.attention import full_attention
 from experiments.workloads.baselines import baseline_specs
+from experiments.workloads.clip import contrastive_loss, normalized
 from experiments.workloads.dropless import mixture as dropless_mixture
 from experiments.workloads.expert_choice import ChoiceConfig
 from experiments.workloads.experts import init_experts
+from experiments.workloads.float8_gpt import DTYPES, delayed_matmul, init_scaling
 from experiments.workloads.gat import segment_softmax
+from experiments.workloads.griffin import banded_attention, gated_recurrence
 from experiments.workloads.llama import swiglu
 from experiments.workloads.mixer import float8_matmul
 from experiments.workloads.muon import orthogonalized
 from experiments.workloads.parallel_ssm import fading_sums
 from experiments.workloads.resnet import KEPT
 from experiments.workloads.t5 import distance_buckets
+from experiments.workloads.two_tower import rowwise_adagrad, sampled_softmax_loss
 
 KEYS = jax.random.split(jax.random.key(0), 4)
 
@@ -124,3 +129,89 @@ def test_factors_of_a_moment_stay_whole_and_whole_moments_are_cut_as_their_param
     assert specs["params"]["head"] != whole
     assert factors.v_row["head"] == factors.v_col["head"] == whole
     assert factors.v["bias"]["encoder"] == specs["params"]["bias"]["encoder"]
+
+
+def test_accumulators_of_rows_are_cut_as_the_rows_are() -> None:
+    workload = get_workload("two_tower")
+    specs, _ = baseline_specs(workload, "megatron", {"data": 2, "model": 4})
+    by_rows = jax.sharding.PartitionSpec("model")
+    assert workload.state["opt"]["tables"]["item"].shape == (1024, 1)
+    assert specs["params"]["tables"]["item"] == specs["opt"]["tables"]["item"] == by_rows
+
+
+def test_an_accumulator_of_a_row_is_the_mean_of_its_squares() -> None:
+    grads = {"tables": {"item": jnp.asarray([[3.0, 4.0], [0.0, 0.0]])}, "w": jnp.asarray([2.0])}
+    optimizer = rowwise_adagrad(1.0)
+    before = optimizer.init(grads)
+    steps, after = optimizer.update(grads, before)
+    np.testing.assert_allclose(after["tables"]["item"] - before["tables"]["item"], [[12.5], [0]])
+    np.testing.assert_allclose(after["w"] - before["w"], [4.0])
+    assert np.all(steps["tables"]["item"][1] == 0.0)
+
+
+def test_what_is_beyond_the_end_of_a_recording_changes_no_loss() -> None:
+    config = conformer.ConformerConfig(batch=2, layers=1)
+    params = quick(lambda key: conformer.init_params(key, config))(KEYS[0])
+    batch = conformer.make_batch(KEYS[1], config) | {"num_frames": jnp.asarray([32, 64])}
+    loss = quick(lambda frames: conformer.loss_fn(params, {**batch, "frames": frames}, config))
+    # The strided convolutions look at a few frames beyond the end.
+    changed = [loss(batch["frames"].at[0, place].add(1.0)) for place in (8, 48)]
+    assert changed[0] != loss(batch["frames"])
+    np.testing.assert_allclose(changed[1], loss(batch["frames"]), rtol=1e-6)
+
+
+def test_equal_pairs_are_found_by_chance_and_own_pairs_with_ease() -> None:
+    own = jnp.eye(8)
+    hard = contrastive_loss(normalized(jnp.ones((8, 8))), own, jnp.log(jnp.asarray(50.0)))
+    np.testing.assert_allclose(hard, np.log(8), rtol=1e-5)
+    assert contrastive_loss(own, own, jnp.log(jnp.asarray(50.0))) < 1e-6
+
+
+def test_an_item_drawn_twice_is_no_negative_of_itself_and_popular_ones_count_less() -> None:
+    users = normalized(jax.random.normal(KEYS[0], (2, 4)))
+    twice = sampled_softmax_loss(users, users[:1].repeat(2, 0), jnp.zeros(2, int), jnp.zeros(2))
+    np.testing.assert_allclose(twice, 0.0, atol=1e-6)
+    ids, same = jnp.arange(2), users[:1].repeat(2, 0)
+    fair = sampled_softmax_loss(users, same, ids, jnp.zeros(2))
+    np.testing.assert_allclose(fair, np.log(2), rtol=1e-5)
+    popular = sampled_softmax_loss(users, same, ids, jnp.log(jnp.asarray([0.75, 0.25])))
+    np.testing.assert_allclose(popular, -(np.log(0.25) + np.log(0.75)) / 2, rtol=1e-5)
+
+
+def test_attention_chunk_by_chunk_is_attention_under_a_band() -> None:
+    q = jax.random.normal(KEYS[0], (2, 12, 3, 4))
+    k, v = (jax.random.normal(key, (2, 12, 4)) for key in KEYS[1:3])
+    back = np.arange(12)[:, None] - np.arange(12)
+    expected = full_attention(
+        q, k[:, :, None].repeat(3, 2), v[:, :, None].repeat(3, 2), (back >= 0) & (back < 4)
+    )
+    np.testing.assert_allclose(banded_attention(q, k, v, 4), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gates_fade_each_channel_and_take_in_what_is_left() -> None:
+    gate = {"w": jnp.zeros((2, 2, 2)), "b": jnp.zeros(4)}
+    fade = jnp.asarray([-4.0, -1.0, 0.0, 2.0])
+    x = jax.random.normal(KEYS[0], (2, 5, 4))
+    found = gated_recurrence(x, {"forget": gate, "input": gate, "fade": fade})
+    left, state = np.exp(-4.0 * np.log1p(np.exp(np.asarray(fade)))), np.zeros((2, 4))
+    for place in range(5):
+        state = left * state + np.sqrt(1 - left**2) * 0.5 * np.asarray(x[:, place])
+        np.testing.assert_allclose(found[:, place], state, rtol=1e-4, atol=1e-5)
+
+
+def test_a_delayed_scale_is_the_largest_entry_of_the_steps_before() -> None:
+    scaling, sizes = init_scaling(2), (4.0, 1.0, 1.0)
+    x, w = jax.random.normal(KEYS[0], (2, 8, 32)), jax.random.normal(KEYS[1], (32, 16))
+
+    def total(scaling: Any, x: jax.Array) -> jax.Array:
+        return jnp.sum(delayed_matmul(x, w, scaling))
+
+    largest = []
+    for size in sizes:
+        scaling = jax.grad(total)(scaling, size * x)
+        largest.append(float(scaling["x"]["scale"]) * float(jnp.finfo(DTYPES["x"]).max))
+    top = float(jnp.max(jnp.abs(x)))
+    np.testing.assert_allclose(largest, [4 * top, 4 * top, top], rtol=1e-5)
+    np.testing.assert_allclose(scaling["grad"]["largest"], 1.0)
+    error = delayed_matmul(x, w, scaling) - x @ w
+    assert 1e-4 < jnp.linalg.norm(error) / jnp.linalg.norm(x @ w) < 0.1

@@ -21,13 +21,16 @@ QUICK = {"xla_backend_optimization_level": 0}
 UNROLLED = [name for name in FURTHER_WORKLOADS if not name.endswith("_scan")]
 TRAINED = [name for name in UNROLLED if name not in ("decode", "serve", "prefill")]
 BY_OTHERS_THAN_ADAM = (
+    "conformer",
     "gat",
+    "griffin",
     "gru",
     "muon",
     "parallel_ssm",
     "recommender",
     "resnet",
     "t5",
+    "two_tower",
     "unet_attention",
 )
 BY_ADAM = [name for name in TRAINED if name not in BY_OTHERS_THAN_ADAM]
@@ -109,6 +112,15 @@ def test_every_trained_parameter_gets_a_finite_gradient_that_is_not_zero(name: s
             assert float(jnp.max(jnp.abs(moment))) > 1e-8, name_of_leaf
 
 
+def test_an_average_of_parameters_follows_them_slowly() -> None:
+    first, last = run("denoiser").first, run("denoiser").last
+    for before, new, average in zip(
+        *(jax.tree.leaves(tree) for tree in (first["params"], last["params"], last["average"])),
+        strict=True,
+    ):
+        assert 0 < jnp.linalg.norm(average - before) < 0.01 * jnp.linalg.norm(new - before)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sizes"),
@@ -131,8 +143,14 @@ def test_gradients_averaged_over_microbatches_are_those_of_the_whole_batch() -> 
     np.testing.assert_allclose(parts, whole, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["mixtral", "deepseek", "gemma", "ssm", "vit"])
-def test_bfloat16_compute_keeps_parameters_and_adam_in_float32(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mixtral", "deepseek", "gemma", "ssm", "vit", "conformer", "clip", "convnext"),
+        *("griffin", "denoiser", "float8_gpt"),
+    ],
+)
+def test_bfloat16_compute_keeps_parameters_and_moments_in_float32(name: str) -> None:
     workload = get_workload(name, compute_dtype="bfloat16")
     state, loss = jax.eval_shape(workload.step, workload.state, workload.batch)
     assert loss.dtype == jnp.float32
@@ -197,6 +215,12 @@ def test_a_full_model_has_the_parameters_its_paper_says(name: str) -> None:
         ("serve", {"num_kv_heads": 3}, "heads=8 is not a multiple of num_kv_heads=3"),
         ("gat", {"heads": 7}, "hidden=64 is not a multiple of heads=7"),
         ("muon", {"heads": 7}, "d_model=64 is not a multiple of heads=7"),
+        ("conformer", {"mel": 6}, "frames=64 and mel=6 are not multiples of 4"),
+        ("conformer", {"heads": 7}, "d_model=64 is not a multiple of heads=7"),
+        ("clip", {"text_width": 12}, "text_width=12 is not a multiple of head_dim=8"),
+        ("convnext", {"image_size": 12}, "image_size=12 is not a multiple of 8"),
+        ("griffin", {"seq": 18}, "seq=18 is not a multiple of window=4"),
+        ("float8_gpt", {"heads": 7}, "d_model=64 is not a multiple of heads=7"),
     ],
 )
 def test_sizes_that_do_not_fit_together_are_refused(
