@@ -73,7 +73,8 @@ def init_block(key: jax.Array, channels: int) -> PyTree:
 
 def init_params(key: jax.Array, config: ConvnextConfig) -> PyTree:
     head_key, *stage_keys = jax.random.split(key, 1 + len(config.channels))
-    stages, before, size = [], 3, config.patch
+    stages: list[PyTree] = []
+    before, size = 3, config.patch
     for stage_key, channels, number in zip(stage_keys, config.channels, config.blocks, strict=True):
         down_key, *block_keys = jax.random.split(stage_key, 1 + number)
         stages.append(

@@ -91,8 +91,7 @@ def narrowed(
     return (x8, scaling["scale"]), {"scale": scale, "largest": largest}
 
 
-@jax.custom_vjp
-def delayed_matmul(x: jax.Array, w: jax.Array, scaling: PyTree) -> jax.Array:
+def _delayed_matmul(x: jax.Array, w: jax.Array, scaling: PyTree) -> jax.Array:
     """Multiply activations [batch, rows, d] by weights [d, f] in float8.
 
     Args:
@@ -121,6 +120,7 @@ def _backward(kept: PyTree, grad: jax.Array) -> tuple[jax.Array, jax.Array, PyTr
     return of_x, of_w, {**scaling, "grad": of_grad}
 
 
+delayed_matmul = jax.custom_vjp(_delayed_matmul)
 delayed_matmul.defvjp(_forward, _backward)
 
 
@@ -163,7 +163,9 @@ def init_scales(config: Float8GptConfig) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * config.layers), of_block)
 
 
-def block(x: jax.Array, params: PyTree, scales: PyTree, heads: int) -> jax.Array:
+def block(x: jax.Array, layer: tuple[PyTree, PyTree], heads: int) -> jax.Array:
+    params, scales = layer
+
     def times(x: jax.Array, name: str) -> jax.Array:
         out: jax.Array = delayed_matmul(x, params[name], scales[name])
         return out
@@ -181,7 +183,7 @@ def loss_fn(params: PyTree, scales: PyTree, batch: PyTree, config: Float8GptConf
     dtype = jnp.dtype(config.compute_dtype)
     x = (params["embed"][batch["tokens"]] + params["position"]).astype(dtype)
     x = apply_layers(
-        lambda x, layer: block(x, *layer, config.heads),
+        lambda x, layer: block(x, layer, config.heads),
         pinned(x),
         (params["blocks"], scales),
         scan=True,

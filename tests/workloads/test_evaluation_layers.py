@@ -144,7 +144,9 @@ def test_an_accumulator_of_a_row_is_the_mean_of_its_squares() -> None:
     optimizer = rowwise_adagrad(1.0)
     before = optimizer.init(grads)
     steps, after = optimizer.update(grads, before)
-    np.testing.assert_allclose(after["tables"]["item"] - before["tables"]["item"], [[12.5], [0]])
+    np.testing.assert_allclose(
+        after["tables"]["item"] - before["tables"]["item"], np.asarray([[12.5], [0.0]])
+    )
     np.testing.assert_allclose(after["w"] - before["w"], [4.0])
     assert np.all(steps["tables"]["item"][1] == 0.0)
 
@@ -152,7 +154,7 @@ def test_an_accumulator_of_a_row_is_the_mean_of_its_squares() -> None:
 def test_what_is_beyond_the_end_of_a_recording_changes_no_loss() -> None:
     config = conformer.ConformerConfig(batch=2, layers=1)
     params = quick(lambda key: conformer.init_params(key, config))(KEYS[0])
-    batch = conformer.make_batch(KEYS[1], config) | {"num_frames": jnp.asarray([32, 64])}
+    batch = {**conformer.make_batch(KEYS[1], config), "num_frames": jnp.asarray([32, 64])}
     loss = quick(lambda frames: conformer.loss_fn(params, {**batch, "frames": frames}, config))
     # The strided convolutions look at a few frames beyond the end.
     changed = [loss(batch["frames"].at[0, place].add(1.0)) for place in (8, 48)]
@@ -181,7 +183,7 @@ def test_an_item_drawn_twice_is_no_negative_of_itself_and_popular_ones_count_les
 def test_attention_chunk_by_chunk_is_attention_under_a_band() -> None:
     q = jax.random.normal(KEYS[0], (2, 12, 3, 4))
     k, v = (jax.random.normal(key, (2, 12, 4)) for key in KEYS[1:3])
-    back = np.arange(12)[:, None] - np.arange(12)
+    back = jnp.arange(12)[:, None] - jnp.arange(12)
     expected = full_attention(
         q, k[:, :, None].repeat(3, 2), v[:, :, None].repeat(3, 2), (back >= 0) & (back < 4)
     )
@@ -203,7 +205,7 @@ def test_a_delayed_scale_is_the_largest_entry_of_the_steps_before() -> None:
     scaling, sizes = init_scaling(2), (4.0, 1.0, 1.0)
     x, w = jax.random.normal(KEYS[0], (2, 8, 32)), jax.random.normal(KEYS[1], (32, 16))
 
-    def total(scaling: Any, x: jax.Array) -> jax.Array:
+    def total(scaling: Any, x: jax.Array) -> Any:
         return jnp.sum(delayed_matmul(x, w, scaling))
 
     largest = []
