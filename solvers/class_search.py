@@ -32,7 +32,7 @@ LEAST_COLUMNS = 10_000
 SHARE_TIED = 0.5
 """Of the time left: how long to look for answers in which copies choose alike."""
 
-SWEEPS_A_LOOK, MOST_LOOKS = 16, 16
+SWEEPS_A_LOOK, MOST_LOOKS = 8, 32
 HARDLY_RISING = 0.05
 """The bound is raised until so many sweeps raise it by less than this share of the gap allowed."""
 

@@ -185,22 +185,19 @@ def _is_plainly_right(problem: Problem) -> bool:
     if min(limits) < 0 or any(limit.start > limit.stop for limit in problem.memory_limits):
         return False
     costs, usages = _distinct(arrays[:num_costs]), _distinct(arrays[num_costs:])
-    is_cost = not costs.size or (int(costs.min()) >= 0 and not _is_between(costs))
-    largest = int(usages.max(initial=0))
-    is_usage = not usages.size or int(usages.min()) >= 0
-    return is_cost and is_usage and largest * len(terms) < LARGEST_TOTAL_USAGE
+    largest = max((int(usage.max(initial=0)) for usage in usages), default=0)
+    is_right = all(int(array.min(initial=0)) >= 0 for array in (*costs, *usages))
+    is_right = is_right and not any(map(_is_between, costs))
+    return is_right and largest * len(terms) < LARGEST_TOTAL_USAGE
 
 
-def _distinct(arrays: Sequence[IntArray]) -> IntArray:
-    """Returns the entries of all arrays, shared arrays once."""
-    distinct = {id(array): array for array in arrays}
-    if not distinct:
-        return np.empty(0, dtype=np.int64)
-    return np.concatenate([array.ravel() for array in distinct.values()])
+def _distinct(arrays: Sequence[IntArray]) -> list[IntArray]:
+    """Returns all arrays, shared ones once."""
+    return list({id(array): array for array in arrays}.values())
 
 
 def _is_between(costs: IntArray) -> bool:
-    if int(costs.max()) < LARGEST_ALLOWED_COST:
+    if int(costs.max(initial=0)) < LARGEST_ALLOWED_COST:
         return False
     return bool(((costs >= LARGEST_ALLOWED_COST) & (costs < FORBIDDEN)).any())
 
