@@ -94,6 +94,11 @@ class _Choice:
     cut: int
     num_axes: int
 
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Those that cut the work most come first; of these, those that cut the fewest factors."""
+        return -self.cut, len(self.factors)
+
 
 @dataclass(slots=True)
 class CandidateMaker:
@@ -103,7 +108,7 @@ class CandidateMaker:
         parts: The mesh parts of this plan.
         max_candidates: Beyond this many, odd ones are dropped first (axes of a dimension out of
             mesh order, sums scattered onto several dimensions), then those that cut the work
-            least. Those that use a single axis always stay.
+            least, then those that cut the most factors. Those that use a single axis always stay.
         written: Layouts the user wrote. Every op may follow their orders of axes, and an axis
             they use in parts may cut different factors with its parts. In place of one on another
             mesh, its twin on this one is followed.
@@ -163,15 +168,19 @@ class CandidateMaker:
         usual = self._usual(rule, choices)
         if usual is not None:
             return usual
-        found: dict[Candidate, int] = {}
+        found: dict[Candidate, _Choice] = {}
         for choice in choices:
             for candidate in self._ended(rule, choice):
-                found.setdefault(candidate, choice.num_axes)
+                found.setdefault(candidate, choice)
         if len(found) <= self.max_candidates:
             return tuple(found)
-        ranked = sorted(found, key=lambda c: (found[c] > 1 and 1 + _oddness(c), -c.cut))
-        kept = set(ranked[: self.max_candidates])
-        return tuple(c for c in found if c in kept or found[c] < 2)
+
+        def rank(candidate: Candidate) -> tuple[int, tuple[int, int]]:
+            choice = found[candidate]
+            return choice.num_axes > 1 and 1 + _oddness(candidate), choice.rank
+
+        kept = set(sorted(found, key=rank)[: self.max_candidates])
+        return tuple(c for c in found if c in kept or found[c].num_axes < 2)
 
     def _choices(
         self, rule: Rule, per_axis: Sequence[Sequence[tuple[tuple[int, int], ...]]]
@@ -198,10 +207,11 @@ class CandidateMaker:
             for candidate in self._ended(rule, choice):
                 found.setdefault(candidate, choice.place)
         several = [choice for choice in choices if choice.num_axes > 1]
-        for _, of_cut in groupby(sorted(several, key=lambda one: -one.cut), lambda one: one.cut):
+        several.sort(key=lambda one: one.rank)
+        for _, alike in groupby(several, lambda one: one.rank):
             if len(found) >= self.max_candidates:
                 break
-            for choice in of_cut:
+            for choice in alike:
                 for candidate in self._ended(rule, choice, is_usual=True):
                     if len(found) < self.max_candidates and not _oddness(candidate):
                         found.setdefault(candidate, choice.place)

@@ -76,16 +76,29 @@ def _factors(dims: Sequence[Sequence[int]]) -> set[int]:
     return {factor for factors in dims for factor in factors}
 
 
-def _cuts_within_a_group(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
+def _makes_within_a_group(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
     """A device has some of the features that one group of a convolution makes."""
-    group = _group(rule)
-    if group is None:
-        return False
-    made = zip(rule.results[0], candidate.partial or candidate.results[0], strict=True)
+    made = candidate.partial or candidate.results[0]
+    return _is_cut_within_a_group(parts, rule, rule.results[0], made)
+
+
+def _reads_within_a_group(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
+    """A device reads some of the features of one group of a convolution."""
     return any(
-        factors[0] == group and parts.num_shards(cut) > rule.factor_sizes[group]
-        for factors, cut in made
-        if len(factors) > 1
+        _is_cut_within_a_group(parts, rule, dims, read)
+        for dims, read in zip(rule.operands, candidate.operands, strict=True)
+    )
+
+
+def _is_cut_within_a_group(
+    parts: MeshParts, rule: Rule, dims: Sequence[Sequence[int]], layout: Layout
+) -> bool:
+    group = _group(rule)
+    return group is not None and any(
+        len(factors) > 1
+        and factors[0] == group
+        and parts.num_shards(cut) > rule.factor_sizes[group]
+        for factors, cut in zip(dims, layout, strict=True)
     )
 
 
@@ -143,7 +156,7 @@ PARTITIONER_LIMITS = (
         Effect.WRONG_NUMBERS,
         _SEEN,
         _all,
-        _cuts_within_a_group,
+        _makes_within_a_group,
     ),
     PartitionerLimit(
         "a convolution along space and in features: taken for the gradient of a kernel",
@@ -160,6 +173,14 @@ PARTITIONER_LIMITS = (
         _SEEN,
         _all,
         _sums_over_some_devices,
+    ),
+    PartitionerLimit(
+        "features of an operand of a convolution, within a group",
+        "convolution",
+        Effect.GATHERED,
+        f"{_SEEN}, libtpu 0.0.52",
+        _all,
+        _reads_within_a_group,
     ),
     PartitionerLimit(
         "a convolution whose groups have several input features, in any dimension",

@@ -236,6 +236,11 @@ def num_axes(parts: MeshParts, candidate: Candidate) -> int:
     return len({parts.axes[part] for layout in layouts for dim in layout for part in dim})
 
 
+def num_factors(matmul: Candidate) -> int:
+    (rows, summed), (_, columns) = matmul.operands
+    return sum(map(bool, (rows, summed, columns)))
+
+
 @pytest.mark.parametrize("most", [1, 30, 60, 150, 400])
 @pytest.mark.parametrize("sizes", [(8, 8, 8), (16, 4, 32), (3, 2, 64)])
 def test_what_is_left_out_is_never_made_and_what_stays_is_as_if_all_were(
@@ -245,10 +250,18 @@ def test_what_is_left_out_is_never_made_and_what_stays_is_as_if_all_were(
         everything = CandidateMaker(parts, max_candidates=10**6).of_rule(matmul_rule(*sizes))
         alone = [c for c in everything if num_axes(parts, c) < 2]
         others = [c for c in everything if num_axes(parts, c) > 1]
-        ranked = sorted(others, key=lambda c: (oddness(c), -c.cut))
+        ranked = sorted(others, key=lambda c: (oddness(c), -c.cut, num_factors(c)))
         kept = {*alone, *ranked[: max(0, most - len(alone))]}
         offered = CandidateMaker(parts, max_candidates=most).of_rule(matmul_rule(*sizes))
         assert offered == tuple(c for c in everything if c in kept)
+
+
+def test_beyond_the_limit_all_axes_on_the_batch_stay() -> None:
+    """Of the gradient of a kernel, sums over rows and columns took all places before the batch."""
+    factors = (((3,), (1,), (2,), (0,)), ((3,), (1,), (2,), (4,)))
+    rule = Rule((8, 16, 16, 8, 8, 1, 1), factors, (((5,), (6,), (0,), (4,)),), frozenset({1, 2, 3}))
+    offered = CandidateMaker(parts_of("x=2,y=2,z=2")).of_rule(rule)
+    assert any(not c.scattered and c.operands[0][0] == (0, 1, 2) for c in offered)
 
 
 def test_the_same_rule_gives_the_same_candidates_object() -> None:
