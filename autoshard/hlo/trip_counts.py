@@ -14,7 +14,9 @@ _PASSING_ON = {"copy", "bitcast", "reshape"}
 def known_trip_count(module: HloModule, loop: Instruction) -> int | None:
     """What the compiler noted, else what a counter that is compared with a constant tells.
 
-    A compiler that unrolled a loop makes the counter go up by more than one.
+    A compiler that unrolled a loop makes the counter go up by more than one. A loop that goes on
+    while a counter is below its bound *and* something else holds runs as often as it may, as it is
+    planned.
 
     Args:
         module: The program.
@@ -111,7 +113,14 @@ class _Loop:
     def trip_count(self) -> int | None:
         """None unless a counter goes up by a known number to a known bound."""
         scope = _scope(self.module, self.condition)
-        found = _resolved(self.module, scope, _root(scope))
+        return self._limit(scope, _root(scope))
+
+    def _limit(self, scope: _Scope, condition: str) -> int | None:
+        """Most runs while a condition holds, which may be that several do."""
+        found = _resolved(self.module, scope, condition)
+        if found is not None and found[1].opcode == "and":
+            limits = [self._limit(found[0], operand) for operand in found[1].operands]
+            return min((limit for limit in limits if limit is not None), default=None)
         if found is None or found[1].opcode != "compare":
             return None
         inside, compare = found

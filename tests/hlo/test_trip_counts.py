@@ -11,6 +11,8 @@ from autoshard.hlo.trip_counts import known_trip_count
 
 STATE = "(s32[], s32[], f32[4])"
 COMPARED = "ROOT %less = pred[] compare(%i, %bound), direction=LT"
+COMPARED_TOO = """%less = pred[] compare(%i, %bound), direction=LT
+  %odd = pred[] compare(%other, %bound), direction=NE"""
 COUNTED = "%next = s32[] add(%i, %step)"
 
 
@@ -95,6 +97,8 @@ def the_loop(text: str) -> tuple[HloModule, Instruction]:
         ({"counted": "%next = s32[] add(%step, %i)", "step": "s32[] constant(4)"}, 2),
         ({"counted": "%next = s32[] fusion(%i), kind=kLoop, calls=%two_more"}, 4),
         ({"compared": "ROOT %f = pred[] fusion(%i, %bound), kind=kLoop, calls=%less_than"}, 8),
+        ({"compared": f"{COMPARED_TOO}\n  ROOT %both = pred[] and(%less, %odd)"}, 8),
+        ({"compared": f"{COMPARED_TOO}\n  ROOT %both = pred[] and(%odd, %less)"}, 8),
         ({"attributes": ', backend_config={"known_trip_count":{"n":"16"}}'}, 16),
     ],
     ids=str,
