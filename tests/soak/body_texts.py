@@ -112,7 +112,7 @@ def _count_to(w: Writer) -> str:
     body = _body_of(w, [(carry, w.known[x])], carry)
     runs = w.rng.choice([f"(jnp.sum({x}) > 0).astype(t.int32) + 1", f"jnp.int32({x}.ndim)"])
     step = f"lambda i, s: ({body.name}(s[0]), s[1] + jnp.sum(s[0]))"
-    text = f"lax.fori_loop(0, {runs}, {step}, ({x}, jnp.float32(0)))[0]"
+    text = f"lax.fori_loop(0, {runs}, {step}, ({x}, jnp.zeros((), t.float32)))[0]"
     return w.add(text, x, bodies=(body,))
 
 

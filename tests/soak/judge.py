@@ -155,8 +155,9 @@ class _Trial:
                 jax.device_put(array, sharding)
                 for array, sharding in zip(arguments_of(types), plan.in_shardings, strict=True)
             ]
-            compiled = plan.jit().lower(*placed).compile()
-            made = [np.asarray(leaf) for leaf in jax.tree.leaves(compiled(*placed))]
+            step = plan.jit()
+            compiled = step.lower(*placed).compile()
+            made = [np.asarray(leaf) for leaf in jax.tree.leaves(step(*placed))]  # as users call it
             self._compare(made, expected)
             self._account(plan, compiled)
             self._save(plan)
@@ -281,9 +282,9 @@ def _asks(program: Program) -> bool:
 
 
 def _alone(program: Program, *, is_wide: bool = False) -> list[Any]:
-    """Of the program without a plan."""
+    """Of the program on one device."""
     mesh = jax_mesh(program.asked.mesh)
-    scope = scope_of(mesh, is_constrained=False, is_wide=is_wide)
+    scope = scope_of(mesh, is_partitioned=False, is_wide=is_wide)
     types = [kind for _, kind in program.main.parameters]
     made = jax.jit(function_of(program.source, scope))(*arguments_of(types, is_wide=is_wide))
     return [np.asarray(leaf) for leaf in jax.tree.leaves(made)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -196,22 +197,24 @@ def sharding_of(spec: Spec, mesh: jax.sharding.Mesh) -> NamedSharding:
 def scope_of(
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
     *,
-    is_constrained: bool = True,
+    is_partitioned: bool = True,
     is_wide: bool = False,
 ) -> dict[str, Any]:
     """The names that the text of a program may use.
 
     `jax`, `jnp`, `lax`, `np`, `P`; `t.float32` for element types, `held(x, spec)` for constraints,
-    `mapped(f, in_specs, out_specs, axes)` for `shard_map`.
+    `mapped(f, in_specs, out_specs, axes)` for `shard_map` along the first dimension.
 
     Args:
         mesh: Of constraints and shard_maps.
-        is_constrained: Whether constraints count.
+        is_partitioned: Constraints count, and a `shard_map` runs on the mesh. Without, XLA's
+            partitioner has no part in the program, which it may get wrong: `jax.vmap` is in the
+            place of `shard_map`.
         is_wide: Whether all floats are float64.
     """
 
     def held(value: Any, *spec: Any) -> Any:
-        if not is_constrained:
+        if not is_partitioned:
             return value
         return lax.with_sharding_constraint(value, NamedSharding(mesh, PartitionSpec(*spec)))
 
@@ -228,6 +231,21 @@ def scope_of(
         )
         return found
 
+    def vmapped(
+        body: Callable[..., Any], in_specs: Any, out_specs: Any, axes: Sequence[str]
+    ) -> Callable[..., Any]:
+        del in_specs, out_specs
+        sizes = [mesh.shape[axis] for axis in axes]
+        for axis in reversed(axes):
+            body = jax.vmap(body, axis_name=axis)
+
+        def joined(x: jax.Array) -> Any:
+            pieces = x.reshape(*sizes, x.shape[0] // math.prod(sizes), *x.shape[1:])
+            made = body(pieces)
+            return made.reshape(-1, *made.shape[len(sizes) + 1 :])
+
+        return joined
+
     names = "float32 float16 bfloat16 float8_e4m3fn complex64 int32 int8 int4 uint32 uint8 bool"
     types = {name: element_type(name, is_wide=is_wide) for name in names.split()}
     return {
@@ -238,7 +256,7 @@ def scope_of(
         "P": PartitionSpec,
         "t": SimpleNamespace(**types),
         "held": held,
-        "mapped": mapped,
+        "mapped": mapped if is_partitioned else vmapped,
     }
 
 
