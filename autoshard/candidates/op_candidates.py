@@ -10,7 +10,7 @@ from autoshard.candidates.along_space import exchanged_with_neighbours, rule_wit
 from autoshard.candidates.candidate import Candidate, CandidateMaker
 from autoshard.candidates.cut_look_ups import without_moved_look_ups
 from autoshard.candidates.manual_borders import border_candidates
-from autoshard.candidates.partitioner_limits import compiled_as_asked
+from autoshard.candidates.partitioner_limits import LIMITED_OPS, compiled_as_asked
 from autoshard.candidates.rounds import ONLY_ROUND, Round, RoundFilter, extends
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
@@ -21,7 +21,7 @@ from autoshard.wishes.other_meshes import constraint_sharding
 from autoshard.wishes.pinned import Pin, read_pin
 from autoshard.wishes.wishes import Wishes
 
-_PARTITIONED_OTHERWISE = frozenset({OpClass.GATHER, OpClass.SCATTER, OpClass.CONVOLUTION})
+_LOOK_UPS = frozenset({OpClass.GATHER, OpClass.SCATTER})
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +140,7 @@ class OpCandidates:
 
     def _as_compiled(self, op: Op, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Those that the partitioner follows; equal ops share them."""
-        if op.op_class not in _PARTITIONED_OTHERWISE and op.name != "dynamic_update_slice":
+        if op.op_class not in _LOOK_UPS and op.name not in LIMITED_OPS:
             return base
         key = ("as compiled", id(base), op.name, op.rule)
         known = self._admitted_by_pin.get(key)

@@ -132,6 +132,22 @@ def _sums_over_some_devices(parts: MeshParts, rule: Rule, candidate: Candidate) 
     )
 
 
+def _scatters_some_onto_batch(_: MeshParts, rule: Rule, candidate: Candidate) -> bool:
+    """Some of the axes that a matmul sums over go to a batch dimension that others already cut."""
+    batch = _factors(rule.operands[0]) & _factors(rule.operands[1])
+    summed = {*candidate.reduced, *candidate.scattered}
+    if not summed:
+        return False
+    cuts = zip(rule.results[0], candidate.partial, candidate.results[0], strict=True)
+    return any(
+        not batch.isdisjoint(factors)
+        and bool(before)
+        and before != after
+        and not summed <= {*after}
+        for factors, before, after in cuts
+    )
+
+
 def _updates_rows_of_cut_length(_: MeshParts, rule: Rule, candidate: Candidate) -> bool:
     """An update of several rows goes into an array that is cut along their number."""
     array, update = rule.operands[:2]
@@ -175,6 +191,14 @@ PARTITIONER_LIMITS = (
         _sums_over_some_devices,
     ),
     PartitionerLimit(
+        "a matmul's sum over several axes, some scattered onto a batch dimension that is cut",
+        "dot_general",
+        Effect.WRONG_NUMBERS,
+        _SEEN,
+        _all,
+        _scatters_some_onto_batch,
+    ),
+    PartitionerLimit(
         "features of an operand of a convolution, within a group",
         "convolution",
         Effect.GATHERED,
@@ -200,6 +224,8 @@ PARTITIONER_LIMITS = (
     ),
 )
 """One entry a family."""
+
+LIMITED_OPS = frozenset(limit.op_name for limit in PARTITIONER_LIMITS)
 
 
 def misreads_slices(op: Op) -> bool:

@@ -124,6 +124,14 @@ MISCOMPILED: dict[str, tuple[Any, ...]] = {
         None,
         P(None, "data", None, "model"),
     ),
+    "a sum scattered in part onto a batch dimension that is cut": (
+        jnp.matmul,
+        (array(4, 6, 8), array(4, 8, 8)),
+        (2, 2, 2),
+        (P("model", None, ("data", "pipe")), P("model", ("data", "pipe"))),
+        None,
+        P(("model", "pipe")),
+    ),
     "a row set in what is cut on the way": (set_row, ROWS, (2, 4), WHOLE[:2], P("model"), None),
     "a row added in what is cut on the way": (
         add_row,
@@ -163,13 +171,15 @@ def test_xla_gets_it_wrong(name: str) -> None:
     assert not np.array_equal(step(*arguments), jax.jit(fn)(*arguments))
 
 
+@pytest.mark.parametrize("hardware", ["cpu-host", "tpu-v5p"])
 @pytest.mark.parametrize("name", MISCOMPILED)
-def test_a_plan_computes_the_same(name: str) -> None:
+def test_a_plan_computes_the_same(name: str, hardware: str) -> None:
     fn, arguments, sizes, inputs, constraint, output = MISCOMPILED[name]
     plan = autoshard.optimize(
         fn,
         *arguments,
         mesh=mesh_of(*sizes),
+        hardware=hardware,
         in_shardings=inputs,
         out_shardings=constraint or output,
         baselines=False,
