@@ -7,7 +7,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from autoshard.frontend.importer import Env, Importer, Scope
-from autoshard.frontend.trip_counts import Loop, LoopCounter, scalar_integer
+from autoshard.frontend.trip_counts import Loop, LoopCounter
 from autoshard.graph.program import OpKind
 from autoshard.graph.rule import identity_rule
 
@@ -101,10 +101,7 @@ def _join(
 def _shares(importer: Importer, op: Any, env: Env) -> list[float]:
     """How often each branch is taken: equally often, unless the program says which one is."""
     number = len(op.regions)
-    chooser = importer.scalar_ops.get(env[op.operands[0]])
-    if chooser is None or chooser.name != "stablehlo.constant":
-        return [1.0 / number] * number
-    chosen = scalar_integer(chooser)
+    chosen = LoopCounter(importer.build, importer.scalar_ops).integer(env[op.operands[0]])
     if chosen is None:
         return [1.0 / number] * number
     if op.name == "stablehlo.if":

@@ -326,6 +326,14 @@ def test_a_branch_whose_index_is_written_down_is_the_only_one_that_runs(
     assert one(graph, "case").operand_repeats == runs
 
 
+@pytest.mark.parametrize(("index", "runs"), [(0, (1, 0, 0)), (1, (0, 1, 0)), (7, (0, 0, 1))])
+def test_a_switch_by_a_number_runs_one_branch_alone(index: int, runs: tuple[int, ...]) -> None:
+    """JAX clamps the number, which is a constant no more."""
+    branches = [jnp.sin, jnp.cos, jnp.tanh]
+    graph = export(lambda x: lax.switch(index, branches, x), X)
+    assert tuple(one(graph, name).repeat for name in ("sine", "cosine", "tanh")) == runs
+
+
 def test_a_composite_is_what_it_is_made_of() -> None:
     graph = export(lax.composite(lambda x: jnp.sin(x) * 2, name="my.op"), X)
     assert names(graph) == ["sine", "multiply"]
