@@ -129,8 +129,9 @@ class LoopCounter:
             return scalar_integer(self.scalar_ops[value])
         if op.name == "clamp":  # as JAX writes the index of a `lax.switch`
             low, inner, high = (self.integer(operand) for operand in op.operands)
-            is_known = low is not None and inner is not None and high is not None
-            return min(max(low, inner), high) if is_known else None
+            if low is None or inner is None or high is None:
+                return None
+            return min(max(low, inner), high)
         if op.name not in ("add", "subtract", "multiply", "minimum", "maximum"):
             return None
         first, second = (self.integer(operand) for operand in op.operands)
