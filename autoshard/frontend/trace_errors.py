@@ -84,7 +84,7 @@ def _fix_for(error: Exception) -> str:
             jax.errors.TracerIntegerConversionError,
             jax.errors.NonConcreteBooleanIndexError,
         ),
-    ):
+    ) or (isinstance(error, TypeError) and "concrete values of integer type" in text):
         return "compute with jax.numpy, or name the argument in static_argnums if it is a setting"
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return "return the value instead of keeping it outside the function"

@@ -166,6 +166,15 @@ def _mismatch(prefix: Any, full: Any) -> str:
             if len(ours) != len(theirs):
                 return f"it has {len(ours)} of {len(theirs)} entries"
             inside.extend(zip(ours, theirs, strict=True))
+        if type(ours) is dict and type(theirs) is dict:
+            if ours.keys() != theirs.keys():
+                added, left_out = ours.keys() - theirs.keys(), theirs.keys() - ours.keys()
+                return " and ".join(
+                    f"{word} {', '.join(sorted(map(repr, keys)))}"
+                    for word, keys in (("it has", added), ("it lacks", left_out))
+                    if keys
+                )
+            inside.extend((ours[key], theirs[key]) for key in ours)
     return "its tree has other keys, types or lengths"
 
 

@@ -296,6 +296,20 @@ def test_a_prefix_of_another_shape_is_refused() -> None:
     assert caught.value.where == "in_shardings"
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"b": {"up": None}}, "it has 'b' and it lacks 'a'"),
+        ({"a": {"up": None, "upp": None}}, "it has 'upp'"),
+        ({"a": {}}, "it lacks 'up'"),
+    ],
+)
+def test_keys_of_a_prefix_that_the_tree_does_not_have_are_told(given: Any, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        trace(lambda p: p["a"]["up"] * 2, ({"a": {"up": X}},), mesh=MESH, in_shardings=(given,))
+    assert caught.value.what == f"in_shardings does not match what it is for: {told}"
+
+
 # -- fingerprints ----------------------------------------------------------------------------------
 
 

@@ -121,6 +121,14 @@ def test_the_reason_the_line_and_the_way_out_are_told(
     assert caught.value.__cause__ is not None
 
 
+def test_a_shape_that_an_argument_tells_leads_to_static_argnums() -> None:
+    with pytest.raises(ExportError) as caught:
+        trace(lambda x, n: x.reshape(n, -1), (X, 4), mesh=MESH)
+    fix = "compute with jax.numpy, or name the argument in static_argnums if it is a setting"
+    assert caught.value.what.endswith("; it depends on the value of `n`")
+    assert caught.value.fix == fix
+
+
 def test_a_result_of_none_stays_out_of_the_way() -> None:
     program = trace(lambda x: (x * 2, None), (X,), mesh=MESH)
     assert program.out_names == ("result[0]",)
