@@ -16,6 +16,8 @@ class FusionPolicy:
             recomputed, unless a reduction reads them, and another kernel does.
         fuses_into_matmuls: A matmul computes its element-wise operands, and the chain of
             single-reader element-wise ops behind it.
+        narrows_matmuls: A matmul writes what single-reader element-wise ops behind it make narrower,
+            and computes no other operands.
         matmuls_read_wider: Several matmuls each compute an operand that is made of wider elements
             that are stored. A single one always does.
         matmuls_read_single_source: A matmul computes operands made of one tensor of no wider
@@ -32,6 +34,8 @@ class FusionPolicy:
         materializes_moved_elements: What is padded, concatenated, reversed or sliced with a stride
             is stored before; padding between elements, and a stride along a dimension of a tile,
             are kernels of their own.
+        sinks_into_loops: A loop makes in each run all that is made of constants and positions; else
+            only a constant that no called function makes.
         one_hot_scatters: A scatter of one element a row becomes a comparison of positions, which is
             element-wise.
         strength_reduces_dots: A matmul of one row, one column or one term becomes a multiplication
@@ -49,6 +53,7 @@ class FusionPolicy:
     materialized_ops: frozenset[str]
     materialized_max_bits: int
     fuses_into_matmuls: bool
+    narrows_matmuls: bool
     matmuls_read_wider: bool
     matmuls_read_single_source: bool
     min_concatenated_part: int
@@ -58,6 +63,7 @@ class FusionPolicy:
     scatters_into_addends: bool
     materializes_scatter_sums: bool
     materializes_moved_elements: bool
+    sinks_into_loops: bool
     one_hot_scatters: bool
     strength_reduces_dots: bool
     normalizes_at_once: bool

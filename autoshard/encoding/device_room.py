@@ -29,7 +29,9 @@ class DeviceRoom:
     """How tensors lie in the memory of a device.
 
     Args:
-        reused: Values that end in the buffer of a donated argument.
+        reused: Values that are made in the buffer of a donated argument.
+        beside: Values that a loop makes while it reads the donated argument whose buffer they are
+            copied to in the end.
         repeated: Ops of results whose value another result has a buffer with.
         vmem: What is in VMEM.
         indices: Of rows, where they come from other slices.
@@ -48,6 +50,7 @@ class DeviceRoom:
     buffers: Buffers
     costing: Costing
     reused: frozenset[int]
+    beside: frozenset[int]
     repeated: frozenset[int]
     vmem: Vmem
     indices: PaddedIndices
@@ -73,11 +76,13 @@ class DeviceRoom:
         vmem = facts.vmem
         is_tiled = costing.backend.layout.is_tiled
         channels = image_channels(graph) if is_tiled else {}
+        reused, beside = _results_of_donated(graph, buffers, wishes)
         return cls(
             graph,
             buffers,
             costing,
-            _reused_results(graph, buffers, wishes),
+            reused - beside,
+            beside,
             _repeated_results(graph, buffers),
             _for_certain(vmem) if is_scarce else vmem,
             PaddedIndices.of(graph, costing),
@@ -182,12 +187,21 @@ def _repeated_results(graph: Graph, buffers: Buffers) -> frozenset[int]:
     return frozenset(found)
 
 
-def _reused_results(graph: Graph, buffers: Buffers, wishes: Wishes) -> frozenset[int]:
-    """Values that end in the buffer of a donated argument."""
-    donated = set(graph.donated)
-    results = graph.results
-    return frozenset(
-        buffers.owner[results[result].operands[0]]
-        for argument, result in wishes.alike
-        if argument in donated
-    ) - {op.results[0] for op in graph.arguments}
+def _results_of_donated(
+    graph: Graph, buffers: Buffers, wishes: Wishes
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Values that end in the buffer of a donated argument; of these, those made beside it.
+
+    A loop makes one beside an argument that it, or what comes after, reads.
+    """
+    places = {op.results[0] for op in graph.arguments}
+    reused, beside = set(), set()
+    for argument, result in wishes.alike:
+        owner = buffers.owner[graph.results[result].operands[0]]
+        if argument not in graph.donated or owner in places:
+            continue
+        reused.add(owner)
+        read_until = buffers.last_use[graph.arguments[argument].results[0]]
+        if graph.maker(owner).name == "while" and read_until > buffers.intervals[owner][0] + 1:
+            beside.add(owner)
+    return frozenset(reused), frozenset(beside)

@@ -41,6 +41,7 @@ class OpDraft:
     spread: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
     memory_kind: str = ""
+    in_function: bool = False
 
 
 @dataclass(slots=True)
@@ -202,6 +203,7 @@ class GraphBuilder:
                 draft.spread,
                 draft.windows,
                 draft.memory_kind,
+                draft.in_function,
             )
             for index, draft in enumerate(self.ops)
         )

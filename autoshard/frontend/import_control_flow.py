@@ -18,7 +18,7 @@ def import_call(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
     block = function.regions[0].blocks[0]
     inner = dict(zip(block.arguments, (env[v] for v in op.operands), strict=True))
     source, equation = importer.place(op, scope)
-    inside = Scope(scope.region, scope.repeat, scope.free_axes, source, equation)
+    inside = Scope(scope.region, scope.repeat, scope.free_axes, source, equation, in_function=True)
     returned = importer.block(block, inner, inside)
     env.update(zip(op.results, returned, strict=True))
 

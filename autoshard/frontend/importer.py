@@ -75,6 +75,7 @@ class Scope:
     free_axes: bool  # whether some mesh axis is left to cut along
     source: str = ""  # of the call around them, for ops that have none
     equation: str = ""
+    in_function: bool = False  # that is called
 
 
 Env: TypeAlias = dict[Any, int]
@@ -220,6 +221,7 @@ class Importer:
                 region=scope.region,
                 repeat=scope.repeat,
             )
+            made.in_function = scope.in_function
             self.free.update(made.results)
         else:
             self._work(op, name, operands, results, scope)

@@ -20,6 +20,7 @@ from autoshard.graph.last_uses import last_uses, loop_of
 from autoshard.graph.op_traits import is_elementwise, renames
 from autoshard.graph.product_writes import (
     computed_with_products,
+    narrowed_by_products,
     products_by_written,
     updates,
     updating_products,
@@ -99,6 +100,8 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     fusion, schedule = backend.fusion, backend.schedule
     fuses = fusion.fuses_into_matmuls
     written = written_by_products(graph) if fuses else {}
+    if fusion.narrows_matmuls:
+        written = narrowed_by_products(graph)
     product_by_written = products_by_written(graph, written)
     updated = updating_products(graph) if fuses else {}
     addends = scattered_into(graph) if fusion.scatters_into_addends else {}

@@ -32,6 +32,29 @@ def written_by_products(graph: Graph) -> dict[int, int]:
     return written
 
 
+def narrowed_by_products(graph: Graph) -> dict[int, int]:
+    """What is written in the place of each matmul that is made narrower at once.
+
+    A matmul goes on with element-wise ops that alone read what is there so far, and besides only
+    single numbers, arguments and carries, in any order of dimensions.
+
+    Source: XLA's `GemmFusion`, which fuses a dot with its users; 36 matmuls in float32 with what
+        follows them compiled for an H100 (CUDA plugin 0.10.2).
+    """
+    written: dict[int, int] = {}
+    for product in graph.ops:
+        if product.op_class is not OpClass.MATMUL or len(product.results) != 1:
+            continue
+        way = [product.results[0]]
+        while (made := _only_made(graph, way[-1], product)) is not None:
+            way.append(made)
+        bits = [graph.values[value].bits for value in way]
+        end = max(place for place, width in enumerate(bits) if width == min(bits))
+        if bits[end] < bits[0]:
+            written.update(dict.fromkeys(way[: end + 1], way[end]))
+    return written
+
+
 def products_by_written(graph: Graph, written: Mapping[int, int]) -> dict[int, int]:
     """Products, by what is written in their place."""
     made = ((product.results[0], product.index) for product in _products(graph))
@@ -132,6 +155,25 @@ def _goes_on(graph: Graph, value: int, product: Op, there: Sequence[int]) -> int
         made.add(result)
         waiting.update(graph.consumers[result])
     return None
+
+
+def _only_made(graph: Graph, value: int, product: Op) -> int | None:
+    """What an element-wise op makes of a value that nothing else reads, if a matmul can write it."""
+    readers = [graph.ops[index] for index in graph.consumers[value]]
+    if len(readers) != 1 or not _is_beside(graph, value, product, readers[0]):
+        return None
+    (reader,) = readers
+    is_ready = all(_is_there(graph, other) for other in reader.operands if other != value)
+    return reader.results[0] if is_ready and not is_widening(graph, reader.results[0]) else None
+
+
+def _is_there(graph: Graph, value: int) -> bool:
+    """True for a single number, an argument or a carry, repeated along other dimensions or not."""
+    op = graph.maker(value)
+    if op.name == "broadcast_in_dim" and op.operands and op.kind is OpKind.COMPUTE:
+        return _is_there(graph, op.operands[0])
+    is_given = op.kind in (OpKind.ARGUMENT, OpKind.FREE) or op.name == "while"
+    return is_given or not graph.values[value].shape
 
 
 def _is_beside(graph: Graph, value: int, product: Op, reader: Op) -> bool:

@@ -111,6 +111,7 @@ class Op:
             between elements.
         windows: Of a convolution or pool, by dimension of the image.
         memory_kind: Of what brings its operand to another memory, the kind of that; else "".
+        in_function: Of a FREE op, whether it stands in a function that the program calls.
     """
 
     index: int
@@ -135,6 +136,7 @@ class Op:
     spread: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
     memory_kind: str = ""
+    in_function: bool = False
 
 
 @dataclass(frozen=True, slots=True)

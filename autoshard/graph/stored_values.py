@@ -121,7 +121,7 @@ def _is_stored(
     computed: Set[int],
 ) -> bool:
     op = graph.maker(value)
-    if op.kind is OpKind.FREE or _is_made_in_loop(graph, op):
+    if op.kind is OpKind.FREE or _is_made_in_loop(graph, op, fusion):
         return False
     if not graph.values[value].shape:  # a sum is there once it is taken, however late it is read
         return op.kind is OpKind.COMPUTE and op.op_class not in FUSIBLE
@@ -130,7 +130,8 @@ def _is_stored(
         readers = [reader for reader in readers if reader.op_class is not OpClass.MATMUL]
     if value in written:
         is_reduced_only = all(reader.op_class is OpClass.REDUCE for reader in readers)
-        return written[value] == value and not (readers and is_reduced_only)
+        is_fused = fusion.fuses_into_matmuls and bool(readers) and is_reduced_only
+        return written[value] == value and not is_fused
     if not _is_fusible(graph, op, fusion):
         return True
     if layout.copies_conv_operands and is_read_reversed(graph, op):
@@ -200,10 +201,19 @@ def _only_source(graph: Graph, op: Op) -> int | None:
     return source.index if is_read_as_well else None
 
 
-def _is_made_in_loop(graph: Graph, op: Op) -> bool:
+def _is_made_in_loop(graph: Graph, op: Op, fusion: FusionPolicy) -> bool:
     """True where a loop makes in each run what it reads unchanged, as that is made of constants."""
-    is_invariant = op.name == "while" and len(op.operands) == 1
-    return is_invariant and graph.maker(op.operands[0]).kind is OpKind.FREE
+    if op.name != "while" or len(op.operands) > 1:
+        return False
+    maker = graph.maker(op.operands[0])
+    return maker.kind is OpKind.FREE and (fusion.sinks_into_loops or _is_splat(graph, maker))
+
+
+def _is_splat(graph: Graph, op: Op) -> bool:
+    """True where every element is one constant that no called function makes."""
+    if op.in_function or op.name not in ("constant", "broadcast_in_dim", "convert"):
+        return False
+    return all(_is_splat(graph, graph.maker(value)) for value in op.operands)
 
 
 def _is_fusible(graph: Graph, op: Op, fusion: FusionPolicy) -> bool:

@@ -271,8 +271,9 @@ class VmemAssignment:
 
 
 def _at_the_end(room: DeviceRoom) -> Set[int]:
-    """Values that end as results."""
-    return {room.buffers.owner[value] for op in room.graph.results for value in op.operands}
+    """Values that end as results where they are made."""
+    found = {room.buffers.owner[value] for op in room.graph.results for value in op.operands}
+    return found - room.beside
 
 
 def _span(buffers: Buffers, region: Region) -> tuple[int, int]:

@@ -35,6 +35,38 @@ def fuses_into_matmuls(bench: Bench) -> bool:
     return before
 
 
+def narrows_matmuls(bench: Bench) -> bool:
+    """A float32 matmul whose result is scaled and narrowed, and read by two kernels."""
+
+    def program(_: Pin, a: Any, weight: Any, scale: Any) -> Any:
+        wide = jnp.matmul(a, weight, preferred_element_type=jnp.float32)
+        made = (wide * scale).astype(jnp.bfloat16)
+        return jnp.tanh(made) @ weight, jnp.sum(jnp.exp(made), axis=0)
+
+    wide = Array((1024, 1024), "bfloat16")
+    compiled = _whole(bench, program, wide, wide, Array((), "float32"))
+    return not any(
+        "f32[1024,1024]" in made.type_text and _computes(made) for made in compiled.entry
+    )
+
+
+def sinks_into_loops(bench: Bench) -> bool:
+    """A loop over activations that are at least a constant that a called function makes."""
+    shape = (2048, 1024)
+    fill = jax.jit(lambda: jnp.full(shape, 2.5, jnp.float32))
+
+    def program(_: Pin, a: Any, weights: Any) -> Any:
+        least = fill()
+        return jax.lax.scan(lambda x, w: (jnp.maximum(x @ w, least), None), a, weights)[0]
+
+    compiled = _whole(bench, program, Array(shape), Array((4, 1024, 1024)))
+    outside = (made for made in compiled.entry if made.opcode in {"broadcast", "fusion"})
+    return not any(
+        "f32[2048,1024]" in made.type_text and "broadcast" in _opcodes(compiled, made)
+        for made in outside
+    )
+
+
 def matmuls_read_wider(bench: Bench) -> bool:
     """Attention in bfloat16 with its softmax in float32, whose weights two matmuls read."""
 
@@ -246,6 +278,8 @@ def _fusion(measure: Any, platforms: frozenset[str] = BOTH) -> Probe:
 
 PROBES = (
     _fusion(fuses_into_matmuls),
+    _fusion(narrows_matmuls, CUDA),
+    _fusion(sinks_into_loops),
     _fusion(matmuls_read_wider, TPU),
     # With `fuses_into_matmuls` it says nothing more.
     _fusion(matmuls_read_single_source, CUDA),

@@ -112,6 +112,30 @@ def test_a_product_does_not_wait_for_what_comes_later() -> None:
     }
 
 
+def narrowed(other: str) -> Graph:
+    """A float32 product and another tensor's product with it in bfloat16, which two ops read."""
+    program = Program()
+    x, w, bias = (program.argument(64, 64) for _ in range(3))
+    others = {
+        "argument": (bias,),
+        "constant": (program.zeros(64, 64),),
+        "computed": (program.elementwise(bias, name="sine"),),
+    }
+    wide = program.elementwise(program.matmul(x, w), *others[other], name="multiply")
+    made = program.elementwise(wide, name="convert")
+    program.values[made] = replace(program.values[made], dtype="bf16", bits=16)
+    return program.graph(program.sum(made), program.sum(program.elementwise(made, name="sine")))
+
+
+@pytest.mark.parametrize("other", ["argument", "constant"])
+def test_a_matmul_on_a_gpu_writes_what_is_made_narrower_of_it_at_once(other: str) -> None:
+    assert {"convert 1"} == stored(narrowed(other), "gpu") - {"reduce 1", "reduce 2"}
+
+
+def test_but_not_with_another_tensor_that_is_computed() -> None:
+    assert {"dot_general 1"} == stored(narrowed("computed"), "gpu") - {"reduce 1", "reduce 2"}
+
+
 def widened_scores() -> Graph:
     """A bfloat16 product, converted to float32, of which a maximum and an exponential are taken."""
     program = Program()
@@ -450,3 +474,36 @@ def test_but_not_past_what_another_op_reads_too() -> None:
     right = program.matmul(made, w)
     graph = program.graph(program.elementwise(left, right, name="add"))
     assert "dot_general 1" in stored(graph, "tpu")
+
+
+def filled_in_a_loop(fill: Callable[[], Any]) -> Graph:
+    """A loop that reads in every run a tensor with the same element everywhere."""
+
+    def fn(x: jax.Array, weights: jax.Array) -> Any:
+        least = fill()
+        return jax.lax.scan(lambda x, w: (jnp.maximum(x @ w, least), None), x, weights)[0]
+
+    return exported(fn, jnp.ones((64, 64)), jnp.ones((4, 64, 64)), mesh="x=2")[0]
+
+
+def fill() -> Any:
+    return jnp.full((64, 64), 2.5)
+
+
+@pytest.mark.parametrize(
+    ("made", "backend", "is_kept"),
+    [
+        (fill, "gpu", False),
+        (jax.jit(fill), "gpu", True),
+        (jax.jit(fill), "cpu", True),
+        (jax.jit(fill), "tpu", False),
+    ],
+)
+def test_a_loop_makes_a_constant_itself_but_that_of_a_function_only_on_a_tpu(
+    made: Callable[[], Any], backend: str, *, is_kept: bool
+) -> None:
+    graph = filled_in_a_loop(made)
+    found = find_buffers(graph, backend_for(get_hardware(MACHINES[backend])))
+    carried = [op for op in graph.ops if op.name == "while" and len(op.operands) == 1]
+    read = [op for op in carried if graph.values[op.results[0]].shape == (64, 64)]
+    assert [found.is_stored[op.results[0]] for op in read] == [is_kept]

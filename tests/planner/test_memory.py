@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from autoshard.candidates.candidate import Candidate
@@ -16,6 +18,7 @@ from autoshard.sharding import Sharding
 from autoshard.wishes.wishes import Wishes
 from solvers import Problem, Result, Status, evaluate, solve
 from tests.planner.graphs import Program, encoder_for, estimated, parts_of, plan
+from tests.planner.traced import exported
 
 KIB = 1024
 TENSOR = 64 * 64 * 4  # 16 KiB
@@ -163,6 +166,23 @@ def test_what_replaces_a_donated_argument_takes_its_buffer() -> None:
 def pair(mesh: str, *, donated: bool) -> tuple[Graph, str, Wishes]:
     graph, wishes = update(donated=donated)
     return graph, mesh, wishes
+
+
+@pytest.mark.parametrize(("is_carried", "saved"), [(True, 4 * TENSOR), (False, 0)])
+def test_a_stack_that_a_loop_makes_beside_the_one_it_reads_needs_a_buffer_of_its_own(
+    *, is_carried: bool, saved: int
+) -> None:
+    def updated(stack: jax.Array, x: jax.Array) -> Any:
+        if is_carried:
+            return jax.lax.fori_loop(0, 4, lambda i, s: s.at[i].set(s[i] + x), stack)
+        return jax.lax.scan(lambda x, one: (x, one + x), x, stack)[1]
+
+    def peak(**options: Any) -> int:
+        given = jnp.ones((4, 64, 64)), jnp.ones((64, 64))
+        graph, wishes = exported(updated, *given, mesh="x=1", **options)
+        return planned(graph, "x=1", wishes).account.memory.peak_bytes
+
+    assert peak() - peak(donate_argnums=0) == saved
 
 
 def test_what_is_made_larger_than_the_buffer_it_ends_in_needs_one_of_its_own() -> None:
