@@ -16,8 +16,8 @@ class FusionPolicy:
             recomputed, unless a reduction reads them, and another kernel does.
         fuses_into_matmuls: A matmul computes its element-wise operands, and the chain of
             single-reader element-wise ops behind it.
-        narrows_matmuls: A matmul writes what single-reader element-wise ops behind it make narrower,
-            and computes no other operands.
+        narrows_matmuls: A matmul writes what single-reader element-wise ops behind it make
+            narrower.
         matmuls_read_wider: Several matmuls each compute an operand that is made of wider elements
             that are stored. A single one always does.
         matmuls_read_single_source: A matmul computes operands made of one tensor of no wider

@@ -158,7 +158,7 @@ def _goes_on(graph: Graph, value: int, product: Op, there: Sequence[int]) -> int
 
 
 def _only_made(graph: Graph, value: int, product: Op) -> int | None:
-    """What an element-wise op makes of a value that nothing else reads, if a matmul can write it."""
+    """What the only reader of a value makes of it, if a matmul can write that."""
     readers = [graph.ops[index] for index in graph.consumers[value]]
     if len(readers) != 1 or not _is_beside(graph, value, product, readers[0]):
         return None
