@@ -103,10 +103,6 @@ class ChoiceMemory:
         else:
             left = room.vmem.hbm_bytes(usage, may_hold=room.vmem.short_lived[value.index])
             yield NodeMemory(node, start, stop, left)
-            if value.index in room.split_channels:
-                layouts = (c.results[op.results.index(value.index)] for c in candidates)
-                copied = np.array([room.in_groups_bytes(value, one) for one in layouts])
-                yield NodeMemory(node, start, stop, copied.astype(np.int64))
         yield from self._layout_copies(node, op)
         partial = self._partial_bytes(op, candidates, value, bits, usage, is_summed=is_summed)
         holds = room.vmem.holds_copies

@@ -12,9 +12,9 @@ from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.vmem import Vmem
 from autoshard.encoding.padded_indices import PaddedIndices
 from autoshard.encoding.padded_rows import scattered_at_any_time
-from autoshard.encoding.tiles import tiled_bytes, tiled_in
+from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.images import image_channels, split_channels
+from autoshard.graph.images import image_channels
 from autoshard.graph.program import Graph, Value
 from autoshard.graph.row_lookups import row_values
 from autoshard.layouts import Layout
@@ -40,8 +40,6 @@ class DeviceRoom:
         is_scarce: Whether memory is: then gaps count as they may be.
         channels: By value in the layout of images, the dimension of its channels.
         rows: Values that lie row by row.
-        split_channels: By stored image that is read with its channels in groups, the channels of
-            one group: it lies in another layout too.
         at_any_time: A scatter that the compiler may run at any time, as far as is known, if there
             is one and memory is scarce.
     """
@@ -60,7 +58,6 @@ class DeviceRoom:
     at_any_time: int | None = None
     channels: Mapping[int, int] = field(default_factory=dict)
     rows: frozenset[int] = frozenset()
-    split_channels: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -94,7 +91,6 @@ class DeviceRoom:
             else None,
             channels,
             row_values(graph, buffers.updates) if is_tiled else frozenset(),
-            split_channels(graph, buffers.is_stored, channels),
         )
 
     @property
@@ -142,13 +138,6 @@ class DeviceRoom:
     def local_bytes(self, value: Value, layout: Layout, bits: int | None = None) -> int:
         """Bytes that a device holds of a value that is a temporary; as of `held_bytes`."""
         return int(self.held_bytes(value, layout, bits) * self.overhead)
-
-    def in_groups_bytes(self, value: Value, layout: Layout) -> int:
-        """Bytes that a device holds of an image in the layout for its channels in groups."""
-        *others, channels = self.costing.parts.local_shape(layout, value.shape)
-        group = min(self.split_channels[value.index], channels)
-        shape = (*others, channels // group, group)
-        return int(tiled_bytes(shape, value.bits, self.backend.layout) * self.overhead)
 
     def earliest(self, op: int, time: int) -> int:
         """From when on what an op takes counts, which runs at some time in program order.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
-from autoshard.graph.dataflow import spread, trace_back
+from autoshard.graph.dataflow import spread
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 _POOLS = frozenset({"reduce_window", "select_and_scatter"})
@@ -65,32 +64,3 @@ def image_channels(graph: Graph) -> Mapping[int, int]:
     beside = spread(graph, found, passes, reaches)
     found = {**{value: found[start] for value, start in beside.items()}, **found}
     return {v: dim for v, dim in found.items() if graph.maker(v).kind is not OpKind.ARGUMENT}
-
-
-def split_channels(
-    graph: Graph, stored: Sequence[bool], channels: Mapping[int, int]
-) -> Mapping[int, int]:
-    """By stored image that is read with its channels in groups, the channels of one group."""
-    found: dict[int, int] = {}
-    for op in graph.ops:
-        if op.name != "reshape" or op.operands[0] not in channels:
-            continue
-        before, after = (graph.values[v].shape for v in (op.operands[0], op.results[0]))
-        channel = channels[op.operands[0]]
-        is_split = channel == len(before) - 1 and after[:channel] == before[:channel]
-        if not is_split or len(after) != len(before) + 1:
-            continue
-        met = trace_back(graph, op.operands, partial(_is_fused, graph, stored, before))
-        found |= {
-            value: after[-1]
-            for value in met.frontier
-            if stored[value] and graph.values[value].shape == before
-        }
-    return found
-
-
-def _is_fused(
-    graph: Graph, stored: Sequence[bool], shape: tuple[int, ...], op: Op, value: int
-) -> bool:
-    is_elementwise = op.op_class is OpClass.ELEMENTWISE
-    return is_elementwise and not stored[value] and graph.values[value].shape == shape

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from autoshard.graph.images import image_channels, images_of, split_channels
+from autoshard.graph.images import image_channels, images_of
 from autoshard.graph.program import Op, OpClass
 from tests.planner.traced import exported
 
@@ -69,15 +69,3 @@ def test_what_is_computed_from_images_lies_as_they_do() -> None:
     assert "argument" not in names
     assert set(channels.values()) == {3}
     assert all(len(graph.values[value].shape) == 4 for value in channels)
-
-
-def test_a_group_norm_reads_channels_in_groups() -> None:
-    def fn(x: Any, kernel: Any) -> Any:
-        made = jnp.abs(convolved("NHWC")(x, kernel))
-        return made.reshape(*made.shape[:-1], 2, 4).max((1, 2, 4))
-
-    arguments = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (SHAPES["NHWC"], KERNEL))
-    graph, _ = exported(fn, *arguments, mesh="x=2")
-    made = next(op.results[0] for op in graph.ops if op.name == "convolution")
-    stored = [graph.maker(value.index).name == "convolution" for value in graph.values]
-    assert split_channels(graph, stored, image_channels(graph)) == {made: 4}
