@@ -24,6 +24,8 @@ class LayoutPolicy:
         mxu_fill_cycles: Cycles that fill and drain the matrix units, beside the arithmetic.
         ragged_cycles: Cycles of a ragged matmul for each element of its result and each pair of
             groups: it runs as a convolution over the groups.
+        depthwise_macs: Multiply-adds a cycle of a depthwise convolution, which vector units
+            compute, and of its kernel's gradient; empty: those of the matrix units.
         min_conv_batch: Images on a device below which a convolution moves rows of pixels into the
             batch (space-to-batch); 1: never.
         fast_convert_bytes: Bytes, read and written together, up to which a conversion takes half
@@ -50,6 +52,7 @@ class LayoutPolicy:
     mxu_min_rows: int
     mxu_fill_cycles: int
     ragged_cycles: float
+    depthwise_macs: tuple[float, ...]
     min_conv_batch: int
     fast_convert_bytes: int
     keeps_matmul_layouts: bool

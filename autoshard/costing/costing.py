@@ -17,7 +17,7 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.candidate_arrays import CandidateArrays, candidate_arrays
 from autoshard.costing.halos import Halo, halos_of, padded_elements
-from autoshard.costing.local_products import local_products
+from autoshard.costing.local_products import is_depthwise, local_products, product_factors
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.move_costs import MoveCosts
 from autoshard.costing.space_to_batch import copied_elements
@@ -99,9 +99,12 @@ class Costing(MoveCosts):
     def padded_flops(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: FLOP on one device; of a matmul, padding to tiles included.
 
-        A convolution is taken as a matmul of images and features.
+        A convolution is taken as a matmul of images and features; a depthwise one as vector units
+        compute it.
         """
         flops = op.flops / self.arrays(candidates).cut
+        if self.depthwise_macs(op):
+            return np.zeros_like(flops)
         tile = self.model.hardware.compute.matmul_tile
         if op.op_class not in PRODUCTS or op.rule is None or tile == (1, 1, 1):
             return flops
@@ -114,13 +117,32 @@ class Costing(MoveCosts):
             dims = least, np.maximum(dims[0], dims[1]), dims[2]
         return np.asarray(flops / matmul_tile_efficiency(dims, tile, may_turn=may_turn))
 
+    def depthwise_macs(self, op: Op) -> float:
+        """Multiply-adds a cycle of a depthwise convolution on vector units; 0 of all else."""
+        macs = self.backend.layout.depthwise_macs
+        is_convolution = op.op_class is OpClass.CONVOLUTION and op.rule is not None
+        if not macs or not is_convolution or not self.model.hardware.compute.clock_hertz:
+            return 0.0
+        assert op.rule is not None
+        is_gradient = bool(product_factors(op.rule).summed)
+        return macs[is_gradient] if is_depthwise(op.rule) else 0.0
+
+    def vector_seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
+        """float64[num_candidates]: of a depthwise convolution's arithmetic; 0 of all else."""
+        multiply_adds = op.flops / 2 / self.arrays(candidates).cut
+        macs = self.depthwise_macs(op)
+        if not macs:
+            return np.zeros_like(multiply_adds)
+        return multiply_adds / (macs * self.model.hardware.compute.clock_hertz)
+
     def arithmetic_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> float:
         """Seconds of a matmul's or convolution's arithmetic alone; 0 of other ops."""
         if op.op_class not in PRODUCTS:
             return 0.0
         (flops,), dtype = self.padded_flops(op, (candidate,)), self.operand_dtype(graph, op)
         seconds = self.model.compute_seconds(float(flops), 0.0, dtype, op.op_class.value)
-        return max(seconds - self.launch_seconds, 0.0)
+        (on_vectors,) = self.vector_seconds(op, (candidate,))
+        return float(max(seconds - self.launch_seconds, 0.0) + on_vectors)
 
     def operand_dtype(self, graph: Graph, op: Op) -> str:
         """The type that an op computes in: of a matmul of two types the slower one."""

@@ -106,6 +106,8 @@ class KernelTime:
         seconds = np.asarray(model.compute_seconds(flops, num_bytes, dtype, op_class.value))
         if self.is_in_other_kernel(op):
             seconds = np.maximum(seconds - costing.launch_seconds, 0.0)
+        if op.op_class is OpClass.CONVOLUTION:
+            seconds = seconds + costing.vector_seconds(op, candidates)
         if op.op_class is OpClass.MATMUL:
             more = self._start_seconds(op) - costing.launch_seconds
             started = seconds + more + self._ragged_seconds(op, arrays)

@@ -63,6 +63,18 @@ def product_factors(rule: Rule) -> ProductFactors:
     )
 
 
+def is_depthwise(rule: Rule) -> bool:
+    """True for a convolution each of whose features is made of one of the image, and its gradient.
+
+    Whichever it is, features are the batch of a product: of the convolution nothing is summed, of
+    the gradient of its kernel all else is.
+    """
+    found = product_factors(rule)
+    left, right = (_factors(dims) for dims in rule.operands[:2])
+    has_batch = bool(left & right & _factors(rule.results[0]))
+    return has_batch and (not found.summed or not (found.rows or found.columns))
+
+
 def local_products(
     parts: MeshParts, rule: Rule, candidates: Sequence[Candidate], name: str = "dot_general"
 ) -> tuple[FloatArray, FloatArray, FloatArray]:

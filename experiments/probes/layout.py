@@ -216,6 +216,52 @@ def min_conv_batch(bench: Bench) -> int:
     return min(whole)
 
 
+def depthwise_macs(bench: Bench) -> tuple[float, float]:
+    """Depthwise convolutions of 7 and 31 taps over bfloat16[16, 512, 512], and their gradients."""
+    few, many = 7, 31
+    taken = {taps: _depthwise_cycles(bench, taps) for taps in (few, many)}
+    more = 16 * 512 * 512 * (many - few)
+    forward, gradient = (
+        round(more / (after - before))
+        for before, after in zip(taken[few], taken[many], strict=True)
+    )
+    return float(forward), float(gradient)
+
+
+def _depthwise_cycles(bench: Bench, taps: int) -> tuple[int, int]:
+    """Cycles of a depthwise convolution, and of the gradient of its kernel."""
+
+    def convolved(image: Any, kernel: Any) -> Any:
+        return jax.lax.conv_general_dilated(
+            image,
+            kernel,
+            (1,),
+            "SAME",
+            dimension_numbers=("NWC", "WIO", "NWC"),
+            feature_group_count=image.shape[-1],
+        )
+
+    def gradient(image: Any, kernel: Any, cotangent: Any) -> Any:
+        return jax.vjp(lambda kernel: convolved(image, kernel), kernel)[1](cotangent)[0]
+
+    image, kernel = Array((16, 512, 512), "bfloat16"), Array((taps, 1, 512), "bfloat16")
+    spent = []
+    for program, arguments in ((convolved, (image, kernel)), (gradient, (image, kernel, image))):
+        compiled = bench.compile(
+            lambda _, *given, run=program: run(*given), *arguments, mesh=f"d={bench.num_devices}"
+        )
+        kernels = [i for i in compiled.entry if "convolution" in _opcodes_inside(compiled, i)]
+        found = [cycles(made) for made in kernels]
+        if len(found) != 1 or found[0] is None:
+            raise InconclusiveError(f"{len(found)} kernels convolve with {taps} taps")
+        spent.append(found[0])
+    return spent[0], spent[1]
+
+
+def _opcodes_inside(compiled: Compiled, made: Instruction) -> set[str]:
+    return {made.opcode, *(inner.opcode for inner in compiled.inside(made))}
+
+
 def _images(convolution: Instruction) -> int:
     """Batch of the result, by its dimension labels."""
     labels = _OUTPUT_DIMS.search(convolution.attributes)
@@ -288,6 +334,7 @@ PROBES = (
     _layout(multiplied_bits, "(element type, bits)", BOTH),
     _layout(mxu_min_rows, "rows"),
     _layout(mxu_fill_cycles, "cycles"),
+    _layout(depthwise_macs, "multiply-adds a cycle: (convolution, gradient of its kernel)"),
     _layout(min_conv_batch, "images"),
     _layout(fast_convert_bytes, "bytes"),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from autoshard.graph.rule import Dims, Rule
 from autoshard.reshard import StepKind
 from cost_models import AxisPart, dtype_family, get_hardware
 from tests.planner.graphs import Program, encoder_for, parts_of
+from tests.planner.traced import exported
 
 HARDWARE = ["cpu-host", "tpu-v5p", "h100"]
 
@@ -375,3 +378,40 @@ def test_a_group_over_the_whole_of_a_square_slice_does_not_scatter() -> None:
         )
         kinds_by_mesh[mesh] = [one.kind for one in costing.sums_of(graph, op, candidate)]
     assert kinds_by_mesh == {"x=2,y=4": ["reduce-scatter"], "x=4,y=4": ["all-reduce"]}
+
+
+def convolution(groups: int, *, is_gradient: bool = False) -> Graph:
+    """A convolution of 16 features in some groups, or the gradient of its kernel."""
+
+    def convolved(image: jax.Array, kernel: jax.Array) -> jax.Array:
+        dims = ("NWC", "WIO", "NWC")
+        return jax.lax.conv_general_dilated(
+            image, kernel, (1,), "SAME", dimension_numbers=dims, feature_group_count=groups
+        )
+
+    def gradient(image: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jax.grad(lambda kernel: convolved(image, kernel).sum())(kernel)
+
+    given = jnp.ones((8, 32, 16)), jnp.ones((7, 16 // groups, 16))
+    return exported(gradient if is_gradient else convolved, *given, mesh="x=2")[0]
+
+
+@pytest.mark.parametrize(
+    ("groups", "is_gradient", "place"),
+    [(16, False, 0), (16, True, 1), (4, False, None), (1, False, None), (1, True, None)],
+)
+def test_vector_units_compute_depthwise_convolutions_and_the_gradients_of_their_kernels(
+    groups: int, *, is_gradient: bool, place: int | None
+) -> None:
+    graph = convolution(groups, is_gradient=is_gradient)
+    encoder = encoder_for(graph, "x=2", hardware="tpu-v5e")
+    (op,) = [op for op in graph.ops if op.op_class is OpClass.CONVOLUTION]
+    costing = encoder.costing
+    macs = costing.backend.layout.depthwise_macs
+    assert costing.depthwise_macs(op) == (0.0 if place is None else macs[place])
+    assert op.rule is not None
+    (whole,) = [c for c in CandidateMaker(parts_of("x=2")).of_rule(op.rule) if c.cut == 1]
+    clock = costing.model.hardware.compute.clock_hertz
+    seconds = op.flops / 2 / macs[place] / clock if place is not None else 0.0
+    assert costing.vector_seconds(op, (whole,)) == pytest.approx([seconds])
+    assert (costing.padded_flops(op, (whole,)) == 0) == (place is not None)
