@@ -130,10 +130,10 @@ class Costing(MoveCosts):
     def vector_seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: of a depthwise convolution's arithmetic; 0 of all else."""
         multiply_adds = op.flops / 2 / self.arrays(candidates).cut
-        macs = self.depthwise_macs(op)
-        if not macs:
+        macs, clock = self.depthwise_macs(op), self.model.hardware.compute.clock_hertz
+        if not macs or not clock:
             return np.zeros_like(multiply_adds)
-        return multiply_adds / (macs * self.model.hardware.compute.clock_hertz)
+        return np.asarray(multiply_adds / (macs * clock))
 
     def arithmetic_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> float:
         """Seconds of a matmul's or convolution's arithmetic alone; 0 of other ops."""

@@ -385,12 +385,14 @@ def convolution(groups: int, *, is_gradient: bool = False) -> Graph:
 
     def convolved(image: jax.Array, kernel: jax.Array) -> jax.Array:
         dims = ("NWC", "WIO", "NWC")
-        return jax.lax.conv_general_dilated(
+        made: jax.Array = jax.lax.conv_general_dilated(
             image, kernel, (1,), "SAME", dimension_numbers=dims, feature_group_count=groups
         )
+        return made
 
     def gradient(image: jax.Array, kernel: jax.Array) -> jax.Array:
-        return jax.grad(lambda kernel: convolved(image, kernel).sum())(kernel)
+        made: jax.Array = jax.grad(lambda kernel: convolved(image, kernel).sum())(kernel)
+        return made
 
     given = jnp.ones((8, 32, 16)), jnp.ones((7, 16 // groups, 16))
     return exported(gradient if is_gradient else convolved, *given, mesh="x=2")[0]
@@ -412,6 +414,7 @@ def test_vector_units_compute_depthwise_convolutions_and_the_gradients_of_their_
     assert op.rule is not None
     (whole,) = [c for c in CandidateMaker(parts_of("x=2")).of_rule(op.rule) if c.cut == 1]
     clock = costing.model.hardware.compute.clock_hertz
+    assert clock is not None
     seconds = op.flops / 2 / macs[place] / clock if place is not None else 0.0
     assert costing.vector_seconds(op, (whole,)) == pytest.approx([seconds])
     assert (costing.padded_flops(op, (whole,)) == 0) == (place is not None)
