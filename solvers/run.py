@@ -81,7 +81,7 @@ class Run:
         return self.is_infeasible or gap_between(self.cost, self.lower_bound) <= self.relative_gap
 
     def knows_cheapest(self) -> bool:
-        """Whether an answer, which need not fit, costs no more than the gap above the bound."""
+        """True where an answer, which need not fit, costs no more than the gap above the bound."""
         costs = (evaluate(self.problem, hint).cost for hint in self.hints)
         return any(gap_between(cost, self.lower_bound) <= self.relative_gap for cost in costs)
 

@@ -15,7 +15,7 @@ from math import prod
 from autoshard.backends import CollectivePolicy
 from autoshard.candidates.candidate import Candidate
 from autoshard.graph.program import Op, OpClass
-from autoshard.graph.rule import Rule, summed_rows
+from autoshard.graph.rule import Rule, factors_of, summed_rows
 from autoshard.layouts import Layout, MeshParts
 
 
@@ -68,12 +68,8 @@ def compiled_as_asked(
 def _group(rule: Rule) -> int | None:
     """The factor that counts the groups of a convolution: both operands and the result have it."""
     image, kernel = rule.operands[:2]
-    shared = _factors(image) & _factors(kernel) & _factors(rule.results[0])
+    shared = factors_of(image) & factors_of(kernel) & factors_of(rule.results[0])
     return next((factor for factor in shared if rule.factor_sizes[factor] > 1), None)
-
-
-def _factors(dims: Sequence[Sequence[int]]) -> set[int]:
-    return {factor for factors in dims for factor in factors}
 
 
 def _makes_within_a_group(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:
@@ -115,7 +111,7 @@ def _cuts_groups_of_many(_: MeshParts, rule: Rule, candidate: Candidate) -> bool
     return candidate.cut > 1 and any(
         factors[0] == group and any(rule.factor_sizes[f] > 1 for f in factors[1:])
         for factors in rule.operands[0]
-        if factors and set(factors) <= _factors(rule.operands[1]) | {group}
+        if factors and set(factors) <= factors_of(rule.operands[1]) | {group}
     )
 
 
@@ -134,7 +130,7 @@ def _sums_over_some_devices(parts: MeshParts, rule: Rule, candidate: Candidate) 
 
 def _scatters_some_onto_batch(_: MeshParts, rule: Rule, candidate: Candidate) -> bool:
     """Some of the axes that a matmul sums over go to a batch dimension that others already cut."""
-    batch = _factors(rule.operands[0]) & _factors(rule.operands[1])
+    batch = factors_of(rule.operands[0]) & factors_of(rule.operands[1])
     summed = {*candidate.reduced, *candidate.scattered}
     if not summed:
         return False
@@ -241,11 +237,11 @@ def misreads_slices(op: Op) -> bool:
 
 def misread(parts: MeshParts, rule: Rule, candidate: Candidate, have: Layout) -> bool:
     """Whether a scatter, cut so, misreads its operand when that is last cut from another layout."""
-    indices = _factors(rule.operands[1]) - rule.need_replication
+    indices = factors_of(rule.operands[1]) - rule.need_replication
     num_indices = prod(rule.factor_sizes[factor] for factor in indices)
     if num_indices > parts.num_pieces(candidate.operands[1]):
         return False
-    taken = _factors(rule.operands[2])
+    taken = factors_of(rule.operands[2])
     return any(
         len(after) > len(before) and after[: len(before)] == before and taken.isdisjoint(factors)
         for factors, before, after in zip(

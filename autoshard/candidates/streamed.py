@@ -18,7 +18,7 @@ from autoshard.candidates.candidate import Candidate, Streamed
 from autoshard.candidates.rings import RingOffers
 from autoshard.errors import AutoshardError
 from autoshard.graph.program import Graph, Op
-from autoshard.graph.rule import Rule
+from autoshard.graph.rule import Rule, factors_of
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.loops import Message, messages
 from autoshard.loops.dot_schedule import DotSchedule, plain_statement, with_plain_names
@@ -91,7 +91,7 @@ class StreamOffers:
     def _in_panels(self, op: Op, rule: Rule, plain: Candidate) -> Iterator[Candidate]:
         """A plain candidate with one operand, or both, cut further at home."""
         cuts = cuts_by_factor(rule, plain)
-        summed = [factor for factor in rule.reduction if factor in _factors(rule.operands[1])]
+        summed = [factor for factor in rule.reduction if factor in factors_of(rule.operands[1])]
         if not summed:
             return
         over = max(summed, key=lambda f: (rule.factor_sizes[f] // self._num(cuts, f), -f))
@@ -338,10 +338,6 @@ def panel_elements(parts: MeshParts, rule: Rule, candidate: Candidate) -> tuple[
         // (streamed.num_steps if (streamed.over,) in dims else 1)
         for dims, layout in zip(rule.operands, streamed.needs, strict=True)
     )
-
-
-def _factors(dims: Sequence[tuple[int, ...]]) -> set[int]:
-    return {factor for dim in dims for factor in dim}
 
 
 def _is_on_whole_axes(parts: MeshParts, candidate: Candidate) -> bool:

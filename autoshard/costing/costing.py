@@ -17,7 +17,7 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.candidate_arrays import CandidateArrays, candidate_arrays
 from autoshard.costing.halos import Halo, halos_of, padded_elements
-from autoshard.costing.local_products import is_depthwise, local_products, product_factors
+from autoshard.costing.local_products import local_products, product_factors
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.move_costs import MoveCosts
 from autoshard.costing.space_to_batch import copied_elements
@@ -99,8 +99,8 @@ class Costing(MoveCosts):
     def padded_flops(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: FLOP on one device; of a matmul, padding to tiles included.
 
-        A convolution is taken as a matmul of images and features; a depthwise one as vector units
-        compute it.
+        A convolution is taken as a matmul of images and features; none of a depthwise one that
+        vector units compute, whose time `vector_seconds` has.
         """
         flops = op.flops / self.arrays(candidates).cut
         if self.depthwise_macs(op):
@@ -124,8 +124,8 @@ class Costing(MoveCosts):
         if not macs or not is_convolution or not self.model.hardware.compute.clock_hertz:
             return 0.0
         assert op.rule is not None
-        is_gradient = bool(product_factors(op.rule).summed)
-        return macs[is_gradient] if is_depthwise(op.rule) else 0.0
+        found = product_factors(op.rule)
+        return macs[bool(found.summed)] if found.is_depthwise else 0.0
 
     def vector_seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: of a depthwise convolution's arithmetic; 0 of all else."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.graph.rule import Dims, Rule
+from autoshard.graph.rule import Rule, factors_of
 from autoshard.layouts import MeshParts, Parts
 
 FloatArray = npt.NDArray[np.float64]
@@ -37,20 +37,28 @@ class ProductFactors:
         summed: Those of both operands that are summed.
         groups: Those that tell which rows meet which matrix: of the second operand alone, as the
             groups of a ragged product and the taps of a convolution's kernel are.
-
-    What is in both operands and in the result is the batch.
+        batch: Those of both operands that the result keeps.
     """
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     summed: tuple[int, ...]
     groups: tuple[int, ...]
+    batch: tuple[int, ...]
+
+    @property
+    def is_depthwise(self) -> bool:
+        """True for a convolution of each feature by itself, and for the gradient of its kernel.
+
+        Features are the batch: of the convolution nothing is summed, of the gradient all else is.
+        """
+        return bool(self.batch) and (not self.summed or not (self.rows or self.columns))
 
 
 def product_factors(rule: Rule) -> ProductFactors:
     """Sort the factors of a product or convolution of two operands."""
-    left, right = (_factors(dims) for dims in rule.operands[:2])
-    made = _factors(rule.results[0])
+    left, right = (factors_of(dims) for dims in rule.operands[:2])
+    made = factors_of(rule.results[0])
 
     def of(chosen: set[int]) -> tuple[int, ...]:
         return tuple(sorted(chosen))
@@ -60,19 +68,8 @@ def product_factors(rule: Rule) -> ProductFactors:
         columns=of((right & made) - left),
         summed=of((left & right) - made),
         groups=of(right - left - made),
+        batch=of(left & right & made),
     )
-
-
-def is_depthwise(rule: Rule) -> bool:
-    """True for a convolution each of whose features is made of one of the image, and its gradient.
-
-    Whichever it is, features are the batch of a product: of the convolution nothing is summed, of
-    the gradient of its kernel all else is.
-    """
-    found = product_factors(rule)
-    left, right = (_factors(dims) for dims in rule.operands[:2])
-    has_batch = bool(left & right & _factors(rule.results[0]))
-    return has_batch and (not found.summed or not (found.rows or found.columns))
 
 
 def local_products(
@@ -148,7 +145,3 @@ def _place(rule: Rule, factor: int) -> tuple[int, int, int]:
 
 def _before(factors: tuple[int, ...], factor: int) -> tuple[int, ...]:
     return factors[: factors.index(factor)]
-
-
-def _factors(dims: Dims) -> set[int]:
-    return {factor for factors in dims for factor in factors}

@@ -78,7 +78,7 @@ class DeviceRoom:
             graph,
             buffers,
             costing,
-            reused - beside,
+            reused,
             beside,
             _repeated_results(graph, buffers),
             _for_certain(vmem) if is_scarce else vmem,
@@ -179,7 +179,7 @@ def _repeated_results(graph: Graph, buffers: Buffers) -> frozenset[int]:
 def _results_of_donated(
     graph: Graph, buffers: Buffers, wishes: Wishes
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Values that end in the buffer of a donated argument; of these, those made beside it.
+    """Values made in the buffer of a donated argument, and those made beside it that end there.
 
     A loop makes one beside an argument that it, or what comes after, reads.
     """
@@ -193,4 +193,4 @@ def _results_of_donated(
         read_until = buffers.last_use[graph.arguments[argument].results[0]]
         if graph.maker(owner).name == "while" and read_until > buffers.intervals[owner][0] + 1:
             beside.add(owner)
-    return frozenset(reused), frozenset(beside)
+    return frozenset(reused - beside), frozenset(beside)

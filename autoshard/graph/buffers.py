@@ -99,9 +99,8 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     """Decide storage and live ranges of all values of a program."""
     fusion, schedule = backend.fusion, backend.schedule
     fuses = fusion.fuses_into_matmuls
-    written = written_by_products(graph) if fuses else {}
-    if fusion.narrows_matmuls:
-        written = narrowed_by_products(graph)
+    narrowed = narrowed_by_products(graph) if fusion.narrows_matmuls else {}
+    written = written_by_products(graph) if fuses else narrowed
     product_by_written = products_by_written(graph, written)
     updated = updating_products(graph) if fuses else {}
     addends = scattered_into(graph) if fusion.scatters_into_addends else {}

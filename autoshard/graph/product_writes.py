@@ -33,7 +33,7 @@ def written_by_products(graph: Graph) -> dict[int, int]:
 
 
 def narrowed_by_products(graph: Graph) -> dict[int, int]:
-    """What is written in the place of each matmul that is made narrower at once.
+    """Values that matmuls write in their own place and in that of each value on the way to them.
 
     A matmul goes on with element-wise ops that alone read what is there so far, and besides only
     single numbers, arguments and carries, in any order of dimensions.
@@ -42,8 +42,8 @@ def narrowed_by_products(graph: Graph) -> dict[int, int]:
         follows them compiled for an H100 (CUDA plugin 0.10.2).
     """
     written: dict[int, int] = {}
-    for product in graph.ops:
-        if product.op_class is not OpClass.MATMUL or len(product.results) != 1:
+    for product in _products(graph):
+        if product.op_class is not OpClass.MATMUL:
             continue
         way = [product.results[0]]
         while (made := _only_made(graph, way[-1], product)) is not None:
@@ -158,7 +158,7 @@ def _goes_on(graph: Graph, value: int, product: Op, there: Sequence[int]) -> int
 
 
 def _only_made(graph: Graph, value: int, product: Op) -> int | None:
-    """What the only reader of a value makes of it, if a matmul can write that."""
+    """The value that the only reader of one makes of it, if a matmul can write that."""
     readers = [graph.ops[index] for index in graph.consumers[value]]
     if len(readers) != 1 or not _is_beside(graph, value, product, readers[0]):
         return None
@@ -170,7 +170,7 @@ def _only_made(graph: Graph, value: int, product: Op) -> int | None:
 def _is_there(graph: Graph, value: int) -> bool:
     """True for a single number, an argument or a carry, repeated along other dimensions or not."""
     op = graph.maker(value)
-    if op.name == "broadcast_in_dim" and op.operands and op.kind is OpKind.COMPUTE:
+    if op.name == "broadcast_in_dim" and op.kind is OpKind.COMPUTE:
         return _is_there(graph, op.operands[0])
     is_given = op.kind in (OpKind.ARGUMENT, OpKind.FREE) or op.name == "while"
     return is_given or not graph.values[value].shape

@@ -10,6 +10,11 @@ from autoshard.sharding import OpShardingRule, format_op_sharding_rule
 Dims = tuple[tuple[int, ...], ...]  # per dimension, its factors, major to minor
 
 
+def factors_of(dims: Dims) -> set[int]:
+    """All factors of a tensor's dimensions."""
+    return {factor for factors in dims for factor in factors}
+
+
 @dataclass(frozen=True)
 class Rule:
     """Which factor cuts which dimension of each operand and result.

@@ -140,9 +140,8 @@ class OpTasks:
         """The tasks that an op waits for, its operands moved; of a barrier, those of all."""
         if op.index in self._barriers:
             self._wait(self._barriers[op.index], body)
-        if op.index not in self._waits:
-            self._waits[op.index] = self._moved_operands(op, body)
-        return self._waits.pop(op.index)
+        found = self._waits.pop(op.index, None)
+        return self._moved_operands(op, body) if found is None else found
 
     def _wait(self, barrier: Sequence[Op], body: int) -> None:
         """A task of no work, after all operands of a barrier and before all that read it."""
