@@ -87,6 +87,10 @@ class Compiled:
                 yield inner
                 yield from self.inside(inner)
 
+    def opcodes(self, instruction: Instruction) -> set[str]:
+        """Opcodes of an instruction and of all inside it."""
+        return {instruction.opcode, *(inner.opcode for inner in self.inside(instruction))}
+
 
 def cycles(instruction: Instruction) -> int | None:
     """Cycles that the compiler estimates for an instruction; None where it estimates none."""

@@ -126,7 +126,7 @@ def copies_all_to_alls(bench: Bench) -> bool:
     if not sent:
         raise InconclusiveError("no all-to-all in the program")
     for made in compiled.entry:
-        opcodes = {made.opcode, *(inner.opcode for inner in compiled.inside(made))}
+        opcodes = compiled.opcodes(made)
         if made.num_bytes == 4 * 1024 * 1024 and opcodes & {"copy", "transpose"}:
             return True
     return False

@@ -62,7 +62,7 @@ def sinks_into_loops(bench: Bench) -> bool:
     compiled = _whole(bench, program, Array(shape), Array((4, 1024, 1024)))
     outside = (made for made in compiled.entry if made.opcode in {"broadcast", "fusion"})
     return not any(
-        "f32[2048,1024]" in made.type_text and "broadcast" in _opcodes(compiled, made)
+        "f32[2048,1024]" in made.type_text and "broadcast" in compiled.opcodes(made)
         for made in outside
     )
 
@@ -89,7 +89,7 @@ def matmuls_read_wider(bench: Bench) -> bool:
     ]
     # Scores and gradients may be in bfloat16 too: weights are quotients of the forward pass.
     forward = (made for made in written if "transpose(" not in made.string("op_name"))
-    return not any("divide" in _opcodes(compiled, made) for made in forward)
+    return not any("divide" in compiled.opcodes(made) for made in forward)
 
 
 def matmuls_read_single_source(bench: Bench) -> bool:
@@ -116,7 +116,7 @@ def fuses_into_gathers(bench: Bench) -> bool:
 def fuses_into_scatters(bench: Bench) -> bool:
     """A scatter of the absolute values of a product of two tensors."""
     compiled = _scatter(bench)
-    return any({"scatter", "abs"} <= _opcodes(compiled, made) for _, made in compiled.everywhere())
+    return any({"scatter", "abs"} <= compiled.opcodes(made) for _, made in compiled.everywhere())
 
 
 def scatters_into_addends(bench: Bench) -> bool:
@@ -127,7 +127,7 @@ def scatters_into_addends(bench: Bench) -> bool:
         raise InconclusiveError("no scatter in the program")
     added = [made for made in compiled.entry if "f32[4096,256]" in made.type_text]
     return not any(
-        "add" in _opcodes(compiled, made) and "scatter" not in _opcodes(compiled, made)
+        "add" in compiled.opcodes(made) and "scatter" not in compiled.opcodes(made)
         for made in added
     )
 
@@ -227,7 +227,7 @@ def fuses_stack_updates(bench: Bench) -> bool:
         for name, made in compiled.everywhere()
         if made.opcode in {"fusion", *_UPDATES} and name in _bodies(compiled)
     ]
-    writers = [made for made in kernels if _opcodes(compiled, made) & _UPDATES]
+    writers = [made for made in kernels if compiled.opcodes(made) & _UPDATES]
     if not writers:
         raise InconclusiveError("no kernel of the loop updates a stack")
     return len(writers) < 3
@@ -249,13 +249,9 @@ def _whole(bench: Bench, program: Any, *arguments: Array) -> Compiled:
     return bench.compile(program, *arguments, mesh=f"d={bench.num_devices}")
 
 
-def _opcodes(compiled: Compiled, made: Instruction) -> set[str]:
-    return {made.opcode, *(inner.opcode for inner in compiled.inside(made))}
-
-
 def _fused_with_matmul(compiled: Compiled) -> set[str]:
     """Opcodes of the kernels that have a matmul."""
-    kernels = (_opcodes(compiled, made) for made in compiled.entry)
+    kernels = (compiled.opcodes(made) for made in compiled.entry)
     return {opcode for opcodes in kernels if opcodes & _MATMULS for opcode in opcodes}
 
 

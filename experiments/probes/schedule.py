@@ -122,7 +122,7 @@ def _starts_and_ends(compiled: Compiled, made: Instruction, kind: str) -> tuple[
 
 
 def _work(compiled: Compiled, made: Instruction) -> str | None:
-    opcodes = {made.opcode, *(inner.opcode for inner in compiled.inside(made))}
+    opcodes = compiled.opcodes(made)
     if opcodes & {"convolution", "dot"} or "cublas" in made.string("custom_call_target"):
         return "matmul"
     return "other" if opcodes & {"sine", "reduce"} else None

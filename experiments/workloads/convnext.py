@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from experiments.workloads.initializers import scaled_normal
+from experiments.workloads.labelled_images import image_batch
 from experiments.workloads.megatron import rule_by_path_end
 from experiments.workloads.normalization import layer_norm
 from experiments.workloads.pinning import pinned
@@ -114,15 +115,6 @@ def loss_fn(params: PyTree, batch: PyTree, config: ConvnextConfig) -> jax.Array:
     return jnp.mean(optax.softmax_cross_entropy(logits, smooth))
 
 
-def make_batch(key: jax.Array, config: ConvnextConfig) -> PyTree:
-    image_key, label_key = jax.random.split(key)
-    shape = (config.batch, config.image_size, config.image_size, 3)
-    return {
-        "image": jax.random.normal(image_key, shape),
-        "label": jax.random.randint(label_key, (config.batch,), 0, config.classes, dtype=jnp.int32),
-    }
-
-
 MEGATRON = {
     "['up']['w']": (None, "model"),
     "['up']['b']": ("model",),
@@ -139,7 +131,9 @@ def build(name: str, config: ConvnextConfig) -> Workload:
         name=name,
         init_params=lambda key: init_params(key, config),
         loss_fn=lambda params, batch: loss_fn(params, batch, config),
-        make_batch=lambda key: make_batch(key, config),
+        make_batch=lambda key: image_batch(
+            key, batch=config.batch, image_size=config.image_size, classes=config.classes
+        ),
         megatron=rule_by_path_end(MEGATRON),
         optimizer=optax.adamw(optax.cosine_decay_schedule(1e-3, 10_000), weight_decay=0.05),
     )

@@ -133,16 +133,12 @@ def build(name: str, config: LlamaConfig) -> Workload:
         tokens = jax.random.randint(key, (config.batch,), 0, config.vocab, dtype=jnp.int32)
         return {"tokens": tokens}
 
-    key = jax.eval_shape(lambda: jax.random.key(0))
-
     def init(key: jax.Array) -> PyTree:
         return init_state(key, config)
 
     return Workload(
         name=name,
         step=lambda state, batch: decode_step(state, batch, config),
-        state=jax.eval_shape(init, key),
-        batch=jax.eval_shape(make_batch, key),
         init=init,
         make_batch=make_batch,
         megatron=rule_by_path_end({**MEGATRON, **CACHE}),

@@ -169,9 +169,4 @@ def build(name: str, config: DenoiserConfig) -> Workload:
         average = optax.incremental_update(after["params"], state["average"], 1 - KEPT)
         return {**after, "average": average}, loss
 
-    return replace(
-        trained,
-        step=step,
-        init=init,
-        state={**trained.state, "average": trained.state["params"]},
-    )
+    return replace(trained, step=step, init=init)

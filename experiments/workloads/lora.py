@@ -147,12 +147,9 @@ def build(name: str, config: LoraConfig) -> Workload:
     def make_batch(key: jax.Array) -> PyTree:
         return token_batch(key, batch=config.batch, seq=config.seq, vocab=config.vocab)
 
-    key = jax.eval_shape(lambda: jax.random.key(0))
     return Workload(
         name=name,
         step=train_step,
-        state=jax.eval_shape(init, key),
-        batch=jax.eval_shape(make_batch, key),
         init=init,
         make_batch=make_batch,
         megatron=megatron_rule,

@@ -15,6 +15,7 @@ import optax
 
 from experiments.workloads.dit import to_patches
 from experiments.workloads.initializers import scaled_normal
+from experiments.workloads.labelled_images import image_batch
 from experiments.workloads.megatron import rule_by_path_end
 from experiments.workloads.normalization import layer_norm
 from experiments.workloads.pinning import pinned
@@ -151,15 +152,6 @@ def loss_fn(params: PyTree, batch: PyTree, config: MixerConfig) -> jax.Array:
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]))
 
 
-def make_batch(key: jax.Array, config: MixerConfig) -> PyTree:
-    image_key, label_key = jax.random.split(key)
-    shape = (config.batch, config.image_size, config.image_size, 3)
-    return {
-        "image": jax.random.normal(image_key, shape),
-        "label": jax.random.randint(label_key, (config.batch,), 0, config.classes, dtype=jnp.int32),
-    }
-
-
 MEGATRON = {
     "['up']": (None, "model"),
     "['b']": ("model",),
@@ -174,6 +166,8 @@ def build(name: str, config: MixerConfig) -> Workload:
         name=name,
         init_params=lambda key: init_params(key, config),
         loss_fn=lambda params, batch: loss_fn(params, batch, config),
-        make_batch=lambda key: make_batch(key, config),
+        make_batch=lambda key: image_batch(
+            key, batch=config.batch, image_size=config.image_size, classes=config.classes
+        ),
         megatron=rule_by_path_end(MEGATRON),
     )

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from experiments.workloads.initializers import scaled_normal
+from experiments.workloads.labelled_images import image_batch
 from experiments.workloads.megatron import rule_by_path_end
 from experiments.workloads.normalization import EPSILON
 from experiments.workloads.pinning import pinned
@@ -154,15 +155,6 @@ def loss_fn(
     return loss, {"stem": stem, "stages": stages}
 
 
-def make_batch(key: jax.Array, config: ResnetConfig) -> PyTree:
-    image_key, label_key = jax.random.split(key)
-    shape = (config.batch, config.image_size, config.image_size, 3)
-    return {
-        "image": jax.random.normal(image_key, shape),
-        "label": jax.random.randint(label_key, (config.batch,), 0, config.classes, dtype=jnp.int32),
-    }
-
-
 MEGATRON = {
     "['reduce']['kernel']": (None, None, None, "model"),
     "['reduce']['scale']": ("model",),
@@ -194,13 +186,12 @@ def build(name: str, config: ResnetConfig) -> Workload:
         params = optax.apply_updates(params, updates)
         return {"params": params, "opt": opt, "stats": stats}, loss
 
-    key = jax.eval_shape(lambda: jax.random.key(0))
     return Workload(
         name=name,
         step=train_step,
-        state=jax.eval_shape(init, key),
-        batch=jax.eval_shape(lambda key: make_batch(key, config), key),
         init=init,
-        make_batch=lambda key: make_batch(key, config),
+        make_batch=lambda key: image_batch(
+            key, batch=config.batch, image_size=config.image_size, classes=config.classes
+        ),
         megatron=rule_by_path_end(MEGATRON),
     )

@@ -201,12 +201,9 @@ def build(name: str, config: ServeConfig) -> Workload:
             return (*[None] * (len(shape) - 3), "model", None, None)
         return rule_by_path_end(MEGATRON)(path, shape)
 
-    key = jax.eval_shape(lambda: jax.random.key(0))
     return Workload(
         name=name,
         step=lambda state, batch: serve_step(state, batch, config),
-        state=jax.eval_shape(lambda key: init_state(key, config), key),
-        batch=jax.eval_shape(make_batch, key),
         init=lambda key: init_state(key, config),
         make_batch=make_batch,
         megatron=megatron,

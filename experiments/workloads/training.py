@@ -53,12 +53,9 @@ def training_workload(
         updates, opt = moved_by.update(grads, state["opt"], params)
         return {"params": optax.apply_updates(params, updates), "opt": opt}, loss
 
-    key = jax.eval_shape(lambda: jax.random.key(0))
     return Workload(
         name=name,
         step=train_step,
-        state=jax.eval_shape(init, key),
-        batch=jax.eval_shape(make_batch, key),
         init=init,
         make_batch=make_batch,
         megatron=megatron,

@@ -24,8 +24,6 @@ class Workload:
         step: `step(state, batch) -> (state, result)`; pure, without any sharding inside. Training
             has `{"params": ..., "opt": ...}` for a state and gives the loss, a float32 scalar.
             Decoding has no `"opt"`, but a `"cache"`, and gives logits.
-        state: The state's shapes, a pytree of `jax.ShapeDtypeStruct`.
-        batch: The batch's shapes, likewise.
         init: `init(key) -> state`, concrete; may be jitted with output shardings.
         make_batch: `make_batch(key) -> batch`, concrete, random but learnable by heart.
         donate_argnums: Arguments of `step` whose buffers it may reuse.
@@ -35,12 +33,12 @@ class Workload:
         trained: The entry of the parameters that the optimizer moves; None for all of them.
         by_example: Entries of the state, beside the parameters, that hold something for every
             example, each with the dimension that data parallelism cuts.
+        state: The state's shapes, a pytree of `jax.ShapeDtypeStruct`, by abstract evaluation.
+        batch: The batch's shapes, likewise.
     """
 
     name: str
     step: Callable[[PyTree, PyTree], tuple[PyTree, jax.Array]]
-    state: PyTree
-    batch: PyTree
     init: Callable[[jax.Array], PyTree]
     make_batch: Callable[[jax.Array], PyTree]
     donate_argnums: tuple[int, ...] = (0,)
@@ -48,3 +46,10 @@ class Workload:
     batch_dim: int = 0
     trained: str | None = None
     by_example: Mapping[str, int] = field(default_factory=dict)
+    state: PyTree = field(init=False)
+    batch: PyTree = field(init=False)
+
+    def __post_init__(self) -> None:
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        object.__setattr__(self, "state", jax.eval_shape(self.init, key))
+        object.__setattr__(self, "batch", jax.eval_shape(self.make_batch, key))
