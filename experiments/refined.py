@@ -95,7 +95,7 @@ def row_of(found: dict[str, Any]) -> dict[str, str]:
     tried = found["record"]["tried"]
     compiled = _compiled(tried)
     first = next((one for one in compiled if one["name"] == "optimized"), None)
-    by_hand = [one for one in compiled if one["name"].endswith(("as written", "pinned"))]
+    by_hand = _named(compiled, ("as written", "pinned"))
     chosen = found["record"]["chosen"]
     best = None if chosen is None else tried[chosen]
     return {
@@ -134,6 +134,13 @@ def budget_row_of(found: dict[str, Any], unlimited: dict[str, Any]) -> dict[str,
 
 def _compiled(tried: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one for one in tried if one["compiled_seconds"] is not None and one["fits"]]
+
+
+def _named(tried: list[dict[str, Any]], endings: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Plans whose name, or that of a plan that is the same program, ends so."""
+    return [
+        one for one in tried if any(name.endswith(endings) for name in (one["name"], *one["also"]))
+    ]
 
 
 def _fastest(tried: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -232,7 +239,7 @@ def _faults(rows: list[dict[str, Any]]) -> str:
 def measured_row_of(found: dict[str, Any]) -> dict[str, str]:
     """A program that was run as a row of the table."""
     tried = found["record"]["tried"]
-    by_hand = _fastest([one for one in _compiled(tried) if one["name"].endswith("as written")])
+    by_hand = _fastest(_named(_compiled(tried), ("as written",)))
     chosen = found["record"]["chosen"]
     best = None if chosen is None else tried[chosen]
     return {

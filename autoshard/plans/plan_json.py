@@ -49,6 +49,7 @@ _ADDED_LATER = frozenset(
         "ProgramRecord.explicit_axes",
         "SolverFacts.model_gap",
         "SolverFacts.overlap",
+        "TriedPlan.also",
     }
 )
 MOST_MEMBERS, MOST_LISTS = 4_000_000, 4_000_000

@@ -12,6 +12,7 @@ class TriedPlan:
     Args:
         round: In which it was, counted from 1.
         name: `optimized`, `fsdp as written`, `candidate 1`.
+        also: Names of the other plans that are the same program.
         status: As of a verification: `compiled`, `crashed`, ...
         why: What it is a plan for, or what the compiler did that made it differ from the last one;
             of a compile that came to nothing, what the compiler said.
@@ -29,6 +30,7 @@ class TriedPlan:
 
     round: int
     name: str
+    also: tuple[str, ...] = ()
     status: str
     why: str
     predicted_seconds: float

@@ -124,7 +124,7 @@ class _Rounds:
     outcomes: list[_Outcome] = field(default_factory=list)
     deferred: list[Contender] = field(default_factory=list)
     hopeless: dict[str, float] = field(default_factory=dict)  # times the best step, by name
-    repeated: set[str] = field(default_factory=set)  # names of contenders compiled under another
+    repeated: dict[str, Contender] = field(default_factory=dict)  # by name, the same program
     faults: tuple[str, ...] = ()
     ended: str = ""
     left: float | None = None
@@ -143,7 +143,10 @@ class _Rounds:
 
     @property
     def tried(self) -> tuple[TriedPlan, ...]:
-        return tuple(one.row for one in self.outcomes)
+        return tuple(
+            replace(row, also=tuple(name for name, same in self.repeated.items() if same is one))
+            for one, _, row in self.outcomes
+        )
 
     def run(self) -> None:
         """All rounds; somebody who interrupts gets the best so far."""
@@ -333,10 +336,14 @@ class _Rounds:
         return self.contenders.of_solution(solution, "optimized", why, seconds)
 
     def _is_new(self, contender: Contender) -> bool:
+        return self._same_program(contender) is None
+
+    def _same_program(self, contender: Contender) -> Contender | None:
+        """The contender begun before that is the same program; None where there is none."""
         begun = [one.contender for one in self.outcomes]
         if self.underway is not None:
             begun.append(self.underway.contender)
-        return all(contender.shardings != one.shardings for one in begun)
+        return next((one for one in begun if one.shardings == contender.shardings), None)
 
     def _why(self, margin: float) -> str:
         limit = self._limit()
@@ -406,8 +413,9 @@ class _Rounds:
     def _begin(self, contender: Contender, number: int) -> bool:
         """Begin to compile a contender, once the one before it is done; false where time is up."""
         self._settle()
-        if not self._is_new(contender):
-            self.repeated.add(contender.name)
+        same = self._same_program(contender)
+        if same is not None:
+            self.repeated[contender.name] = same
             return True
         if self._seconds_left() <= 0:
             self._end_in_time()
@@ -495,7 +503,7 @@ class _Rounds:
 
     def _how_it_ended(self) -> str:
         """Why no further round followed, with the plans by hand that were not compiled."""
-        known = {one.name for one in self.tried} | self.repeated
+        known = {one.name for one in self.tried} | self.repeated.keys()
         told = [
             f"{name} (predicted {self.hopeless[name]:.1f} times the best step)"
             if name in self.hopeless

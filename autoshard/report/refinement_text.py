@@ -19,6 +19,7 @@ def refinement_section(found: Refinement | None) -> RenderableType:
     cells = [_row(found, place) for place in range(len(found.tried))]
     ending = f"Refining ended: {found.ended}." if found.ended else ""
     lines = [
+        *_same_programs(found),
         *_whys(found),
         _chosen(found),
         ending,
@@ -44,6 +45,15 @@ def _row(found: Refinement, place: int) -> tuple[str | Text, ...]:
         f"{one.num_constraints:,}",
         format_seconds(one.compile_seconds + one.plan_seconds),
     )
+
+
+def _same_programs(found: Refinement) -> list[str]:
+    """Of plans that are the same program as others, the names of these."""
+    return [
+        f"{one.round}  {one.name}: the same program as {', '.join(one.also)}."
+        for one in found.tried
+        if one.also
+    ]
 
 
 def _whys(found: Refinement) -> list[str]:

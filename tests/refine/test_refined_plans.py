@@ -52,6 +52,7 @@ def test_the_report_says_why_plans_of_later_rounds_differ_and_why_some_did_not_c
         return TriedPlan(
             round=number,
             name=name,
+            also=("fsdp as written",) if number == 2 else (),
             status="compiled" if seconds else "out of memory",
             why=why,
             predicted_seconds=1.0,
@@ -82,6 +83,7 @@ def test_the_report_says_why_plans_of_later_rounds_differ_and_why_some_did_not_c
     lines = [line.strip() for line in render_text(refinement_section(found), 120).splitlines()]
     assert "1  megatron as written: a plan by hand; 31 GB of 16 GB" in lines
     assert "2  optimized: matmul takes 2 s, not 1 s" in lines
+    assert "2  optimized: the same program as fsdp as written." in lines
     assert not any("the plan at hand" in line for line in lines)
 
 
