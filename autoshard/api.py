@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoshard.aot.targets import parse_target
-from autoshard.aot.verify import check_installed
 from autoshard.argument_types import check_types
 from autoshard.errors import InputError
 from autoshard.export.module_file import read_module_file
@@ -38,7 +36,7 @@ from autoshard.plans.plan import (
 )
 from autoshard.refine.corrections_file import load_corrections
 from autoshard.refine.learnt import in_words
-from autoshard.refine.request import is_measured
+from autoshard.refine.request import is_measured, target_hardware
 from autoshard.rewriting import AS_WRITTEN, Rewriting
 from autoshard.setting import (
     Setting,
@@ -100,7 +98,8 @@ def optimize(
         devices: How many devices the mesh has that is searched; all of this machine's by default.
         axis_names: Of the axes of a mesh that is searched, outermost first; it has no more of them.
         hardware: Name of a known machine (`"tpu-v5p"`, `"h100:8"`), a YAML file, or a `Hardware`.
-            `"auto"` reads it off the devices of the mesh; a mesh without devices needs a name.
+            `"auto"` is what `refine` compiles for, else read off the devices of the mesh; a mesh
+            without devices needs a name.
         memory_budget: Hard limit per device: `"auto"` for all the device offers, bytes, `"80GiB"`,
             a fraction such as 0.9, or None.
         in_shardings: Shardings the user insists on, as for `jax.jit`; None is free, and here
@@ -240,14 +239,14 @@ def _optimized(
         said.constraint_effort,
     )
     may_stream = is_auto("schedules", said.schedules, "choose them")
-    _check_refine(said.refine)
+    hardware = _hardware_for(said.refine, said.hardware)
     saved = None if said.corrections is None else load_corrections(said.corrections)
     shardings = {"in_shardings": said.in_shardings, "out_shardings": said.out_shardings}
     named = named_in_search(request, shardings, said.constraints)
     setting = Setting.of(
         request,
         named,
-        said.hardware,
+        hardware,
         said.memory_budget,
         options,
         stages,
@@ -373,7 +372,7 @@ def optimize_module(
     )
     folder = cache_folder(cache)
     stages = Stages(shown(progress))
-    _check_refine(refine)
+    hardware = _hardware_for(refine, hardware)
     if refine is not None and is_measured(refine):
         raise InputError(
             "a module is compiled, and not run on arguments made by its shapes",
@@ -403,11 +402,11 @@ def optimize_module(
     return plan if refine is None else plan.refine(refine)
 
 
-def _check_refine(target: str | None) -> None:
-    """Refuse a target before anything is planned.
+def _hardware_for(refine: str | None, hardware: str | Path | Hardware) -> str | Path | Hardware:
+    """The machine to plan for: where none is named, the one to compile for.
 
     Raises:
-        InputError: It is unknown, or its compiler is not installed.
+        InputError: The target is unknown, or its compiler is not installed.
     """
-    if target is not None and not is_measured(target):
-        check_installed(parse_target(target))
+    compiled_for = target_hardware(refine)
+    return compiled_for if compiled_for and hardware == "auto" else hardware

@@ -631,7 +631,8 @@ class Plan:
                 another program, no rounds, no time: before anything is compiled.
             PlanError: The plan was read from a file and cannot be planned again.
         """
-        check_request(target, rounds, minutes, self.data.mesh, len(jax.devices()))
+        data = self.data
+        check_request(target, rounds, minutes, data.mesh, data.hardware, len(jax.devices()))
         if self.solution is None or self.solved is None or self.traced is None:
             raise PlanError(
                 "the plan was read from a file, without the problem to plan again",

@@ -10,8 +10,6 @@ from pathlib import Path
 import click
 
 from autoshard import api
-from autoshard.aot.targets import parse_target
-from autoshard.aot.verify import check_installed
 from autoshard.commands.command import (
     Command,
     Fraction,
@@ -40,12 +38,13 @@ from autoshard.export.module_file import is_module_file
 from autoshard.mesh_search.request import AUTO
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.planning.progress_line import ProgressLine
-from autoshard.refine.request import is_measured
+from autoshard.refine.request import target_hardware
 from autoshard.report import print_report
 from autoshard.sharding import parse_mesh_sizes
 from autoshard.user_files import refuse_unwritable
 
 EXIT_NO_PLAN = 1
+_HARDWARE = "cpu-host"
 
 
 @click.command(
@@ -75,9 +74,8 @@ EXIT_NO_PLAN = 1
 )
 @click.option(
     "--hardware",
-    default="cpu-host",
-    show_default=True,
-    help="A machine that `autoshard hardware` lists, or a YAML file that describes one.",
+    help="A machine that `autoshard hardware` lists, or a YAML file that describes one; if not"
+    f" given, what --refine compiles for, else {_HARDWARE}.",
 )
 @click.option(
     "--memory",
@@ -187,7 +185,7 @@ def plan_command(
     mesh: str | None,
     devices: int | None,
     axis_names: str,
-    hardware: str,
+    hardware: str | None,
     memory: str,
     constraints: Path | None,
     out: Path | None,
@@ -226,8 +224,7 @@ def plan_command(
     counts = dict(map(read_trip_count, trip_counts))
     if out is not None:
         refuse_unwritable(out, "--out")
-    if topology is not None and not is_measured(topology):
-        check_installed(parse_target(topology))
+    hardware = hardware or target_hardware(topology) or _HARDWARE
     if is_module_file(target):
         make = partial(plan_module_file, target)
     else:

@@ -113,7 +113,7 @@ def refine_command(
     """
     check_out(out)
     data = load_plan_data(plan)
-    check_request(topology, rounds, minutes, data.mesh, len(jax.devices()))
+    check_request(topology, rounds, minutes, data.mesh, data.hardware, len(jax.devices()))
     others = {str(path): load_plan_data(path) for path in candidates}
     name = target_of(data, plan, target, _USAGE)
     with_program(data, plan, name, _USAGE)  # refuses another program before it is planned
@@ -150,7 +150,10 @@ def refine_and_save(
     target: str,
     width: int | None,
 ) -> None:
-    """Refine a plan, print its report, and save it with what was learnt; exits 1 without one."""
+    """Refine a plan, print its report, and save it with what was learnt.
+
+    Where no plan compiled within the memory budget, none is saved and the exit code is 1.
+    """
     refined = plan.refine(
         topology,
         rounds=rounds,
@@ -159,13 +162,16 @@ def refine_and_save(
         keep_in=keep_in,
         progress=lambda line: click.echo(line, err=True),
     )
+    record = refined.data.refinement
+    assert record is not None
     if out is not None:
         refined.save_corrections(corrections_beside(out))
-        if refined.data.is_feasible:
+        if record.chosen is not None:
             save_planned(refined, out, target)
     print_report(refined.data, wide_stdout(), width)
-    if not refined.data.is_feasible:
-        click.echo("error: no plan compiles within the memory budget", err=True)
+    if record.chosen is None:
+        within = " within the memory budget" if record.missing_bytes else ""
+        click.echo(f"error: no plan compiled{within}", err=True)
         sys.exit(EXIT_NO_PLAN)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from autoshard.aot.targets import LOCAL, parse_target
-from autoshard.aot.verify import check_topology
+from autoshard.aot.targets import LOCAL, Target, parse_target
+from autoshard.aot.verify import check_installed, check_topology
 from autoshard.errors import InputError
 from autoshard.sharding import Mesh
+from cost_models import CATALOG, machine_kind
 
 MEASURE = "measure"
 """A target: the devices at hand, on which the step is run."""
@@ -18,7 +19,22 @@ def is_measured(target: str) -> bool:
     return target in (MEASURE, LOCAL)
 
 
-def check_request(target: str, rounds: int, minutes: float, mesh: Mesh, num_devices: int) -> None:
+def target_hardware(target: str | None) -> str | None:
+    """The name of the machine to compile for; None for the devices at hand, or without a target.
+
+    Raises:
+        InputError: The target is unknown, or its compiler is not installed.
+    """
+    if target is None or is_measured(target):
+        return None
+    found = parse_target(target)
+    check_installed(found)
+    return found.hardware
+
+
+def check_request(
+    target: str, rounds: int, minutes: float, mesh: Mesh, hardware: str, num_devices: int
+) -> None:
     """Refuse what cannot be refined.
 
     Args:
@@ -26,11 +42,13 @@ def check_request(target: str, rounds: int, minutes: float, mesh: Mesh, num_devi
         rounds: Of compiling.
         minutes: For all of them.
         mesh: Of the plan.
+        hardware: Name of the machine that the plan is for.
         num_devices: At hand.
 
     Raises:
-        InputError: The target is unknown, has another number of devices than the mesh, or its
-            compiler is not installed; or there is no round or no time.
+        InputError: The target is unknown, has another number of devices than the mesh, is another
+            chip than the plan is for, or its compiler is not installed; or there is no round or no
+            time.
     """
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise InputError(
@@ -56,12 +74,23 @@ def check_request(target: str, rounds: int, minutes: float, mesh: Mesh, num_devi
         )
     if not is_measured(target):
         _check_name(target)
-        check_topology(target, mesh)
+        _check_chip(check_topology(target, mesh), hardware)
     elif num_devices < mesh.num_devices:
         raise InputError(
             f"the mesh has {mesh.num_devices} devices, and {num_devices} are at hand",
             where=f'target "{target}"',
             fix='name the devices to compile for instead, as in "v5e:2x4"',
+        )
+
+
+def _check_chip(target: Target, hardware: str) -> None:
+    """Refuse a chip whose prices are not those of the plan; a machine of the user's may be any."""
+    kind = machine_kind(hardware)
+    if kind != target.hardware and kind in {one.name for one in CATALOG}:
+        raise InputError(
+            f"the plan is for {hardware}, and {target.text} is {target.hardware}",
+            where=f'target "{target.text}"',
+            fix=f'plan with hardware="{target.hardware}"; `verify` compiles for any chip',
         )
 
 

@@ -99,7 +99,7 @@ def test_a_saved_plan_that_fits_no_budget_is_refined_from_the_plans_there_are(fo
     done = run("refine", "plan.json", "train:train_step", *asked)
     assert "there is no plan" not in done.stderr
     assert done.exit_code == 1
-    assert "error: no plan compiles within the memory budget" in done.stderr
+    assert "error: no plan compiled within the memory budget" in done.stderr
 
 
 def test_a_budget_too_small_is_reported_with_the_bytes_missing(folder: Path) -> None:

@@ -118,16 +118,16 @@ def test_the_command_writes_the_refined_plan_and_what_was_learnt(tmp_path: Path)
 @pytest.mark.usefixtures("compiler")
 def test_plan_refines_at_once(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
-    arguments = ["plan", PROGRAM, "--mesh", "data=2,model=4", "--hardware", "tpu-v5e"]
-    ran = CliRunner().invoke(
-        main, [*arguments, "--refine", "v5e:2x4", "--rounds", "1", "--out", str(out)]
-    )
+    arguments = ["plan", PROGRAM, "--mesh", "data=2,model=4", "--refine", "v5e:2x4"]
+    ran = CliRunner().invoke(main, [*arguments, "--rounds", "1", "--out", str(out)])
     assert ran.exit_code == 0, ran.output
-    assert load_plan_data(out).refinement is not None
+    data = load_plan_data(out)
+    assert data.hardware == "tpu-v5e"
+    assert data.refinement is not None
     assert (tmp_path / "plan.corrections.yaml").exists()
 
 
-def test_the_command_exits_1_where_nothing_compiles_within_the_budget(
+def test_the_command_exits_1_and_writes_no_plan_where_none_compiles_within_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Plan, "_compiler", lambda *_: says(lambda _: (1e-3, 2**40)))
@@ -137,6 +137,11 @@ def test_the_command_exits_1_where_nothing_compiles_within_the_budget(
     ran = CliRunner().invoke(main, [*arguments, "--rounds", "1", "--out", str(out)])
     assert ran.exit_code == 1, ran.output
     assert "No plan was found that compiles within the memory budget" in ran.output
+    assert not out.exists()
+    monkeypatch.setattr(Plan, "_compiler", lambda *_: says(lambda _: "crashed"))
+    ran = CliRunner().invoke(main, [*arguments, "--rounds", "1", "--out", str(out)])
+    assert ran.exit_code == 1, ran.output
+    assert "error: no plan compiled\n" in ran.output
     assert not out.exists()
 
 

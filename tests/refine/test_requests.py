@@ -15,6 +15,7 @@ from autoshard.aot import kept_compiles, verify
 from autoshard.aot.compile_process import CompileFailure
 from autoshard.cli import main
 from autoshard.errors import InputError, PlanError
+from autoshard.plan import Plan
 from tests.aot.compilers import at_once
 from tests.refine.programs import BATCH, PARAMS, planned, step
 
@@ -33,6 +34,7 @@ def nothing_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
         ("v9z:2x4", {}, "v9z"),
         ("v5e:4x4", {}, "16"),
         ("16xH100", {}, "16"),
+        ("8xH100", {}, "the plan is for tpu-v5e, and 8xH100 is h100"),
         ("v5e:2x4", {"rounds": 0}, "0 rounds compile nothing"),
         ("v5e:2x4", {"rounds": True}, "True rounds compile nothing"),
         ("v5e:2x4", {"minutes": 0}, "0 is no time to compile in"),
@@ -91,6 +93,15 @@ def test_optimize_refuses_an_unknown_target_before_it_plans() -> None:
         autoshard.optimize(untraced, BATCH, mesh="data=8", hardware="cpu-host", refine="v9z:2x4")
 
 
+def test_without_a_machine_the_plan_is_for_the_one_to_compile_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Plan, "refine", lambda plan, *_: plan)
+    monkeypatch.setattr(verify, "_is_there", lambda _: True)
+    plan = autoshard.optimize(lambda x: x * 2, BATCH, mesh="data=8", refine="8xH100")
+    assert plan.data.hardware == "h100"
+
+
 FILE = """
 format: autoshard corrections
 version: 3
@@ -134,6 +145,7 @@ def test_a_plan_that_was_not_refined_has_no_corrections_to_write(tmp_path: Path)
     [
         (["--target", "v9z:2x4"], "v9z"),
         (["--target", "v5e:4x4"], "16"),
+        (["--target", "v5p:2x2x2"], "the plan is for tpu-v5e, and v5p:2x2x2 is tpu-v5p"),
         (["--target", "v5e:2x4", "--rounds", "0"], "0 rounds compile nothing"),
         (["--target", "v5e:2x4", "--out", "/no/such/folder/p.json"], "there is no folder"),
         (["--target", "v5e:2x4", "--candidate", "none.json"], "none.json"),
