@@ -107,10 +107,12 @@ class Contenders:
             why = "a plan by hand, its activations pinned"
             yield self.of_solution(priced, f"{name} pinned", why)
 
-    @property
-    def names_by_hand(self) -> tuple[str, ...]:
-        """Names of the hand plans as written."""
-        return tuple(f"{name} as written" for name, _ in self._hand_solutions())
+    def names_beside(self, candidates: Mapping[str, Any]) -> Iterator[str]:
+        """Names of what the user passes and of the hand plans as written."""
+        for name, given in candidates.items():
+            yield name if isinstance(given, PlanData) else f"{name} as written"
+        for name, _ in self._hand_solutions():
+            yield f"{name} as written"
 
     def _hand_solutions(self) -> list[tuple[str, Solution]]:
         if self._by_hand is None:

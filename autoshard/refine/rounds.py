@@ -46,6 +46,9 @@ MARGINS = (1.0, 0.3, 0.1)
 """Of the costs, what differs from compiled plans counts more, the most cautious first. A choice:
 plans made at corrected prices alone compiled to 3 to 54 % more than those (experiments/results/
 refined.md, 2026-11-24), so the next plan differs from what compiled only where that wins more."""
+HANGING, LEAST_LIMIT = 10.0, 60.0
+"""Times the longest compile so far, and seconds: a compile that takes more than both is ended. A
+choice: of the plans of one program, the slowest compiled 6 times as long as the fastest."""
 _MOST_FAULTS = 2
 _NO_SOLUTION = "no solution"
 
@@ -424,7 +427,7 @@ class _Rounds:
         since = f"for {self.options.target} since {time.strftime('%H:%M:%S')}"
         self.options.tell(f"round {number}: {contender.name} compiles {since}{last}")
         began = time.monotonic()
-        work = self.compiles(contender.data, self._seconds_left())
+        work = self.compiles(contender.data, self._compile_limit())
         self.underway = _Underway(contender, number, work, 0.0)
         try:
             next(work)
@@ -498,17 +501,23 @@ class _Rounds:
     def _seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
+    def _compile_limit(self) -> float:
+        """Seconds for one compile, so that one that hangs leaves time for the others."""
+        left = self._seconds_left()
+        taken = [one.row.compile_seconds for one in self.outcomes if one.compiled.is_compiled]
+        return min(left, max(HANGING * max(taken), LEAST_LIMIT)) if taken else left / 2
+
     def _end_in_time(self) -> None:
         self.ended = f"the {self.options.minutes:g} minutes were over"
 
     def _how_it_ended(self) -> str:
-        """Why no further round followed, with the plans by hand that were not compiled."""
+        """Why no further round followed, with the plans of the first that were not compiled."""
         known = {one.name for one in self.tried} | self.repeated.keys()
         told = [
             f"{name} (predicted {self.hopeless[name]:.1f} times the best step)"
             if name in self.hopeless
             else name
-            for name in self.contenders.names_by_hand
+            for name in self.contenders.names_beside(self.candidates)
             if name not in known
         ]
         return f"{self.ended}; not compiled: {', '.join(told)}" if told else self.ended

@@ -76,6 +76,25 @@ def test_a_crash_a_hang_and_a_lack_of_memory_cost_that_plan_alone() -> None:
     assert told.tried[0].why == "the plan at hand; as told"
 
 
+def test_a_compile_that_hangs_leaves_time_for_the_others() -> None:
+    limits: list[float] = []
+
+    def compiles(data: PlanData, seconds: float) -> Underway[CompiledPlan]:
+        limits.append(seconds)
+        yield
+        constraints = data.constraints or {}
+        if len(limits) == 1:
+            return CompiledPlan(status="timed out", constraints=constraints)
+        return CompiledPlan(status="compiled", constraints=constraints, seconds=1.0, peak_bytes=1)
+
+    solved = planned().solved
+    assert solved is not None
+    contenders = Contenders("step", solved, planned().data)
+    options = RefineOptions(target="v5e:2x4", rounds=1, minutes=100)
+    refine_plan(contenders, {}, compiles, options)
+    assert limits[:3] == pytest.approx([3000, 3000, 60], rel=0.01)
+
+
 def test_where_nothing_compiles_the_plan_is_the_one_from_before() -> None:
     found = refined(lambda _: "crashed")
     assert record(found.data).chosen is None
@@ -219,9 +238,10 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
 
 
 def test_no_compile_begins_once_the_minutes_are_over() -> None:
-    told = record(refined(lambda _: (1e-6, 100), minutes=1e-9).data)
+    asked = {"theirs": (PartitionSpec(), PartitionSpec("data"))}
+    told = record(refined(lambda _: (1e-6, 100), None, asked, minutes=1e-9).data)
     assert told.tried == ()
-    assert told.ended.startswith("the 1e-09 minutes were over; not compiled: ")
+    assert told.ended.startswith("the 1e-09 minutes were over; not compiled: theirs as written, ")
 
 
 def test_nothing_is_compiled_twice() -> None:
