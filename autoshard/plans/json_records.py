@@ -1,4 +1,4 @@
-"""Dataclasses as JSON and back, by the declared types of their fields.
+"""Dataclasses as JSON or YAML and back, by the declared types of their fields.
 
 Meshes and shardings are text in Shardy's grammar, tuples are arrays, an infinite number is the text
 `inf`.
@@ -122,7 +122,7 @@ class RecordReader:
             elif f"{cls.__name__}.{name}" not in self.added_later:
                 self.problems.append(f"`{prefix}{name}`: is missing")
         self.problems += [
-            f"`{prefix}{name}`: is not a field of a plan" for name in read if name not in hints
+            f"`{prefix}{name}`: is not a field here" for name in read if name not in hints
         ]
         return cls(**values) if len(self.problems) == before else None
 
@@ -197,7 +197,9 @@ class RecordReader:
             self._refuse(path, "an object", read)
             return None
         return {
-            self._text(key, path) or "": self._value(hint, item, f"{path}[{json.dumps(key)}]")
+            self._scalar(str, key, path) or "": self._value(
+                hint, item, f"{path}[{json.dumps(key)}]"
+            )
             for key, item in read.items()
         }
 
@@ -232,6 +234,8 @@ def _without_none(hints: tuple[Any, ...]) -> Any:
 
 def shown(read: Json) -> str:
     """A JSON value as the file has it, cut where it is long."""
+    if isinstance(read, int) and read.bit_length() > 64:  # Python writes none of 4300 digits
+        return "a number of many digits"
     text = ""
     for piece in json.JSONEncoder().iterencode(read):  # no more of it than is shown
         text += piece[:61]

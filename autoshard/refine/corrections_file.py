@@ -1,70 +1,48 @@
 """Corrections of a program as YAML, beside its plan: versioned, checked strictly when read.
 
-The layout:
+The layout is that of `SavedCorrections`, with shardings as text:
 
     format: autoshard corrections
-    version: 3
-    function: train_step
-    program: 6f1c...            # fingerprint
-    ops: 412                    # in it
-    hardware: tpu-v5e
+    version: 4
     compiler: libtpu 0.0.52, jaxlib 0.10.2
-    classes: {matmul: 1.07}     # compiled seconds of a class of ops over their price
-    choices:                    # an op in one way: seconds of a step beside its price
-      - {op: '7.jaxpr/38:dot_general', operands: ['<@mesh, [{"data"}, {}]>', '<@mesh, [{}, {}]>'],
-         results: ['<@mesh, [{"data"}, {}]>'], in_chunks: false, seconds: 1.2e-05,
-         priced: 8.0e-05, elsewhere: 0.0}
-    reshards:                   # a value on its way to a reader: seconds of a step, likewise
-      - {reader: '40:add', operand: 0, before: '<@mesh, [{"data"}, {}]>',
-         after: '<@mesh, [{}, {}]>', seconds: 2.0e-05}
-    memory:                     # a value: bytes on a device beside those predicted
-      - {op: '40:add', result: 0, sharding: '<@mesh, [{"data"}, {}]>', bytes: 4194304}
+    corrections:
+      choices:                    # an op in one way: seconds of a step beside its price
+      - {elsewhere: 0.0, in_chunks: false, op: '7.jaxpr/38:dot_general',
+         operands: ['<@mesh, [{"data"}, {}]>', '<@mesh, [{}, {}]>'], priced: 8.0e-05,
+         results: ['<@mesh, [{"data"}, {}]>'], seconds: 1.2e-05}
+      is_of_other_sizes: false
+      memory:                     # a value: bytes on a device beside those predicted
+      - {num_bytes: 4194304, op: '40:add', result: 0, sharding: '<@mesh, [{"data"}, {}]>'}
+      num_ops: 412
+      ratio_by_class: {matmul: 1.07}  # compiled seconds of a class of ops over their price
+      reshards:                   # a value on its way to a reader: seconds of a step, likewise
+      - {after: '<@mesh, [{}, {}]>', before: '<@mesh, [{"data"}, {}]>', operand: 0,
+         reader: '40:add', seconds: 2.0e-05}
+    function: train_step
+    hardware: tpu-v5e
+    program: 6f1c...              # fingerprint
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
 import yaml
 
-from autoshard.encoding.corrections import (
-    ChoiceCorrection,
-    Corrections,
-    MemoryCorrection,
-    ReshardCorrection,
-)
-from autoshard.errors import AutoshardError, InputError
-from autoshard.sharding import Sharding, format_sharding, parse_sharding
+from autoshard.encoding.corrections import Corrections
+from autoshard.errors import InputError
+from autoshard.plans.json_records import RecordReader, encode_record
 from autoshard.user_files import read_or_refuse, write_or_refuse
 from autoshard.yaml_document import DocumentLoader
 
-FORMAT, VERSION = "autoshard corrections", 3
+FORMAT, VERSION = "autoshard corrections", 4
 _FIX = "give a file that `autoshard refine` wrote"
 _MOST_BYTES = 16 * 2**20
-_MOST_ENTRIES = 100_000
-_MOST_OPS = 10**9
-_MOST_SECONDS = 3600.0
-_LONGEST = 4096
-_KEYS = frozenset(
-    {
-        "format",
-        "version",
-        "function",
-        "program",
-        "ops",
-        "hardware",
-        "compiler",
-        "classes",
-        "choices",
-        "reshards",
-        "memory",
-    }
-)
-
-T = TypeVar("T")
+_MOST_SECONDS, _MOST_RATIO = 3600.0, 1e3
+_MOST_COUNT = 2**50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +81,7 @@ class SavedCorrections:
                 where=where,
                 fix="refine a plan for this machine, which writes its corrections",
             )
-        is_other = self.program != fingerprint
+        is_other = self.corrections.is_of_other_sizes or self.program != fingerprint
         return replace(self.corrections, is_of_other_sizes=is_other)
 
 
@@ -118,48 +96,7 @@ def save_corrections(saved: SavedCorrections, path: str | os.PathLike[str]) -> N
 
 def dump_corrections(saved: SavedCorrections) -> str:
     """Corrections as YAML text; equal ones give equal text."""
-    found = saved.corrections
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "function": saved.function,
-        "program": saved.program,
-        "ops": found.num_ops,
-        "hardware": saved.hardware,
-        "compiler": saved.compiler,
-        "classes": {name: float(ratio) for name, ratio in (found.ratio_by_class or {}).items()},
-        "choices": [
-            {
-                "op": one.op,
-                "operands": list(map(format_sharding, one.operands)),
-                "results": list(map(format_sharding, one.results)),
-                "in_chunks": one.in_chunks,
-                "seconds": float(one.seconds),  # NumPy has floats that YAML does not know
-                "priced": float(one.priced),
-                "elsewhere": float(one.elsewhere),
-            }
-            for one in found.choices
-        ],
-        "reshards": [
-            {
-                "reader": move.reader,
-                "operand": move.operand,
-                "before": format_sharding(move.before),
-                "after": format_sharding(move.after),
-                "seconds": float(move.seconds),
-            }
-            for move in found.reshards
-        ],
-        "memory": [
-            {
-                "op": held.op,
-                "result": held.result,
-                "sharding": format_sharding(held.sharding),
-                "bytes": held.num_bytes,
-            }
-            for held in found.memory
-        ],
-    }
+    content = {"format": FORMAT, "version": VERSION, **encode_record(saved)}
     return yaml.safe_dump(content, sort_keys=False, width=100)
 
 
@@ -194,27 +131,19 @@ def parse_corrections(text: str, where: str = "corrections") -> SavedCorrections
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = getattr(error, "problem", None) or type(error).__name__
         raise _refusal(f"this is not YAML as corrections are: {reason}", where) from error
-    root = _Node(content, "", where)
-    entries = root.entries()
-    if "format" not in entries or entries["format"].value != FORMAT:
-        raise root.refusal(f"expected `format: {FORMAT}`")
-    if "version" in entries and entries["version"].count(_MOST_ENTRIES) != VERSION:
-        raise root.refusal(f"is of version {entries['version'].shown}; this one reads {VERSION}")
-    known = root.mapping(_KEYS)
-    ratios = {name: node.number(0.0, 1e3) for name, node in known["classes"].entries().items()}
-    return SavedCorrections(
-        function=known["function"].text(),
-        program=known["program"].text(),
-        hardware=known["hardware"].text(),
-        compiler=known["compiler"].text(),
-        corrections=Corrections(
-            choices=known["choices"].each(_choice),
-            reshards=known["reshards"].each(_reshard),
-            memory=known["memory"].each(_memory),
-            ratio_by_class=ratios or None,
-            num_ops=known["ops"].count(_MOST_OPS),
-        ),
-    )
+    if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+        raise _refusal(f"expected `format: {FORMAT}`", where)
+    version = content.pop("version", None)
+    if type(version) is not int or version != VERSION:
+        raise _refusal(f"this is not of version {VERSION}, which this autoshard reads", where)
+    reader = RecordReader()
+    saved = reader.record(SavedCorrections, content)
+    problems = reader.problems
+    if saved is not None:
+        problems = list(_out_of_range(saved.corrections))
+    if saved is None or problems:
+        raise _refusal(problems[0], where)
+    return saved
 
 
 class _CorrectionsLoader(DocumentLoader):
@@ -223,112 +152,34 @@ class _CorrectionsLoader(DocumentLoader):
     most_nodes: ClassVar[int] = 2_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A value of the file with its path."""
-
-    value: Any
-    path: str
-    where: str
-
-    @property
-    def shown(self) -> str:
-        try:
-            return repr(self.value)[:60]
-        except ValueError:  # Python writes no whole number of more than 4300 digits
-            return "a number of thousands of digits"
-
-    def refusal(self, what: str) -> InputError:
-        return _refusal(f"`{self.path}`: {what}" if self.path else what, self.where)
-
-    def entries(self) -> dict[str, _Node]:
-        if not isinstance(self.value, dict) or len(self.value) > _MOST_ENTRIES:
-            raise self.refusal(f"expected a mapping, found {self.shown}")
-        prefix = f"{self.path}." if self.path else ""
-        found = {}
-        for key, value in self.value.items():
-            name = _Node(key, f"{self.path} key", self.where).text()
-            found[name] = _Node(value, f"{prefix}{name}", self.where)
-        return found
-
-    def mapping(self, keys: frozenset[str]) -> Mapping[str, _Node]:
-        """A mapping with these keys and no others."""
-        found = self.entries()
-        if missing := sorted(keys - found.keys()):
-            raise self.refusal(f"`{missing[0]}` is missing")
-        if unknown := sorted(found.keys() - keys):
-            raise self.refusal(f"`{unknown[0]}` is no key here; expected {', '.join(sorted(keys))}")
-        return found
-
-    def each(self, read: Callable[[_Node], T]) -> tuple[T, ...]:
-        if not isinstance(self.value, list) or len(self.value) > _MOST_ENTRIES:
-            raise self.refusal(f"expected a list, found {self.shown}")
-        nodes = (_Node(one, f"{self.path}[{i}]", self.where) for i, one in enumerate(self.value))
-        return tuple(map(read, nodes))
-
-    def text(self) -> str:
-        if not isinstance(self.value, str) or len(self.value) > _LONGEST:
-            raise self.refusal(f"expected text, found {self.shown}")
-        return self.value
-
-    def number(self, least: float, most: float) -> float:
-        is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
-        if not is_number or not least <= self.value <= most:  # no comparison holds of NaN
-            raise self.refusal(f"expected a number of {least:g} to {most:g}, found {self.shown}")
-        return float(self.value)
-
-    def count(self, most: int) -> int:
-        if type(self.value) is not int or not 0 <= self.value <= most:
-            raise self.refusal(f"expected a whole number of 0 to {most}, found {self.shown}")
-        return self.value
-
-    def truth(self) -> bool:
-        if not isinstance(self.value, bool):
-            raise self.refusal(f"expected true or false, found {self.shown}")
-        return self.value
-
-    def sharding(self) -> Sharding:
-        text = self.text()
-        try:
-            return parse_sharding(text)
-        except AutoshardError as error:
-            raise self.refusal(f"{error.what}: {text}") from error
-
-
-def _choice(node: _Node) -> ChoiceCorrection:
-    known = node.mapping(
-        frozenset({"op", "operands", "results", "in_chunks", "seconds", "priced", "elsewhere"})
-    )
-    return ChoiceCorrection(
-        op=known["op"].text(),
-        operands=known["operands"].each(_Node.sharding),
-        results=known["results"].each(_Node.sharding),
-        in_chunks=known["in_chunks"].truth(),
-        seconds=known["seconds"].number(-_MOST_SECONDS, _MOST_SECONDS),
-        priced=known["priced"].number(0.0, _MOST_SECONDS),
-        elsewhere=known["elsewhere"].number(-_MOST_SECONDS, _MOST_SECONDS),
-    )
-
-
-def _reshard(node: _Node) -> ReshardCorrection:
-    known = node.mapping(frozenset({"reader", "operand", "before", "after", "seconds"}))
-    return ReshardCorrection(
-        reader=known["reader"].text(),
-        operand=known["operand"].count(_MOST_ENTRIES),
-        before=known["before"].sharding(),
-        after=known["after"].sharding(),
-        seconds=known["seconds"].number(-_MOST_SECONDS, _MOST_SECONDS),
-    )
-
-
-def _memory(node: _Node) -> MemoryCorrection:
-    known = node.mapping(frozenset({"op", "result", "sharding", "bytes"}))
-    return MemoryCorrection(
-        op=known["op"].text(),
-        result=known["result"].count(_MOST_ENTRIES),
-        sharding=known["sharding"].sharding(),
-        num_bytes=known["bytes"].count(2**50),
-    )
+def _out_of_range(found: Corrections) -> Iterator[str]:
+    """Numbers of a file that no compiler and no program gives, each with its path."""
+    numbers: list[tuple[str, float, float, float]] = [
+        ("num_ops", found.num_ops, 0, _MOST_COUNT),
+        *(
+            (f"ratio_by_class.{name}", ratio, 0, _MOST_RATIO)
+            for name, ratio in (found.ratio_by_class or {}).items()
+        ),
+    ]
+    for i, one in enumerate(found.choices):
+        numbers += [
+            (f"choices[{i}].seconds", one.seconds, -_MOST_SECONDS, _MOST_SECONDS),
+            (f"choices[{i}].priced", one.priced, 0, _MOST_SECONDS),
+            (f"choices[{i}].elsewhere", one.elsewhere, -_MOST_SECONDS, _MOST_SECONDS),
+        ]
+    for i, move in enumerate(found.reshards):
+        numbers += [
+            (f"reshards[{i}].operand", move.operand, 0, _MOST_COUNT),
+            (f"reshards[{i}].seconds", move.seconds, -_MOST_SECONDS, _MOST_SECONDS),
+        ]
+    for i, held in enumerate(found.memory):
+        numbers += [
+            (f"memory[{i}].result", held.result, 0, _MOST_COUNT),
+            (f"memory[{i}].num_bytes", held.num_bytes, 0, _MOST_COUNT),
+        ]
+    for path, number, least, most in numbers:
+        if not least <= number <= most:  # no comparison holds of NaN
+            yield f"`corrections.{path}`: expected a number of {least:g} to {most:g}"
 
 
 def _refusal(what: str, where: str) -> InputError:

@@ -30,7 +30,8 @@ class Learnt:
     """Everything observed so far.
 
     Args:
-        start: Corrections from a file: they hold until something else is seen of the same choice.
+        start: Corrections from a file: they hold until something else is seen of the same choice;
+            of another batch or depth, only the ratios do once anything is seen.
         near: By key of an op, those of the ops that make what it reads or read what it makes.
     """
 
@@ -59,8 +60,8 @@ class Learnt:
         for _, seen in sorted(self._seen, key=lambda one: one[0]):
             found.add(seen, self.near)
         least = SMALLEST * min(seconds for seconds, _ in self._seen)
-        start = self.start
-        choices = {} if start.is_of_other_sizes else {_way(one): one for one in start.choices}
+        start = self._exact_start()
+        choices = {_way(one): one for one in start.choices}
         choices |= {
             way: one
             for way, one in found.choices.items()
@@ -76,6 +77,10 @@ class Learnt:
             num_ops=len(self.near),
         )
 
+    def _exact_start(self) -> Corrections:
+        """Corrections from the file that are of the same batch and depth."""
+        return NO_CORRECTIONS if self.start.is_of_other_sizes else self.start
+
     def _memory(self) -> tuple[MemoryCorrection, ...]:
         """Of each value the most bytes that any plan shows."""
         held: dict[Held, MemoryCorrection] = {}
@@ -84,7 +89,7 @@ class Learnt:
                 place = (one.op, one.result, one.sharding)
                 if place not in held or held[place].num_bytes < one.num_bytes:
                     held[place] = one
-        before = {(one.op, one.result, one.sharding): one for one in self.start.memory}
+        before = {(one.op, one.result, one.sharding): one for one in self._exact_start().memory}
         return tuple({**before, **held}.values())
 
     def _ratios(self) -> Mapping[str, float] | None:

@@ -120,7 +120,7 @@ def test_missing_and_unknown_fields_are_named() -> None:
 
     assert refusal(edited(change)).what.splitlines()[1:] == [
         "  - `arguments[1].dtype`: is missing",
-        "  - `solver.colour`: is not a field of a plan",
+        "  - `solver.colour`: is not a field here",
     ]
 
 

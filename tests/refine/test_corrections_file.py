@@ -65,24 +65,35 @@ def test_equal_corrections_give_equal_text() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "what"),
     [
-        ("version: 3", "version: 4", "is of version 4; this one reads 3"),
+        ("version: 4", "version: 3", "this is not of version 4"),
+        ("version: 4", "version: true", "this is not of version 4"),
         (
             "format: autoshard corrections",
             "format: plan",
             "expected `format: autoshard corrections`",
         ),
-        ("program: ab12", "programm: ab12", "`program` is missing"),
-        ("matmul: 1.07", "matmul: .nan", "`classes.matmul`: expected a number of 0 to 1000"),
-        ("matmul: 1.07", "matmul: true", "`classes.matmul`: expected a number of 0 to 1000"),
-        ("operand: 1", "operand: -1", "`reshards[0].operand`: expected a whole number"),
-        ("in_chunks: true", "in_chunks: 1", "`choices[0].in_chunks`: expected true or false"),
-        ("bytes: 4194304", "bytes: 1.5", "`memory[0].bytes`: expected a whole number"),
-        ("bytes: 4194304", "bytes: 9999999999999999999", "`memory[0].bytes`: expected a whole"),
-        ("seconds: 2.0e-05", "seconds: 1e9", "`reshards[0].seconds`: expected a number"),
-        ("seconds: 2.0e-05", "seconds: 2.0e-05\n  more: 1", "`reshards[0]`: `more` is no key here"),
-        ('before: <@mesh, [{"data"}, {}]>', "before: '[{'", "`reshards[0].before`: "),
-        ("program: ab12", "program: 7", "`program`: expected text, found 7"),
-        ("program: ab12", "program: &a ab12\nx: *a", "`x` is no key here"),
+        ("program: ab12", "programm: ab12", "`program`: is missing"),
+        ("matmul: 1.07", "matmul: .nan", "`corrections.ratio_by_class.matmul`: expected a number"),
+        ("matmul: 1.07", "matmul: true", '`corrections.ratio_by_class["matmul"]`: expected a'),
+        ("matmul: 1.07", "7: 1.07", "`corrections.ratio_by_class`: expected text, found `7`"),
+        ("operand: 1", "operand: -1", "`corrections.reshards[0].operand`: expected a number of 0"),
+        ("in_chunks: true", "in_chunks: 1", "`corrections.choices[0].in_chunks`: expected true or"),
+        ("bytes: 4194304", "bytes: 1.5", "`corrections.memory[0].num_bytes`: expected a whole"),
+        ("bytes: 4194304", "bytes: 9999999999999999999", "`corrections.memory[0].num_bytes`: "),
+        ("seconds: 2.0e-05", "seconds: 1.0e+9", "`corrections.reshards[0].seconds`: expected a"),
+        (
+            "seconds: 2.0e-05",
+            "seconds: 2.0e-05\n    more: 1",
+            "`corrections.reshards[0].more`: is not a field here",
+        ),
+        (
+            'before: <@mesh, [{"data"}, {}]>',
+            "before: '[{'",
+            "`corrections.reshards[0].before`: ",
+        ),
+        ("program: ab12", "program: 7", "`program`: expected text, found `7`"),
+        ("program: ab12", f"program: 0x{'f' * 6000}", "`program`: expected text, found a number"),
+        ("program: ab12", "program: &a ab12\nx: *a", "`x`: is not a field here"),
         ("program: ab12", "program: &a [*a]", "this is not YAML as corrections are"),
         ("program: ab12", "program: !!python/name:os.system x", "this is not YAML as corrections"),
         ("program: ab12", "program: [", "this is not YAML as corrections are"),
@@ -91,10 +102,8 @@ def test_equal_corrections_give_equal_text() -> None:
             "program: ab12\nprogram: ab13",
             "this is not YAML as corrections are: keys",
         ),
-        ("version: 3", "version: true", "`version`: expected a whole number"),
-        ("version: 3", "version: 2\nspeeds: {}", "is of version 2; this one reads 3"),
-        ("matmul: 1.07", f"matmul: 1{'0' * 400}", "`classes.matmul`: expected a number of 0 to"),
-        ("matmul: 1.07", f"matmul: 0x{'f' * 6000}", "`classes.matmul`: expected a number of 0 to"),
+        ("matmul: 1.07", f"matmul: 1{'0' * 400}", "`corrections.ratio_by_class.matmul`: expected"),
+        ("matmul: 1.07", f"matmul: 0x{'f' * 6000}", "`corrections.ratio_by_class.matmul`: "),
     ],
 )
 def test_a_damaged_file_is_refused_with_the_place(before: str, after: str, what: str) -> None:
@@ -134,8 +143,13 @@ def test_corrections_of_another_function_or_machine_are_refused() -> None:
         SAVED.fitting("step", "ab12", "h100", "here")
 
 
-def test_corrections_of_another_batch_hold_by_their_ratios() -> None:
-    assert SAVED.fitting("step", "ab13", "tpu-v5e", "here").is_of_other_sizes
+def test_corrections_of_another_batch_hold_by_their_ratios_and_do_so_when_saved_again() -> None:
+    found = SAVED.fitting("step", "ab13", "tpu-v5e", "here")
+    assert found.is_of_other_sizes
+    again = parse_corrections(
+        dump_corrections(dataclasses.replace(SAVED, program="ab13", corrections=found))
+    )
+    assert again.fitting("step", "ab13", "tpu-v5e", "here").is_of_other_sizes
 
 
 def test_corrections_of_a_program_with_ten_thousand_ops_are_read() -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.encoding.corrections import ChoiceCorrection, ReshardCorrection
+from autoshard.encoding.corrections import (
+    ChoiceCorrection,
+    Corrections,
+    MemoryCorrection,
+    ReshardCorrection,
+)
 from autoshard.refine.attribution import Observation
 from autoshard.refine.learnt import Learnt
 from autoshard.sharding import Sharding, parse_sharding
@@ -59,6 +64,25 @@ def test_a_reshard_that_takes_more_in_a_slower_plan_is_laid_likewise() -> None:
     learnt.add(Observation(choices=(cut("d", ROWS, 1.0),), reshards=(moved(1.0),)), 2.0)
     assert [one.seconds for one in learnt.corrections().reshards] == [1.0]
     assert seconds(learnt) == {("d", ROWS): 1.0, ("d", COLUMNS): 3.0}
+
+
+def test_what_a_file_says_of_another_batch_holds_by_ratios_alone_once_something_is_seen() -> None:
+    reshard = ReshardCorrection(reader="a", operand=0, before=ROWS, after=COLUMNS, seconds=1.0)
+    held = MemoryCorrection(op="a", result=0, sharding=ROWS, num_bytes=8)
+    start = Corrections(
+        choices=(cut("a", COLUMNS, 1.0),),
+        reshards=(reshard,),
+        memory=(held,),
+        ratio_by_class={"matmul": 2.0},
+        is_of_other_sizes=True,
+    )
+    learnt = Learnt(start, near=CHAIN)
+    assert learnt.corrections() == start
+    learnt.add(Observation(choices=(cut("a", ROWS, 0.5),)), 1.0)
+    found = learnt.corrections()
+    assert (found.reshards, found.memory, found.is_of_other_sizes) == ((), (), False)
+    assert [one.results[0] for one in found.choices] == [ROWS]
+    assert found.ratio_by_class == {"matmul": 2.0}
 
 
 def test_differences_too_small_to_matter_are_left_out() -> None:

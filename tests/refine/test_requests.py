@@ -104,16 +104,18 @@ def test_without_a_machine_the_plan_is_for_the_one_to_compile_for(
 
 FILE = """
 format: autoshard corrections
-version: 3
+version: 4
 function: {function}
 program: '00'
-ops: {num_ops}
 hardware: tpu-v5e
 compiler: libtpu 1
-classes: {{elementwise: 3.0, matmul: 2.0}}
-choices: []
-reshards: []
-memory: []
+corrections:
+  ratio_by_class: {{elementwise: 3.0, matmul: 2.0}}
+  choices: []
+  reshards: []
+  memory: []
+  num_ops: {num_ops}
+  is_of_other_sizes: false
 """
 
 
