@@ -4,11 +4,12 @@ Names of compiled ops hold the path of their equation (`E[7.jaxpr/38]`) or of th
 stand for (`autoshard[38<1]`). Seconds of a kernel go to the ops whose equations it fuses, in the
 ratio of their prices; of one without a name to all ops; those of a step that was run likewise. An
 op that no kernel names shares in the kernels around it. Collectives are compared over each set of
-mesh axes, by the seconds that the step waits for them: what is compiled beyond what is planned
-there goes to the equations that communicate more than planned, what is short of it to those that
-communicate less; to the reshard of an operand where the plan has one, else to the candidate. Bytes
-at the compiled peak go to the values of the equations that hold more than planned. So the corrected
-problem prices a compiled plan as it was compiled.
+mesh axes, by the seconds that the step waits for them, or by all their seconds where the compiler
+tells none of the computing beside them: what is compiled beyond what is planned there goes to the
+equations that communicate more than planned, what is short of it to those that communicate less; to
+the reshard of an operand where the plan has one, else to the candidate. Bytes at the compiled peak
+go to the values of the equations that hold more than planned. So the corrected problem prices a
+compiled plan as it was compiled.
 """
 
 from __future__ import annotations
@@ -180,7 +181,9 @@ class _Attribution:
 
     def _spent_in_run(self) -> dict[int, float]:
         """A run tells the seconds of the step alone: ops take those of it by their prices."""
-        waits = sum(use.exposed_seconds for use in estimate(self.program).collectives)
+        planned = self.solution.estimate.collectives
+        hidden = sum(use.seconds for use in planned) - sum(w.seconds for w in self._planned_waits())
+        waits = sum(use.exposed_seconds for use in estimate(self.program).collectives) - hidden
         left = max((self.compiled.seconds or 0.0) - waits, 0.0)
         whole = sum(self.priced.values())
         return {op: priced * left / whole for op, priced in self.priced.items()} if whole else {}
@@ -264,7 +267,7 @@ class _Attribution:
     def _compare_collectives(self) -> None:
         """Enter the seconds that the step waits for collectives beside those planned."""
         planned: dict[Axes, dict[int, list[_Wait]]] = defaultdict(lambda: defaultdict(list))
-        for wait in self._planned_waits():
+        for wait in self._planned_waits(hides=bool(self.program.kernels)):
             one = wait.collective
             planned[one.axes][self._sending(self.graph.ops[one.op]).index].append(wait)
         sent: dict[Axes, list[_Wait]] = defaultdict(list)
@@ -274,11 +277,12 @@ class _Attribution:
         for axes in sorted({*planned, *sent}, key=lambda axes: axes or ()):
             self._charge(sent[axes], planned[axes])
 
-    def _planned_waits(self) -> Iterator[_Wait]:
+    def _planned_waits(self, *, hides: bool = True) -> Iterator[_Wait]:
+        """The planned collectives, with the seconds of those that are not hidden, or with all."""
         program, estimated = self.solution.local_program, self.solution.estimate
-        overlaps = self.solution.encoder.costing.overlaps
+        hides = hides and self.solution.encoder.costing.overlaps
         for one, use in zip(program.collectives, estimated.collectives, strict=True):
-            yield _Wait(one, use.exposed_seconds if overlaps else use.seconds)
+            yield _Wait(one, use.exposed_seconds if hides else use.seconds)
 
     def _charge(self, sent: Sequence[_Wait], planned: Mapping[int, Sequence[_Wait]]) -> None:
         """Lay what the step waits for one set of axes beside the plan to the ops that differ."""

@@ -104,7 +104,7 @@ def _read(
     assert checked.memory is not None
     machine = _prices(data, found.target, prices)
     module = parse_hlo(found.compiled.text)
-    seconds, measure = _seconds(data, module, machine, checked.time)
+    seconds, measure = compiled_seconds(data, module, machine, checked.time)
     return CompiledPlan(
         status=found.status,
         constraints=kept,
@@ -125,17 +125,22 @@ def _prices(data: PlanData, target: Target, prices: CompiledPrices | None) -> Co
     return prices_for(data.hardware, Mesh(data.mesh.axes), target, prices)
 
 
-def _seconds(
+def compiled_seconds(
     data: PlanData, module: HloModule, prices: CompiledPrices | None, time: TimeCheck | None
 ) -> tuple[float, str]:
-    """Seconds of a step; where the compiler estimates none, of the plan with these collectives."""
+    """Seconds of a step; where the compiler estimates none, of the plan with these collectives.
+
+    The planned collectives that run beside the computing do so in the compiled program, too; what
+    is compiled beyond them is waited for.
+    """
     if time is not None:
         return time.overlapped_seconds, CYCLES
     if prices is None:
         return data.priced_seconds, COLLECTIVES
     found = read_module_collectives(module, Mesh(data.mesh.axes))
     links = sum(prices.link_seconds(one) * one.count for one in found)
-    return data.compute_seconds + links, COLLECTIVES
+    step = data.priced_seconds + links - data.communication_seconds
+    return max(step, data.compute_seconds), COLLECTIVES
 
 
 def _compiler(compiled: CompiledAhead, platform: str) -> str:

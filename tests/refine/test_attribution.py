@@ -9,12 +9,13 @@ import pytest
 from autoshard.encoding.corrections import Corrections, corrected, op_keys
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.graph.program import Op
+from autoshard.hlo.compiled import read_module_collectives
 from autoshard.hlo.local_program import DeviceSpeed, compiled_program
 from autoshard.hlo.text import parse_hlo
 from autoshard.lowering.estimate import estimate
 from autoshard.planning.solution import Solution
 from autoshard.refine.attribution import Observation, equation_of, observe
-from autoshard.refine.compiled_plan import CompiledPlan
+from autoshard.refine.compiled_plan import CompiledPlan, compiled_seconds
 from autoshard.refine.learnt import Learnt, neighbours
 from autoshard.sharding import Mesh
 from autoshard.verification.compiled_prices import CompiledPrices
@@ -180,6 +181,29 @@ def test_the_corrected_problem_prices_a_compiled_plan_as_it_was_compiled(
     cost = evaluate(problem, solution.choices).cost / PICOSECONDS
     assert cost == pytest.approx(took, rel=5e-3)
     assert abs(solution.step_seconds / took - 1) > 0.05
+
+
+def test_without_cycles_collectives_beyond_the_planned_ones_add_to_the_planned_step() -> None:
+    plan = planned(hardware="h100")
+    solution, mesh = plan.solution, Mesh(plan.data.mesh.axes)
+    assert solution is not None
+    hidden = plan.data.seconds - plan.data.priced_seconds
+    assert hidden > 1e-5
+    big = '%big = f32[8192,8192]{1,0} custom-call(%p), custom_call_target="t"'
+    sent = gather("g", f"E[{matmuls(solution)[0].equation}]", 32768)
+    module, prices = parse_hlo(program(big, sent)), CompiledPrices.of_machine("h100", mesh)
+    assert prices is not None
+    took, _ = compiled_seconds(plan.data, module, prices, None)
+    links = sum(map(prices.link_seconds, read_module_collectives(module, mesh)))
+    assert took + hidden == pytest.approx(plan.data.compute_seconds + links)
+    found = CompiledPlan(
+        status="compiled", constraints={}, seconds=took, peak_bytes=0, module=module, prices=prices
+    )
+    learnt = Learnt(near=neighbours(solution.graph))
+    learnt.add(observe(solution, found), took)
+    problem = corrected(solution.encoded, learnt.corrections(), solution.encoder.node_costs).problem
+    cost = evaluate(problem, solution.choices).cost / PICOSECONDS
+    assert cost == pytest.approx(took, rel=5e-3)
 
 
 def test_a_fusion_is_shared_by_its_ops_in_the_ratio_of_their_prices(solution: Solution) -> None:
