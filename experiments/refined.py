@@ -170,10 +170,10 @@ def page(rows: list[dict[str, Any]]) -> str:
     parts = [
         f"{len(rows)} cells were run, at {commits}, of {len(CELLS) * len(MACHINES)} that the"
         " command knows. Seconds are those of one step as compiled: for TPUs the compiler's cycles"
-        " over the clock and the compiled collectives on the links; for GPUs, whose compiler estimates"
-        " none, the planned step, and on the links what is compiled beyond the planned"
-        " collectives. *By hand* is the fastest of the plans by hand of the"
-        " report, as written or with activations pinned, that compiled within the memory budget.\n",
+        " over the clock and the compiled collectives on the links; for GPUs, whose compiler tells"
+        " none, the planned step, and on the links what is compiled beyond the planned collectives."
+        " *By hand* is the fastest of the plans by hand of the report, as written or with"
+        " activations pinned, that compiled within the memory budget.\n",
         f"Refined over by hand: worst {max(worst):.3f}, geometric mean {_mean(worst):.3f}. Refined"
         f" over the plan as it was: geometric mean {_mean(gained):.3f}; not faster on"
         f" {sum(one > 0.999 for one in gained)} of {len(gained)}.\n"
