@@ -171,7 +171,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         f"{len(rows)} cells were run, at {commits}, of {len(CELLS) * len(MACHINES)} that the"
         " command knows. Seconds are those of one step as compiled: for TPUs the compiler's cycles"
         " over the clock and the compiled collectives on the links; for GPUs, whose compiler tells"
-        " none, the planned step, and on the links what is compiled beyond the planned collectives."
+        " none, the planned step and the difference of the collectives on the links, as far as the"
+        " plan does not hide them."
         " *By hand* is the fastest of the plans by hand of the report, as written or with"
         " activations pinned, that compiled within the memory budget.\n",
         f"Refined over by hand: worst {max(worst):.3f}, geometric mean {_mean(worst):.3f}. Refined"

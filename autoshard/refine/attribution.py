@@ -4,12 +4,11 @@ Names of compiled ops hold the path of their equation (`E[7.jaxpr/38]`) or of th
 stand for (`autoshard[38<1]`). Seconds of a kernel go to the ops whose equations it fuses, in the
 ratio of their prices; of one without a name to all ops; those of a step that was run likewise. An
 op that no kernel names shares in the kernels around it. Collectives are compared over each set of
-mesh axes, by the seconds that the step waits for them, or by all their seconds where the compiler
-tells none of the computing beside them: what is compiled beyond what is planned there goes to the
-equations that communicate more than planned, what is short of it to those that communicate less; to
-the reshard of an operand where the plan has one, else to the candidate. Bytes at the compiled peak
-go to the values of the equations that hold more than planned. So the corrected problem prices a
-compiled plan as it was compiled.
+mesh axes, by the seconds that the step waits for them: what is compiled beyond what is planned
+there goes to the equations that communicate more than planned, what is short of it to those that
+communicate less; to the reshard of an operand where the plan has one, else to the candidate. Bytes
+at the compiled peak go to the values of the equations that hold more than planned. So the corrected
+problem prices a compiled plan as it was compiled.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from autoshard.layouts import Layout
 from autoshard.lowering.estimate import estimate
 from autoshard.lowering.local_program import Collective, LocalProgram, Space
 from autoshard.planning.solution import Solution
-from autoshard.refine.compiled_plan import MEASURED, CompiledPlan
+from autoshard.refine.compiled_plan import MEASURED, CompiledPlan, exposed_share
 from autoshard.report.quantities import format_bytes, format_seconds
 from autoshard.sharding import Mesh, Sharding
 from autoshard.source_place import format_source, parse_source
@@ -181,9 +180,8 @@ class _Attribution:
 
     def _spent_in_run(self) -> dict[int, float]:
         """A run tells the seconds of the step alone: ops take those of it by their prices."""
-        planned = self.solution.estimate.collectives
-        hidden = sum(use.seconds for use in planned) - sum(w.seconds for w in self._planned_waits())
-        waits = sum(use.exposed_seconds for use in estimate(self.program).collectives) - hidden
+        planned, compiled = map(_seconds, self._comparable_waits())
+        waits = _seconds(self._planned_waits()) + compiled - planned
         left = max((self.compiled.seconds or 0.0) - waits, 0.0)
         whole = sum(self.priced.values())
         return {op: priced * left / whole for op, priced in self.priced.items()} if whole else {}
@@ -267,22 +265,42 @@ class _Attribution:
     def _compare_collectives(self) -> None:
         """Enter the seconds that the step waits for collectives beside those planned."""
         planned: dict[Axes, dict[int, list[_Wait]]] = defaultdict(lambda: defaultdict(list))
-        for wait in self._planned_waits(hides=bool(self.program.kernels)):
+        waits, compiled = self._comparable_waits()
+        for wait in waits:
             one = wait.collective
             planned[one.axes][self._sending(self.graph.ops[one.op]).index].append(wait)
         sent: dict[Axes, list[_Wait]] = defaultdict(list)
-        uses = estimate(self.program).collectives
-        for one, use in zip(self.program.collectives, uses, strict=True):
-            sent[one.axes].append(_Wait(one, use.exposed_seconds))
+        for wait in compiled:
+            sent[wait.collective.axes].append(wait)
         for axes in sorted({*planned, *sent}, key=lambda axes: axes or ()):
             self._charge(sent[axes], planned[axes])
 
-    def _planned_waits(self, *, hides: bool = True) -> Iterator[_Wait]:
-        """The planned collectives, with the seconds of those that are not hidden, or with all."""
+    def _comparable_waits(self) -> tuple[list[_Wait], list[_Wait]]:
+        """The planned and the compiled collectives; the step waits for their difference.
+
+        Where the compiler tells nothing of the computing beside them, `exposed_share` says it.
+        """
+        planned, uses = list(self._planned_waits()), estimate(self.program).collectives
+        compiled = [
+            _Wait(one, use.exposed_seconds)
+            for one, use in zip(self.program.collectives, uses, strict=True)
+        ]
+        if self.program.kernels:
+            return planned, compiled
+        whole = [
+            _Wait(wait.collective, use.seconds)
+            for wait, use in zip(planned, self.solution.estimate.collectives, strict=True)
+        ]
+        share = exposed_share(_seconds(whole), _seconds(planned), _seconds(compiled))
+        if share == 1.0:
+            return whole, compiled
+        return planned, [one._replace(seconds=share * one.seconds) for one in compiled]
+
+    def _planned_waits(self) -> Iterator[_Wait]:
         program, estimated = self.solution.local_program, self.solution.estimate
-        hides = hides and self.solution.encoder.costing.overlaps
+        overlaps = self.solution.encoder.costing.overlaps
         for one, use in zip(program.collectives, estimated.collectives, strict=True):
-            yield _Wait(one, use.exposed_seconds if hides else use.seconds)
+            yield _Wait(one, use.exposed_seconds if overlaps else use.seconds)
 
     def _charge(self, sent: Sequence[_Wait], planned: Mapping[int, Sequence[_Wait]]) -> None:
         """Lay what the step waits for one set of axes beside the plan to the ops that differ."""

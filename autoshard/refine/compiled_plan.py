@@ -130,8 +130,8 @@ def compiled_seconds(
 ) -> tuple[float, str]:
     """Seconds of a step; where the compiler estimates none, of the plan with these collectives.
 
-    The planned collectives that run beside the computing do so in the compiled program, too; what
-    is compiled beyond them is waited for.
+    As much of the collectives runs beside the computing as in the plan; what is compiled beyond the
+    planned ones is waited for.
     """
     if time is not None:
         return time.overlapped_seconds, CYCLES
@@ -139,8 +139,21 @@ def compiled_seconds(
         return data.priced_seconds, COLLECTIVES
     found = read_module_collectives(module, Mesh(data.mesh.axes))
     links = sum(prices.link_seconds(one) * one.count for one in found)
-    step = data.priced_seconds + links - data.communication_seconds
-    return max(step, data.compute_seconds), COLLECTIVES
+    planned = data.communication_seconds
+    share = exposed_share(planned, planned - (data.seconds - data.priced_seconds), links)
+    return data.priced_seconds + share * (links - planned), COLLECTIVES
+
+
+def exposed_share(planned: float, exposed: float, compiled: float) -> float:
+    """The share of what is compiled beyond the planned collectives that the step waits for.
+
+    Args:
+        planned: Seconds of the planned collectives.
+        exposed: Of these, those that the step waits for.
+        compiled: Seconds of the compiled collectives. Of what is short of the planned ones, as much
+            was waited for as of all.
+    """
+    return exposed / planned if planned > 0 and compiled < planned else 1.0
 
 
 def _compiler(compiled: CompiledAhead, platform: str) -> str:

@@ -377,7 +377,8 @@ class _Rounds:
         """The budget without what compiled plans held beyond their corrected predictions.
 
         Where a plan that the model thought too large was compiled, as much more as it held less;
-        where all plans held less than predicted, as much more as they did at least.
+        where all plans held less than predicted, as much more as they did at least. Plans that the
+        model thought far too large say nothing of those near the budget.
         """
         budget = self.budget
         if budget is None:
@@ -385,7 +386,9 @@ class _Rounds:
         compiled = [
             (one.compiled.peak_bytes, one.contender.solution)
             for one in self.outcomes
-            if one.contender.solution is not None and one.compiled.peak_bytes is not None
+            if one.contender.solution is not None
+            and one.compiled.peak_bytes is not None
+            and self._is_nearly_within(one.contender.solution)
         ]
         over = [one for one in compiled if one[0] > budget or not one[1].is_feasible]
         if not over and all(one.peak_bytes < budget * (1 - KNOWN_ERROR) for _, one in compiled):

@@ -183,19 +183,26 @@ def test_the_corrected_problem_prices_a_compiled_plan_as_it_was_compiled(
     assert abs(solution.step_seconds / took - 1) > 0.05
 
 
-def test_without_cycles_collectives_beyond_the_planned_ones_add_to_the_planned_step() -> None:
+@pytest.mark.parametrize("rows", [32, 32768], ids=["fewer", "more"])
+def test_without_cycles_collectives_beside_the_planned_ones_change_the_planned_step(
+    rows: int,
+) -> None:
     plan = planned(hardware="h100")
     solution, mesh = plan.solution, Mesh(plan.data.mesh.axes)
     assert solution is not None
     hidden = plan.data.seconds - plan.data.priced_seconds
     assert hidden > 1e-5
-    big = '%big = f32[8192,8192]{1,0} custom-call(%p), custom_call_target="t"'
-    sent = gather("g", f"E[{matmuls(solution)[0].equation}]", 32768)
+    big = f'%big = f32[{rows // 4},8192]{{1,0}} custom-call(%p), custom_call_target="t"'
+    sent = gather("g", f"E[{matmuls(solution)[0].equation}]", rows)
     module, prices = parse_hlo(program(big, sent)), CompiledPrices.of_machine("h100", mesh)
     assert prices is not None
     took, _ = compiled_seconds(plan.data, module, prices, None)
     links = sum(map(prices.link_seconds, read_module_collectives(module, mesh)))
-    assert took + hidden == pytest.approx(plan.data.compute_seconds + links)
+    planned_links, compute = plan.data.communication_seconds, plan.data.compute_seconds
+    if rows == 32:
+        assert took - compute == pytest.approx(links * (1 - hidden / planned_links))
+    else:
+        assert took - compute == pytest.approx(links - hidden)
     found = CompiledPlan(
         status="compiled", constraints={}, seconds=took, peak_bytes=0, module=module, prices=prices
     )

@@ -129,6 +129,27 @@ def test_without_a_plan_within_the_budget_the_bytes_that_the_best_misses_are_sai
     assert "the best misses it by 7 bytes as compiled" in found.data.solver.advice
 
 
+def test_a_plan_that_is_far_too_large_says_nothing_of_those_near_the_budget() -> None:
+    predicted = planned().data.memory.peak_bytes
+    plan = planned(memory_budget=int(1.05 * predicted))
+    limits: list[int | None] = []
+    original = plan_corrected
+
+    def noted(start: Solution, _: Any, limit: int | None, *args: Any, **kwargs: Any) -> Solution:
+        limits.append(limit)
+        return original(start, NO_CORRECTIONS, limit, *args, **kwargs)
+
+    def judge(data: PlanData) -> tuple[float, int]:
+        held = data.memory.peak_bytes
+        return 1.0, held if held <= 1.2 * predicted else 3 * held
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autoshard.refine.rounds.plan_corrected", noted)
+        told = record(refined(judge, plan).data)
+    assert any(one.compiled_bytes == 3 * one.predicted_bytes for one in told.tried)
+    assert limits[0] == plan.data.memory_budget
+
+
 def test_a_plan_that_passes_the_budget_as_compiled_leaves_less_for_the_next_one() -> None:
     plan = planned(memory_budget=10_000_000_000)
     assert plan.solution is not None
