@@ -183,6 +183,13 @@ class ReshardTable:
         return moved
 
     @cached_property
+    def num_steps(self) -> IntArray:
+        """int64[num_layouts, num_layouts]: steps of the cheapest way, two for two or more."""
+        _, after = self._cuts
+        is_last = after[self.first_step] == np.arange(len(self.layouts))
+        return np.where(self.first_step < 0, 0, np.where(is_last, 1, 2))
+
+    @cached_property
     def sent_from(self) -> IntArray:
         """int64[num_layouts, num_layouts]: the layout from which a way first sends; -1: from none.
 

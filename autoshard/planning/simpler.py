@@ -14,18 +14,19 @@ import numpy.typing as npt
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.graph.program import OpKind
-from autoshard.layouts import Layout, refines
-from autoshard.lowering.reshard_steps import reshard_steps
+from autoshard.layouts import Layout
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of
 from autoshard.report.alike import numbers_of
-from solvers import FORBIDDEN, Edge, Problem, Status, evaluate
+from solvers import Edge, Problem, Status, evaluate
+
+IntArray = npt.NDArray[np.int64]
 
 USUAL = 0.01
 _FIRST_PRICE, _MOST_SOLVES = 8.0, 3
 """The first over the price at which no plan gives up more than it may, and how many are tried."""
-_MOST_STEP = 0.5
-"""Of the price before, at most. A choice."""
+_LEAST_RISE, _MOST_STEP = 2.0, 0.5
+"""Of the price before: the next one where it rises, and where it falls. Choices."""
 _MOST_PARTS, _MOST_OF_PART = 3, 0.95
 """Parts of a plan that are tried, and of what the part before could have given up. Choices."""
 _PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
@@ -40,8 +41,8 @@ class Penalties:
         edges: int64[num_choices_u, num_choices_v] per edge.
     """
 
-    nodes: tuple[npt.NDArray[np.int64], ...]
-    edges: tuple[npt.NDArray[np.int64], ...]
+    nodes: tuple[IntArray, ...]
+    edges: tuple[IntArray, ...]
 
     def count(self, problem: Problem, choices: Sequence[int]) -> int:
         of_nodes = (counts[choice] for counts, choice in zip(self.nodes, choices, strict=True))
@@ -102,9 +103,9 @@ class Penalties:
 
     def priced(self, problem: Problem, price: int) -> Problem:
         """The problem in which each of them costs so much more."""
-        known: IdentityCache[npt.NDArray[np.int64]] = IdentityCache()
+        known: IdentityCache[IntArray] = IdentityCache()
 
-        def plus(costs: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Any:
+        def plus(costs: IntArray, counts: IntArray) -> Any:
             return known.get(lambda: costs + price * counts, costs, counts)
 
         edges = zip(problem.edges, self.edges, strict=True)
@@ -118,10 +119,11 @@ class Penalties:
 def simpler(solution: Solution, searches: Searches, simplicity: float | None) -> Solution:
     """A plan with fewer changes of sharding, unlike layers and unusual orders of axes.
 
-    Each of them is given a price, the same for all. Of a plan that gives up more than it may (a
-    share of the step time, and as much of the memory limit) a part is taken, the one that gives up
-    least for each. Where that is too much as lowered, a lower price follows: that at which the plan
-    is as good as the first one, so that what is found then lies between the two.
+    Each of them is given a price, the same for all. Where the plan found then gives up no more than
+    it may (a share of the step time, and as much of the memory limit) and has few of them left,
+    the price rises to what they may cost. Of one that gives up more a part is taken, the one that
+    gives up least for each. Where that is too much as lowered, a lower price follows: that at which
+    the plan is as good as the one before, so that what is found then lies between the two.
 
     Args:
         solution: The plan.
@@ -130,53 +132,95 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
     """
     if not solution.is_feasible or simplicity == 0:
         return solution
-    problem, choices = solution.encoded.problem, solution.choices
-    penalties = _penalties(solution)
-    number, cost = penalties.count(problem, choices), evaluate(problem, choices).cost
-    room = _room(solution, searches, simplicity, cost)
+    trade = _Trade(solution, searches, simplicity, _penalties(solution))
+    best, number, room = solution, trade.count(solution.choices), trade.room
     if not number or room <= 0:
         return solution
     price = _FIRST_PRICE * room / number
     for _ in range(_MOST_SOLVES):
         if price < 1 or searches.is_over:
             break
-        priced = penalties.priced(problem, int(price))
-        gap = room / (2 * cost)  # of such plans: what was proven for the first one holds
-        result = searches.another(priced, choices, relative_gap=gap, copies_alike=True)
-        found = result.choices
-        is_proven = result.status in _PROVEN  # else a clock had a say in it
-        if found is None or not is_proven or penalties.count(problem, found) >= number:
+        found = trade.at(int(price), best.choices)
+        if found is None or trade.count(found) >= number:
             break
-        given_up, left = evaluate(problem, found).cost - cost, room
+        other = trade.part_of(best, found)
+        if other is None:
+            between = trade.more(found, best.choices) / (number - trade.count(found))
+            price = min(between, _MOST_STEP * price)
+            continue
+        best, number = other, trade.count(other.choices)
+        before, price = price, _FIRST_PRICE * room / max(number, 1)
+        if other.choices != found or price <= _LEAST_RISE * before:
+            break
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Trade:
+    """Time and memory of a plan for simplicity.
+
+    Args:
+        solution: The plan.
+        searches: For the solves.
+        simplicity: The share that may be given up; None for the usual one.
+        penalties: What makes a plan less simple.
+    """
+
+    solution: Solution
+    searches: Searches
+    simplicity: float | None
+    penalties: Penalties
+
+    @property
+    def problem(self) -> Problem:
+        return self.solution.encoded.problem
+
+    @property
+    def room(self) -> float:
+        """What the simpler plan may cost more, in the problem's units."""
+        cost = evaluate(self.problem, self.solution.choices).cost
+        if self.simplicity is not None:
+            return self.simplicity * cost
+        gap = self.searches.options.relative_gap
+        within_gap = self.solution.result.lower_bound / max(1.0 - gap, 1e-9)
+        return min(USUAL * cost, within_gap - cost)
+
+    def count(self, choices: Sequence[int]) -> int:
+        return self.penalties.count(self.problem, choices)
+
+    def more(self, choices: Sequence[int], than: Sequence[int]) -> int:
+        """What choices cost more than others, in the problem's units."""
+        return evaluate(self.problem, choices).cost - evaluate(self.problem, than).cost
+
+    def at(self, price: int, start: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The best choices at a price of each penalty; None where a clock had a say in them."""
+        gap = self.room / (2 * evaluate(self.problem, self.solution.choices).cost)
+        priced = self.penalties.priced(self.problem, price)
+        result = self.searches.another(priced, start, relative_gap=gap, copies_alike=True)
+        return result.choices if result.status in _PROVEN else None
+
+    def part_of(self, best: Solution, found: tuple[int, ...]) -> Solution | None:
+        """The best plan so far with as much of a simpler one as it may; None for nothing of it."""
+        problem, number = self.problem, self.count(best.choices)
+        left = self.room - self.more(best.choices, self.solution.choices)
         for _ in range(_MOST_PARTS):
-            part = penalties.simplest_part(problem, choices, found, left)
-            if penalties.count(problem, part) >= number or not evaluate(problem, part).is_allowed:
+            part = self.penalties.simplest_part(problem, best.choices, found, left)
+            if self.count(part) >= number or not evaluate(problem, part).is_allowed:
                 break
-            other = _decided(solution, searches, part, simplicity)
-            over = _given_up(other, solution, simplicity)
+            other = self.decided(part)
+            over = _given_up(other, self.solution, self.simplicity)
             if over <= 1.0:
-                return other if num_reshards(other) <= num_reshards(solution) else solution
+                return other
             left = _MOST_OF_PART * left / over
-        between = given_up / (number - penalties.count(problem, found))
-        price = min(between, _MOST_STEP * price)
-    return solution
+        return None
 
-
-def _decided(
-    solution: Solution, searches: Searches, choices: tuple[int, ...], simplicity: float | None
-) -> Solution:
-    gap = max(searches.options.relative_gap, simplicity or 0.0)
-    with searches.stages.time("account"):
-        answer = as_answer(solution, solution.result, choices, gap)
-        return solution_of(solution.encoder, solution.encoded, answer)
-
-
-def _room(solution: Solution, searches: Searches, simplicity: float | None, cost: int) -> float:
-    """What the simpler plan may cost more, in the problem's units."""
-    if simplicity is not None:
-        return simplicity * cost
-    within_gap = solution.result.lower_bound / max(1.0 - searches.options.relative_gap, 1e-9)
-    return min(USUAL * cost, within_gap - cost)
+    def decided(self, choices: tuple[int, ...]) -> Solution:
+        """The plan of choices, lowered."""
+        solution = self.solution
+        gap = max(self.searches.options.relative_gap, self.simplicity or 0.0)
+        with self.searches.stages.time("account"):
+            answer = as_answer(solution, solution.result, choices, gap)
+            return solution_of(solution.encoder, solution.encoded, answer)
 
 
 def _given_up(other: Solution, solution: Solution, simplicity: float | None) -> float:
@@ -191,36 +235,15 @@ def _given_up(other: Solution, solution: Solution, simplicity: float | None) -> 
     return max(seconds, (other.peak_bytes - solution.peak_bytes) / (share * limit))
 
 
-def num_reshards(solution: Solution) -> int:
-    """Steps of reshards in the program, those that the compiler makes one counted once.
-
-    Slices are none: a value is cut further where it is.
-    """
-    graph, encoded, decoded = solution.graph, solution.encoded, solution.decoded
-    found: dict[tuple[int, Layout, int], int] = {}
-    for op in graph.ops:
-        if op.index not in decoded.candidates:
-            continue
-        for position, wanted in enumerate(decoded.candidates[op.index].operands):
-            value = op.operands[position]
-            have = decoded.layouts[value]
-            if graph.maker(value).kind is OpKind.FREE or refines(wanted, have):
-                continue
-            steps = len(reshard_steps(encoded, decoded, op, position))
-            key = (value, wanted, op.region)
-            found[key] = max(found.get(key, 1), steps)
-    return sum(found.values())
-
-
 def _penalties(solution: Solution) -> Penalties:
     problem, encoded = solution.encoded.problem, solution.encoded
-    known: IdentityCache[npt.NDArray[np.int64]] = IdentityCache()  # ops share candidates
+    known: IdentityCache[IntArray] = IdentityCache()  # ops share candidates
     usual = dict(_likes(solution))
 
-    def of_node(node: int, candidates: Sequence[Candidate]) -> npt.NDArray[np.int64]:
+    def of_node(node: int, candidates: Sequence[Candidate]) -> IntArray:
         is_argument, layout = encoded.maker(node).kind is OpKind.ARGUMENT, usual.get(node)
 
-        def counts() -> npt.NDArray[np.int64]:
+        def counts() -> IntArray:
             found = [
                 _is_unordered(one)
                 + is_argument * _num_further_dims(one)
@@ -233,16 +256,41 @@ def _penalties(solution: Solution) -> Penalties:
 
     reads = problem.node_costs[len(encoded.candidates) :]
     free = {len(costs): np.zeros(len(costs), np.int64) for costs in reads}
-    moves: dict[int, npt.NDArray[np.int64]] = {}
-    for edge in problem.edges:
-        if id(edge.costs) not in moves:
-            is_move = (edge.costs > 0) & (edge.costs < FORBIDDEN)
-            moves[id(edge.costs)] = is_move.astype(np.int64)
     of_ops = (of_node(node, candidates) for node, candidates in enumerate(encoded.candidates))
-    return Penalties(
-        (*of_ops, *(free[len(costs)] for costs in reads)),
-        tuple(moves[id(edge.costs)] for edge in problem.edges),
-    )
+    return Penalties((*of_ops, *(free[len(costs)] for costs in reads)), _num_steps(solution))
+
+
+def _num_steps(solution: Solution) -> tuple[IntArray, ...]:
+    """Steps from the sharding that an edge is given to the one that it gives, two at most.
+
+    Steps that computing hides count, and so do slices: propagation has to be told of both.
+
+    Returns:
+        int64[num_choices_u, num_choices_v] per edge.
+    """
+    encoded, tables = solution.encoded, solution.encoder.tables
+    edges, graph, num_ops = encoded.problem.edges, encoded.graph, len(encoded.candidates)
+    known: IdentityCache[IntArray] = IdentityCache()
+    steps: dict[int, IntArray] = {}
+
+    def between(edge: Edge, value: int, taken: IntArray) -> IntArray:
+        if edge.u >= num_ops:
+            given = tables.of_read(encoded.reads[edge.u - num_ops])
+        else:
+            place = encoded.maker(edge.u).results.index(value)
+            given = tables.indices(encoded.candidates[edge.u], True, place, value)
+        table = tables.of(value)
+        return known.get(lambda: table.num_steps[np.ix_(given, taken)], table, given, taken)
+
+    for (index, position), number in encoded.edge_by_read.items():
+        value, edge = graph.ops[index].operands[position], edges[number]
+        taken = tables.indices(encoded.candidates[edge.v], False, position, value)
+        steps[number] = between(edge, value, taken)
+    for number in encoded.edge_by_shared_read.values():
+        read = encoded.reads[edges[number].v - num_ops]
+        steps[number] = between(edges[number], read.value, tables.of_read(read))
+    none = {edge.costs.shape: np.zeros(edge.costs.shape, np.int64) for edge in edges}
+    return tuple(steps.get(number, none[edge.costs.shape]) for number, edge in enumerate(edges))
 
 
 def _is_unordered(candidate: Candidate) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import autoshard
 from autoshard.errors import InputError
 from autoshard.planning.searches import Searches
-from autoshard.planning.simpler import Penalties, num_reshards
+from autoshard.planning.simpler import Penalties
 from experiments.workloads.registry import SMALL_WORKLOADS
 from solvers import FORBIDDEN, Edge, Problem, Result, Status
 
@@ -100,9 +100,7 @@ def test_a_plan_in_rounds_is_made_simpler_in_the_last_one() -> None:
 def test_by_default_the_plan_stays_within_the_gap(fastest: autoshard.Plan) -> None:
     usual = planned(None)
     assert usual.data.solver.gap <= 0.01
-    assert usual.solution is not None
-    assert fastest.solution is not None
-    assert num_reshards(usual.solution) <= num_reshards(fastest.solution)
+    assert len(usual.data.wanted_uses) <= len(fastest.data.wanted_uses)
 
 
 def test_who_asks_for_the_best_plan_gets_it(fastest: autoshard.Plan) -> None:
