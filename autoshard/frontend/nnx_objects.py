@@ -7,7 +7,8 @@ of them share is there once; it stays where it is met first.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,9 +137,21 @@ def _nnx() -> Any:
     return sys.modules["flax.nnx"]
 
 
-def readable_path(path: KeyPath) -> str:
-    """`['params'].w1[0]`; a Flax variable's own `.value` says nothing and is left out."""
-    return str(keystr(_beside_value(path)))
+def readable_path(path: KeyPath, *, is_alone: bool = True) -> str:
+    """`['params'].w1[0]`; a Flax variable's own `.value` says nothing and is left out.
+
+    Args:
+        path: Of a leaf.
+        is_alone: The node that holds the leaf has no other: it may be such a variable.
+    """
+    return str(keystr(_beside_value(path) if is_alone else path))
+
+
+def leaves_alone(paths: Iterable[KeyPath]) -> list[bool]:
+    """Of the paths of a tree's leaves, whether the node that holds each has no other leaf."""
+    paths = list(paths)
+    num_leaves = Counter(path[:end] for path in paths for end in range(len(path)))
+    return [num_leaves[path[:-1]] == 1 for path in paths]
 
 
 def attribute_path(path: KeyPath) -> str:

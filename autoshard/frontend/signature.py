@@ -19,6 +19,7 @@ from autoshard.frontend.nnx_objects import (
     attribute_path,
     is_nnx_object,
     is_nnx_state,
+    leaves_alone,
     readable_path,
     split_objects,
 )
@@ -109,8 +110,10 @@ def flatten_named(roots: Sequence[tuple[str, Any]], container: Any) -> FlatTree:
     ends = [0]
     index = 0
     for name, root in roots:
-        for path, leaf in jax.tree_util.tree_leaves_with_path(root, is_leaf=_is_library_object):
-            for readable, value, is_static in _leaves_of(path, leaf, states):
+        found = jax.tree_util.tree_leaves_with_path(root, is_leaf=_is_library_object)
+        alone = leaves_alone(path for path, _ in found)
+        for (path, leaf), is_alone in zip(found, alone, strict=True):
+            for readable, value, is_static in _leaves_of(path, leaf, states, is_alone=is_alone):
                 if is_static:
                     statics.append(StaticLeaf(index, value))
                 else:
@@ -131,19 +134,24 @@ def flatten_named(roots: Sequence[tuple[str, Any]], container: Any) -> FlatTree:
     )
 
 
-def _leaves_of(path: KeyPath, leaf: Any, states: Iterator[Any]) -> Iterator[tuple[str, Any, bool]]:
+def _leaves_of(
+    path: KeyPath, leaf: Any, states: Iterator[Any], *, is_alone: bool
+) -> Iterator[tuple[str, Any, bool]]:
     """Path, value and whether it is static, of a leaf or of those of a library's object."""
     if _is_equinox_module(leaf):
-        for inner, value in jax.tree_util.tree_leaves_with_path(leaf):
+        found = jax.tree_util.tree_leaves_with_path(leaf)
+        alone = leaves_alone(inner for inner, _ in found)
+        for (inner, value), is_alone in zip(found, alone, strict=True):
             is_static = isinstance(value, _SCALARS) or not is_array_leaf(value)
-            yield readable_path(path + inner), value, is_static
+            yield readable_path(path + inner, is_alone=is_alone), value, is_static
     elif is_nnx_object(leaf):
         for inner, value in jax.tree_util.tree_leaves_with_path(next(states)):
             readable = readable_path(path) + attribute_path(inner)
             yield readable, value, not is_array_leaf(value)
     else:
         for inner, value in jax.tree_util.tree_leaves_with_path(leaf):
-            yield readable_path(path + inner), value, not is_array_leaf(value)
+            readable = readable_path(path + inner, is_alone=is_alone or bool(inner))
+            yield readable, value, not is_array_leaf(value)
 
 
 def _is_library_object(node: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -50,6 +50,16 @@ def test_arguments_and_results_have_the_users_names() -> None:
         "float32[8,16]",
     ]
     assert [aval.str_short() for aval in program.out_avals][-1] == "float32[]"
+
+
+def test_a_field_called_value_is_named_beside_others() -> None:
+    class Search(NamedTuple):
+        value: Any
+        steps: Any
+
+    program = trace(lambda state: state, (Search(X, X),), mesh=MESH)
+    assert program.in_names == ("state.value", "state.steps")
+    assert program.out_names == ("result.value", "result.steps")
 
 
 def test_positional_keyword_and_collected_arguments_are_all_named() -> None:
