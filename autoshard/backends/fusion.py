@@ -16,6 +16,8 @@ class FusionPolicy:
             recomputed, unless a reduction reads them, and another kernel does.
         fuses_into_matmuls: A matmul computes its element-wise operands, and the chain of
             single-reader element-wise ops behind it.
+        longest_row: Elements of the longest rows of which a matmul computes the largest and what
+            follows from it along the rows (a softmax); 0: none.
         narrows_matmuls: A matmul writes what single-reader element-wise ops behind it make
             narrower.
         matmuls_read_wider: Several matmuls each compute an operand that is made of wider elements
@@ -53,6 +55,7 @@ class FusionPolicy:
     materialized_ops: frozenset[str]
     materialized_max_bits: int
     fuses_into_matmuls: bool
+    longest_row: int
     narrows_matmuls: bool
     matmuls_read_wider: bool
     matmuls_read_single_source: bool

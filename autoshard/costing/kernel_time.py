@@ -36,6 +36,9 @@ class KernelTime:
         self.backend = facts.costing.backend
         joins = self.backend.fusion.fuses_stack_updates
         self.loops = LoopKernels.of(facts.graph, facts.buffers) if joins else LoopKernels()
+        self.joined: dict[int, list[int]] = {}
+        for index, kernel in facts.buffers.joined.items():
+            self.joined.setdefault(kernel, []).append(index)
 
     def key(self, op: Op) -> Hashable | None:
         is_look_up = op.name in LOOK_UPS and op.declared is None
@@ -170,12 +173,13 @@ class KernelTime:
             return whole, launches, summed
         if passes is None and op.results[0] not in buffers.unless_summed:
             return whole, launches, summed
-        sums = () if passes is None else buffers.summed_with.get(op.index, ())
-        if sums:
+        joined = () if passes is None else self.joined.get(op.index, ())
+        if joined:
             elements = prod(self.graph.values[op.results[0]].shape)
-            summed = self._reduced_bytes(elements, len(sums))
+            num_sums = sum(self.graph.ops[i].op_class is OpClass.REDUCE for i in joined)
+            summed = self._passed_bytes(elements, elements * num_sums)
         num_devices = self.costing.parts.mesh.num_devices
-        for index in buffers.computed_with.get(op.index, ()):
+        for index in (*buffers.computed_with.get(op.index, ()), *joined):
             with_it = self.graph.ops[index]
             values = [v for v in with_it.results if buffers.is_stored[v]]
             if with_it.op_class is not OpClass.ELEMENTWISE or not values:
@@ -249,7 +253,9 @@ class KernelTime:
             num_bytes += counts * local
         if op.op_class is OpClass.REDUCE and self.costing.passes is not None:
             elements = sum(read.elements for read in buffers.reads[op.index])
-            passed = self._reduced_bytes(elements, 1 if elements else 0)
+            is_alone = op.index not in buffers.joined
+            reduced = prod(self.graph.values[op.operands[0]].shape) if is_alone else 0
+            passed = self._passed_bytes(elements, reduced)
             return np.maximum(num_bytes, passed / arrays.operand_shards[0])
         return num_bytes
 
@@ -279,11 +285,11 @@ class KernelTime:
             counted.append(passed / max(1, read.num_bytes))
         return tuple(counted)
 
-    def _reduced_bytes(self, elements: int, times: int) -> float:
-        """As how many bytes elements count that are read once and summed so many times."""
+    def _passed_bytes(self, read: int, reduced: int) -> float:
+        """As how many bytes elements count that reductions read and that they sum."""
         passes, pass_bytes = self.costing.passes, self.costing.pass_bytes
         assert passes is not None
-        return elements * (pass_bytes(passes.accessed) + times * pass_bytes(passes.reduced))
+        return read * pass_bytes(passes.accessed) + reduced * pass_bytes(passes.reduced)
 
     def _bytes_written(self, op: Op, value: int, local: FloatArray) -> FloatArray:
         """float64[num_candidates]: as how many bytes a result counts that has so many."""
@@ -320,8 +326,7 @@ class KernelTime:
             return any(reader.kind is OpKind.COMPUTE for reader in readers)
         if any(buffers.parts.get(value, value) != value for value in op.results):
             return True
-        is_sum = op.op_class is OpClass.REDUCE and bool(self.graph.values[op.results[0]].shape)
-        return is_sum and not any(read.num_bytes for read in buffers.reads[op.index])
+        return op.index in buffers.joined
 
     def _declared_seconds(
         self, op: Op, declared: CustomCost, arrays: CandidateArrays, dtype: str

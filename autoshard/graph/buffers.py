@@ -48,7 +48,8 @@ class Buffers:
             only where devices have to sum what they make.
         computed_with: Element-wise ops that write what they make with a product, by its op index,
             unless devices have to sum what that makes.
-        summed_with: Likewise reductions of what a product makes.
+        joined: By op that runs in the kernel of another one, that, unless devices have to sum what
+            it makes.
         run_at: When products and scatters run that wait for others, by op index.
         filled_at: When the zeros are written that scatters add to, by op index, where that is
             before they run.
@@ -72,7 +73,7 @@ class Buffers:
     product_by_written: Mapping[int, int] = field(default_factory=dict)
     unless_summed: frozenset[int] = frozenset()
     computed_with: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    summed_with: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    joined: Mapping[int, int] = field(default_factory=dict)
     run_at: Mapping[int, int] = field(default_factory=dict)
     filled_at: Mapping[int, int] = field(default_factory=dict)
     updates: frozenset[int] = frozenset()
@@ -100,7 +101,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     fusion, schedule = backend.fusion, backend.schedule
     fuses = fusion.fuses_into_matmuls
     narrowed = narrowed_by_products(graph) if fusion.narrows_matmuls else {}
-    written = written_by_products(graph) if fuses else narrowed
+    written = written_by_products(graph, fusion.longest_row) if fuses else narrowed
     product_by_written = products_by_written(graph, written)
     updated = updating_products(graph) if fuses else {}
     addends = scattered_into(graph) if fusion.scatters_into_addends else {}
@@ -115,7 +116,8 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     run_at = run_late(graph, schedule.deferred_past_matmuls)
     if schedule.frees_operands_first:
         run_at = {**run_at, **late_gathers(graph, stored)}
-    reads = fused_reads(graph, stored, owner, product_by_written)
+    longest_row = fusion.longest_row if fuses else None
+    reads = fused_reads(graph, stored, owner, product_by_written, longest_row)
     found = Buffers(
         is_stored=tuple(stored),
         owner=tuple(owner),
@@ -124,7 +126,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         product_by_written=product_by_written,
         unless_summed=frozenset(updated),
         computed_with=computed_with_products(graph, written, updated),
-        summed_with=reads.sums,
+        joined=reads.joined,
         updates=updates(graph) if fuses else frozenset(),
         moved_at=after_the_next(graph) if schedule.frees_operands_first else {},
         parts=parts,
@@ -155,7 +157,10 @@ def in_order(
     product_by_written = buffers.product_by_written
     for value, product in product_by_written.items():
         made[value] = run_at.get(product, product)
-    with_sums = {v for v, product in product_by_written.items() if product in buffers.summed_with}
+    summing = {
+        kernel for op, kernel in buffers.joined.items() if graph.ops[op].op_class is OpClass.REDUCE
+    }
+    with_sums = {v for v, product in product_by_written.items() if product in summing}
     first = _of_owners(min, owner, made)
     writing = {*product_by_written.values()}
     least_part = backend.fusion.min_concatenated_part

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
+from autoshard.graph.joined_kernels import JoinedKernels
 from autoshard.graph.op_traits import is_elementwise
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind, Value
 
 _TAKES_A_PIECE = frozenset({"dynamic_slice", "gather", "slice"})
 """Ops that read of their first operand no more than they make."""
@@ -27,25 +29,35 @@ class FusedReads:
 
     Args:
         by_op: Per op and operand.
-        sums: By product, reductions of what it makes that run with it, the last one they need.
+        joined: By op, the one whose kernel it runs in.
     """
 
     by_op: tuple[tuple[Read, ...], ...]
-    sums: Mapping[int, Sequence[int]]
+    joined: Mapping[int, int]
 
 
 def fused_reads(
-    graph: Graph, stored: Sequence[bool], owner: Sequence[int], at_products: Mapping[int, int]
+    graph: Graph,
+    stored: Sequence[bool],
+    owner: Sequence[int],
+    at_products: Mapping[int, int],
+    longest_row: int | None = None,
 ) -> FusedReads:
     """What each op reads through each of its operands, of whole tensors.
 
     Of an operand that is not stored these are what it is computed from; a buffer counts once for an
     op. What an element-wise op reads of a result of the program that another one makes is there:
     both run in one kernel (the moments and the weights of an optimizer). So is what another op that
-    makes such a result has read (their gradient), and what a reduction reads of what is computed
-    with a product.
+    makes such a result has read (their gradient), and what the kernel has that an op joins.
+
+    Args:
+        graph: The program.
+        stored: By value, whether it has a buffer.
+        owner: By value, the one whose buffer it shares.
+        at_products: Products, by what is written in their place.
+        longest_row: As of `FusionPolicy.longest_row`; None: kernels join no other.
     """
-    sums: dict[int, list[int]] = {}
+    joined = None if longest_row is None else JoinedKernels(graph, at_products, longest_row)
     behind: dict[int, Mapping[int, int]] = {}
     results = {op.operands[0] for op in graph.results}
     in_kernel: set[int] = set()  # what ops that make results have read so far
@@ -53,31 +65,32 @@ def fused_reads(
     for op in graph.ops:
         seen: dict[int, int] = {}
         reads = []
-        for position, value in enumerate(op.operands):
-            sources = _own(graph, value, owner) if stored[value] else behind.get(value, {})
-            if position == 0 and op.results:
-                sources = _piece(graph, op, sources)
+        sources_of = [
+            _own(graph, value, owner) if stored[value] else behind.get(value, {})
+            for value in op.operands
+        ]
+        if sources_of and op.results:
+            sources_of[0] = _piece(graph, op, sources_of[0])
+        at_hand = joined.join(op, {*chain(*sources_of)}, stored) if joined else frozenset()
+        for sources in sources_of:
             new = {
                 source: num_bytes
                 for source, num_bytes in sources.items()
-                if source not in seen and not _is_at_hand(graph, op, source, results, at_products)
+                if source not in seen
+                and source not in at_hand
+                and not _is_at_hand(graph, op, source, results)
             }
             seen.update(new)
             if _makes_result(op, results):
                 made = prod(graph.values[op.results[0]].shape)
                 new = {s: read for s, read in new.items() if s not in in_kernel}
                 in_kernel.update(s for s in new if prod(graph.values[s].shape) == made)
-            if op.op_class is OpClass.REDUCE:
-                with_it = sources.keys() & at_products.keys() - new.keys()
-                if with_it:
-                    last = max(at_products[source] for source in with_it)
-                    sums.setdefault(last, []).append(op.index)
             elements = sum(_elements(graph.values[s], read) for s, read in new.items())
             reads.append(Read(sum(new.values()), elements))
         if op.op_class not in PRODUCTS:  # a product is not computed again by what follows it
             behind.update((value, seen) for value in op.results if not stored[value])
         found.append(tuple(reads))
-    return FusedReads(tuple(found), sums)
+    return FusedReads(tuple(found), joined.by_op if joined else {})
 
 
 def _elements(value: Value, num_bytes: int) -> int:
@@ -107,12 +120,8 @@ def _piece(graph: Graph, op: Op, sources: Mapping[int, int]) -> Mapping[int, int
     }
 
 
-def _is_at_hand(
-    graph: Graph, op: Op, source: int, results: set[int], at_products: Collection[int]
-) -> bool:
+def _is_at_hand(graph: Graph, op: Op, source: int, results: set[int]) -> bool:
     """True where what makes a value and what reads it run in one kernel."""
-    if op.op_class is OpClass.REDUCE:
-        return source in at_products and graph.maker(source).region == op.region
     if source not in results or not op.results:
         return False
     maker = graph.maker(source)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from autoshard.graph.op_traits import READS_FUSED
-from autoshard.graph.product_writes import is_widening
+from autoshard.graph.op_traits import READS_FUSED, is_widening
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region
 
 

@@ -42,3 +42,9 @@ def keeps_elements(graph: Graph, op: Op) -> bool:
         return False
     before, after = (prod(graph.values[v].shape) for v in (op.operands[0], op.results[0]))
     return before == after
+
+
+def is_widening(graph: Graph, value: int) -> bool:
+    """True where a value is another one with wider elements."""
+    op = graph.maker(value)
+    return op.name == "convert" and graph.values[op.operands[0]].bits < graph.values[value].bits

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from math import prod
 
-from autoshard.graph.op_traits import ELEMENTWISE, FUSIBLE, RENAMES
+from autoshard.graph.op_traits import ELEMENTWISE, FUSIBLE, RENAMES, is_widening
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+from autoshard.graph.row_sums import is_taken_along_rows
 
 _MOST_FUSED = 64
 """Values from a product to where its readers meet. A choice: more than activations take."""
 
 
-def written_by_products(graph: Graph) -> dict[int, int]:
+def written_by_products(graph: Graph, longest_row: int) -> dict[int, int]:
     """What is written in the place of each product, and of each value on the way from it.
 
     A product goes on with the element-wise ops that alone read what is there so far, if all else
-    that they need is there before; what adds two products up belongs to the later of them.
+    that they need is there before; what adds two products up belongs to the later of them. What
+    they make wider is left to its readers, unless the product's kernel takes it along its rows.
+
+    Args:
+        graph: The program.
+        longest_row: As of `FusionPolicy.longest_row`.
     """
-    there = _there_at(graph)
+    there = there_at(graph)
     written: dict[int, int] = {}
     for product in reversed(list(_products(graph))):
         way = [product.results[0]]
@@ -26,8 +32,9 @@ def written_by_products(graph: Graph) -> dict[int, int]:
             if made in written:
                 break
             way.append(made)
-        while len(way) > 1 and is_widening(graph, way[-1]):  # what reads it does that
-            way.pop()
+        bits = [graph.values[value].bits for value in way]
+        if not is_taken_along_rows(graph, way[-1], longest_row):
+            way = way[: 1 + max(place for place, width in enumerate(bits) if width <= bits[0])]
         written.update(dict.fromkeys(way, way[-1]))
     return written
 
@@ -80,7 +87,7 @@ def updating_products(graph: Graph) -> dict[int, list[int]]:
     One goes on with all the element-wise ops that follow it, if what they make are results of the
     program, and all else that they need is there before.
     """
-    there = _there_at(graph)
+    there = there_at(graph)
     found = {}
     for product in _products(graph):
         if product.op_class is OpClass.MATMUL:
@@ -112,17 +119,11 @@ def updates(
     return frozenset(found)
 
 
-def is_widening(graph: Graph, value: int) -> bool:
-    """True where a value is another one with wider elements."""
-    op = graph.maker(value)
-    return op.name == "convert" and graph.values[op.operands[0]].bits < graph.values[value].bits
-
-
 def _products(graph: Graph) -> Iterator[Op]:
     return (op for op in graph.ops if op.op_class in PRODUCTS and len(op.results) == 1)
 
 
-def _there_at(graph: Graph) -> list[int]:
+def there_at(graph: Graph) -> list[int]:
     """Per value, the last op that has to be run for it and is fused with nothing."""
     there = [0] * len(graph.values)
     for op in graph.ops:
@@ -139,15 +140,36 @@ def _goes_on(graph: Graph, value: int, product: Op, there: Sequence[int]) -> int
 
     All that it is computed from besides is there before the product runs.
     """
+    return meeting(
+        graph,
+        value,
+        product.region,
+        lambda reader, made: all(
+            there[other] < product.index for other in reader.operands if other not in made
+        ),
+    )
+
+
+def meeting(
+    graph: Graph, value: int, region: int, may_read: Callable[[Op, Set[int]], bool]
+) -> int | None:
+    """The value in which all readers of a value meet, through element-wise ops of its shape.
+
+    Args:
+        graph: The program.
+        value: That is read.
+        region: That the readers stand in.
+        may_read: Of a reader and what is made so far: whether it may be on the way.
+    """
     made = {value}
     waiting = {*graph.consumers[value]}
     while waiting:
         index = min(waiting)
         waiting.remove(index)
         reader = graph.ops[index]
-        if len(made) > _MOST_FUSED or not _is_beside(graph, value, product, reader):
+        if len(made) > _MOST_FUSED or not _is_beside(graph, value, region, reader):
             return None
-        if any(there[other] >= product.index for other in reader.operands if other not in made):
+        if not may_read(reader, made):
             return None
         (result,) = reader.results
         if all(made.isdisjoint(graph.ops[other].operands) for other in waiting):
@@ -160,7 +182,7 @@ def _goes_on(graph: Graph, value: int, product: Op, there: Sequence[int]) -> int
 def _only_made(graph: Graph, value: int, product: Op) -> int | None:
     """The value that the only reader of one makes of it, if a matmul can write that."""
     readers = [graph.ops[index] for index in graph.consumers[value]]
-    if len(readers) != 1 or not _is_beside(graph, value, product, readers[0]):
+    if len(readers) != 1 or not _is_beside(graph, value, product.region, readers[0]):
         return None
     (reader,) = readers
     is_ready = all(_is_there(graph, other) for other in reader.operands if other != value)
@@ -176,11 +198,11 @@ def _is_there(graph: Graph, value: int) -> bool:
     return is_given or not graph.values[value].shape
 
 
-def _is_beside(graph: Graph, value: int, product: Op, reader: Op) -> bool:
-    """Whether an op is element-wise, in the product's region, and makes one value of its shape."""
+def _is_beside(graph: Graph, value: int, region: int, reader: Op) -> bool:
+    """Whether an op is element-wise, in a region, and makes one value of another one's shape."""
     if reader.kind is not OpKind.COMPUTE or reader.op_class is not OpClass.ELEMENTWISE:
         return False
-    if reader.region != product.region or len(reader.results) != 1:
+    if reader.region != region or len(reader.results) != 1:
         return False
     return graph.values[reader.results[0]].shape == graph.values[value].shape
 

@@ -9,6 +9,7 @@ from autoshard.backends import FusionPolicy, LayoutPolicy
 from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.library_copies import is_read_reversed
 from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, RENAMES, is_elementwise
+from autoshard.graph.product_writes import meeting
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.scatters import is_one_hot, scattered_sums
 
@@ -49,7 +50,9 @@ def stored_values(
             is_stored = matmul_reads(graph, index) > 1
         read = _read_for(graph, value, behind)
         if not is_stored and fusion.fuses_into_matmuls:
-            is_stored = _is_cheaper_stored(graph, value, layout, sum(read.values()))
+            read_bytes = sum(read.values())
+            is_stored = _is_cheaper_stored(graph, value, layout, read_bytes)
+            is_stored = is_stored or _is_written_with_a_sum(graph, value, read_bytes)
         behind.append({index: value.num_bytes} if is_stored else read)
         stored.append(is_stored)
         is_argument = graph.maker(index).kind is OpKind.ARGUMENT
@@ -86,6 +89,40 @@ def _is_cheaper_stored(graph: Graph, value: Value, layout: LayoutPolicy, read_by
     times = matmul_reads(graph, value.index)
     own_bytes = prod(value.shape) * layout.operand_bits(value.dtype, value.bits) // 8
     return times > 1 and times * read_bytes > read_bytes + (times + 1) * own_bytes
+
+
+def _is_written_with_a_sum(graph: Graph, value: Value, read_bytes: int) -> bool:
+    """True for what a reduction computes, if all that need it would read more to do so again.
+
+    The reduction's kernel writes it, once; the others read that.
+    """
+    op = graph.maker(value.index)
+    if not is_elementwise(op) or read_bytes <= value.num_bytes:
+        return False
+    if meeting(graph, value.index, op.region, lambda _op, _made: True) is not None:
+        return False
+    enough = read_bytes / (read_bytes - value.num_bytes)
+    num_elements = prod(value.shape)
+    num_ends, is_reduced = 0, False
+    todo, seen = list(graph.consumers[value.index]), set()
+    while todo and not (is_reduced and num_ends > enough):
+        index = todo.pop()
+        if index in seen:
+            continue
+        seen.add(index)
+        reader = graph.ops[index]
+        if _is_fused_through(graph, reader, num_elements):
+            todo += graph.consumers[reader.results[0]]
+        else:
+            num_ends += 1
+            is_reduced = is_reduced or reader.op_class is OpClass.REDUCE
+    return is_reduced and num_ends > enough
+
+
+def _is_fused_through(graph: Graph, op: Op, num_elements: int) -> bool:
+    """True for an op that readers compute, of as many elements."""
+    is_fused = op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE
+    return is_fused and prod(graph.values[op.results[0]].shape) == num_elements
 
 
 def matmul_reads(graph: Graph, value: int) -> int:

@@ -1,0 +1,111 @@
+"""Ops that run in the kernel of another one, as they read what it has at hand.
+
+A matmul's kernel also writes what element-wise ops and reductions make of its result, if they wait
+for nothing that the kernel has to finish first: the gradients of a normalization with the matmul
+before it, the largest score of a row. A reduction of rows that its readers repeat along the rows
+again is no end of a kernel (a softmax's maximum); another one is (a loss whose gradient reads the
+sums of rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from math import prod
+
+from autoshard.graph.op_traits import is_elementwise
+from autoshard.graph.product_writes import there_at
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.row_sums import goes_along_rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel that others may join.
+
+    Args:
+        start: The op that it runs for first.
+        is_product: That is a matmul or a convolution.
+        num_elements: Of what it goes through.
+        at_hand: Values that it has read or made, element by element.
+    """
+
+    start: int
+    is_product: bool
+    num_elements: int
+    at_hand: set[int]
+
+
+@dataclass(slots=True)
+class JoinedKernels:
+    """Finds for one op after the other, in program order, the kernel that it joins.
+
+    Args:
+        graph: The program.
+        at_products: Products, by what is written in their place.
+        longest_row: As of `FusionPolicy.longest_row`.
+        by_op: By op, the op whose kernel it has joined.
+    """
+
+    graph: Graph
+    at_products: Mapping[int, int]
+    longest_row: int
+    by_op: dict[int, int] = field(default_factory=dict)
+    _given: Set[int] = frozenset()  # what products write, and results of the program
+    _there: Sequence[int] = ()
+    _kernels: dict[int, _Kernel] = field(default_factory=dict)  # by value made in it
+
+    def __post_init__(self) -> None:
+        self._there = there_at(self.graph)
+        self._given = {*self.at_products, *(op.operands[0] for op in self.graph.results)}
+        for value, product in self.at_products.items():
+            num_elements = prod(self.graph.values[value].shape)
+            self._kernels[value] = _Kernel(product, True, num_elements, {value})
+
+    def join(self, op: Op, sources: Set[int], stored: Sequence[bool]) -> Set[int]:
+        """The sources of an op that are at hand, in the kernel that it joins; none where in none.
+
+        Args:
+            op: Of the program; those before it were asked for before.
+            sources: Buffers that it is computed from.
+            stored: By value, whether it has a buffer.
+        """
+        if op.kind is not OpKind.COMPUTE or len(op.results) != 1:
+            return frozenset()
+        is_reduction = op.op_class is OpClass.REDUCE
+        result = op.results[0]
+        is_written = is_elementwise(op) and stored[result] and result not in self._given
+        if not is_reduction and not is_written:
+            return frozenset()
+        num_elements = prod(self.graph.values[op.operands[0] if is_reduction else result].shape)
+        goes_on = is_reduction and goes_along_rows(self.graph, op)
+        kernel = self._kernel(op, sources, num_elements)
+        if kernel and goes_on and kernel.is_product and not self._is_short(op):
+            kernel = None
+        if kernel is None:
+            if goes_on or is_written:
+                self._kernels[result] = _Kernel(op.index, False, num_elements, {*sources, result})
+            return frozenset()
+        self.by_op[op.index] = kernel.start
+        at_hand = kernel.at_hand & sources
+        if goes_on or not is_reduction:
+            kernel.at_hand.add(result)
+            self._kernels[result] = kernel
+        return at_hand
+
+    def _kernel(self, op: Op, sources: Set[int], num_elements: int) -> _Kernel | None:
+        """The last kernel that has a source at hand, if an op waits for nothing behind it."""
+        found = [self._kernels[source] for source in sources if source in self._kernels]
+        if not found:
+            return None
+        last = max(found, key=lambda kernel: kernel.start)
+        is_beside = self.graph.ops[last.start].region == op.region
+        if not is_beside or last.num_elements != num_elements:
+            return None
+        waits = any(
+            source not in last.at_hand and self._there[source] >= last.start for source in sources
+        )
+        return None if waits else last
+
+    def _is_short(self, op: Op) -> bool:
+        return self.graph.values[op.operands[0]].shape[-1] <= self.longest_row
