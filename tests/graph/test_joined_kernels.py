@@ -1,0 +1,103 @@
+"""Which ops run in the kernel of another one, and what is therefore not read or written again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autoshard.backends import get_backend
+from autoshard.graph.buffers import Buffers, find_buffers
+from autoshard.graph.program import Graph
+from tests.planner.traced import exported
+
+TPU = get_backend("tpu-v5e")
+LONGEST = TPU.fusion.longest_row
+
+
+def found(
+    function: Any, *shapes: tuple[int, ...], backend: str = "tpu-v5e"
+) -> tuple[Graph, Buffers]:
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    graph, _ = exported(function, *arguments, mesh="x=1")
+    return graph, find_buffers(graph, get_backend(backend))
+
+
+def joined(function: Any, *shapes: tuple[int, ...], backend: str = "tpu-v5e") -> list[str | None]:
+    """By reduction in program order, the name of the op whose kernel it runs in."""
+    graph, buffers = found(function, *shapes, backend=backend)
+    kernels = [buffers.joined.get(op.index) for op in graph.ops if op.name == "reduce"]
+    return [None if kernel is None else graph.ops[kernel].name for kernel in kernels]
+
+
+def moments(x: Any, weight: Any) -> Any:
+    made = (x @ weight).astype(jnp.float32)
+    mean = jnp.mean(made, axis=-1, keepdims=True)
+    return mean, jnp.sum(jnp.square(made - mean), axis=-1)
+
+
+def test_a_mean_runs_with_its_matmul_and_the_variance_that_waits_for_it_does_not() -> None:
+    assert joined(moments, (256, 512), (512, 512)) == ["dot_general", None]
+
+
+def test_on_a_gpu_neither_does() -> None:
+    assert joined(moments, (256, 512), (512, 512), backend="h100") == [None, None]
+
+
+def normalization_gradient(x: Any, y: Any, weight: Any, scale: Any) -> Any:
+    gradient = (y @ weight).astype(jnp.float32)
+    wide = x.astype(jnp.float32)
+    return jnp.sum(gradient * wide, axis=0), jnp.sum(gradient * scale * wide, axis=-1)
+
+
+def test_sums_over_rows_and_columns_run_with_a_matmul_whatever_else_they_read() -> None:
+    shapes = ((256, 512), (256, 512), (512, 512), (512,))
+    assert joined(normalization_gradient, *shapes) == ["dot_general", "dot_general"]
+
+
+def softmax(query: Any, key: Any) -> Any:
+    scores = (query @ key.T).astype(jnp.float32) * 0.1
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    return jnp.sum(weights, axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("row", "kernels"),
+    [(LONGEST, ["dot_general", "dot_general"]), (2 * LONGEST, [None, "reduce"])],
+)
+def test_a_softmax_runs_with_its_matmul_where_its_rows_are_short(
+    row: int, kernels: list[str | None]
+) -> None:
+    assert joined(softmax, (256, 64), (row, 64)) == kernels
+
+
+def kept_maximum(query: Any, key: Any) -> Any:
+    scores = (query @ key.T).astype(jnp.float32) * 0.1
+    largest = jnp.max(scores, axis=-1, keepdims=True)
+    return largest, jnp.sum(jnp.exp(scores - largest), axis=-1)
+
+
+def test_but_the_sum_waits_for_a_maximum_that_others_read() -> None:
+    assert joined(kept_maximum, (256, 64), (512, 64)) == ["dot_general", None]
+
+
+def residual(num_readers: int) -> Any:
+    """Two normalized values added up; the sum of squares, and so many matmuls, need it."""
+
+    def program(x: Any, y: Any, scale: Any, weight: Any) -> Any:
+        made = jnp.sin(x) * jnp.sin(y)
+        squares = jnp.sum(jnp.square(made), axis=-1)
+        return squares, *((made * scale) @ weight * n for n in range(num_readers))
+
+    return program
+
+
+@pytest.mark.parametrize(("num_readers", "is_stored"), [(1, False), (2, True)])
+def test_what_a_sum_computes_is_written_where_others_would_read_more(
+    num_readers: int, is_stored: bool
+) -> None:
+    graph, buffers = found(residual(num_readers), (256, 512), (256, 512), (512,), (512, 512))
+    made = next(op for op in graph.ops if op.name == "multiply")
+    assert buffers.is_stored[made.results[0]] == is_stored
