@@ -315,8 +315,8 @@ class KernelTime:
     def is_in_other_kernel(self, op: Op) -> bool:
         """True where an op is launched with another: an update of a state with one that needs it.
 
-        Or a sum over what a matmul writes, which has nothing to read, or a row of a stack with one
-        that is computed from the same.
+        Or what joins the kernel of another op, or a row of a stack with one that is computed from
+        the same.
         """
         buffers = self.buffers
         if op.name == "dynamic_update_slice":

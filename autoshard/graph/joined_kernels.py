@@ -10,7 +10,7 @@ sums of rows).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 
 from autoshard.graph.op_traits import is_elementwise
@@ -36,7 +36,6 @@ class _Kernel:
     at_hand: set[int]
 
 
-@dataclass(slots=True)
 class JoinedKernels:
     """Finds for one op after the other, in program order, the kernel that it joins.
 
@@ -44,23 +43,20 @@ class JoinedKernels:
         graph: The program.
         at_products: Products, by what is written in their place.
         longest_row: As of `FusionPolicy.longest_row`.
+
+    Attributes:
         by_op: By op, the op whose kernel it has joined.
     """
 
-    graph: Graph
-    at_products: Mapping[int, int]
-    longest_row: int
-    by_op: dict[int, int] = field(default_factory=dict)
-    _given: Set[int] = frozenset()  # what products write, and results of the program
-    _there: Sequence[int] = ()
-    _kernels: dict[int, _Kernel] = field(default_factory=dict)  # by value made in it
-
-    def __post_init__(self) -> None:
-        self._there = there_at(self.graph)
-        self._given = {*self.at_products, *(op.operands[0] for op in self.graph.results)}
-        for value, product in self.at_products.items():
-            num_elements = prod(self.graph.values[value].shape)
-            self._kernels[value] = _Kernel(product, True, num_elements, {value})
+    def __init__(self, graph: Graph, at_products: Mapping[int, int], longest_row: int) -> None:
+        self.by_op: dict[int, int] = {}
+        self._graph, self._longest_row = graph, longest_row
+        self._there = there_at(graph)
+        self._given = {*at_products, *(op.operands[0] for op in graph.results)}
+        self._kernels = {  # by value made in it
+            value: _Kernel(product, True, prod(graph.values[value].shape), {value})
+            for value, product in at_products.items()
+        }
 
     def join(self, op: Op, sources: Set[int], stored: Sequence[bool]) -> Set[int]:
         """The sources of an op that are at hand, in the kernel that it joins; none where in none.
@@ -77,8 +73,8 @@ class JoinedKernels:
         is_written = is_elementwise(op) and stored[result] and result not in self._given
         if not is_reduction and not is_written:
             return frozenset()
-        num_elements = prod(self.graph.values[op.operands[0] if is_reduction else result].shape)
-        goes_on = is_reduction and goes_along_rows(self.graph, op)
+        num_elements = prod(self._graph.values[op.operands[0] if is_reduction else result].shape)
+        goes_on = is_reduction and goes_along_rows(self._graph, op)
         kernel = self._kernel(op, sources, num_elements)
         if kernel and goes_on and kernel.is_product and not self._is_short(op):
             kernel = None
@@ -99,7 +95,7 @@ class JoinedKernels:
         if not found:
             return None
         last = max(found, key=lambda kernel: kernel.start)
-        is_beside = self.graph.ops[last.start].region == op.region
+        is_beside = self._graph.ops[last.start].region == op.region
         if not is_beside or last.num_elements != num_elements:
             return None
         waits = any(
@@ -108,4 +104,4 @@ class JoinedKernels:
         return None if waits else last
 
     def _is_short(self, op: Op) -> bool:
-        return self.graph.values[op.operands[0]].shape[-1] <= self.longest_row
+        return self._graph.values[op.operands[0]].shape[-1] <= self._longest_row

@@ -199,7 +199,7 @@ def _is_there(graph: Graph, value: int) -> bool:
 
 
 def _is_beside(graph: Graph, value: int, region: int, reader: Op) -> bool:
-    """Whether an op is element-wise, in a region, and makes one value of another one's shape."""
+    """True for an element-wise op of a region that makes one value, of another one's shape."""
     if reader.kind is not OpKind.COMPUTE or reader.op_class is not OpClass.ELEMENTWISE:
         return False
     if reader.region != region or len(reader.results) != 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.op_traits import is_widening
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
@@ -23,17 +24,14 @@ def goes_along_rows(graph: Graph, op: Op) -> bool:
         return False
     if graph.values[op.results[0]].shape != shape[:-1]:
         return False
-    todo = [op.results[0]]
-    while todo:
-        value = todo.pop()
-        for index in graph.consumers[value]:
-            reader = graph.ops[index]
-            if reader.name == "broadcast_in_dim" and _shape(graph, reader) == shape:
-                continue
-            if not _passes_on(graph, reader, value):
-                return False
-            todo.append(reader.results[0])
-    return True
+
+    def repeats(reader: Op) -> bool:
+        return reader.name == "broadcast_in_dim" and _shape(graph, reader) == shape
+
+    def is_on_the_way(reader: Op) -> bool:
+        return not repeats(reader) and _computes_with_constants(graph, reader)
+
+    return all(map(repeats, trace_forward(graph, op.results[0], is_on_the_way)))
 
 
 def is_taken_along_rows(graph: Graph, value: int, longest_row: int) -> bool:
@@ -47,13 +45,13 @@ def is_taken_along_rows(graph: Graph, value: int, longest_row: int) -> bool:
     )
 
 
-def _passes_on(graph: Graph, op: Op, value: int) -> bool:
-    """True where an op computes something with constants for each element of a value."""
+def _computes_with_constants(graph: Graph, op: Op) -> bool:
+    """True where an op makes something of each element of one value and of constants."""
     if op.kind is not OpKind.COMPUTE or op.op_class not in _PASSES_ON or len(op.results) != 1:
         return False
-    others = (graph.maker(other) for other in op.operands if other != value)
-    is_same = prod(_shape(graph, op)) == prod(graph.values[value].shape)
-    return is_same and all(other.op_class is OpClass.NOTHING for other in others)
+    made_of = {v for v in op.operands if graph.maker(v).op_class is not OpClass.NOTHING}
+    num_elements = prod(_shape(graph, op))
+    return len(made_of) == 1 and num_elements == prod(graph.values[made_of.pop()].shape)
 
 
 def _shape(graph: Graph, op: Op) -> tuple[int, ...]:

@@ -177,7 +177,7 @@ class _Trade:
 
     @property
     def room(self) -> float:
-        """What the simpler plan may cost more, in the problem's units."""
+        """The most that the simpler plan may cost more, in the problem's units."""
         cost = evaluate(self.problem, self.solution.choices).cost
         if self.simplicity is not None:
             return self.simplicity * cost
@@ -189,7 +189,7 @@ class _Trade:
         return self.penalties.count(self.problem, choices)
 
     def more(self, choices: Sequence[int], than: Sequence[int]) -> int:
-        """What choices cost more than others, in the problem's units."""
+        """The cost of choices beyond that of others, in the problem's units."""
         return evaluate(self.problem, choices).cost - evaluate(self.problem, than).cost
 
     def at(self, price: int, start: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""Which ops run in the kernel of another one, and what is therefore not read or written again."""
+"""Ops that run in the kernel of another one, and do not read or write again what that has."""
 
 from __future__ import annotations
 
