@@ -225,6 +225,15 @@ def _optimized(
         trip_counts=said.trip_counts,
         custom_costs=said.custom_costs,
         progress=said.progress,
+        axis_names=said.axis_names,
+        memory_budget=said.memory_budget,
+        schedules=said.schedules,
+        remat=said.remat,
+        accumulate=said.accumulate,
+        baselines=said.baselines,
+        corrections=said.corrections,
+        refine=said.refine,
+        start=said.start,
     )
     folder = cache_folder(said.cache)
     stages = Stages(shown(said.progress))
@@ -368,7 +377,14 @@ def optimize_module(
         ConstraintError: Its shardings contradict one another or fit no tensor.
     """
     check_types(
-        module=module, trip_counts=trip_counts, custom_costs=custom_costs, progress=progress
+        module=module,
+        trip_counts=trip_counts,
+        custom_costs=custom_costs,
+        progress=progress,
+        axis_names=axis_names,
+        memory_budget=memory_budget,
+        baselines=baselines,
+        refine=refine,
     )
     folder = cache_folder(cache)
     stages = Stages(shown(progress))

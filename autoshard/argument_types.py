@@ -19,12 +19,44 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_if_given(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_path_if_given(value: object) -> bool:
+    return value is None or _is_path(value)
+
+
+def _is_flag(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int))
+
+
+def _has_a_plan(value: object) -> bool:
+    return value is None or hasattr(getattr(value, "data", None), "is_feasible")
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(name, str) for name in value)
+
+
+def _is_budget(value: object) -> bool:
+    return value is None or isinstance(value, str) or _is_number(value)
+
+
+def _is_count_or_text(value: object) -> bool:
+    return value is None or isinstance(value, str) or _is_whole(value)
+
+
 def _is_mapping(value: object) -> bool:
     return value is None or isinstance(value, Mapping)
 
 
 def _is_by_name(value: object) -> bool:
-    return value is None or (isinstance(value, Mapping) and all(isinstance(k, str) for k in value))
+    return value is None or (isinstance(value, Mapping) and _are_names(tuple(value)))
 
 
 def _are_positions(value: object) -> bool:
@@ -61,6 +93,31 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     "static_argnums": _POSITIONS,
     "donate_argnums": _POSITIONS,
     "argument": _POSITIONS,
+    "axis_names": (_are_names, "a sequence of names", '("data", "model")'),
+    "memory_budget": (_is_budget, "bytes, a fraction or text", '"16GiB"'),
+    "solver": (_is_text, "the name of a solver", '"auto"'),
+    "schedules": (_is_text, "text", '"auto"'),
+    "overlap": (_is_text, "text", '"auto"'),
+    "remat": (_is_text, "text", '"auto"'),
+    "accumulate": (_is_count_or_text, "a number of microbatches or text", '"auto"'),
+    "baselines": (_is_flag, "True or False", "False"),
+    "corrections": (_is_path_if_given, "the path of a file", '"plan.corrections.yaml"'),
+    "start": (_has_a_plan, "a plan", 'autoshard.load_plan("plan.json")'),
+    "compiler_options": (_is_by_name, "a mapping from flag to value", '{"xla_flag": True}'),
+    "timeout_seconds": (_is_number, "a number of seconds", "600.0"),
+    "max_tries": (_is_whole, "a whole number", "12"),
+    "num_alternatives": (_is_whole, "a whole number", "8"),
+    "rounds": (_is_whole, "a whole number", "4"),
+    "minutes": (_is_number, "a number of minutes", "15.0"),
+    "keep_in": (_is_path_if_given, "the path of a folder", '"compiles"'),
+    "refine": (_is_text_if_given, "devices to compile for", '"v5e:2x4"'),
+    "topology": (_is_text, "devices to compile for", '"v5e:2x4"'),
+    "target": (_is_text, "devices to compile for", '"v5e:2x4"'),
+    "tensor": (_is_text, "the name of a tensor", "\"params['w']\""),
+    "kind": (_is_text, "text", '"results"'),
+    "of": (_is_text, "text", '"modules"'),
+    "stage": (_is_text, "the name of an export step", '"explicit"'),
+    "platform": (_is_text_if_given, "the name of a platform", '"tpu"'),
     "path": (_is_path, "the path of a file", '"plan.json"'),
     "module": (
         lambda value: isinstance(value, (str, bytes, Path)),
@@ -82,9 +139,17 @@ def check_types(**given: Any) -> None:
     for name, value in given.items():
         is_right, expected, example = _EXPECTED[name]
         if not is_right(value):
-            shown = " ".join(repr(value).split())  # may be a tree of arrays
             raise InputError(
                 f"expected {expected}, found {type(value).__name__}",
-                where=f"{name}={shown[:_WIDTH]}{'...' * (len(shown) > _WIDTH)}",
+                where=f"{name}={in_short(value)}",
                 fix=f"write it as in {example}",
             )
+
+
+def in_short(value: object) -> str:
+    """Returns the `repr` of a user's object as one line, cut; its type where that fails."""
+    try:
+        shown = " ".join(repr(value).split())  # may be a tree of arrays
+    except Exception:
+        return f"<{type(value).__name__}>"
+    return f"{shown[:_WIDTH]}{'...' * (len(shown) > _WIDTH)}"

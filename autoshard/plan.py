@@ -395,6 +395,9 @@ class Plan:
             InputError: It names nothing, or several tensors; says what is close, or which.
             PlanError: No plan was found.
         """
+        check_types(
+            tensor=tensor, num_alternatives=num_alternatives, time_limit_seconds=time_limit_seconds
+        )
         self.data.require_feasible()
         if self.solution is None or self.traced is None:
             return known_explanation(self.data, tensor)
@@ -493,6 +496,7 @@ class Plan:
             InputError: There is no such kind.
             ShardingError: One of them is on parts of an axis, or on another mesh.
         """
+        check_types(kind=kind)
         self.data.require_feasible()
         if kind not in ("arguments", "results"):
             raise InputError(
@@ -521,6 +525,7 @@ class Plan:
                 was read from a file without its program.
             InputError: There are no such rules.
         """
+        check_types(of=of)
         self.data.require_feasible()
         if of == "arguments":
             found = partition_rules(argument_specs(self.data.arguments))
@@ -574,6 +579,13 @@ class Plan:
             PlanError: No plan was found, or it was read from a file without its program.
             ExportError: The program does not lower for the platform.
         """
+        check_types(
+            topology=topology,
+            compiler_options=compiler_options or {},
+            timeout_seconds=timeout_seconds,
+            max_tries=max_tries,
+            keep_in=keep_in,
+        )
         self.data.require_feasible()
         if self.traced is None:
             raise PlanError(
@@ -631,6 +643,7 @@ class Plan:
                 another program, no rounds, no time: before anything is compiled.
             PlanError: The plan was read from a file and cannot be planned again.
         """
+        check_types(target=target, rounds=rounds, minutes=minutes, keep_in=keep_in)
         data = self.data
         check_request(target, rounds, minutes, data.mesh, data.hardware, len(jax.devices()))
         if self.solution is None or self.solved is None or self.traced is None:
@@ -742,6 +755,7 @@ class Plan:
             PlanError: No plan was found, or it was read from a file without its program.
             ExportError: A step refuses the program.
         """
+        check_types(stage=stage, platform=platform)
         return planned_text(self._annotated(platform), stage, self.prices)
 
     def _annotated(self, platform: str | None) -> bytes:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autoshard.argument_types import check_types
 from autoshard.errors import PlanError
 from autoshard.frontend.fingerprint import canonical_lines
 from autoshard.frontend.meshes import abstract_mesh, with_explicit
@@ -36,6 +37,7 @@ def load_plan(
             the one planned.
         ExportError: The function does not trace.
     """
+    check_types(path=path, kwargs=kwargs)
     data = load_plan_data(path)
     traced = None
     if fn is not None and (args or kwargs):

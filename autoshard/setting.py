@@ -111,6 +111,7 @@ def read_solve_options(
     Raises:
         InputError: An option that cannot be used.
     """
+    check_types(solver=solver, overlap=overlap)
     known = ("auto", *(engine.name for engine in CATALOG))
     if solver not in known:
         raise InputError(

@@ -261,7 +261,7 @@ def argument_positions(
     Raises:
         InputError: One of them is not below the number of arguments.
     """
-    found = (numbers,) if isinstance(numbers, int) else tuple(numbers)
+    found = tuple(numbers) if isinstance(numbers, Sequence) else (numbers,)
     for number in found:
         if not -num_args <= number < num_args:
             raise InputError(

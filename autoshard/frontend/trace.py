@@ -38,6 +38,7 @@ from autoshard.frontend.meshes import (
     as_auto,
     mesh_context,
     with_explicit,
+    without_device,
 )
 from autoshard.frontend.parameter_modules import module_of_parameter, with_parameter_modules
 from autoshard.frontend.program_record import ProgramRecord
@@ -380,14 +381,23 @@ def _stage(
     call: Call, avals: Sequence[Any], context: AbstractMesh | None
 ) -> tuple[jax.stages.Traced, Results]:
     flat, results = flat_function(call)
-    with mesh_context(context):
+    with mesh_context(without_device(context)):
         return jax.jit(flat, keep_unused=True).trace(*avals), results
 
 
 def abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape, type and weak type of an argument, without where it lies."""
+    """Shape, type and weak type of an argument, without where it lies.
+
+    Raises:
+        InputError: A Python number that no array type of JAX holds.
+    """
     is_abstract = isinstance(leaf, (jax.ShapeDtypeStruct, jax.core.AbstractValue))
-    aval = leaf if is_abstract else jax.typeof(leaf)
+    try:
+        aval = leaf if is_abstract else jax.typeof(leaf)
+    except OverflowError as error:
+        raise InputError(
+            str(error), where="an argument of the call", fix="pass a smaller number, or an array"
+        ) from error
     return jax.ShapeDtypeStruct(
         aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False))
     )

@@ -61,9 +61,9 @@ class PlanCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             require_writable(self.folder / "draft")
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name with a null character
             raise InputError(
-                f"plans cannot be kept: {error.strerror or error}",
+                f"plans cannot be kept: {getattr(error, 'strerror', None) or error}",
                 where=f"cache folder {self.folder}",
                 fix="name a folder that you may write to, or plan without: cache=False",
             ) from error

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import io_callback
 
@@ -127,6 +128,72 @@ def planned(fn: Callable[..., Any] = double, *args: Any, **options: Any) -> Call
             "expected a function of one argument, or True for a line, found int\n"
             "  where: progress=3\n"
             "  fix: write it as in progress=print",
+        ),
+        (
+            planned(corrections=True),
+            "expected the path of a file, found bool\n"
+            "  where: corrections=True\n"
+            '  fix: write it as in "plan.corrections.yaml"',
+        ),
+        (
+            planned(refine=True),
+            "expected devices to compile for, found bool\n"
+            "  where: refine=True\n"
+            '  fix: write it as in "v5e:2x4"',
+        ),
+        (
+            planned(start=3),
+            "expected a plan, found int\n"
+            "  where: start=3\n"
+            '  fix: write it as in autoshard.load_plan("plan.json")',
+        ),
+        (
+            planned(memory_budget=np.ones(2)),
+            "expected bytes, a fraction or text, found ndarray\n"
+            "  where: memory_budget=array([1., 1.])\n"
+            '  fix: write it as in "16GiB"',
+        ),
+        (
+            planned(solver=np.ones(2)),
+            "expected the name of a solver, found ndarray\n"
+            "  where: solver=array([1., 1.])\n"
+            '  fix: write it as in "auto"',
+        ),
+        (
+            planned(axis_names=5),
+            "expected a sequence of names, found int\n"
+            "  where: axis_names=5\n"
+            '  fix: write it as in ("data", "model")',
+        ),
+        (
+            planned(donate_argnums=np.int64(2)),
+            "donate_argnums names argument 2, but the call has 1 positional argument\n"
+            "  where: donate_argnums=np.int64(2) of `double`\n"
+            "  fix: count positional arguments from 0",
+        ),
+        (
+            planned(cache="\0"),
+            "plans cannot be kept: embedded null byte\n"
+            "  where: cache folder \\x00\n"
+            "  fix: name a folder that you may write to, or plan without: cache=False",
+        ),
+        (
+            planned(double, 2**70),
+            "Python int 1180591620717411303424 too large to convert to int32\n"
+            "  where: an argument of the call\n"
+            "  fix: pass a smaller number, or an array",
+        ),
+        (
+            lambda: autoshard.optimize(double, X, **ON).why(None),  # type: ignore[arg-type]
+            "expected the name of a tensor, found NoneType\n"
+            "  where: tensor=None\n"
+            "  fix: write it as in \"params['w']\"",
+        ),
+        (
+            lambda: autoshard.optimize(double, X, **ON).verify(None),  # type: ignore[arg-type]
+            "expected devices to compile for, found NoneType\n"
+            "  where: topology=None\n"
+            '  fix: write it as in "v5e:2x4"',
         ),
         (
             planned(mesh=None, devices=99999999999),
