@@ -43,7 +43,7 @@ def sums_of(
 
     Of a product what is scattered comes first, so that all-reduces have the less to sum. The
     partitioner sums what other ops leave at once, and cuts it after that, if only a part of it is
-    scattered (jaxlib 0.10.2 on CPU and for H100, libtpu 0.0.42 for a v5e).
+    scattered, or onto several dimensions, or if nothing is ever scattered (jaxlib 0.10.2 on CPU and for H100, libtpu 0.0.42 for a v5e).
 
     Args:
         machine: With or without reduce-scatters.
@@ -59,7 +59,9 @@ def sums_of(
         is_in_slice: Whether a group that scatters lies in one slice.
     """
     every = tuple(sorted((*candidate.scattered, *candidate.reduced)))
-    if candidate.reduced and op_class not in PRODUCTS:
+    is_whole = bool(candidate.scattered) and len(_changed(candidate)) > 1
+    is_at_once = bool(candidate.reduced) or is_whole or not machine.has_reduce_scatter
+    if is_at_once and op_class not in PRODUCTS:
         candidate = replace(candidate, reduced=every, scattered=())
     pieces = parts.num_pieces(candidate.partial)
     found = []
@@ -68,11 +70,10 @@ def sums_of(
         is_fit = is_fit and _scatters_over(backend, links)
         is_fit = is_fit and _scatters(backend, parts, candidate, shape, bits, order)
         is_fit = is_fit and not _has_low_tiles(backend, parts, op_class, candidate, shape)
-        is_whole = len(_changed(candidate)) > 1
         if machine.has_reduce_scatter and is_whole:
             return (Sum("all-reduce", every, pieces),)
         kind = "reduce-scatter" if is_fit and machine.has_reduce_scatter else "all-reduce"
-        found.append(Sum(kind, candidate.scattered, pieces))
+        found += [Sum(kind, onto, pieces) for onto in _scattered(candidate)]
         pieces *= parts.num_shards(candidate.scattered)
     return (*found, *(Sum("all-reduce", rest, pieces) for rest in _all_reduced(backend, candidate)))
 
@@ -142,6 +143,19 @@ def _changed(candidate: Candidate) -> list[int]:
     """Dimensions that a sum is scattered onto."""
     (after,) = candidate.results
     return [dim for dim, cut in enumerate(after) if cut != candidate.partial[dim]]
+
+
+def _scattered(candidate: Candidate) -> list[Parts]:
+    """Parts by the dimension that they are scattered onto, the last one first.
+
+    Where nothing is scattered, a product onto several dimensions is summed whole for each in turn
+    (jaxlib 0.10.2 on CPU).
+    """
+    (after,) = candidate.results
+    return [
+        tuple(sorted(part for part in after[dim] if part in candidate.scattered))
+        for dim in reversed(_changed(candidate))
+    ]
 
 
 def _minor_to_major(shape: Sequence[int], order: Sequence[int], lanes: int) -> tuple[int, ...]:

@@ -289,6 +289,14 @@ def test_what_products_sum_is_scattered_before_the_rest_is_reduced(bits: int, ki
     assert (rest.kind, rest.parts, rest.pieces) == ("all-reduce", (0,), 4)
 
 
+def test_on_cpus_a_product_is_summed_whole_for_each_dimension_that_it_is_scattered_onto() -> None:
+    machine, parts, shape = get_hardware("cpu-host"), parts_of("x=2,y=4"), (512, 1024)
+    model = backend_for(machine)
+    candidate = ended(shape, (0,), (1,))
+    sums = sums_of(machine, model, parts, OpClass.MATMUL, candidate, shape, 32)
+    assert [(one.parts, one.pieces) for one in sums] == [((1,), 1), ((0,), 1)]
+
+
 @pytest.mark.parametrize("op_class", [OpClass.REDUCE, OpClass.SCATTER])
 @pytest.mark.parametrize("hardware", HARDWARE)
 def test_what_other_ops_sum_is_reduced_at_once_unless_all_of_it_is_scattered(
