@@ -240,11 +240,16 @@ def _on_the_way(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> li
 
 
 def _on_the_way_to_given(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
-    """Stops before constraints in the program and before its results, which say the end alone."""
+    """Stops before constraints in the program and before its results, which say the end alone.
+
+    A constraint that a use was asked for stands at that use, which need not be the first operand.
+    """
     graph = encoded.graph
     found = {}
     numbers = {op.index: number for number, op in enumerate(graph.results)}
-    for op in (*(op for op in graph.ops if op.kind is OpKind.CONSTRAINT), *graph.results):
+    asked = {graph.maker(value).index for _, value in asked_uses(graph)}
+    written = (op for op in graph.ops if op.kind is OpKind.CONSTRAINT and op.index not in asked)
+    for op in (*written, *graph.results):
         if op.index not in decoded.candidates or _is_free(graph, op.operands[0]):
             continue
         (wanted,) = decoded.candidates[op.index].operands

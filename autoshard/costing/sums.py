@@ -43,7 +43,8 @@ def sums_of(
 
     Of a product what is scattered comes first, so that all-reduces have the less to sum. The
     partitioner sums what other ops leave at once, and cuts it after that, if only a part of it is
-    scattered, or onto several dimensions, or if nothing is ever scattered (jaxlib 0.10.2 on CPU and for H100, libtpu 0.0.42 for a v5e).
+    scattered, or onto several dimensions, or if nothing is ever scattered (jaxlib 0.10.2 on CPU and
+    for H100, libtpu 0.0.42 for a v5e).
 
     Args:
         machine: With or without reduce-scatters.

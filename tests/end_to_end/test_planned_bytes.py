@@ -99,3 +99,18 @@ def test_a_value_returned_twice_takes_two_buffers(form: str) -> None:
     found = plan.jit().lower(placed).compile().memory_analysis()
     compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
     assert plan.data.memory.peak_bytes == pytest.approx(compiled, rel=0.1)
+
+
+def test_the_way_to_a_use_that_is_asked_for_leaves_the_other_operands_alone() -> None:
+    def fn(x: jax.Array, y: jax.Array) -> Any:
+        return jnp.where(y > 0, x, 1.0)
+
+    planned, compiled = verified(
+        fn,
+        X,
+        X,
+        in_shardings=(P("b"), P("a", "b")),
+        out_shardings=P("a", "b"),
+        constraints=[autoshard.Uses("x", P("a", "b"))],
+    )
+    assert planned == compiled
