@@ -110,7 +110,8 @@ def wanted_uses(
         (read,) = graph.maker(value).operands
         have, want = decoded.layouts[read], decoded.layouts[value]
         is_made_anywhere = graph.maker(read).kind is OpKind.FREE
-        way = (*([] if is_made_anywhere else _stops(encoded, value, have, want)), want)
+        stops = [] if is_made_anywhere else _stops(encoded, value, have, want)
+        way = (*stops, want, *_after_asked(encoded, decoded, value))
         found |= zip(_steps(use, way), map(parts.to_sharding, way), strict=True)
     asked = {use for use, _ in asked_uses(graph)}
     return _shared(found, [uses for uses in alike.values() if asked.isdisjoint(uses)])
@@ -316,6 +317,24 @@ def asked_uses(graph: Graph) -> Iterator[tuple[str, int]]:
     for path, value in graph.value_by_path.items():
         if "<" in path and graph.values[value].shape:
             yield path, value
+
+
+def _after_asked(encoded: Encoded, decoded: Decoded, value: int) -> list[Layout]:
+    """What follows a use that is asked for, where all that reads it there wants another layout.
+
+    So a loop carries a value from its first run on.
+    """
+    readers = [
+        (op, position)
+        for op in map(encoded.graph.ops.__getitem__, encoded.graph.consumers[value])
+        if op.index in decoded.candidates
+        for position, read in enumerate(op.operands)
+        if read == value
+    ]
+    wanted = {decoded.candidates[op.index].operands[position] for op, position in readers}
+    if len(wanted) != 1 or wanted == {decoded.layouts[value]}:
+        return []
+    return [*_on_the_way(encoded, decoded, *readers[0]), *wanted]
 
 
 def _stops(encoded: Encoded, value: int, start: Layout, end: Layout) -> list[Layout]:

@@ -114,3 +114,14 @@ def test_the_way_to_a_use_that_is_asked_for_leaves_the_other_operands_alone() ->
         constraints=[autoshard.Uses("x", P("a", "b"))],
     )
     assert planned == compiled
+
+
+def test_a_loop_carries_as_planned_what_it_is_asked_to_read_otherwise() -> None:
+    def fn(x: jax.Array, y: jax.Array) -> Any:
+        return lax.fori_loop(0, 3, lambda _, carry: jnp.cumsum(carry, 0) * 0.5, x), y
+
+    small = jax.ShapeDtypeStruct((24, 13), np.dtype(np.float32))
+    planned, compiled = verified(
+        fn, small, small, in_shardings=P(), constraints=[autoshard.Uses("x", P("b"))]
+    )
+    assert planned == compiled == 24 * 13 * 4
