@@ -43,6 +43,14 @@ def _are_names(value: object) -> bool:
     return isinstance(value, Sequence) and all(isinstance(name, str) for name in value)
 
 
+def _are_names_of_dims(value: object) -> bool:
+    return value is None or (
+        isinstance(value, Mapping)
+        and _are_names(tuple(value))
+        and all(isinstance(names, Sequence) for names in value.values())
+    )
+
+
 def _is_budget(value: object) -> bool:
     return value is None or isinstance(value, str) or _is_number(value)
 
@@ -60,7 +68,7 @@ def _is_by_name(value: object) -> bool:
 
 
 def _are_positions(value: object) -> bool:
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return all(map(_is_whole, value))
     return _is_whole(value)
 
@@ -74,7 +82,7 @@ def _is_told(value: object) -> bool:
 
 
 def _is_path(value: object) -> bool:
-    return isinstance(value, (str, os.PathLike))
+    return isinstance(value, (str, os.PathLike)) and "\0" not in os.fsdecode(value)
 
 
 _WIDTH = 80
@@ -93,6 +101,11 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     "static_argnums": _POSITIONS,
     "donate_argnums": _POSITIONS,
     "argument": _POSITIONS,
+    "static_argnames": (_are_names, "a name or a sequence of names", '"is_training"'),
+    "donate_argnames": (_are_names, "a name or a sequence of names", '"state"'),
+    "names": (_are_names_of_dims, "a mapping from selector to names", '{"w": ("embed", "mlp")}'),
+    "inputs": (_is_text, "text", '"plan"'),
+    "width": (_is_whole, "a number of columns", "100"),
     "axis_names": (_are_names, "a sequence of names", '("data", "model")'),
     "memory_budget": (_is_budget, "bytes, a fraction or text", '"16GiB"'),
     "solver": (_is_text, "the name of a solver", '"auto"'),

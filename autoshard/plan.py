@@ -274,9 +274,22 @@ class Plan:
             retraces: Trace the function on a call, and refuse another program than the one planned;
                 False takes the trace of the plan, and is for calls of its signature only.
             jit_kwargs: Passed on to `jax.jit`; `donate_argnums` is as planned unless given.
+
+        Raises:
+            InputError: Shardings among `jit_kwargs`, which are those of the plan.
         """
+        for given in sorted({"in_shardings", "out_shardings"} & jit_kwargs.keys()):
+            raise InputError(
+                f"{given} is not free: it is the plan's",
+                where=f"plan.jit({given}=...)",
+                fix=f"plan with it, optimize(..., {given}=...), or let jit move arguments:"
+                " moves_arguments=True",
+            )
         jit_kwargs.setdefault("donate_argnums", self.donate_argnums)
         jit_kwargs.setdefault("static_argnums", self.static_argnums)
+        check_types(
+            donate_argnums=jit_kwargs["donate_argnums"], static_argnums=jit_kwargs["static_argnums"]
+        )
         mesh = self._devices()
         return jit_with(
             self._function(fn),
@@ -340,7 +353,7 @@ class Plan:
                 fix="call the module itself, jax.jit(plan.export().call)(*arrays), or write it:"
                 " plan.stablehlo()",
             )
-        chosen = fn or self.fn
+        chosen = self.fn if fn is None else fn
         if chosen is None:
             raise PlanError(
                 "the plan was read from a file and does not know its function",
@@ -360,6 +373,7 @@ class Plan:
             InputError: There are no such inputs.
             PlanError: No plan was found, or it was read from a file without its program.
         """
+        check_types(inputs=inputs)
         program = self._program()
         given = (
             planned_in_module(program, self.data)
@@ -475,6 +489,7 @@ class Plan:
                 the plan was read from a file without its program, or not found.
             InputError: A selector picks no argument, or the number of names is wrong.
         """
+        check_types(names=names)
         self.data.require_feasible()
         traced = self._program()
         if names is None:
@@ -581,7 +596,7 @@ class Plan:
         """
         check_types(
             topology=topology,
-            compiler_options=compiler_options or {},
+            compiler_options=compiler_options,
             timeout_seconds=timeout_seconds,
             max_tries=max_tries,
             keep_in=keep_in,
@@ -799,6 +814,7 @@ class Plan:
             width: Columns of the text; tables fold to keep within it.
             summary: Only totals, plans by hand, collectives and notes.
         """
+        check_types(width=width)
         return format_report(self.data, width=width, summary=summary)
 
     def program(self, after_round: int | None = None) -> str:

@@ -250,7 +250,13 @@ def jit(
                 where=f"autoshard.jit({name}={options[name]!r})",
                 fix=f"give options of autoshard.optimize; {hint}",
             )
-    check_types(donate_argnums=donate_argnums, static_argnums=static_argnums)
+    check_types(
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        compiler_options=compiler_options,
+    )
 
     def planned(fn: Callable[..., Any]) -> PlannedJit:
         if not callable(fn):

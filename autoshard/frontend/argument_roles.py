@@ -49,7 +49,7 @@ def read_roles(
     kinds = {p.kind for p in parameters}
 
     def positions(option: str, numbers: int | Sequence[int]) -> frozenset[int]:
-        found = (numbers,) if isinstance(numbers, int) else tuple(numbers)
+        found = tuple(numbers) if isinstance(numbers, Sequence) else (numbers,)
         is_open = inspect.Parameter.VAR_POSITIONAL in kinds or not parameters
         for number in found:
             if not -len(names) <= number < len(names) and not (is_open and number >= 0):

@@ -196,6 +196,45 @@ def planned(fn: Callable[..., Any] = double, *args: Any, **options: Any) -> Call
             '  fix: write it as in "v5e:2x4"',
         ),
         (
+            lambda: autoshard.optimize(double, X, **ON).save("\0"),
+            "expected the path of a file, found str\n"
+            "  where: path='\\x00'\n"
+            '  fix: write it as in "plan.json"',
+        ),
+        (
+            lambda: autoshard.optimize(double, X, **ON).report(1.5),  # type: ignore[arg-type]
+            "expected a number of columns, found float\n"
+            "  where: width=1.5\n"
+            "  fix: write it as in 100",
+        ),
+        (
+            lambda: autoshard.optimize(double, X, **ON).jit(in_shardings=None),
+            "in_shardings is not free: it is the plan's\n"
+            "  where: plan.jit(in_shardings=...)\n"
+            "  fix: plan with it, optimize(..., in_shardings=...), or let jit move arguments:"
+            " moves_arguments=True",
+        ),
+        (
+            lambda: autoshard.optimize(double, X, **ON).logical_rules(
+                {1: 2}  # type: ignore[dict-item]
+            ),
+            "expected a mapping from selector to names, found dict\n"
+            "  where: names={1: 2}\n"
+            '  fix: write it as in {"w": ("embed", "mlp")}',
+        ),
+        (
+            lambda: autoshard.jit(double, static_argnames=None, **ON),  # type: ignore[call-overload]
+            "expected a name or a sequence of names, found NoneType\n"
+            "  where: static_argnames=None\n"
+            '  fix: write it as in "is_training"',
+        ),
+        (
+            lambda: autoshard.jit(double, compiler_options=True, **ON),  # type: ignore[call-overload]
+            "expected a mapping from flag to value, found bool\n"
+            "  where: compiler_options=True\n"
+            '  fix: write it as in {"xla_flag": True}',
+        ),
+        (
             planned(mesh=None, devices=99999999999),
             "the number of devices is 99999999999, which is above 1,000,000\n"
             "  where: devices=99999999999\n"
