@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from autoshard.apply.placed_values import placed_layout, turns_held_sum
 from autoshard.encoding.encoded import Decoded, Encoded
@@ -66,8 +67,7 @@ def wanted_uses(
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
-    # Moves that the compiler makes one, each with its path in the body that they share.
-    alike: dict[tuple[object, ...], dict[str, str]] = {}
+    alike: dict[_Move, _Alike] = {}
     for op in graph.ops:
         if op.index not in decoded.candidates or op.kind not in _HAS_USES:
             continue
@@ -98,12 +98,10 @@ def wanted_uses(
             named = dict(zip(_steps(use, way), map(parts.to_sharding, way), strict=True))
             found |= named
             if op.kind is OpKind.COMPUTE and not is_slice:
-                at = _read_by_call(graph, op, reader, place, operand_paths)
-                body, source = at[0].rpartition("/")[0], operand_paths[at[0]][at[1]]
-                bits = encoded.read_bits.to(op, position)
-                for path, path_there in zip(named, _steps("{}<{}".format(*at), way), strict=True):
-                    step = path.removeprefix(use)
-                    alike.setdefault((body, source, way, step, bits), {})[path] = path_there
+                source, bits = operand_paths[reader][place], encoded.read_bits.to(op, position)
+                for path in named:
+                    move = _Move(op.region, source or "", way, path.removeprefix(use), bits)
+                    alike.setdefault(move, _Alike()).paths[path] = path
     found |= _on_the_way_to_given(encoded, decoded)
     found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
     for use, value in asked_uses(graph):
@@ -114,7 +112,8 @@ def wanted_uses(
         way = (*stops, want, *_after_asked(encoded, decoded, value))
         found |= zip(_steps(use, way), map(parts.to_sharding, way), strict=True)
     asked = {use for use, _ in asked_uses(graph)}
-    return _shared(found, [uses for uses in alike.values() if asked.isdisjoint(uses)])
+    shared = _outside_calls(graph, alike, operand_paths)
+    return _shared(found, [paths for paths in shared if asked.isdisjoint(paths)])
 
 
 def _steps(use: str, way: Sequence[Layout]) -> list[str]:
@@ -122,42 +121,102 @@ def _steps(use: str, way: Sequence[Layout]) -> list[str]:
     return [*(f"{use}~{number}" for number in range(len(way) - 1)), use]
 
 
-def _shared(found: dict[str, Sharding], alike: list[dict[str, str]]) -> dict[str, Sharding]:
+def _shared(found: dict[str, Sharding], alike: Sequence[dict[str, str]]) -> dict[str, Sharding]:
     """The same with one path for reads of one value in one sharding."""
-    path_of = {
-        use: join_uses(list(uses.values())) for uses in alike if len(uses) > 1 for use in uses
-    }
+    order = {path: number for number, path in enumerate(found)}
+    path_of = {}
+    for uses in alike:
+        there = dict.fromkeys(uses[path] for path in sorted(uses, key=order.__getitem__))
+        if len(there) > 1:
+            path_of |= dict.fromkeys(uses, join_uses(list(there)))
     return {path_of.get(path, path): sharding for path, sharding in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A move that the compiler makes once for all reads in a body.
+
+    Args:
+        region: Of the reads.
+        source: The path of the value in the body.
+        way: Its layouts on the way.
+        step: The suffix of the step that this is.
+        bits: Of an element that is sent.
+    """
+
+    region: int
+    source: str
+    way: tuple[Layout, ...]
+    step: str
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Reads that a move serves: by their paths, those in the body of the move.
+
+    `inside` holds the same reads by bodies of calls.
+    """
+
+    paths: dict[str, str] = field(default_factory=dict)
+    inside: list[_Alike] = field(default_factory=list)
+
+    def shared(self) -> Iterator[dict[str, str]]:
+        """Outside of calls as far as that makes several reads share a move."""
+        if self.inside and len(set(self.paths.values())) == 1:
+            for one in self.inside:
+                yield from one.shared()
+        else:
+            yield self.paths
+
+
+def _outside_calls(
+    graph: Graph,
+    alike: Mapping[_Move, _Alike],
+    operand_paths: Mapping[str, tuple[str | None, ...]],
+) -> Iterator[dict[str, str]]:
+    """Reads that share a move, those of the body of a call (`jit`) as a read of the call.
+
+    So where the body reads its argument nowhere else.
+    """
+    waiting = dict(alike)
+    while waiting:
+        move = max(waiting, key=lambda move: move.source.count("/"))
+        reads = waiting.pop(move)
+        at = _read_by_call(graph, move, len(set(reads.paths.values())), operand_paths)
+        if at is None:
+            yield from reads.shared()
+            continue
+        call, number = at
+        source = operand_paths[call][number]
+        outer = waiting.setdefault(replace(move, source=source or ""), _Alike())
+        outer.paths.update(dict.fromkeys(reads.paths, f"{call}<{number}{move.step}"))
+        outer.inside.append(reads)
 
 
 def _read_by_call(
     graph: Graph,
-    op: Op,
-    reader: str,
-    place: int,
+    move: _Move,
+    num_reads: int,
     operand_paths: Mapping[str, tuple[str | None, ...]],
-) -> tuple[str, int]:
-    """The equation and operand outside of calls (`jit`) whose bodies read it only there.
+) -> tuple[str, int] | None:
+    """The call and its operand that a body reads so often; None where it has other reads.
 
-    Loops and branches are none: what is read there is of another region of the graph.
+    Loops and branches are no calls: what is read there is of another region of the graph.
     """
-    while source := operand_paths[reader][place]:
-        body, _, name = source.rpartition("/")
-        call, number = body.rpartition(".")[0], name.removeprefix("in.")
-        inside = (paths for at, paths in operand_paths.items() if at.startswith(f"{body}/"))
-        value = graph.value_by_path.get(source)
-        is_of_call = (
-            number != name
-            and call in operand_paths
-            and value is not None
-            and graph.maker(value).region == op.region
-            and sum(paths.count(source) for paths in inside) == 1
-            and graph.value_by_path.get(operand_paths[call][int(number)] or "") == value
-        )
-        if not is_of_call:
-            break
-        reader, place = call, int(number)
-    return reader, place
+    body, _, name = move.source.rpartition("/")
+    call, number = body.rpartition(".")[0], name.removeprefix("in.")
+    inside = (paths for at, paths in operand_paths.items() if at.startswith(f"{body}/"))
+    value = graph.value_by_path.get(move.source)
+    is_of_call = (
+        number != name
+        and call in operand_paths
+        and value is not None
+        and graph.maker(value).region == move.region
+        and sum(paths.count(move.source) for paths in inside) == num_reads
+        and graph.value_by_path.get(operand_paths[call][int(number)] or "") == value
+    )
+    return (call, int(number)) if is_of_call else None
 
 
 def _follows_result(op: Op) -> bool:
@@ -212,18 +271,23 @@ def _reader(op: Op, position: int, operand_paths: Mapping[str, tuple[str | None,
 
 
 def _times_read_before(graph: Graph, op: Op, position: int) -> int:
-    """How often an op, or a loop that carries several values, reads an operand before that."""
+    """How often an equation, or a loop that carries several values, reads an operand before that.
+
+    An equation may be lowered to an op for each of its operands (`stack`).
+    """
     value = op.operands[position]
-    if op.kind is OpKind.COMPUTE:
-        return op.operands[:position].count(value)
-    if op.name != "while":
+    if op.kind is not OpKind.COMPUTE and op.name != "while":
         return 0
-    others = (graph.ops[other] for other in graph.consumers[value] if other < op.index)
-    return sum(
-        (other.kind, other.equation) == (op.kind, op.equation)
-        and other.operands[position : position + 1] == (value,)
-        for other in others
-    )
+    others = [
+        other
+        for other in map(graph.ops.__getitem__, dict.fromkeys(graph.consumers[value]))
+        if other.index < op.index and (other.kind, other.equation) == (op.kind, op.equation)
+    ]
+    if op.kind is OpKind.COMPUTE:
+        return sum(one.operands.count(value) for one in others) + op.operands[:position].count(
+            value
+        )
+    return sum(other.operands[position : position + 1] == (value,) for other in others)
 
 
 def _on_the_way(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> list[Layout]:

@@ -125,3 +125,23 @@ def test_a_loop_carries_as_planned_what_it_is_asked_to_read_otherwise() -> None:
         fn, small, small, in_shardings=P(), constraints=[autoshard.Uses("x", P("b"))]
     )
     assert planned == compiled == 24 * 13 * 4
+
+
+def test_calls_that_read_a_value_several_times_share_its_move() -> None:
+    """`jnp.roll` reads it twice, in a body of its own for each shift."""
+
+    def fn(x: jax.Array) -> Any:
+        return sum(jnp.roll(x, shift, 1) for shift in (-1, 1, 2))
+
+    planned, compiled = verified(fn, X, in_shardings=P(None, "b"), out_shardings=P(("b", "a")))
+    assert planned == compiled
+
+
+def test_every_read_of_a_value_that_an_op_takes_several_times_is_moved_as_planned() -> None:
+    def fn(x: jax.Array) -> Any:
+        return jnp.stack([x] * 8)
+
+    planned, compiled = verified(
+        fn, X, in_shardings=P("a", "b"), out_shardings=P(("a", "b")), memory_budget=10**9
+    )
+    assert planned == compiled
