@@ -124,7 +124,7 @@ def _steps(use: str, way: Sequence[Layout]) -> list[str]:
 def _shared(found: dict[str, Sharding], alike: Sequence[dict[str, str]]) -> dict[str, Sharding]:
     """The same with one path for reads of one value in one sharding."""
     order = {path: number for number, path in enumerate(found)}
-    path_of = {}
+    path_of: dict[str, str] = {}
     for uses in alike:
         there = dict.fromkeys(uses[path] for path in sorted(uses, key=order.__getitem__))
         if len(there) > 1:
