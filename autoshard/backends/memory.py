@@ -20,6 +20,9 @@ class MemoryPolicy:
             taken in one call; what they sum is held until then. 0: each by itself.
         sums_in_place: An all-reduce writes its result over its operand.
         cse_reshards: Two reshards of a value to one sharding are one copy.
+        stores_image_positions: The gradient of a max pool is a window over the image and its
+            positions, of which one tensor for each dimension is stored.
+        stores_selected_positions: The same gradient scatters to positions that are stored.
         vmem_bytes: VMEM that holds temporaries with a near reader; 0: none.
         most_unread_bytes: Bytes that HBM moves in the longest time that a buffer waits in VMEM from
             one read to the next; beyond it is evicted.
@@ -43,6 +46,8 @@ class MemoryPolicy:
     combined_sum_bytes: float
     sums_in_place: bool
     cse_reshards: bool
+    stores_image_positions: bool
+    stores_selected_positions: bool
     vmem_bytes: int
     most_unread_bytes: int
     lookup_slowdowns: tuple[float, float]

@@ -27,6 +27,7 @@ from solvers import NodeMemory
 IntArray = npt.NDArray[np.int64]
 
 _PARTIAL_BITS = 32  # of an element that a matmul sums up
+_INDEX_BITS = 32
 
 
 def reversed_kernels(graph: Graph, backend: Backend) -> frozenset[int]:
@@ -79,6 +80,7 @@ class ChoiceMemory:
         yield from self._split_sums()
         yield from self._halos()
         yield from self._library_copies()
+        yield from self._positions()
 
     def _nodes(self) -> Iterator[tuple[Op, int, tuple[Candidate, ...]]]:
         """Ops that have a choice, with their nodes and candidates."""
@@ -342,6 +344,20 @@ class ChoiceMemory:
                 usage = copy.growth * self._local(value, op, copy.place, is_result=False)
                 stop = self.room.buffers.time_of(copy.last) + 1
                 yield NodeMemory(self.node_by_op[copy.op], copy.op, stop, usage.astype(np.int64))
+
+    def _positions(self) -> Iterator[NodeMemory]:
+        """Positions in an image that the gradient of a max pool selects, and what stands there."""
+        memory, graph = self.room.backend.memory, self.room.graph
+        for op, node, _ in self._nodes():
+            if op.name != "select_and_scatter" or not memory.stores_selected_positions:
+                continue
+            image, source = (graph.values[value] for value in op.operands[:2])
+            usage = self._local(source, op, 1, is_result=False)
+            rank = len(image.shape)
+            usage = usage + rank * self._local(source, op, 1, is_result=False, bits=_INDEX_BITS)
+            if memory.stores_image_positions:
+                usage = usage + rank * self._local(image, op, 0, is_result=False, bits=_INDEX_BITS)
+            yield NodeMemory(node, op.index, op.index + 1, usage)
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""

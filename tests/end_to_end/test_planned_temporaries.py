@@ -1,0 +1,35 @@
+"""Temporaries that ops take beside their operands and results: planned as compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import autoshard
+
+
+def max_pool_gradient(image: Any) -> Any:
+    def pooled(image: Any) -> Any:
+        window = (1, 2, 2, 1)
+        return jnp.tanh(lax.reduce_window(image, -jnp.inf, lax.max, window, window, "VALID")).sum()
+
+    return jax.grad(pooled)(image)
+
+
+def test_the_gradient_of_a_max_pool_holds_the_positions_that_it_selects() -> None:
+    image = jax.ShapeDtypeStruct((64, 32, 32, 16), jnp.float32)
+    plan = autoshard.optimize(
+        max_pool_gradient,
+        image,
+        mesh="data=8",
+        hardware="cpu-host",
+        in_shardings=P("data"),
+        out_shardings=P("data"),
+        baselines=False,
+    )
+    assert plan.verify().memory_difference == pytest.approx(0, abs=0.15)
