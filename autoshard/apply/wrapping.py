@@ -255,9 +255,23 @@ class PlannedFunction:
             self._warn_of_donation()
         function, leaves_in, finish = self._function_for(args, kwargs)
         leaves_in = to_auto_axes(leaves_in, mesh)
-        with mesh_context(mesh.abstract):
-            results = function(*leaves_in)
+        try:
+            with mesh_context(mesh.abstract):
+                results = function(*leaves_in)
+        except (TypeError, ValueError):
+            self._check(args, kwargs)
+            raise
         return finish(to_given_axes(results, mesh))
+
+    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Tell a failed call of another program than the one planned, before JAX tells of trees.
+
+        Raises:
+            ExportError: The function does not trace for these arguments.
+            PlanError: It is another program.
+        """
+        wrapped = self._wrapped
+        wrapped.check(wrapped.trace(flatten_call(wrapped.fn, args, kwargs, wrapped.static_argnums)))
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """Trace for these arguments, arrays or `jax.ShapeDtypeStruct`s, as `jax.jit` does.
@@ -267,8 +281,12 @@ class PlannedFunction:
         """
         function, leaves_in, _ = self._function_for(args, kwargs)
         leaves_in = jax.tree.map(without_explicit_axes, leaves_in)
-        with mesh_context(self._wrapped.mesh.abstract):
-            return cast("jax.stages.Traced", function.trace(*leaves_in))
+        try:
+            with mesh_context(self._wrapped.mesh.abstract):
+                return cast("jax.stages.Traced", function.trace(*leaves_in))
+        except (TypeError, ValueError):
+            self._check(args, kwargs)
+            raise
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Lower what `trace` gives; an abstract mesh lowers for the platform of this machine."""

@@ -40,6 +40,8 @@ class LayoutPolicy:
             another dimension order.
         copies_conv_operands: Convolutions read copies of kernels in another dimension order and of
             unevenly padded images, which they share with those of the backward pass.
+        transposes_matmul_operands: Operands of more dimensions than matrices are copied into the
+            order of matrices.
     """
 
     widened_bits: tuple[tuple[str, int], ...]
@@ -60,6 +62,7 @@ class LayoutPolicy:
     relayout_copies: int
     copies_conv_gradient_operands: bool
     copies_conv_operands: bool
+    transposes_matmul_operands: bool
 
     @property
     def is_tiled(self) -> bool:

@@ -21,6 +21,7 @@ from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, s
 from autoshard.graph.library_copies import is_kernel_gradient, library_copies
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.transposed_operands import transposed_operands
 from autoshard.layouts import Layout
 from solvers import NodeMemory
 
@@ -81,6 +82,7 @@ class ChoiceMemory:
         yield from self._halos()
         yield from self._library_copies()
         yield from self._positions()
+        yield from self._transposed_operands()
 
     def _nodes(self) -> Iterator[tuple[Op, int, tuple[Candidate, ...]]]:
         """Ops that have a choice, with their nodes and candidates."""
@@ -358,6 +360,17 @@ class ChoiceMemory:
             if memory.stores_image_positions:
                 usage = usage + rank * self._local(image, op, 0, is_result=False, bits=_INDEX_BITS)
             yield NodeMemory(node, op.index, op.index + 1, usage)
+
+    def _transposed_operands(self) -> Iterator[NodeMemory]:
+        """Operands of matmuls in the order of matrices."""
+        if not self.room.backend.layout.transposes_matmul_operands:
+            return
+        graph = self.room.graph
+        for op, node, _ in self._nodes():
+            for place in transposed_operands(graph, op):
+                value = graph.values[op.operands[place]]
+                usage = self._local(value, op, place, is_result=False)
+                yield NodeMemory(node, op.index, op.index + 1, usage)
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""

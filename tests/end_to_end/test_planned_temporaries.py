@@ -33,3 +33,28 @@ def test_the_gradient_of_a_max_pool_holds_the_positions_that_it_selects() -> Non
         baselines=False,
     )
     assert plan.verify().memory_difference == pytest.approx(0, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("indices", "shapes"),
+    [
+        ("akb,kj->abj", [(64, 64, 128), (64, 64)]),
+        ("bqhd,bkhd->bhqk", [(16, 32, 16, 32), (16, 32, 16, 32)]),
+        ("abk,bkj->aj", [(128, 32, 64), (32, 64, 128)]),
+        ("ki,kj->ij", [(256, 512), (256, 128)]),
+    ],
+)
+def test_operands_that_are_no_matrices_are_transposed(
+    indices: str, shapes: list[tuple[int, ...]]
+) -> None:
+    operands = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    plan = autoshard.optimize(
+        lambda *operands: jnp.einsum(indices, *operands),
+        *operands,
+        mesh="data=8",
+        hardware="cpu-host",
+        in_shardings=P(),
+        out_shardings=P(),
+        baselines=False,
+    )
+    assert plan.verify().memory_difference == pytest.approx(0, abs=0.1)
