@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import autoshard
-from autoshard.build_plan import PEAK_SPREAD, budget_notes
+from autoshard.build_plan import PEAK_SPREAD, SMALL_BUFFERS, budget_notes
 from autoshard.errors import AutoshardError, ConstraintError
 from autoshard.export import stage_names, verify_module
 from autoshard.hlo.compiled import read_module_collectives
@@ -225,7 +225,8 @@ class _Trial:
             return
         doubts = budget_notes(budget, plan.data.memory.peak_bytes)
         self.facts["is_doubted"] = is_doubted = any(note in plan.data.notes for note in doubts)
-        if peak > (1 + PEAK_SPREAD if is_doubted else _MORE) * budget:
+        most = (1 + PEAK_SPREAD) * budget + SMALL_BUFFERS if is_doubted else _MORE * budget
+        if peak > most:
             self.found["budget"] = f"compiled {peak} of {budget} bytes"
 
     def _save(self, plan: Plan) -> None:
