@@ -30,7 +30,7 @@ from autoshard.plan_cache.entries import PlanCache
 from autoshard.plan_cache.key import plan_key
 from autoshard.plan_cache.lookup import Lookup
 from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plans, with_floor
-from autoshard.planning.planner import encode_scarce, plan_graph
+from autoshard.planning.planner import encode_scarce, plan_graph, simplified
 from autoshard.planning.pricing import seconds_with
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
@@ -271,7 +271,8 @@ def _search_residuals(
     progress: Callable[[Progress], None] | None,
     terms: tuple[ResidualTerm, ...],
 ) -> RematSearch:
-    budget = setting.budget
+    budget, options = setting.budget, setting.options
+    as_found = replace(setting, options=replace(options, simplicity=0.0))
 
     def encode(program: TracedProgram) -> tuple[Encoder, Encoded]:
         return encode_scarce(
@@ -288,8 +289,9 @@ def _search_residuals(
     return RematSearch(
         lambda names: program_on(mesh, residuals=names),
         encode,
-        lambda program: _planned(program, setting, progress, is_scarce=True),
-        Searches(setting.options, setting.stages, progress),
+        lambda program: _planned(program, as_found, progress, is_scarce=True),
+        lambda solution: simplified(solution, options, stages=setting.stages, progress=progress),
+        Searches(options, setting.stages, progress),
         budget,
         terms,
     )

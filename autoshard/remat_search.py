@@ -68,6 +68,7 @@ class RematSearch:
         read: Traces the program again and rewrites it to keep the residuals of these names.
         encode: The choice problem of a program within the budget.
         plan: Plans a program within the budget.
+        simplify: Makes a plan simpler: the chosen one alone, as that is a search of its own.
         searches: For the joint problem.
         budget: Bytes that a device may hold; None for no limit.
         terms: What users ask of residuals.
@@ -76,6 +77,7 @@ class RematSearch:
     read: Callable[[tuple[str, ...]], TracedProgram]
     encode: Callable[[TracedProgram], tuple[Encoder, Encoded]]
     plan: Callable[[TracedProgram], Solution]
+    simplify: Callable[[Solution], Solution]
     searches: Searches
     budget: int | None
     terms: tuple[ResidualTerm, ...] = ()
@@ -136,8 +138,11 @@ class RematSearch:
             else one
             for one in self._tried
         ]
-        best = min(tried, key=lambda one: one.rank)
+        place = min(range(len(tried)), key=lambda place: tried[place].rank)
+        best = tried[place]
         assert best.solution is not None
+        solution = self.simplify(best.solution)
+        best = tried[place] = replace(best, solution=solution)
         assert best.choices is not None
         residuals = problem.residuals(best.choices)
         choice = ResidualChoice(
@@ -151,7 +156,7 @@ class RematSearch:
             as_written_peak_bytes=as_written_bytes,
             tried=tuple(_told(problem, one, best) for one in tried),
         )
-        return PlannedResiduals(best.program, best.solution, choice)
+        return PlannedResiduals(best.program, solution, choice)
 
     def _walk(self, problem: ResidualProblem) -> tuple[tuple[int, ...], float | None]:
         """Plan the sets of a few limits.
@@ -161,8 +166,10 @@ class RematSearch:
             allowed, and seconds that nothing within the budget is below.
         """
         limit = problem.problem.memory_limit
-        start = self.searches.another(problem.as_lean(limit))
-        hints = [one for one in (start.choices, start.least_peak_choices) if one is not None]
+        lean = problem.as_lean(limit)
+        start = self.searches.another(lean.problem, alike_must_fit=True)
+        answers = (start.choices, start.least_peak_choices)
+        hints = [lean.restore(answer) for answer in answers if answer is not None]
         shardings = hints[0] if hints else (0,) * problem.problem.num_nodes
         hints += [problem.keeping(shardings, one.kept) for one in self._tried]
         bound: float | None = None
@@ -170,7 +177,9 @@ class RematSearch:
         for _ in range(_MOST_SOLVES):
             limited = problem.within(limit)
             gap = max(JOINT_GAP, self.searches.options.relative_gap)
-            found = self.searches.another(limited, *hints, share=LONG, relative_gap=gap)
+            found = self.searches.another(
+                limited, *hints, share=LONG, relative_gap=gap, alike_must_fit=True
+            )
             bound = found.lower_bound / PICOSECONDS if bound is None else bound
             choices = found.choices or found.least_peak_choices
             if choices is None or len(self._tried) == MOST_SETS:

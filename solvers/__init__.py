@@ -14,6 +14,7 @@ from solvers.problem import (
     Problem,
     verify_problem,
 )
+from solvers.restricted import Restricted, restrict
 from solvers.result import Progress, Result, Status, proven_status
 from solvers.settled import Settled, settle
 from solvers.solve import NO_ROOM, solve
@@ -33,6 +34,7 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Progress",
+    "Restricted",
     "Result",
     "Settled",
     "SolverError",
@@ -41,6 +43,7 @@ __all__ = [
     "least_use",
     "pick_solver",
     "proven_status",
+    "restrict",
     "settle",
     "solve",
     "solve_k_best",

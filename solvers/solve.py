@@ -75,6 +75,7 @@ def solve(
     stop: threading.Event | None = None,
     by_class: bool = True,
     copies_alike: bool = False,
+    alike_must_fit: bool = False,
     seeks_leanest: bool = False,
 ) -> Result:
     """Finds the cheapest choices that fit the memory limit, and proves how good they are.
@@ -101,6 +102,8 @@ def solve(
         by_class: Look for copies of parts first, with "auto".
         copies_alike: Where that finds them, only answers in which copies choose alike; the lower
             bound is on these.
+        alike_must_fit: Where that finds them and none of these answers fits, no others are looked
+            for: all copies as lean as one can be are nearly always the leanest.
         seeks_leanest: Where the cheapest choices do not fit, find those with the smallest peak
             before any others, with "auto". They are mostly found sooner than any others near the
             limit, and moves from them towards cheaper choices are found at once.
@@ -128,6 +131,7 @@ def solve(
             stop=stop,
             by_class=by_class,
             copies_alike=copies_alike,
+            alike_must_fit=alike_must_fit,
             seeks_leanest=seeks_leanest,
         )
         return _of_original(problem, one, found)
@@ -150,7 +154,8 @@ def solve(
             is_tied = False
             if by_class and relative_gap > 0 and not run.is_done():
                 is_tied = solve_by_class(run, _solve_auto, tied_alone=copies_alike)
-            if not (is_tied and copies_alike) and not run.is_done() and not run.is_over():
+            is_enough = is_tied and (copies_alike or (alike_must_fit and run.cost is None))
+            if not is_enough and not run.is_done() and not run.is_over():
                 _solve_auto(run)
         else:
             _solve_with(run, chosen, use_memory=True)

@@ -44,7 +44,7 @@ from autoshard.wishes.mesh_parts import parts_for
 from autoshard.wishes.other_meshes import carried_on_other_meshes
 from autoshard.wishes.wishes import Wishes
 from cost_models import Hardware
-from solvers import Progress, Status
+from solvers import Problem, Progress, Result, Status
 
 _LEAST_SHARE = 0.25  # of its even share of the time, for a round where others took too long
 _SCARCE = 2.5
@@ -85,7 +85,7 @@ def plan_graph(
 
     Raises:
         ConstraintError: The user's wishes contradict one another, or no candidate meets them.
-        TooLargeError: The program `must_fit`, and a bound tells that it does not.
+        TooLargeError: The program `must_fit`, and nothing that was found does.
     """
     clock, backend = stages or Stages(), compiler or backend_for(hardware)
     graph, buffers, wishes, costing = prepared(
@@ -203,11 +203,19 @@ def plan_further(
     with searches.stages.time("account"):
         found = solution_of(solution.encoder, solution.encoded, result)
     cheaper = _cheaper(_followed(found, searches), solution, options.relative_gap)
-    found = _at_end(cheaper, searches)
-    if not solution.rounds:
-        return found
-    last = replace(solution.rounds[-1], decoded=found.decoded, estimate=found.estimate)
-    return replace(found, rounds=(*solution.rounds[:-1], last))
+    return _in_last_round(_at_end(cheaper, searches), solution)
+
+
+def simplified(
+    solution: Solution,
+    options: SolveOptions,
+    *,
+    stages: Stages,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """The plan made simpler, as far as the options allow; of a plan in rounds, the last one."""
+    searches = Searches(options, stages, progress)
+    return _in_last_round(simpler(solution, searches, options.simplicity), solution)
 
 
 def plan_corrected(
@@ -254,10 +262,15 @@ def plan_corrected(
         found = replace(found, encoded=whole, result=replace(found.result, lower_bound=0))
         result = as_answer(found, found.result, found.choices, options.relative_gap)
         found = replace(found, result=result)
-    if not solution.rounds:
+    return _in_last_round(found, solution)
+
+
+def _in_last_round(found: Solution, before: Solution) -> Solution:
+    """A plan that takes the place of what the last round of an earlier one decided."""
+    if not before.rounds:
         return found
-    last = replace(solution.rounds[-1], decoded=found.decoded, estimate=found.estimate)
-    return replace(found, rounds=(*solution.rounds[:-1], last))
+    last = replace(before.rounds[-1], decoded=found.decoded, estimate=found.estimate)
+    return replace(found, rounds=(*before.rounds[:-1], last))
 
 
 def _cheaper(found: Solution, before: Solution, relative_gap: float) -> Solution:
@@ -285,6 +298,19 @@ def _encoded(encoder: Encoder, *, must_fit: bool) -> tuple[Encoder, Encoded]:
     return encoder, encoder.encode()
 
 
+def _require_room(encoder: Encoder, problem: Problem, result: Result) -> None:
+    """Refuses a program of which a search found nothing that fits.
+
+    Raises:
+        TooLargeError: The leanest choices found do not fit with VMEM full of what is alive.
+    """
+    limit, beside_tables = encoder.memory_limit, problem.memory_limit
+    if limit is None or beside_tables is None or result.least_peak is None:
+        return
+    if result.least_peak - encoder.costing.backend.memory.vmem_bytes > beside_tables:
+        raise TooLargeError(result.least_peak + limit - beside_tables)
+
+
 def _for_scarce_memory(encoder: Encoder) -> Encoder:
     """The same with what counts where memory is scarce, if that is anything."""
     if not encoder.costing.backend.memory.cse_reshards:
@@ -307,9 +333,13 @@ def _solve_round(
     if start is not None and hint is None:
         with searches.stages.time(SEARCH):
             hint = start.choices(encoded, searches.options)
-    result = searches.first(encoded.problem, hint, seeks_leanest=encoder.is_scarce)
+    result = searches.first(
+        encoded.problem, hint, alike_must_fit=must_fit, seeks_leanest=encoder.is_scarce
+    )
     if result.status is Status.NO_SOLUTION:
         result = solved_from_leanest(encoded.problem, result, searches)
+    if must_fit:
+        _require_room(encoder, encoded.problem, result)
     by_hand = None
     if propagate is not None and result.status in (Status.FEASIBLE, Status.NO_SOLUTION):
         with searches.stages.time("baselines"):

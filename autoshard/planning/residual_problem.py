@@ -11,7 +11,7 @@ import numpy.typing as npt
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.remat.choice import ON_HOST, Residual
 from autoshard.remat.forward_op import ForwardOp, ForwardResult
-from solvers import FORBIDDEN, MemoryLimit, Problem, evaluate
+from solvers import MemoryLimit, Problem, Restricted, evaluate, restrict
 
 IntArray = npt.NDArray[np.int64]
 
@@ -58,14 +58,13 @@ class ResidualProblem:
         )
         return evaluate(on_device, choices).peak
 
-    def as_lean(self, memory_limit: int | None) -> Problem:
-        """Likewise with shardings of the plan that keeps the least: residuals are left."""
-        costs = list(self.problem.node_costs)
+    def as_lean(self, memory_limit: int | None) -> Restricted:
+        """Likewise with the shardings of the plan that keeps the least: residuals are left."""
+        keep = [np.ones(len(costs), np.bool_) for costs in self.problem.node_costs]
         for node, choice in self.lean_choices.items():
-            held = np.full_like(costs[node], FORBIDDEN)
-            held[choice] = costs[node][choice]
-            costs[node] = held
-        return replace(self.within(memory_limit), node_costs=tuple(costs))
+            keep[node][:] = False
+            keep[node][choice] = True
+        return restrict(self.within(memory_limit), keep)
 
     def keeping(self, choices: Sequence[int], kept: Collection[str]) -> tuple[int, ...]:
         """The same choices with these residuals kept, waiting for the host as long as it takes."""

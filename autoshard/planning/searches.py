@@ -78,7 +78,12 @@ class Searches:
         return self.is_interrupted or self._seconds_left <= 0
 
     def first(
-        self, problem: Problem, hint: Sequence[int] | None = None, *, seeks_leanest: bool = False
+        self,
+        problem: Problem,
+        hint: Sequence[int] | None = None,
+        *,
+        alike_must_fit: bool = False,
+        seeks_leanest: bool = False,
     ) -> Result:
         """The search for the plan; others may come before and after it.
 
@@ -87,13 +92,17 @@ class Searches:
         Args:
             problem: What to solve.
             hint: Choices to start from.
+            alike_must_fit: Where parts repeat and nothing fits in which copies of them choose
+                alike, look no further.
             seeks_leanest: Where the cheapest choices do not fit, look for the leanest ones first.
         """
         if self.is_interrupted and self.leanest is not None:
             return _as_found(problem, self.leanest)
         hints = () if hint is None else (hint,)
         seconds = self.options.time_limit_seconds
-        return self._solve(problem, seconds, hints, seeks_leanest=seeks_leanest)
+        return self._solve(
+            problem, seconds, hints, alike_must_fit=alike_must_fit, seeks_leanest=seeks_leanest
+        )
 
     def another(
         self,
@@ -103,6 +112,7 @@ class Searches:
         relative_gap: float | None = None,
         lower_bound: int = 0,
         copies_alike: bool = False,
+        alike_must_fit: bool = False,
         seeks_leanest: bool = False,
     ) -> Result:
         """A search beside that; only where the searches are not over.
@@ -114,6 +124,7 @@ class Searches:
             relative_gap: When to stop; that of the options if not given.
             lower_bound: Proven of the same costs with a limit that is no lower.
             copies_alike: Where parts repeat, look only where copies of them choose alike.
+            alike_must_fit: As for `first`.
             seeks_leanest: As for `first`.
         """
         began = time.monotonic()
@@ -125,6 +136,7 @@ class Searches:
             relative_gap,
             lower_bound=lower_bound,
             copies_alike=copies_alike,
+            alike_must_fit=alike_must_fit,
             seeks_leanest=seeks_leanest,
         )
         self._seconds_left -= time.monotonic() - began
@@ -167,6 +179,7 @@ class Searches:
         *,
         lower_bound: int = 0,
         copies_alike: bool = False,
+        alike_must_fit: bool = False,
         seeks_leanest: bool = False,
     ) -> Result:
         gap = self.options.relative_gap if relative_gap is None else relative_gap
@@ -181,6 +194,7 @@ class Searches:
                 lower_bound=lower_bound,
                 progress=self.progress,
                 copies_alike=copies_alike,
+                alike_must_fit=alike_must_fit,
                 seeks_leanest=seeks_leanest,
             )
         self.leanest = result.leanest or self.leanest

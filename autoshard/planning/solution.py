@@ -25,10 +25,10 @@ class NoPlanInTimeError(InputError):
 
 
 class TooLargeError(Exception):
-    """No choices fit the budget, which a bound tells before any search.
+    """No choices fit the budget, as a bound tells before any search, or a search found none.
 
     Args:
-        least_bytes: That any choices hold at one time.
+        least_bytes: That any choices hold at one time, or the leanest that were found.
     """
 
     def __init__(self, least_bytes: int) -> None:

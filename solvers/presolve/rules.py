@@ -6,13 +6,14 @@ record in `ChoiceGraph.undo` turns it back into a best answer of the original.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from solvers.kernels import compiled
-from solvers.presolve.graph import ChoiceGraph, Term, summed_terms
+from solvers.presolve.graph import ChoiceGraph, Term
 from solvers.problem import IntArray
 from solvers.saturating import FORBIDDEN_FROM, add, is_allowed
 
@@ -254,10 +255,27 @@ def _those_holding_no_more(
 
 
 def usage_by_time(terms: list[Term]) -> list[IntArray]:
-    """Returns the summed usage of each stretch of time over which the live terms stay the same."""
+    """Returns the summed usage of every set of terms that is live at one time, each set once.
+
+    Copies of a part that make one choice hold the same at many times.
+    """
     if len(terms) <= 1:
         return [term.usage for term in terms]
-    return [term.usage for term in summed_terms(terms)]
+    usages = {id(term.usage): term.usage for term in terms}
+    changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for term in terms:
+        changes[term.start].append((id(term.usage), 1))
+        changes[term.stop].append((id(term.usage), -1))
+    live: Counter[int] = Counter()
+    found: dict[frozenset[tuple[int, int]], IntArray] = {}
+    for moment in sorted(changes):
+        for usage, more in changes[moment]:
+            live[usage] += more
+        live = +live
+        if live and frozenset(live.items()) not in found:
+            held = sum(count * usages[usage] for usage, count in live.items())
+            found[frozenset(live.items())] = np.asarray(held)
+    return list(found.values())
 
 
 STRUCTURAL_RULES: tuple[Rule, ...] = (forbid, decompose, fix_single, merge_forced)

@@ -182,6 +182,22 @@ def test_a_step_that_a_bound_shows_not_to_fit_is_not_solved_as_it_is_written(
     assert bounds[0] > budget
 
 
+def test_of_the_sets_of_residuals_that_are_planned_the_chosen_one_alone_is_made_simpler(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Solution] = []
+
+    def told(solution: Solution, *_: Any, **__: Any) -> Solution:
+        made.append(solution)
+        return solution
+
+    monkeypatch.setattr("autoshard.make_plan.simplified", told)
+    plan = planned(memory_budget=budget)
+    assert plan.data.residuals is not None
+    assert len(plan.data.residuals.tried) > 1
+    assert [solution.peak_bytes for solution in made] == [plan.data.memory.peak_bytes]
+
+
 def test_a_program_without_a_backward_pass_is_left_alone() -> None:
     plan = autoshard.optimize(
         lambda x: jnp.tanh(x @ x),

@@ -145,6 +145,29 @@ def test_where_copies_must_choose_alike_the_best_of_such_answers_is_found(
         assert evaluate(problem, leanest.least_peak_choices).peak == leanest.least_peak
 
 
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.integers(4, 9), st.integers(0, 9))
+def test_where_nothing_fits_in_which_copies_choose_alike_no_other_answer_is_looked_for(
+    seed: int, layers: int, less: int
+) -> None:
+    problem = stack(seed, layers)
+    tied = tie(problem, alike(problem, class_search.ROUNDS)).problem
+    least = solve(replace(tied, memory_limit=0)).least_peak
+    if least is None or least < less:
+        return
+    problem = replace(problem, memory_limit=least - less)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(class_search, "LEAST_COLUMNS", 0)
+        has_classes = class_search.Classes.of(problem) is not None
+        found = solve(problem, relative_gap=0.02, alike_must_fit=True)
+        apart = solve(problem, relative_gap=0.02)
+    if less and has_classes:
+        assert found.cost is None
+        assert found.least_peak == least
+    else:
+        assert found.cost == apart.cost
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.integers(0, 3))
 def test_no_answer_that_fits_costs_less_than_a_bound_by_class_with_memory_priced(
     seed: int, layers: int, price: int

@@ -21,6 +21,7 @@ from solvers.presolve import (
     presolve,
     reduce_fully,
 )
+from solvers.presolve.graph import Term
 from solvers.presolve.rules import (
     STRUCTURAL_RULES,
     Rule,
@@ -30,6 +31,7 @@ from solvers.presolve.rules import (
     forbid,
     merge_forced,
     merge_leaf,
+    usage_by_time,
 )
 from solvers.problem import IntArray
 from tests.solvers.instances import small_problems
@@ -237,6 +239,29 @@ def test_of_two_equal_choices_the_first_stays() -> None:
     small = presolve(Problem((ints(3, 3, 3),)), rules=(drop_dominated,))
     assert small.restore((0,)) == (0,)
     assert small.problem.num_columns == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 2)), max_size=8))
+def test_what_terms_hold_together_at_any_time_is_told(
+    spans: list[tuple[int, int, int]],
+) -> None:
+    usages = [ints(1, 2), ints(3, 1), ints(4, 4)]
+    terms = [Term(start, max(start, stop), usages[which]) for start, stop, which in spans]
+    expected = {
+        np.sum([term.usage for term in live], axis=0).tobytes()
+        for time in range(7)
+        if (live := [term for term in terms if term.start <= time < term.stop])
+    }
+    found = [usage.tobytes() for usage in usage_by_time(terms)]
+    if len(terms) > 1:
+        assert set(found) == expected
+
+
+def test_copies_that_hold_the_same_one_after_the_other_are_told_once() -> None:
+    usage = ints(1, 2)
+    terms = [Term(time, time + 2, usage) for time in range(0, 20, 2)]
+    (held,) = usage_by_time(terms)
+    assert held.tolist() == [1, 2]
 
 
 def test_equal_layers_share_their_tables_after_the_rules() -> None:
