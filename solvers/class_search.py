@@ -96,7 +96,8 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None], *, tied_alone: b
         run.reduced_nodes, run.reduced_columns = inner.reduced_nodes, inner.reduced_columns
         for stage, seconds in inner.seconds.items():
             run.seconds[stage] = run.seconds.get(stage, 0.0) + seconds
-        for found in (*reversed(inner.hints), inner.leanest, inner.choices):
+        known = (*reversed(inner.hints), inner.leanest, inner.choices)
+        for found in reversed(dict.fromkeys(reversed(known))):  # each once, the last one last
             if found is not None:
                 run.offer(tied.untie(found))
 

@@ -9,10 +9,14 @@ from solvers import NO_ROOM, Problem, Result, Status
 
 
 def solved_from_leanest(problem: Problem, found: Result, searches: Searches) -> Result:
-    """Search again where time ran out before anything fitted, from what takes the least memory."""
+    """Search again where time ran out before anything fitted, from what takes the least memory.
+
+    Where the search that found nothing looked for that first, it is known.
+    """
     if problem.memory_limit is None or searches.is_over:
         return found
-    lean = _solved_leanest(problem, searches, LONG)
+    is_known = found.leanest is not None
+    lean = found if is_known else _solved_leanest(problem, searches, LONG)
     if lean.least_peak is None:
         return found
     if lean.least_peak > problem.memory_limit or searches.is_over:

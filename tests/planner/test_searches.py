@@ -65,6 +65,20 @@ def test_where_nothing_fits_in_time_the_searches_that_follow_keep_to_the_limit(
     assert asked.is_over
 
 
+def test_the_leanest_that_a_search_looked_for_first_is_not_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    roomy = plan(with_a_gap(), "x=4", None, None, "tpu-v5p")
+    tight = replace(roomy.encoded.problem, memory_limit=1)
+    found = solve(tight)
+    late = replace(found, status=Status.NO_SOLUTION, leanest=found.least_peak_choices)
+    slow = Slow(monkeypatch)
+    asked = Searches(SolveOptions(time_limit_seconds=LIMIT), Stages())
+    result = solved_from_leanest(tight, late, asked)
+    assert result.least_peak_choices == late.least_peak_choices
+    assert slow.given == []
+
+
 def too_wide() -> tuple[Solution, Searches, int]:
     """A plan one byte above its limit, searches that know the leanest, and what that holds."""
     roomy = plan(with_a_gap(), "x=4", None, None, "tpu-v5p")
