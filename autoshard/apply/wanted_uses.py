@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from autoshard.apply.placed_values import placed_layout, turns_held_sum
@@ -27,6 +27,8 @@ _DECIDES_BY_OPERANDS = frozenset(
 )
 _LOOP_BODIES = ("jaxpr", "body_jaxpr", "body")  # of a scan, of a while, of one in a module
 _HAS_USES = frozenset({OpKind.COMPUTE, OpKind.JOIN, OpKind.ENTER_MANUAL})
+_BARRIER = "optimization_barrier"
+_HAS_REGIONS = frozenset({OpKind.JOIN, OpKind.ENTER_MANUAL})
 
 
 def wanted_uses(
@@ -97,7 +99,8 @@ def wanted_uses(
             way = (*stops, wanted[position])
             named = dict(zip(_steps(use, way), map(parts.to_sharding, way), strict=True))
             found |= named
-            if op.kind is OpKind.COMPUTE and not is_slice:
+            is_entered = op.name == "while" and position == 0
+            if (op.kind is OpKind.COMPUTE or is_entered) and not is_slice:
                 source, bits = operand_paths[reader][place], encoded.read_bits.to(op, position)
                 for path in named:
                     move = _Move(op.region, source or "", way, path.removeprefix(use), bits)
@@ -180,10 +183,13 @@ def _outside_calls(
     So where the body reads its argument nowhere else.
     """
     waiting = dict(alike)
+    have_regions = {
+        op.equation for op in graph.ops if op.kind in _HAS_REGIONS and op.name != _BARRIER
+    }
     while waiting:
         move = max(waiting, key=lambda move: move.source.count("/"))
         reads = waiting.pop(move)
-        at = _read_by_call(graph, move, len(set(reads.paths.values())), operand_paths)
+        at = _read_by_call(graph, move, len(set(reads.paths.values())), operand_paths, have_regions)
         if at is None:
             yield from reads.shared()
             continue
@@ -199,10 +205,11 @@ def _read_by_call(
     move: _Move,
     num_reads: int,
     operand_paths: Mapping[str, tuple[str | None, ...]],
+    have_regions: Set[str],
 ) -> tuple[str, int] | None:
     """The call and its operand that a body reads so often; None where it has other reads.
 
-    Loops and branches are no calls: what is read there is of another region of the graph.
+    Equations that have regions are no calls: loops and branches.
     """
     body, _, name = move.source.rpartition("/")
     call, number = body.rpartition(".")[0], name.removeprefix("in.")
@@ -211,8 +218,8 @@ def _read_by_call(
     is_of_call = (
         number != name
         and call in operand_paths
+        and call not in have_regions
         and value is not None
-        and graph.maker(value).region == move.region
         and sum(paths.count(move.source) for paths in inside) == num_reads
         and graph.value_by_path.get(operand_paths[call][int(number)] or "") == value
     )

@@ -145,3 +145,37 @@ def test_every_read_of_a_value_that_an_op_takes_several_times_is_moved_as_planne
         fn, X, in_shardings=P("a", "b"), out_shardings=P(("a", "b")), memory_budget=10**9
     )
     assert planned == compiled
+
+
+def test_the_loops_of_both_passes_share_the_move_of_what_they_read() -> None:
+    @jax.jit
+    def loss(weights: jax.Array, x: jax.Array) -> Any:
+        return lax.scan(lambda carry, w: (jnp.tanh(carry @ w), None), x, weights)[0].sum()
+
+    weights = jax.ShapeDtypeStruct((4, 64, 64), np.dtype(np.float32))
+    x = jax.ShapeDtypeStruct((8, 64), np.dtype(np.float32))
+    planned, compiled = verified(
+        jax.grad(loss, argnums=1),
+        weights,
+        x,
+        in_shardings=(P("b", None, "a"), P(("a", "b"))),
+        out_shardings=P(("a", "b")),
+    )
+    assert planned == compiled
+
+
+def test_calls_in_a_branch_share_the_move_of_what_they_read() -> None:
+    def fn(x: jax.Array, is_first: jax.Array) -> Any:
+        def rolled() -> Any:
+            return jnp.roll(x, 1, 1) + jnp.roll(x, 2, 1)
+
+        return lax.cond(is_first, rolled, lambda: x * 2.0)
+
+    planned, compiled = verified(
+        fn,
+        X,
+        jax.ShapeDtypeStruct((), np.dtype(np.bool_)),
+        in_shardings=(P(None, "b"), None),
+        out_shardings=P(("b", "a")),
+    )
+    assert planned == compiled
