@@ -9,6 +9,7 @@ from importlib.metadata import version
 import click
 
 from autoshard.commands.accelerators import use_host_where_nothing_else
+from autoshard.commands.signals import Commands, ended_while_importing
 
 MODULE_BY_COMMAND = {
     "cache": "autoshard.commands.cache",
@@ -43,7 +44,8 @@ class LazyCommands(MutableMapping[str, click.Command]):
     def __getitem__(self, name: str) -> click.Command:
         if name not in self._loaded:
             use_host_where_nothing_else()  # JAX reads what it sets as it is imported
-            module = importlib.import_module(self._module_by_command[name])
+            with ended_while_importing():
+                module = importlib.import_module(self._module_by_command[name])
             self._loaded[name] = getattr(module, f"{name}_command")
         return self._loaded[name]
 
@@ -63,6 +65,7 @@ class LazyCommands(MutableMapping[str, click.Command]):
 
 
 @click.group(
+    cls=Commands,
     commands=LazyCommands(MODULE_BY_COMMAND),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nExample:\n  autoshard plan train:train_step --mesh data=2,model=4 --out plan.json"

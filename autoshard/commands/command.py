@@ -5,24 +5,18 @@ from __future__ import annotations
 import errno
 import io
 import math
-import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
 import click
 
+from autoshard.commands.signals import ended_by_signals
 from autoshard.errors import AutoshardError
 from solvers.errors import SolverError
 
 EXIT_ERROR = 2
-EXIT_SIGNAL = 128
-"""A command that a signal stopped before it was done ends with this and the signal's number."""
-
 MOST_COLUMNS = 10_000
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,12 +34,8 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         is_debug = ctx.params.pop("debug")
         try:
-            with _stopped_by_sigterm():
+            with ended_by_signals(ctx):
                 return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
-            click.echo(f"error: stopped by {number.name} before it was done", err=True)
-            return ctx.exit(EXIT_SIGNAL + number)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
@@ -53,49 +43,6 @@ class Command(click.Command):
                 click.echo(traceback.format_exc(), err=True)
             click.echo(f"error: {_message(error)}", err=True)
         return ctx.exit(EXIT_ERROR)
-
-
-_SECONDS_TO_RETURN = 0.05
-"""From a callback in which a signal was ignored: sent there, it would be ignored again."""
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal asked the command to end; where a search is running it gives its best so far."""
-
-    def __init__(self, number: signal.Signals) -> None:
-        super().__init__(number.name)
-        self.number = number
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Treats SIGTERM as the interrupt that Ctrl-C is; one that was ignored is sent again.
-
-    Python ignores what is raised in callbacks of its garbage collector, of which JAX has one.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        del frame
-        raise Stopped(signal.Signals(number))
-
-    def send_again(ignored: sys.UnraisableHookArgs) -> None:
-        error = ignored.exc_value
-        if not isinstance(error, KeyboardInterrupt):
-            told(ignored)
-            return
-        number = error.number if isinstance(error, Stopped) else signal.SIGINT
-        threading.Timer(_SECONDS_TO_RETURN, os.kill, (os.getpid(), number)).start()
-
-    before = signal.signal(signal.SIGTERM, stop)
-    told, sys.unraisablehook = sys.unraisablehook, send_again
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        sys.unraisablehook = told
 
 
 class Seconds(click.FloatRange):

@@ -52,6 +52,38 @@ def test_a_signal_while_tracing_ends_the_command_with_its_name(
     assert not (tmp_path / "plan.json").exists()
 
 
+IMPORTED = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "autoshard.commands.report":
+            print("importing", flush=True)
+            time.sleep(60)
+
+sys.meta_path.insert(0, Slow())
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+)
+def test_a_signal_while_a_command_is_imported_ends_it_with_its_name(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(IMPORTED)
+    with started(tmp_path, "hardware", PYTHONPATH=f"{tmp_path}:{ROOT}") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (
+        code,
+        "",
+        f"error: stopped by {number.name} before it was done\n",
+    )
+
+
 COLLECTED = """
 import jax, time
 

@@ -148,14 +148,13 @@ def test_every_read_of_a_value_that_an_op_takes_several_times_is_moved_as_planne
 
 
 def test_the_loops_of_both_passes_share_the_move_of_what_they_read() -> None:
-    @jax.jit
     def loss(weights: jax.Array, x: jax.Array) -> Any:
         return lax.scan(lambda carry, w: (jnp.tanh(carry @ w), None), x, weights)[0].sum()
 
     weights = jax.ShapeDtypeStruct((4, 64, 64), np.dtype(np.float32))
     x = jax.ShapeDtypeStruct((8, 64), np.dtype(np.float32))
     planned, compiled = verified(
-        jax.grad(loss, argnums=1),
+        jax.grad(jax.jit(loss), argnums=1),
         weights,
         x,
         in_shardings=(P("b", None, "a"), P(("a", "b"))),
