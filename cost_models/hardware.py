@@ -71,17 +71,22 @@ class ElementPasses:
     What is read meanwhile from device memory takes no further time, what is written there does.
 
     Attributes:
-        accessed: Of 4 bytes and more, read or written by ops element by element; of any, read by
-            reductions.
+        accessed: Of 4 bytes and more, read or written by ops element by element.
         narrow_read: Of less than 4 bytes, read by ops element by element.
         narrow_written: Of less than 4 bytes, written by these.
-        reduced: Summed or compared by reductions, beside being read.
+        reduced: Summed or compared by the reductions of one kernel, beside being read.
+        plain_reduced: Likewise, where one reduction takes what lies in memory as it is.
+        produced: Of 4 bytes and more, that matmuls make.
+        narrow_produced: Of less than 4 bytes, that these make.
     """
 
     accessed: ElementsPerSecond
     narrow_read: ElementsPerSecond
     narrow_written: ElementsPerSecond
     reduced: ElementsPerSecond
+    plain_reduced: ElementsPerSecond
+    produced: ElementsPerSecond
+    narrow_produced: ElementsPerSecond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

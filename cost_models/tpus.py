@@ -228,7 +228,13 @@ V5E = _tpu(
         products=0.8, elementwise=0.9, copies=0.4, conversions=0.32, fills=0.33
     ),
     passes=ElementPasses(
-        accessed=2.67e11, narrow_read=1.0e12, narrow_written=1.15e11, reduced=1.9e11
+        accessed=2.67e11,
+        narrow_read=1.0e12,
+        narrow_written=1.15e11,
+        reduced=1.52e11,
+        plain_reduced=6.83e10,
+        produced=3.3e11,
+        narrow_produced=1.55e11,
     ),
     cubes=False,
 )

@@ -74,8 +74,12 @@ class Costing(MoveCosts):
     @property
     def elementwise_speed(self) -> float:
         """Bytes per second that element-wise ops read and write of device memory."""
+        return self.memory_speed(OpClass.ELEMENTWISE)
+
+    def memory_speed(self, op_class: OpClass) -> float:
+        """Bytes per second that ops of a class read and write of device memory."""
         machine = self.model.hardware
-        share = memory_efficiency(machine, OpClass.ELEMENTWISE.value)
+        share = memory_efficiency(machine, op_class.value)
         return share * machine.memory.bytes_per_second
 
     @property

@@ -31,7 +31,7 @@ class KernelTime:
     is_sent: ClassVar[bool] = False
 
     def __init__(self, facts: ProgramFacts) -> None:
-        self.facts = facts
+        self.facts, self.vmem = facts, facts.vmem
         self.graph, self.buffers, self.costing = facts.graph, facts.buffers, facts.costing
         self.backend = facts.costing.backend
         joins = self.backend.fusion.fuses_stack_updates
@@ -61,11 +61,12 @@ class KernelTime:
 
     def _vmem_key(self, op: Op) -> tuple[object, ...]:
         """What the price of an op depends on by what of its reads and results is in VMEM."""
-        vmem = self.facts.vmem
+        vmem = self.vmem
         stays = (vmem.short_lived[value] for value in op.results)
         if op.op_class in PRODUCTS:
             waits = vmem.loop_bytes(self.graph, op)
-            return (*prefetched(self.graph, self.buffers, op), *waits, *stays)
+            held = vmem.held_sources(self.graph, self.buffers, op)
+            return (*prefetched(self.graph, self.buffers, op), *held, *waits, *stays)
         if self.costing.passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return ()
         return (op.index in self.buffers.updates, *stays)
@@ -176,8 +177,10 @@ class KernelTime:
         joined = () if passes is None else self.joined.get(op.index, ())
         if joined:
             elements = prod(self.graph.values[op.results[0]].shape)
-            num_sums = sum(self.graph.ops[i].op_class is OpClass.REDUCE for i in joined)
-            summed = self._passed_bytes(elements, elements * num_sums)
+            rates = [passes.accessed] if passes else []
+            if passes and any(self.graph.ops[i].op_class is OpClass.REDUCE for i in joined):
+                rates.append(passes.reduced)
+            summed = elements * sum(map(self.costing.pass_bytes, rates))
         num_devices = self.costing.parts.mesh.num_devices
         for index in (*buffers.computed_with.get(op.index, ()), *joined):
             with_it = self.graph.ops[index]
@@ -228,15 +231,16 @@ class KernelTime:
         """float64[num_candidates]: bytes that a device reads, of narrow rows whole tiles.
 
         A reduction works through all tiles of what it reduces, computed with it or not. What was
-        prefetched into VMEM counts as far as it takes time to bring it; what waits there for all
-        runs of a loop counts not at all.
+        prefetched into VMEM counts as far as it takes time to bring it; what a matmul finds there,
+        as it was just used or waits for all runs of a loop, counts not at all.
         """
-        arrays, buffers, vmem = self.costing.arrays(candidates), self.buffers, self.facts.vmem
+        arrays, buffers, vmem = self.costing.arrays(candidates), self.buffers, self.vmem
         num_bytes = np.zeros(len(arrays.cut))
         reads = self._read_bytes(op)
         is_prefetched = prefetched(self.graph, self.buffers, op)
         prefetched_share = memory_efficiency(self.costing.model.hardware, op.op_class.value)
         counted, waits = self._counted(op), vmem.loop_bytes(self.graph, op)
+        held, left = vmem.held_sources(self.graph, self.buffers, op), np.array(vmem.capacity)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
             local = read / pieces
@@ -248,15 +252,14 @@ class KernelTime:
             if read and is_prefetched[position]:
                 whole = self.graph.values[value].num_bytes / pieces
                 counts = counts * np.where(whole <= vmem.capacity, prefetched_share, 1.0)
+            for source in held[position] if read else ():
+                fits = np.where(source / pieces <= left, source / pieces, 0.0)
+                left, local = left - fits, np.maximum(local - fits, 0.0)
             if read and waits[position]:
                 counts = np.where(local <= waits[position], 0.0, counts)
             num_bytes += counts * local
-        if op.op_class is OpClass.REDUCE and self.costing.passes is not None:
-            elements = sum(read.elements for read in buffers.reads[op.index])
-            is_alone = op.index not in buffers.joined
-            reduced = prod(self.graph.values[op.operands[0]].shape) if is_alone else 0
-            passed = self._passed_bytes(elements, reduced)
-            return np.maximum(num_bytes, passed / arrays.operand_shards[0])
+        if op.op_class is OpClass.REDUCE:
+            num_bytes += self._passed_bytes(op) / arrays.operand_shards[0]
         return num_bytes
 
     def _read_bytes(self, op: Op) -> tuple[float, ...]:
@@ -285,23 +288,35 @@ class KernelTime:
             counted.append(passed / max(1, read.num_bytes))
         return tuple(counted)
 
-    def _passed_bytes(self, read: int, reduced: int) -> float:
-        """As how many bytes elements count that reductions read and that they sum."""
-        passes, pass_bytes = self.costing.passes, self.costing.pass_bytes
-        assert passes is not None
-        return read * pass_bytes(passes.accessed) + reduced * pass_bytes(passes.reduced)
+    def _passed_bytes(self, op: Op) -> float:
+        """As how many bytes elements count that a reduction takes up, beside being read.
+
+        Once for all reductions of a kernel; nothing beside a matmul.
+        """
+        passes, buffers = self.costing.passes, self.buffers
+        if passes is None or op.index in buffers.joined:
+            return 0.0
+        is_plain = buffers.is_stored[op.operands[0]] and op.index not in self.joined
+        rate = passes.plain_reduced if is_plain else passes.reduced
+        elements = prod(self.graph.values[op.operands[0]].shape)
+        return elements * self.costing.pass_bytes(rate)
 
     def _bytes_written(self, op: Op, value: int, local: FloatArray) -> FloatArray:
         """float64[num_candidates]: as how many bytes a result counts that has so many."""
-        vmem, passes = self.facts.vmem, self.costing.passes
+        vmem, passes = self.vmem, self.costing.passes
+        bits = self.graph.values[value].bits
         in_memory = (
             np.where(local > vmem.capacity, local, 0.0) if vmem.short_lived[value] else local
         )
         if op.op_class in PRODUCTS:
-            return in_memory if vmem.holds_copies else local
+            written = in_memory if vmem.holds_copies else local
+            if passes is None or op.op_class is not OpClass.MATMUL:
+                return written
+            rate = passes.produced if bits >= 32 else passes.narrow_produced
+            speed = self.costing.memory_speed(op.op_class)
+            return np.asarray(written + local * 8.0 / bits * speed / rate)
         if passes is None or op.op_class is not OpClass.ELEMENTWISE:
             return local
-        bits = self.graph.values[value].bits
         rate = passes.accessed if bits >= 32 else passes.narrow_written
         passed = self.costing.pass_bytes(rate) * 8.0 / bits * local
         if op.index in self.buffers.updates:

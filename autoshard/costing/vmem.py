@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from autoshard.graph.buffer_reads import buffer_reads
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.dataflow import source_of
+from autoshard.graph.dataflow import source_of, trace_back
 from autoshard.graph.op_traits import TRANSPARENT
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
@@ -35,6 +36,7 @@ class Vmem:
         capacity: Bytes; 0 on most machines. A larger tensor is in HBM.
         matmuls: Before each op, and after the last, matmuls run so far.
         short_lived: Per value, whether its buffer may be in VMEM: the next read is always near.
+        accesses: Per value that is computed, when its buffer is written and read, in order.
         holds_copies: Copies that collectives and look-ups make may be in VMEM too.
         updates: Ops that make new states: they read from HBM.
         loop_reads: Ops with which a loop reads unchanged what its matmuls read whole: prefetched
@@ -45,6 +47,7 @@ class Vmem:
     capacity: int
     matmuls: tuple[float, ...]
     short_lived: tuple[bool, ...]
+    accesses: tuple[tuple[int, ...], ...] = ()
     holds_copies: bool = True
     updates: frozenset[int] = frozenset()
     loop_reads: frozenset[int] = frozenset()
@@ -62,8 +65,11 @@ class Vmem:
         matmuls = tuple(accumulate(runs, initial=0.0))
         reads, ends = buffer_reads(graph, buffers)
         short_lived = [False] * len(graph.values)
+        accesses: list[tuple[int, ...]] = [()] * len(graph.values)
         for value in graph.values:
             maker, times = graph.ops[value.op], reads[value.index]
+            if maker.kind is OpKind.COMPUTE:
+                accesses[value.index] = tuple(sorted({maker.index, *times}))
             if maker.kind is not OpKind.COMPUTE or ends[value.index]:
                 continue
             if any_maker or _is_apart(graph, maker, buffers):
@@ -73,6 +79,7 @@ class Vmem:
             capacity,
             matmuls,
             tuple(short_lived),
+            tuple(accesses),
             any_maker,
             buffers.updates,
             loop_reads,
@@ -86,6 +93,28 @@ class Vmem:
         if not self.holds_copies or reader.kind is not OpKind.COMPUTE:
             return False
         return reader.index not in self.updates and _is_near(self.matmuls, reader, times)
+
+    def held_sources(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[tuple[int, ...], ...]:
+        """Per operand of a matmul, bytes of each tensor it reads that is there since its last use.
+
+        Source: matmuls of one to three tensors in VMEM, computed with them or not, by libtpu 0.0.52
+            for a v5e: they take as long as their arithmetic.
+        """
+        if op.op_class not in PRODUCTS or not self.holds_copies:
+            return ((),) * len(op.operands)
+        time = buffers.time_of(op.index)
+        found = []
+        for value in op.operands:
+            sources = trace_back(graph, (value,), partial(_is_fused, buffers)).frontier
+            read = {buffers.owner[source] for source in sources}
+            held = (graph.values[v].num_bytes for v in read if self._is_held(op, v, time))
+            found.append(tuple(sorted(held, reverse=True)))
+        return tuple(found)
+
+    def _is_held(self, op: Op, value: int, time: int) -> bool:
+        """True where few matmuls ran since a value was made or read, when an op reads it."""
+        before = [access for access in self.accesses[value] if access < time]
+        return bool(before) and _is_near(self.matmuls, op, (before[-1], time))
 
     def loop_bytes(self, graph: Graph, op: Op) -> tuple[float, ...]:
         """Per operand of a matmul in a loop, bytes of VMEM in which it waits for all runs."""
@@ -150,6 +179,10 @@ def _enters_by(graph: Graph, value: int) -> int:
         graph, value, lambda op, _: op.kind is OpKind.COMPUTE and len(op.operands) == 1
     )
     return graph.maker(source).index
+
+
+def _is_fused(buffers: Buffers, maker: Op, made: int) -> bool:
+    return maker.kind is OpKind.COMPUTE and not buffers.is_stored[made]
 
 
 def _is_apart(graph: Graph, maker: Op, buffers: Buffers) -> bool:

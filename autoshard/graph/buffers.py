@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from autoshard.backends import Backend
 from autoshard.graph.buffer_owners import buffer_owners
+from autoshard.graph.computed_again import computed_again
 from autoshard.graph.dim_orders import Turned, find_turned
 from autoshard.graph.fused_reads import Read, fused_reads
 from autoshard.graph.joined_parts import joined_parts
@@ -117,7 +118,8 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     if schedule.frees_operands_first:
         run_at = {**run_at, **late_gathers(graph, stored)}
     longest_row = fusion.longest_row if fuses else None
-    reads = fused_reads(graph, stored, owner, product_by_written, longest_row)
+    again = computed_again(graph, stored)
+    reads = fused_reads(graph, stored, owner, product_by_written, longest_row, again)
     found = Buffers(
         is_stored=tuple(stored),
         owner=tuple(owner),
@@ -164,7 +166,7 @@ def in_order(
     first = _of_owners(min, owner, made)
     writing = {*product_by_written.values()}
     least_part = backend.fusion.min_concatenated_part
-    used = last_uses(graph, stored, buffers.written, writing, run_at, least_part)
+    used = last_uses(graph, stored, writing, run_at, least_part)
     last = _of_owners(max, owner, used)
     intervals = [
         _interval(graph, value, first[value], last[value], buffers.moved_at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from autoshard.graph.joined_kernels import JoinedKernels
 from autoshard.graph.op_traits import is_elementwise
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind, Value
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
 
 _TAKES_A_PIECE = frozenset({"dynamic_slice", "gather", "slice"})
 """Ops that read of their first operand no more than they make."""
@@ -42,6 +42,7 @@ def fused_reads(
     owner: Sequence[int],
     at_products: Mapping[int, int],
     longest_row: int | None = None,
+    again: Collection[int] = (),
 ) -> FusedReads:
     """What each op reads through each of its operands, of whole tensors.
 
@@ -56,6 +57,7 @@ def fused_reads(
         owner: By value, the one whose buffer it shares.
         at_products: Products, by what is written in their place.
         longest_row: As of `FusionPolicy.longest_row`; None: kernels join no other.
+        again: Stored values that gathers alone read; all else computes them.
     """
     joined = None if longest_row is None else JoinedKernels(graph, at_products, longest_row)
     behind: dict[int, Mapping[int, int]] = {}
@@ -66,7 +68,9 @@ def fused_reads(
         seen: dict[int, int] = {}
         reads = []
         sources_of = [
-            _own(graph, value, owner) if stored[value] else behind.get(value, {})
+            _own(graph, value, owner)
+            if stored[value] and (value not in again or op.op_class is OpClass.GATHER)
+            else behind.get(value, {})
             for value in op.operands
         ]
         if sources_of and op.results:
@@ -89,8 +93,14 @@ def fused_reads(
             reads.append(Read(sum(new.values()), elements))
         if op.op_class not in PRODUCTS:  # a product is not computed again by what follows it
             behind.update((value, seen) for value in op.results if not stored[value])
+            behind.update((value, _joint(sources_of)) for value in op.results if value in again)
         found.append(tuple(reads))
     return FusedReads(tuple(found), joined.by_op if joined else {})
+
+
+def _joint(sources_of: Iterable[Mapping[int, int]]) -> Mapping[int, int]:
+    """All sources of several operands."""
+    return {source: num_bytes for sources in sources_of for source, num_bytes in sources.items()}
 
 
 def _elements(value: Value, num_bytes: int) -> int:

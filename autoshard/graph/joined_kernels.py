@@ -53,6 +53,7 @@ class JoinedKernels:
         self._graph, self._longest_row = graph, longest_row
         self._there = there_at(graph)
         self._given = {*at_products, *(op.operands[0] for op in graph.results)}
+        self._reducing: dict[int, _Kernel] = {}  # by value read, the last kernel that only reduces
         self._kernels = {  # by value made in it
             value: _Kernel(product, True, prod(graph.values[value].shape), {value})
             for value, product in at_products.items()
@@ -75,12 +76,19 @@ class JoinedKernels:
             return frozenset()
         num_elements = prod(self._graph.values[op.operands[0] if is_reduction else result].shape)
         goes_on = is_reduction and goes_along_rows(self._graph, op)
-        kernel = self._kernel(op, sources, num_elements)
-        if kernel and goes_on and kernel.is_product and not self._is_short(op):
-            kernel = None
+        kernel = self._last(op, sources, num_elements, self._kernels)
+        if kernel and goes_on and kernel.is_product:
+            kernel = kernel if self._is_short(op) else None
+            goes_on = kernel is None or self._is_of_rows(op, stored)
+        if kernel is None and is_reduction and not goes_on:
+            kernel = self._last(op, sources, num_elements, self._reducing)
         if kernel is None:
+            found = _Kernel(op.index, False, num_elements, {*sources})
             if goes_on or is_written:
-                self._kernels[result] = _Kernel(op.index, False, num_elements, {*sources, result})
+                found.at_hand.add(result)
+                self._kernels[result] = found
+            else:
+                self._reducing.update(dict.fromkeys(sources, found))
             return frozenset()
         self.by_op[op.index] = kernel.start
         at_hand = kernel.at_hand & sources
@@ -89,9 +97,11 @@ class JoinedKernels:
             self._kernels[result] = kernel
         return at_hand
 
-    def _kernel(self, op: Op, sources: Set[int], num_elements: int) -> _Kernel | None:
+    def _last(
+        self, op: Op, sources: Set[int], num_elements: int, kernels: Mapping[int, _Kernel]
+    ) -> _Kernel | None:
         """The last kernel that has a source at hand, if an op waits for nothing behind it."""
-        found = [self._kernels[source] for source in sources if source in self._kernels]
+        found = [kernels[source] for source in sources if source in kernels]
         if not found:
             return None
         last = max(found, key=lambda kernel: kernel.start)
@@ -102,6 +112,10 @@ class JoinedKernels:
             source not in last.at_hand and self._there[source] >= last.start for source in sources
         )
         return None if waits else last
+
+    def _is_of_rows(self, op: Op, stored: Sequence[bool]) -> bool:
+        """True for a reduction of what a matmul writes as it is, in elements as wide as sums."""
+        return stored[op.operands[0]] and self._graph.values[op.operands[0]].bits >= 32
 
     def _is_short(self, op: Op) -> bool:
         return self._graph.values[op.operands[0]].shape[-1] <= self._longest_row

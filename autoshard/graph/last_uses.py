@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from autoshard.graph.op_traits import READS_FUSED, is_widening
+from autoshard.graph.computed_again import computed_again
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region
 
 
 def last_uses(
     graph: Graph,
     stored: Sequence[bool],
-    written: Mapping[int, int],
     writing: Set[int],
     run_at: Mapping[int, int],
     least_part: int,
@@ -24,22 +23,24 @@ def last_uses(
     Args:
         graph: The program.
         stored: Per value, whether it has a buffer.
-        written: By value on the way from a product, what is written in its place.
         writing: Products that write something in their place.
         run_at: By op index, when ops run that do not in program order.
         least_part: As `FusionPolicy.min_concatenated_part`.
     """
     times = [run_at.get(op.index, op.index) for op in graph.ops]
     last = _read_last(graph, _read_by_parts(graph, least_part), times)
-    widened = _widened_for_gathers(graph, stored, written, times)
+    again = {
+        value: max(times[index] for index in gathers) + 1
+        for value, gathers in computed_again(graph, stored).items()
+    }
     for op in reversed(graph.ops):
         for result in op.results:
             if op.index in writing and not stored[result]:
                 last[result] = times[op.index] + 1
-            if not stored[result] or result in widened:
+            if not stored[result] or result in again:
                 for value in op.operands:
                     last[value] = max(last[value], last[result])
-            last[result] = widened.get(result, last[result])
+            last[result] = again.get(result, last[result])
     return last
 
 
@@ -126,22 +127,3 @@ def _joined_dim(graph: Graph, op: Op, least: int) -> int | None:
         if any(part[dim] != size for part in parts):
             return dim if all(part[dim] % least == 0 for part in parts) else None
     return None
-
-
-def _widened_for_gathers(
-    graph: Graph, stored: Sequence[bool], written: Mapping[int, int], times: Sequence[int]
-) -> dict[int, int]:
-    """Until when widened results of products are there, by value, that gathers alone want written.
-
-    All that is computed from them is computed from the narrower ones.
-    """
-    found: dict[int, int] = {}
-    for value, is_stored in enumerate(stored):
-        if is_stored and is_widening(graph, value):
-            readers = [graph.ops[index] for index in graph.consumers[value]]
-            gathers = [reader.index for reader in readers if reader.op_class is OpClass.GATHER]
-            others = [reader for reader in readers if reader.op_class is not OpClass.GATHER]
-            is_for_gathers = all(reader.op_class in READS_FUSED for reader in others)
-            if gathers and is_for_gathers and graph.maker(value).operands[0] in written:
-                found[value] = max(times[index] for index in gathers) + 1
-    return found

@@ -52,7 +52,7 @@ def stored_values(
         if not is_stored and fusion.fuses_into_matmuls:
             read_bytes = sum(read.values())
             is_stored = _is_cheaper_stored(graph, value, layout, read_bytes)
-            is_stored = is_stored or _is_written_with_a_sum(graph, value, read_bytes)
+            is_stored = is_stored or _is_written_with_a_sum(graph, value, layout, read_bytes)
         behind.append({index: value.num_bytes} if is_stored else read)
         stored.append(is_stored)
         is_argument = graph.maker(index).kind is OpKind.ARGUMENT
@@ -91,10 +91,13 @@ def _is_cheaper_stored(graph: Graph, value: Value, layout: LayoutPolicy, read_by
     return times > 1 and times * read_bytes > read_bytes + (times + 1) * own_bytes
 
 
-def _is_written_with_a_sum(graph: Graph, value: Value, read_bytes: int) -> bool:
+def _is_written_with_a_sum(
+    graph: Graph, value: Value, layout: LayoutPolicy, read_bytes: int
+) -> bool:
     """True for what a reduction computes, if all that need it would read more to do so again.
 
-    The reduction's kernel writes it, once; the others read that.
+    The reduction's kernel writes it, once; the others read that. Several matmuls for which it is
+    computed once need it once.
     """
     op = graph.maker(value.index)
     if not is_elementwise(op) or read_bytes <= value.num_bytes:
@@ -111,7 +114,9 @@ def _is_written_with_a_sum(graph: Graph, value: Value, read_bytes: int) -> bool:
             continue
         seen.add(index)
         reader = graph.ops[index]
-        if _is_fused_through(graph, reader, num_elements):
+        is_through = _is_fused_through(graph, reader, num_elements)
+        made = graph.values[reader.results[0]] if is_through else value
+        if is_through and not _is_cheaper_stored(graph, made, layout, read_bytes):
             todo += graph.consumers[reader.results[0]]
         else:
             num_ends += 1

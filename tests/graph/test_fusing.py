@@ -390,11 +390,14 @@ def test_a_tpu_has_a_widened_product_for_a_gather_alone_and_the_narrower_one_for
     rule = Rule((), (((), ()), ((),)), (((),),))
     (taken,) = program.compute("gather", (wide, rows), [(64,)], rule, OpClass.GATHER)
     later = program.sum(program.elementwise(wide, name="exponential"))
-    graph = program.graph(taken, later)
+    last = program.matmul(program.elementwise(wide, name="negate"), w)
+    graph = program.graph(taken, later, last)
     buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5p")))
-    made, gathered, summed = (graph.values[value].op for value in (wide, taken, later))
+    made, gathered, multiplied = (graph.values[value].op for value in (wide, taken, last))
     assert buffers.intervals[wide] == (made, gathered + 1)
-    assert buffers.last_use[scores] == summed + 1
+    assert buffers.last_use[scores] == multiplied + 1
+    assert buffers.reads[multiplied][0].num_bytes == graph.values[scores].num_bytes
+    assert buffers.reads[gathered][0].num_bytes == 64 * 4
 
 
 def _moved(fn: Any, *shapes: tuple[int, ...]) -> Graph:

@@ -73,6 +73,44 @@ def test_a_softmax_runs_with_its_matmul_where_its_rows_are_short(
     assert joined(softmax, (256, 64), (row, 64)) == kernels
 
 
+def narrow_softmax(query: Any, key: Any) -> Any:
+    scores = query @ key.T
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    return jnp.sum(weights.astype(jnp.float32), axis=-1)
+
+
+def grouped_softmax(query: Any, key: Any) -> Any:
+    scores = jnp.einsum("bqgd,bkd->bgqk", query, key).astype(jnp.float32) * 0.1
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    return jnp.sum(weights, axis=-1)
+
+
+def test_the_sum_of_a_softmax_of_narrow_scores_has_a_kernel_of_its_own() -> None:
+    assert joined(narrow_softmax, (256, 64), (512, 64)) == ["dot_general", None]
+
+
+def test_and_so_has_that_of_scores_that_are_written_before_they_are_turned() -> None:
+    shapes = ((2, 512, 2, 64), (2, 512, 64))
+    assert joined(grouped_softmax, *shapes) == ["dot_general", None]
+
+
+def test_reductions_of_the_same_tensor_are_one_kernel() -> None:
+    def sums(x: Any) -> Any:
+        wide = x.astype(jnp.float32)
+        return jnp.sum(wide, axis=-1), jnp.sum(jnp.square(wide), axis=-1)
+
+    assert joined(sums, (256, 512)) == [None, "reduce"]
+
+
+def test_unless_one_waits_for_the_other() -> None:
+    def variance(x: Any) -> Any:
+        wide = x.astype(jnp.float32)
+        mean = jnp.sum(wide, axis=-1, keepdims=True)
+        return mean, jnp.sum(jnp.square(wide - mean), axis=-1)
+
+    assert joined(variance, (256, 512)) == [None, None]
+
+
 def kept_maximum(query: Any, key: Any) -> Any:
     scores = (query @ key.T).astype(jnp.float32) * 0.1
     largest = jnp.max(scores, axis=-1, keepdims=True)
@@ -101,3 +139,19 @@ def test_what_a_sum_computes_is_written_where_others_would_read_more(
     graph, buffers = found(residual(num_readers), (256, 512), (256, 512), (512,), (512, 512))
     made = next(op for op in graph.ops if op.name == "multiply")
     assert buffers.is_stored[made.results[0]] == is_stored
+
+
+def narrowed(x: Any, y: Any, z: Any, weight: Any) -> Any:
+    """What a sum computes of three tensors; three matmuls read it in narrower elements."""
+    made = jnp.sin(x) * jnp.sin(y).astype(jnp.float32) * jnp.sin(z)
+    narrow = made.astype(jnp.bfloat16)
+    return jnp.sum(made, axis=0), *(narrow @ (weight * n) for n in range(3))
+
+
+def test_matmuls_that_read_one_narrower_value_need_a_sum_of_it_once() -> None:
+    graph, buffers = found(narrowed, (256, 512), (256, 512), (256, 512), (512, 512))
+    products = [op for op in graph.ops if op.name == "dot_general"]
+    narrow = products[0].operands[0]
+    (made,) = graph.maker(narrow).operands
+    assert buffers.is_stored[narrow]
+    assert not buffers.is_stored[made]

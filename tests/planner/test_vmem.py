@@ -264,3 +264,42 @@ def test_what_is_computed_with_a_matmul_is_read_when_that_runs() -> None:
     buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5e")))
     makers = graph.maker(last).index
     assert buffer_reads(graph, buffers)[0][first] == {makers}
+
+
+def after(num_products: int, side: int, hardware: str) -> tuple[int, ...]:
+    """Bytes of what the last matmul finds in VMEM of a value, used so many matmuls before it."""
+    program = Program()
+    x, w = program.argument(side, side), program.argument(side, side)
+    first = made = program.elementwise(program.matmul(x, w), name="tanh")
+    for _ in range(num_products):
+        made = program.matmul(made, w)
+    graph = program.graph(program.matmul(first, made))
+    buffers = find_buffers(graph, backend_for(get_hardware(hardware)))
+    memory = backend_for(get_hardware(hardware)).memory
+    vmem = Vmem.of(graph, buffers, memory.vmem_bytes, any_maker=memory.matmul_results_in_vmem)
+    last = [op for op in graph.ops if op.op_class is OpClass.MATMUL][-1]
+    return vmem.held_sources(graph, buffers, last)[0]
+
+
+def test_a_matmul_finds_in_vmem_what_few_others_ran_after() -> None:
+    whole = 64 * 64 * 4
+    assert after(MOST_MATMULS - 1, 64, "tpu-v5e") == (whole,)
+    assert after(MOST_MATMULS + 3, 64, "tpu-v5e") == ()
+    assert after(1, 64, "tpu-v5p") == ()
+
+
+def test_it_takes_no_time_to_read_that_as_far_as_there_is_room() -> None:
+    def both(x: jax.Array, y: jax.Array, w: jax.Array) -> jax.Array:
+        return (jnp.tanh(x @ w) * jnp.tanh(y @ w)) @ w[:, :8]
+
+    def seconds(rows: int) -> float:
+        shapes = ((rows, 1024), (rows, 1024), (1024, 1024))
+        given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+        graph, wishes = exported(both, *given, mesh="x=1")
+        solution = plan(graph, "x=1", wishes, None, "tpu-v5e")
+        last = [op for op in graph.ops if op.op_class is OpClass.MATMUL][-1]
+        (kernel,) = (one for one in solution.local_program.kernels if one.op == last.index)
+        return kernel.seconds / rows
+
+    room = V5E_BYTES // (1024 * 4)
+    assert seconds(2 * room) > 1.5 * seconds(room // 2)
