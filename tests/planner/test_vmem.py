@@ -290,7 +290,8 @@ def test_a_matmul_finds_in_vmem_what_few_others_ran_after() -> None:
 
 def test_it_takes_no_time_to_read_that_as_far_as_there_is_room() -> None:
     def both(x: jax.Array, y: jax.Array, w: jax.Array) -> jax.Array:
-        return (jnp.tanh(x @ w) * jnp.tanh(y @ w)) @ w[:, :8]
+        made: jax.Array = (jnp.tanh(x @ w) * jnp.tanh(y @ w)) @ w[:, :8]
+        return made
 
     def seconds(rows: int) -> float:
         shapes = ((rows, 1024), (rows, 1024), (1024, 1024))
