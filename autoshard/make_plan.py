@@ -241,7 +241,8 @@ def _solve(
             late = error
     if solution is not None:
         least_bytes = solution.peak_bytes
-    if may_choose and (terms or solution is None or not solution.is_feasible):
+    is_wanted = may_choose and (terms or solution is None or not solution.is_feasible)
+    if is_wanted and not setting.stages.is_interrupted:
         search_residuals = _search_residuals(program_on, program.mesh, setting, progress, terms)
         chosen = search_residuals.run(program, least_bytes)
         is_best = chosen is not None and (
@@ -252,10 +253,10 @@ def _solve(
         )
         if chosen is not None and is_best:
             program, solution, residuals = chosen.program, chosen.solution, chosen.choice
-        elif solution is None and late is None:  # the leanest plan of the program as it is written
-            solution = _planned(program, setting, progress, start)
     elif program.residuals is not None:
         residuals = ResidualChoice.of_everything(program.residuals)
+    if solution is None and late is None:  # the leanest plan of the program as it is written
+        solution = _planned(program, setting, progress, start)
     if solution is None:
         assert late is not None
         raise late

@@ -167,14 +167,18 @@ class RematSearch:
         """
         limit = problem.problem.memory_limit
         lean = problem.as_lean(limit)
-        start = self.searches.another(lean.problem, alike_must_fit=True)
-        answers = (start.choices, start.least_peak_choices)
+        answers: tuple[tuple[int, ...] | None, ...] = ()
+        if not self.searches.is_over:
+            start = self.searches.another(lean.problem, alike_must_fit=True)
+            answers = (start.choices, start.least_peak_choices)
         hints = [lean.restore(answer) for answer in answers if answer is not None]
         shardings = hints[0] if hints else (0,) * problem.problem.num_nodes
         hints += [problem.keeping(shardings, one.kept) for one in self._tried]
         bound: float | None = None
         fits, fails = 0, None  # limits between which the next one lies
         for _ in range(_MOST_SOLVES):
+            if self.searches.is_over:
+                break
             limited = problem.within(limit)
             gap = max(JOINT_GAP, self.searches.options.relative_gap)
             found = self.searches.another(

@@ -98,7 +98,6 @@ def plan_graph(
     least_seconds = seconds_left * _LEAST_SHARE / len(rounds)
     solution: Solution | None = None
     decided: list[DecidedRound] = []
-    is_interrupted = False
     for number, found in enumerate(rounds, start=1):
         now = found if solution is None else replace(found, decided=solution.decoded.candidates)
         limit = memory_limit if number == len(rounds) else None
@@ -119,13 +118,12 @@ def plan_graph(
         fair = max(seconds_left / (len(rounds) - number + 1), least_seconds)
         share = replace(options, time_limit_seconds=fair)
         spent = clock.seconds.get(SEARCH, 0.0)
-        searches = Searches(share, clock, progress, is_interrupted=is_interrupted)
+        searches = Searches(share, clock, progress)
         with _naming_round(rounds[:number]):
             by_hand = propagate if len(rounds) == 1 else None
             solution = _solve_round(encoder, searches, by_hand, start, must_fit=must_fit)
         if number == len(rounds):
             solution = simpler(solution, searches, options.simplicity)
-        is_interrupted = searches.is_interrupted
         seconds_left -= clock.seconds[SEARCH] - spent
         flat = tuple(pin for of_op in pins.values() for pin in of_op.values())
         decided.append(DecidedRound(now, flat, solution.decoded, solution.estimate))

@@ -12,6 +12,8 @@ from solvers import Problem, Progress, Result, Status, evaluate, proven_status, 
 
 ANY_GAP = 1.0
 """A relative gap that any plan is within."""
+SECONDS_WHEN_INTERRUPTED = 1.0
+"""A search takes at most, once somebody asked for the best so far. A choice: commands end soon."""
 SHORT = 0.25
 """Of the time limit: a search beside the first one. A choice, as `LONG` is."""
 LONG = 0.5
@@ -58,19 +60,24 @@ class Searches:
         stages: Where to count the time.
         progress: Told of every solve.
         leanest: What takes the least memory, once it was looked for: all others start from it too.
-        is_interrupted: Somebody asked for the best so far, here or in an earlier round: the first
-            plan that is found is taken.
     """
 
     options: SolveOptions
     stages: Stages
     progress: Callable[[Progress], None] | None = None
     leanest: tuple[int, ...] | None = None
-    is_interrupted: bool = False
     _seconds_left: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._seconds_left = self.options.time_limit_seconds
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Somebody asked for the best so far, here or in an earlier search of the planning.
+
+        The first plan that is found is taken then, if one is found soon.
+        """
+        return self.stages.is_interrupted
 
     @property
     def is_over(self) -> bool:
@@ -183,6 +190,8 @@ class Searches:
         seeks_leanest: bool = False,
     ) -> Result:
         gap = self.options.relative_gap if relative_gap is None else relative_gap
+        if self.is_interrupted:
+            seconds = min(seconds, SECONDS_WHEN_INTERRUPTED)
         with self.stages.time(SEARCH):
             result = solve(
                 problem,
@@ -201,7 +210,7 @@ class Searches:
         if self.is_interrupted and result.cost is not None:
             status = proven_status(result.cost, result.lower_bound, gap)
             result = replace(result, status=status)
-        self.is_interrupted = self.is_interrupted or result.is_interrupted
+        self.stages.is_interrupted |= result.is_interrupted
         return result
 
 

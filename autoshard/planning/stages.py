@@ -51,9 +51,12 @@ class Stages:
 
     Args:
         progress: Told of every stage as it begins, of how far it is, and when none runs any more.
+        seconds: By stage.
+        is_interrupted: Somebody asked for the best so far.
     """
 
     progress: Callable[[StageProgress], None] | None = None
+    is_interrupted: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     _running: list[tuple[str, float]] = field(default_factory=list)
 

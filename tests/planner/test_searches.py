@@ -6,14 +6,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import autoshard
 from autoshard.planning import planner, searches
 from autoshard.planning.least_memory import solved_from_leanest
 from autoshard.planning.room_for_gaps import with_room_for_gaps
 from autoshard.planning.searches import Searches, SolveOptions
 from autoshard.planning.solution import Solution, as_answer
 from autoshard.planning.stages import Stages
+from autoshard.remat_search import RematSearch
 from solvers import Problem, Result, Status, solve
 from tests.lowering.test_heap_simulator import with_a_gap
 from tests.planner.graphs import plan
@@ -110,7 +114,7 @@ def test_a_plan_with_gaps_is_looked_for_above_the_leanest_once_that_is_known(
 
 def test_the_leanest_that_is_known_is_the_plan_where_no_time_is_left_and_only_it_fits() -> None:
     wide, asked, _ = too_wide()
-    asked.is_interrupted = True
+    asked.stages.is_interrupted = True
     assert asked.is_over
     found = with_room_for_gaps(wide, asked)
     assert found.is_feasible
@@ -145,3 +149,32 @@ def test_what_a_longer_search_proves_holds_where_the_plan_before_it_stays(
     assert found.choices == solution.choices
     assert found.result.status is Status.OPTIMAL
     assert found.result.lower_bound == solution.result.cost
+
+
+def test_asked_for_the_best_so_far_no_search_for_what_to_keep_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing fits as written; each search after that is short."""
+    given: list[float] = []
+
+    def interrupted(problem: Problem, **asked: Any) -> Result:
+        given.append(asked["time_limit_seconds"])
+        return replace(solve(problem, **asked), is_interrupted=True)
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        def loss(w: jax.Array) -> jax.Array:
+            for _ in range(4):
+                x_next = jnp.tanh(x @ w)
+                x_sum = x_next + x
+            return jnp.sum(x_sum)
+
+        return w - jax.grad(loss)(w)
+
+    monkeypatch.setattr(searches, "solve", interrupted)
+    monkeypatch.setattr(RematSearch, "run", lambda *_: pytest.fail("a search began"))
+    given_shapes = (jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2
+    found = autoshard.optimize(
+        step, *given_shapes, mesh="x=2", hardware="cpu-host", memory_budget=36_000, baselines=False
+    )
+    assert not found.data.is_feasible
+    assert all(seconds <= searches.SECONDS_WHEN_INTERRUPTED for seconds in given[1:])
