@@ -127,7 +127,6 @@ class _Search(Generic[P]):
     read_on: Mesh | None = None
     candidates: list[MeshTrial[P]] = field(default_factory=list)
     alike: tuple[TriedMesh, ...] = ()
-    is_interrupted: bool = False
     late: NoPlanInTimeError | None = None
 
     # -- what there is to search ----------------------------------------------------------------
@@ -192,7 +191,7 @@ class _Search(Generic[P]):
 
     def run(self, refused: Sequence[TriedMesh]) -> Searched[P]:
         while (one := self._next()) is not None:
-            if self.has_tried and (self.is_interrupted or self._seconds_left() <= 0):
+            if self.has_tried and (self.stages.is_interrupted or self._seconds_left() <= 0):
                 break
             self._advance(one)
         chosen = self.best or self._least_peak()
@@ -205,7 +204,6 @@ class _Search(Generic[P]):
             replace(self.options.solve, time_limit_seconds=self._seconds_left()),
             self.stages,
             self._teller(chosen.mesh),
-            is_interrupted=self.is_interrupted,
         )
         solution = simpler(chosen.solution, searches, self.options.solve.simplicity)
         bounds = [one.bound for one in self.candidates if one.can_have_plans]
@@ -290,7 +288,6 @@ class _Search(Generic[P]):
         one.cost = solution.cost if solution.is_feasible else None
         one.bound = max(one.bound, min(result.lower_bound, one.cost or result.lower_bound))
         one.peak = solution.peak_bytes
-        self.is_interrupted = self.is_interrupted or result.is_interrupted
         best = self.best
         for other in self.candidates:
             is_done = other.is_settled or self._is_beaten(other)

@@ -163,12 +163,14 @@ def test_asked_for_the_best_so_far_no_search_for_what_to_keep_begins(
 
     def step(w: jax.Array, x: jax.Array) -> jax.Array:
         def loss(w: jax.Array) -> jax.Array:
+            made = x
             for _ in range(4):
-                x_next = jnp.tanh(x @ w)
-                x_sum = x_next + x
-            return jnp.sum(x_sum)
+                made = jnp.tanh(made @ w)
+            total: jax.Array = jnp.sum(made)
+            return total
 
-        return w - jax.grad(loss)(w)
+        stepped: jax.Array = w - jax.grad(loss)(w)
+        return stepped
 
     monkeypatch.setattr(searches, "solve", interrupted)
     monkeypatch.setattr(RematSearch, "run", lambda *_: pytest.fail("a search began"))
