@@ -107,7 +107,11 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     "inputs": (_is_text, "text", '"plan"'),
     "width": (_is_whole, "a number of columns", "100"),
     "axis_names": (_are_names, "a sequence of names", '("data", "model")'),
-    "memory_budget": (_is_budget, "bytes, a unit, a fraction of the device or None", '"16GiB", 0.9'),
+    "memory_budget": (
+        _is_budget,
+        "bytes, a unit, a fraction of the device or None",
+        '"16GiB", 0.9',
+    ),
     "solver": (_is_text, "the name of a solver", '"auto"'),
     "schedules": (_is_text, "text", '"auto"'),
     "overlap": (_is_text, "text", '"auto"'),
