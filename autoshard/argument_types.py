@@ -55,8 +55,9 @@ def _is_budget(value: object) -> bool:
     return value is None or isinstance(value, str) or _is_number(value)
 
 
-def _is_count_or_text(value: object) -> bool:
-    return value is None or isinstance(value, str) or _is_whole(value)
+def _is_plain_or_text(value: object) -> bool:
+    """True also for numbers that are no count, which are refused where they are used."""
+    return value is None or isinstance(value, (str, int, float, Integral))
 
 
 def _is_mapping(value: object) -> bool:
@@ -116,7 +117,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     "schedules": (_is_text, "text", '"auto"'),
     "overlap": (_is_text, "text", '"auto"'),
     "remat": (_is_text, "text", '"auto"'),
-    "accumulate": (_is_count_or_text, "a number of microbatches or text", '"auto"'),
+    "accumulate": (_is_plain_or_text, "a number of microbatches or text", '"auto"'),
     "baselines": (_is_flag, "True or False", "False"),
     "corrections": (_is_path_if_given, "the path of a file", '"plan.corrections.yaml"'),
     "start": (_has_a_plan, "a plan", 'autoshard.load_plan("plan.json")'),
@@ -124,12 +125,12 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     "timeout_seconds": (_is_number, "a number of seconds", "600.0"),
     "max_tries": (_is_whole, "a whole number", "12"),
     "num_alternatives": (_is_whole, "a whole number", "8"),
-    "rounds": (_is_whole, "a whole number", "4"),
+    "rounds": (_is_plain_or_text, "a whole number", "4"),
     "minutes": (_is_number, "a number of minutes", "15.0"),
     "keep_in": (_is_path_if_given, "the path of a folder", '"compiles"'),
     "refine": (_is_text_if_given, "devices to compile for", '"v5e:2x4"'),
     "topology": (_is_text, "devices to compile for", '"v5e:2x4"'),
-    "target": (_is_text, "devices to compile for", '"v5e:2x4"'),
+    "target": (_is_text, "a target", '"v5e:2x4"'),
     "tensor": (_is_text, "the name of a tensor", "\"params['w']\""),
     "kind": (_is_text, "text", '"results"'),
     "of": (_is_text, "text", '"modules"'),

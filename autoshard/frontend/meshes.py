@@ -77,15 +77,6 @@ def mesh_context(mesh: AbstractMesh | None) -> Iterator[None]:
         yield
 
 
-def without_device(mesh: AbstractMesh | None) -> AbstractMesh | None:
-    """The same mesh, of no kind of device; with Explicit axes as it is, which are part of types.
-
-    JAX adds `reshard`s between meshes that differ in their kind of device alone: a program that
-    holds a mesh of devices would have others where it is planned for one given as text.
-    """
-    return mesh if mesh is None or mesh.explicit_axes else mesh.update(abstract_device=None)
-
-
 def as_auto(mesh: Any) -> Any:
     """The same mesh, concrete or abstract, with its Explicit axes Auto; Manual ones stay."""
     return with_explicit(mesh, ())

@@ -38,7 +38,6 @@ from autoshard.frontend.meshes import (
     as_auto,
     mesh_context,
     with_explicit,
-    without_device,
 )
 from autoshard.frontend.parameter_modules import module_of_parameter, with_parameter_modules
 from autoshard.frontend.program_record import ProgramRecord
@@ -381,7 +380,7 @@ def _stage(
     call: Call, avals: Sequence[Any], context: AbstractMesh | None
 ) -> tuple[jax.stages.Traced, Results]:
     flat, results = flat_function(call)
-    with mesh_context(without_device(context)):
+    with mesh_context(context):
         return jax.jit(flat, keep_unused=True).trace(*avals), results
 
 

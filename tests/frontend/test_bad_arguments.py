@@ -149,9 +149,9 @@ def planned(fn: Callable[..., Any] = double, *args: Any, **options: Any) -> Call
         ),
         (
             planned(memory_budget=np.ones(2)),
-            "expected bytes, a fraction or text, found ndarray\n"
+            "expected bytes, a unit, a fraction of the device or None, found ndarray\n"
             "  where: memory_budget=array([1., 1.])\n"
-            '  fix: write it as in "16GiB"',
+            '  fix: write it as in "16GiB", 0.9',
         ),
         (
             planned(solver=np.ones(2)),
