@@ -278,7 +278,7 @@ def _reader(op: Op, position: int, operand_paths: Mapping[str, tuple[str | None,
 
 
 def _times_read_before(graph: Graph, op: Op, position: int) -> int:
-    """How often an equation, or a loop that carries several values, reads an operand before that.
+    """Reads of an operand before that, by an equation or by a loop that carries several values.
 
     An equation may be lowered to an op for each of its operands (`stack`).
     """
@@ -391,7 +391,7 @@ def asked_uses(graph: Graph) -> Iterator[tuple[str, int]]:
 
 
 def _after_asked(encoded: Encoded, decoded: Decoded, value: int) -> list[Layout]:
-    """What follows a use that is asked for, where all that reads it there wants another layout.
+    """Layouts behind a use that is asked for, where all that reads it there wants another one.
 
     So a loop carries a value from its first run on.
     """

@@ -202,9 +202,7 @@ def narrowed_argument(graph: Graph, buffers: Buffers, value: int, bits: int) -> 
     def passes(op: Op, made: int) -> bool:
         is_invariant = op.kind is OpKind.JOIN and len(op.operands) == 1
         is_handed_on = op.op_class in (OpClass.COPY, OpClass.NOTHING) or op.name == "convert"
-        return is_invariant or (
-            op.kind is OpKind.COMPUTE and is_handed_on and not buffers.is_stored[made]
-        )
+        return is_invariant or (is_handed_on and buffers.is_fused(op, made))
 
     source = graph.maker(source_of(graph, value, passes))
     if source.kind is not OpKind.ARGUMENT or not graph.values[value].bits:

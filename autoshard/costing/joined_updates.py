@@ -80,7 +80,5 @@ def _is_of_sum(graph: Graph, buffers: Buffers, value: int) -> bool:
 
 def _computed_from(graph: Graph, buffers: Buffers, row: int) -> frozenset[int]:
     """The stored tensors that a row is computed from with its update."""
-    met = trace_back(
-        graph, [row], lambda op, made: op.kind is OpKind.COMPUTE and not buffers.is_stored[made]
-    )
+    met = trace_back(graph, [row], buffers.is_fused)
     return frozenset(one for one in met.frontier if graph.maker(one).kind is not OpKind.FREE)

@@ -175,10 +175,10 @@ class KernelTime:
         if passes is None and op.results[0] not in buffers.unless_summed:
             return whole, launches, summed
         joined = () if passes is None else self.joined.get(op.index, ())
-        if joined:
+        if joined and passes is not None:
             elements = prod(self.graph.values[op.results[0]].shape)
-            rates = [passes.accessed] if passes else []
-            if passes and any(self.graph.ops[i].op_class is OpClass.REDUCE for i in joined):
+            rates = [passes.accessed]
+            if any(self.graph.ops[i].op_class is OpClass.REDUCE for i in joined):
                 rates.append(passes.reduced)
             summed = elements * sum(map(self.costing.pass_bytes, rates))
         num_devices = self.costing.parts.mesh.num_devices

@@ -75,13 +75,15 @@ def _is_for_product(graph: Graph, piece: Op) -> bool:
 
 def _sliced(graph: Graph, buffers: Buffers, product: Op) -> list[Op]:
     """The ops with which its loop reads what a product computes slices of itself."""
-
-    def is_fused(op: Op, value: int) -> bool:
-        return op.kind is OpKind.COMPUTE and not buffers.is_stored[value]
-
     met = trace_back(
-        graph, product.operands, lambda op, value: is_fused(op, value) and op.name != _SLICE
+        graph,
+        product.operands,
+        lambda op, value: buffers.is_fused(op, value) and op.name != _SLICE,
     )
-    slices = [op for v in met.frontier if (op := graph.maker(v)).name == _SLICE and is_fused(op, v)]
+    slices = [
+        op
+        for v in met.frontier
+        if (op := graph.maker(v)).name == _SLICE and buffers.is_fused(op, v)
+    ]
     carries = {carry.index: carry for op in slices for carry in [graph.maker(op.operands[0])]}
     return [carry for carry in carries.values() if _is_unchanged(carry)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -105,7 +104,7 @@ class Vmem:
         time = buffers.time_of(op.index)
         found = []
         for value in op.operands:
-            sources = trace_back(graph, (value,), partial(_is_fused, buffers)).frontier
+            sources = trace_back(graph, (value,), buffers.is_fused).frontier
             read = {buffers.owner[source] for source in sources}
             held = (graph.values[v].num_bytes for v in read if self._is_held(op, v, time))
             found.append(tuple(sorted(held, reverse=True)))
@@ -179,10 +178,6 @@ def _enters_by(graph: Graph, value: int) -> int:
         graph, value, lambda op, _: op.kind is OpKind.COMPUTE and len(op.operands) == 1
     )
     return graph.maker(source).index
-
-
-def _is_fused(buffers: Buffers, maker: Op, made: int) -> bool:
-    return maker.kind is OpKind.COMPUTE and not buffers.is_stored[made]
 
 
 def _is_apart(graph: Graph, maker: Op, buffers: Buffers) -> bool:

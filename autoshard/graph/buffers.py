@@ -81,6 +81,10 @@ class Buffers:
     moved_at: Mapping[int, int] = field(default_factory=dict)
     parts: Mapping[int, int] = field(default_factory=dict)
 
+    def is_fused(self, op: Op, value: int) -> bool:
+        """True where an op computes a value with what reads it."""
+        return op.kind is OpKind.COMPUTE and not self.is_stored[value]
+
     def time_of(self, op: int) -> int:
         """When an op is run: in program order, if it is no product that waits."""
         return self.run_at.get(op, op)

@@ -54,7 +54,7 @@ def _order(rule: Rule, place: int) -> list[tuple[int, int]]:
 
 
 def _is_matrix(order: list[tuple[int, int]]) -> bool:
-    """Whether batch dimensions lead, and one contracted and one free dimension follow at most."""
+    """True where batch dimensions lead, then at most one contracted and one free dimension."""
     kinds = [kind for kind, _ in order]
     num_batch = kinds.count(_BATCH)
     return (

@@ -142,7 +142,7 @@ def test_what_a_sum_computes_is_written_where_others_would_read_more(
 
 
 def narrowed(x: Any, y: Any, z: Any, weight: Any) -> Any:
-    """What a sum computes of three tensors; three matmuls read it in narrower elements."""
+    """A sum of what is computed from three tensors; three matmuls read that narrower."""
     made = jnp.sin(x) * jnp.sin(y).astype(jnp.float32) * jnp.sin(z)
     narrow = made.astype(jnp.bfloat16)
     return jnp.sum(made, axis=0), *(narrow @ (weight * n) for n in range(3))
