@@ -13,7 +13,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from autoshard.frontend.jaxpr_paths import ConstraintEquations, rewrite_bodies
+from autoshard.frontend.jaxpr_paths import ConstraintEquations, bodies, rewrite_bodies
 from autoshard.frontend.meshes import as_auto, mesh_context
 from autoshard.frontend.spec_entries import spec_entries
 from autoshard.sharding import AxisRef, DimSharding, Sharding
@@ -104,13 +104,24 @@ def _entries(spec: PartitionSpec) -> list[tuple[str, ...]]:
 
 
 def without_explicit_types(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """A program as traced under Auto axes; itself where it has no Explicit ones.
+    """A program as traced under Auto axes.
 
     `reshard`, and `out_sharding=` of any op, become sharding constraints where they name an axis.
     Where they name none they are kept only as the user wrote them: a `reshard` of a sharded value,
     and none that differentiation makes from the type of an argument, which is free.
     """
     return ClosedJaxpr(_AutoAxes().jaxpr(closed.jaxpr), closed.consts)
+
+
+def has_reshards(jaxpr: Jaxpr) -> bool:
+    """True where an equation, of a body too, changes nothing but the mesh or sharding of a type.
+
+    JAX adds some of its own between meshes that differ in their kind of device alone.
+    """
+    return any(
+        eqn.primitive.name in _TYPE_ONLY or any(has_reshards(body) for _, body in bodies(eqn))
+        for eqn in jaxpr.eqns
+    )
 
 
 class _AutoAxes:

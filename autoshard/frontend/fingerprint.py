@@ -151,7 +151,7 @@ def _setting_text(value: Any) -> str:
         )
     if isinstance(value, jax.sharding.NamedSharding):
         if not any(spec_entries(value.spec)) and value.mesh.abstract_mesh.are_all_axes_auto:
-            return "NamedSharding()"  # says nothing, on any mesh
+            return "None"  # says nothing, on any mesh
         ids = value._logical_device_ids  # private; checked on jax 0.10.2
         order = "" if ids is None else f", device_ids={list(ids)}"
         return f"NamedSharding({_setting_text(value.mesh)}, {value.spec}{order})"

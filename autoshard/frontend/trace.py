@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 
-# Private; checked on jax 0.10.2.
+# Private; checked on jax 0.9.0, 0.9.2 and 0.10.2.
 from jax._src.core import internal_mutable_array_effect
 from jax._src.effects import ordered_effects
-from jax._src.state.discharge import discharge_state
+from jax._src.state import discharge
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh
 from jax.tree_util import PyTreeDef
@@ -28,6 +28,7 @@ from autoshard.frontend.explicit_axes import (
     ArgumentAxes,
     argument_axes,
     fixed_by_type,
+    has_reshards,
     typed,
     typed_axes,
     without_explicit_types,
@@ -54,6 +55,9 @@ from autoshard.frontend.tagging import tag_jaxpr
 from autoshard.frontend.trace_errors import does_not_lower, does_not_trace, speaks_of_axis_types
 from autoshard.frontend.user_shardings import read_shardings
 from autoshard.sharding import Mesh, Sharding
+
+_discharged = getattr(discharge, "discharge_state2", discharge.discharge_state)
+"""Of a closed jaxpr; JAX 0.9 has another name for it, and by the first one another function."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -297,6 +301,7 @@ def trace_call(
     if explicit:
         assert context is not None
         fixed = tuple(fixed_by_type(typed_axes(var.aval), context) for var in closed.jaxpr.outvars)
+    if explicit or has_reshards(closed.jaxpr):
         closed = without_explicit_types(closed)
     closed = order.rewrite(closed)
     record = replace(
@@ -367,7 +372,7 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
     hoisted = stage.jaxpr
     if internal_mutable_array_effect in hoisted.effects:
         # As lowering would do later; a constraint cannot stand between updates of a reference.
-        hoisted = discharge_state(hoisted)
+        hoisted = _discharged(hoisted)
     live = without_dead_equations(honour_dangling(hoisted.jaxpr))
     num_captured = len(live.invars) - num_args
     jaxpr = live.replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,26 @@ def test_a_plan_knows_its_function_after_that_was_traced_under_a_mesh() -> None:
         jax.jit(fn)(x)
     plan = autoshard.optimize(fn, x, mesh="p=8", hardware="cpu-host", baselines=False)
     np.testing.assert_allclose(plan.jit()(x), fn(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("has_devices", [True, False])
+def test_a_plan_knows_a_function_that_holds_a_mesh_of_devices(
+    has_devices: bool, tmp_path: Path
+) -> None:
+    # JAX reshards between meshes that differ in nothing but whether they name a kind of device.
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def loss(x: Any, w: Any) -> Any:
+        specs = jax.sharding.PartitionSpec("data", "model")
+        y = jax.shard_map(jnp.sin, mesh=mesh, in_specs=specs, out_specs=specs)(x @ w)
+        return jax.lax.cond(y[0, 0] > 0, jnp.sum, jnp.max, jnp.tanh(y))
+
+    step = jax.value_and_grad(loss, argnums=(0, 1))
+    x, w = jnp.ones((8, 4)), jnp.ones((4, 16))
+    planned_for = mesh if has_devices else "data=2,model=4"
+    plan = autoshard.optimize(step, x, w, mesh=planned_for, hardware="cpu-host", baselines=False)
+    plan.save(tmp_path / "plan.json")
+    loaded = autoshard.load_plan(tmp_path / "plan.json", step, x, w)
+    for known in (plan, loaded):
+        found, expected = known.jit()(x, w), step(x, w)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), found, expected)
