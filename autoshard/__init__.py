@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ __all__ = [
     "optimize",
     "optimize_module",
 ]
+
+# JAX says so as it is imported, which is too late where autoshard imports jaxlib first.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 _NAMES_BY_MODULE = {
     "autoshard.api": ("optimize", "optimize_module"),

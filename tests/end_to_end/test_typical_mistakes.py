@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -140,3 +141,14 @@ def test_commands_look_for_accelerators_before_they_import_jax() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[0] == "False"
+
+
+def test_the_compiler_logs_nothing_where_autoshard_is_imported_before_jax() -> None:
+    code = "from autoshard import optimize; import jax; jax.devices()"  # 10 lines of PjRt before
+    environment = {
+        name: text for name, text in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"
+    }
+    shown = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert shown.stderr == ""
