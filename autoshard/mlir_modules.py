@@ -26,6 +26,12 @@ Module: TypeAlias = Any
 MLIR_MAGIC = b"ML\xefR"
 SHARDING = "sdy.sharding"
 RULE = "sdy.sharding_rule"
+SINK_EDGES = (
+    "func.func(sdy-sink-data-flow-edges,sdy-sink-func-data-flow-edges)"
+    if hasattr(sdy, "FuncDataFlowEdgeOp")
+    else "func.func(sdy-sink-data-flow-edges)"
+)
+"""Passes: data-flow edges give their shardings away. JAX 0.9 has no edges of functions."""
 
 _TOLD = re.compile(r"error: (?:loc\()?\"-\":(\d+):(\d+)\)?: (.*)")
 _LOCATIONS = {"name": "NameLoc", "callsite": "CallSiteLoc", "file": "FileLineColLoc"}

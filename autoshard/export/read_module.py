@@ -28,6 +28,7 @@ from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.frontend.trace import Traced
 from autoshard.mlir_modules import (
     SHARDING,
+    SINK_EDGES,
     MlirOp,
     MlirValue,
     Module,
@@ -54,7 +55,6 @@ _REGION_NAMES = {
     "sdy.manual_computation": ("jaxpr",),
 }
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
-_SINK_EDGES = "func.func(sdy-sink-data-flow-edges,sdy-sink-func-data-flow-edges)"
 _SMALL_FLOAT = re.compile(r"f(\d)(E\dM\d.*)")
 _DTYPES = {
     "i1": "bool",
@@ -87,7 +87,7 @@ def read_module(module: str | bytes, mesh: Mesh, *, name: str = "model.mlir") ->
         ).hexdigest()
         inline_calls(main, functions_of(parsed))
         inline_named_computations(main)
-        run_passes(parsed, _SINK_EDGES, step="reading data-flow edges")
+        run_passes(parsed, SINK_EDGES, step="reading data-flow edges")
         block = main.regions[0].blocks[0]
         returned = list(list(block.operations)[-1].operation.operands)
         in_names = _argument_names(block)

@@ -18,6 +18,7 @@ from autoshard.export.cheaper_reshards import insert_cheaper_reshards
 from autoshard.export.reshards_to_collectives import reshards_to_collectives
 from autoshard.export.value_shardings import ValueShardings
 from autoshard.mlir_modules import (
+    SINK_EDGES,
     MlirValue,
     Module,
     module_context,
@@ -87,11 +88,7 @@ def _cuts(values: ValueShardings, value: MlirValue) -> object | None:
 def sink_data_flow_edges(module: Module, prices: ModulePrices | None = None) -> None:
     """Every data-flow edge gives its sharding to the op it stands for, and goes."""
     del prices
-    run_passes(
-        module,
-        "func.func(sdy-sink-data-flow-edges,sdy-sink-func-data-flow-edges)",
-        step="sinking data-flow edges",
-    )
+    run_passes(module, SINK_EDGES, step="sinking data-flow edges")
 
 
 def divide_boundary_shardings(module: Module, prices: ModulePrices | None = None) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.extend.core import ClosedJaxpr, check_jaxpr
+from jax._src.core import check_jaxpr  # private; checked on jax 0.9.2 and 0.10.2
+from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from autoshard.apply.constrain import constrain_jaxpr

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, check_jaxpr, jaxpr_as_fun
+from jax._src.core import check_jaxpr  # private; checked on jax 0.9.2 and 0.10.2
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh
 
 from autoshard.apply.constrain import constrain_jaxpr

@@ -464,9 +464,10 @@ def test_a_plan_for_another_program_is_refused_with_the_difference() -> None:
         f"{start}the first equation that differs is 0.jaxpr/1: 3:float32[8,16] = sin[accuracy=None]"
         " 2"
     )
-    assert refusal(longer, X, WS) == (
+    longer_text = refusal(longer, X, WS).replace("[out_dtype=None]", "[]")  # since JAX 0.10
+    assert longer_text == (
         f"{start}it has 6 equations, the plan was made for 5; the first that differs is 0:"
-        " 2:float32[8,16] = mul[out_dtype=None] 0 2.0:float32[]"
+        " 2:float32[8,16] = mul[] 0 2.0:float32[]"
     )
     assert refusal(lambda x, ws: list(scanned(x, ws)), X, WS) == (
         f"{start}its arguments or results have another tree structure"

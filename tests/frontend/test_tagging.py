@@ -16,6 +16,7 @@ from jaxlib.mlir import ir
 
 from autoshard.frontend.meshes import read_mesh
 from autoshard.frontend.trace import Traced, trace
+from autoshard.mlir_modules import name_of
 from autoshard.sharding import parse_mesh_sizes
 
 MESH = parse_mesh_sizes("x=2,y=4")
@@ -37,8 +38,7 @@ def tags(program: Traced) -> dict[str, str]:
             for block in region.blocks:
                 for child in block.operations:
                     if child.operation.name == "sdy.sharding_constraint":
-                        location = child.operation.location
-                        tag = TAG.search(location.name_str)
+                        tag = TAG.search(name_of(child.operation.location))
                         if tag is not None:
                             assert tag.group(1) not in found
                             found[tag.group(1)] = str(child.operation.results[0].type)
