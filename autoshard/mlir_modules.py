@@ -176,6 +176,15 @@ def located(module: Module) -> tuple[Module, str]:
     return ir.Module.parse(text), text
 
 
+def number_of(value: MlirValue) -> int:
+    """The place of a value among the arguments of its block, or the results of its op."""
+    is_argument = isinstance(value.owner, ir.Block)
+    number: int = (  # JAX 0.9.0 gives a value of neither kind
+        ir.BlockArgument(value).arg_number if is_argument else ir.OpResult(value).result_number
+    )
+    return number
+
+
 def name_of(location: Any) -> str:
     """The name stack of a location, "" where it has none."""
     return location.name_str if _is(location, "name") else ""

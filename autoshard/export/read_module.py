@@ -39,6 +39,7 @@ from autoshard.mlir_modules import (
     module_bytecode,
     module_context,
     name_of,
+    number_of,
     parse_module,
     place_of,
     result_shardings,
@@ -266,10 +267,10 @@ class _Tagger:
         manual = _is_all_manual(block)
         if prefix:
             for argument in list(block.arguments):
-                self._tag(argument, f"{prefix}in.{argument.arg_number}", ops[0], manual=manual)
+                self._tag(argument, f"{prefix}in.{number_of(argument)}", ops[0], manual=manual)
         else:
             for argument in block.arguments:
-                self._path_of[argument] = f"in.{argument.arg_number}"
+                self._path_of[argument] = f"in.{number_of(argument)}"
         number = 0
         for op in ops:
             if op.name in _TERMINATORS:
@@ -292,9 +293,9 @@ class _Tagger:
         op.location = ir.Location.name(f"E[{path}]", op.location)
         following = _next(op)
         for value in op.results:
-            named = f"{path}.{value.result_number}"
+            named = f"{path}.{number_of(value)}"
             self._path_of[value] = named
-            wanted = written[value.result_number]
+            wanted = written[number_of(value)]
             if wanted is not None and shape_of(value) and not _reader_says(value, wanted):
                 # Readers read what the constraint makes of it, which gets the name.
                 value = self._insert(value, sharding_attribute(wanted), op.location, following)

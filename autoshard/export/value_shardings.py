@@ -17,6 +17,7 @@ from autoshard.mlir_modules import (
     boundary_shardings,
     functions_of,
     meshes_of,
+    number_of,
     result_shardings,
     shape_of,
 )
@@ -65,12 +66,12 @@ class ValueShardings:
         found = self._all_written(value)
         if found is None:
             return None
-        return self._on_all(found[_place(value)], value)
+        return self._on_all(found[number_of(value)], value)
 
     def is_on_one_device(self, value: MlirValue) -> bool:
         """True of a value that is written to be on one device of the mesh."""
         found = self._all_written(value)
-        return found is not None and self._is_on_one(found[_place(value)])
+        return found is not None and self._is_on_one(found[number_of(value)])
 
     def _is_on_one(self, sharding: Sharding | None) -> bool:
         if sharding is None:
@@ -152,11 +153,6 @@ class ValueShardings:
         return Sharding.replicated_everywhere(len(shape_of(value) or ()), self.mesh_name)
 
 
-def _place(value: MlirValue) -> int:
-    place: int = value.arg_number if isinstance(value.owner, ir.Block) else value.result_number
-    return place
-
-
 def _carried(op: MlirOp) -> list[Sharding | None]:
     """Shardings of an op's results: its own, else those on their data-flow edges."""
     found = result_shardings(op)
@@ -166,7 +162,7 @@ def _carried(op: MlirOp) -> list[Sharding | None]:
         for use in result.uses:
             edge = use.owner.operation
             if edge.name == "sdy.data_flow_edge" and "sharding" in edge.attributes:
-                found[result.result_number] = parse_sharding(str(edge.attributes["sharding"]))
+                found[number_of(result)] = parse_sharding(str(edge.attributes["sharding"]))
     return found
 
 

@@ -35,6 +35,7 @@ from autoshard.mlir_modules import (
     located,
     meshes_of,
     module_context,
+    number_of,
     parse_module,
     place_of,
     shape_of,
@@ -125,7 +126,7 @@ class _Checker:
         block = function.regions[0].blocks[0]
         terminator = list(block.operations)[-1].operation
         for value in block.arguments:
-            yield from self._told(function, self._unsound(value, f"argument {value.arg_number}"))
+            yield from self._told(function, self._unsound(value, f"argument {number_of(value)}"))
         for position, sharding in enumerate(self.values.wanted(terminator) or ()):
             shape = shape_of(terminator.operands[position])
             if sharding is not None and shape is not None:
@@ -147,7 +148,7 @@ class _Checker:
         unsound = [
             fault
             for value in op.results
-            for fault in self._unsound(value, f"result {value.result_number}")
+            for fault in self._unsound(value, f"result {number_of(value)}")
         ]
         yield from unsound
         if unsound:
@@ -329,7 +330,7 @@ class _Checker:
                 reader = use.owner.operation
                 if KIND_BY_OP.get(reader.name) not in _SUMS:
                     yield (
-                        f"result {value.result_number} is a partial sum over"
+                        f"result {number_of(value)} is a partial sum over"
                         f" {shown}, and {reader.name} at"
                         f" {place_of(reader)} reads it before it is added up"
                     )
@@ -337,7 +338,7 @@ class _Checker:
                 step = read_collective(reader, sharding, mesh)
                 if not left <= set(_atoms((*step.axes, *step.after.unreduced), mesh)):
                     yield (
-                        f"result {value.result_number} is a partial sum over"
+                        f"result {number_of(value)} is a partial sum over"
                         f" {shown}, and {reader.name} at"
                         f" {place_of(reader)} adds up less"
                     )

@@ -13,7 +13,7 @@ from autoshard.apply.flat_module import FlatModule, MlirOp, MlirValue, is_inside
 from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.propagation.inserted_constraints import InsertedConstraints, program_order
 from autoshard.apply.propagation.use_readers import Reader
-from autoshard.mlir_modules import on_its_level
+from autoshard.mlir_modules import number_of, on_its_level
 
 _MARK = "autoshard_mark"
 
@@ -146,7 +146,7 @@ def _mark_places(flat: FlatModule) -> Readings:
         is_argument = isinstance(owner, ir.Block)
         op = owner.owner.operation if is_argument else owner.operation
         mark = marks.setdefault(op, len(marks))
-        index = place.value.arg_number if is_argument else place.value.result_number
+        index = number_of(place.value)
         readings[path] = Reading(mark, index, len(tensor_shape(place.value)), is_argument)
     for op, mark in marks.items():
         op.attributes[_MARK] = _mark_attribute(mark)
