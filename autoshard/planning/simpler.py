@@ -28,7 +28,7 @@ _FIRST_PRICE, _MOST_SOLVES = 8.0, 3
 _LEAST_RISE, _MOST_STEP = 2.0, 0.5
 """Of the price before: the next one where it rises, and where it falls. Choices."""
 _MOST_PARTS, _MOST_OF_PART = 3, 0.95
-"""Parts of a plan that are tried, and of what the part before could have given up. Choices."""
+"""Parts of a plan that are tried, and how much less than the part before the next may be. Choices."""
 _PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 
 
@@ -211,7 +211,7 @@ class _Trade:
             over = _given_up(other, self.solution, self.simplicity)
             if over <= 1.0:
                 return other
-            left = _MOST_OF_PART * left / over
+            left = _MOST_OF_PART * self.more(part, best.choices) / over
         return None
 
     def decided(self, choices: tuple[int, ...]) -> Solution:

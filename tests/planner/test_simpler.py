@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import autoshard
 from autoshard.errors import InputError
+from autoshard.planning import simpler
 from autoshard.planning.searches import Searches
 from autoshard.planning.simpler import Penalties
 from experiments.workloads.registry import SMALL_WORKLOADS
@@ -43,11 +45,11 @@ def fastest() -> autoshard.Plan:
 def test_a_simpler_plan_has_fewer_constraints_and_gives_up_no_more_than_was_allowed(
     fastest: autoshard.Plan,
 ) -> None:
-    simpler = planned(0.02)
-    assert len(simpler.data.wanted_uses) < len(fastest.data.wanted_uses)
-    assert fastest.data.priced_seconds < simpler.data.priced_seconds
-    assert simpler.data.priced_seconds <= 1.02 * fastest.data.priced_seconds
-    assert simpler.data.solver.bound_seconds == fastest.data.solver.bound_seconds
+    simple = planned(0.02)
+    assert len(simple.data.wanted_uses) < len(fastest.data.wanted_uses)
+    assert fastest.data.priced_seconds < simple.data.priced_seconds
+    assert simple.data.priced_seconds <= 1.02 * fastest.data.priced_seconds
+    assert simple.data.solver.bound_seconds == fastest.data.solver.bound_seconds
 
 
 def test_a_simpler_plan_gives_up_as_much_as_it_may() -> None:
@@ -72,6 +74,32 @@ def test_parts_of_a_simpler_plan_are_taken_by_what_each_penalty_costs_and_copies
         (0, 1, 1, 0, 0),
         (1, 1, 1, 1, 1),
     ]
+
+
+def test_a_part_that_gives_up_too_much_as_lowered_is_not_tried_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    costs = [np.array([0, cost]) for cost in (10, 5, 30)]
+    problem = Problem(node_costs=tuple(costs), edges=())
+    before = SimpleNamespace(choices=(0, 0, 0), encoded=SimpleNamespace(problem=problem))
+    tried: list[tuple[int, ...]] = []
+
+    def decided(_: Any, choices: tuple[int, ...]) -> Any:
+        tried.append(choices)
+        return SimpleNamespace(choices=choices)
+
+    def given_up(found: Any, *_: Any) -> float:
+        return 1.04 if found.choices[0] else 0.5
+
+    monkeypatch.setattr(simpler._Trade, "room", 24.0)
+    monkeypatch.setattr(simpler._Trade, "decided", decided)
+    monkeypatch.setattr(simpler, "_given_up", given_up)
+    penalties = Penalties((np.array([1, 0]),) * 3, ())
+    trade = simpler._Trade(before, None, None, penalties)  # type: ignore[arg-type]
+    found = trade.part_of(before, (1, 1, 1))  # type: ignore[arg-type]
+    assert tried == [(1, 1, 0), (0, 1, 0)]  # the first one three times before
+    assert found is not None
+    assert found.choices == (0, 1, 0)
 
 
 def test_a_plan_whose_search_the_clock_cuts_stays_as_it_is(
