@@ -324,8 +324,9 @@ class Chooser:
         if under:
             return f"under `{root}` there are: {_listed(under)}"
         modules = {e.place.module for e in self.program.equations.values()}
-        if any(root in module.split("/") for module in modules):
-            return f"for the module write `module:{root}`"
+        segments = {segment for module in modules for segment in module.split("/")}
+        if selector.root and any(map(selector.root.matches, segments)):
+            return f"for the module write `module:{'*'.join(selector.root.parts)}`"
         roots = dict.fromkeys(name_steps(name)[0] for name in names)
         return f"arguments and results begin with: {_listed(roots)}"
 

@@ -28,7 +28,7 @@ _FIRST_PRICE, _MOST_SOLVES = 8.0, 3
 _LEAST_RISE, _MOST_STEP = 2.0, 0.5
 """Of the price before: the next one where it rises, and where it falls. Choices."""
 _MOST_PARTS, _MOST_OF_PART = 3, 0.95
-"""Parts of a plan that are tried, and how much less than the part before the next may be. Choices."""
+"""Parts of a plan that are tried, and how much of the last one the next may take. Choices."""
 _PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
 
 
