@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import Graph, OpKind
+from autoshard.graph.program import Graph, OpClass, OpKind
 
 
 def buffer_reads(graph: Graph, buffers: Buffers) -> tuple[list[set[int]], list[bool]]:
@@ -15,6 +15,7 @@ def buffer_reads(graph: Graph, buffers: Buffers) -> tuple[list[set[int]], list[b
     products = buffers.product_by_written
     with_product = {v: products[end] for v, end in buffers.written.items() if end in products}
     reads: list[set[int]] = [set() for _ in graph.values]
+    computed: dict[int, set[int]] = {value: set() for value in buffers.again}  # by readers
     ends = [False] * len(graph.values)
     for op in reversed(graph.ops):
         is_passed_on = op.kind is OpKind.CONSTRAINT or not (
@@ -25,8 +26,13 @@ def buffer_reads(graph: Graph, buffers: Buffers) -> tuple[list[set[int]], list[b
             times = {buffers.time_of(with_product[op.results[0]])}
         is_last = op.index in buffers.updates or not (is_passed_on or op.kind is OpKind.COMPUTE)
         is_last |= is_passed_on and any(ends[value] for value in op.results)
+        times = times or {buffers.time_of(op.index)}
+        times = times.union(*(computed.get(value, ()) for value in op.results))
         for value in op.operands:
+            if value in computed and op.op_class is not OpClass.GATHER:
+                computed[value] |= times
+                continue
             for place in {value, buffers.owner[value]}:
-                reads[place] |= times or {buffers.time_of(op.index)}
+                reads[place] |= times
                 ends[place] |= is_last
     return reads, ends

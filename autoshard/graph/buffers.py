@@ -59,6 +59,7 @@ class Buffers:
             them alone, and what they make: after the next product, which lets go of what it reads.
         parts: Element-wise results that a product puts together for its operand, by the first of
             them: they are written by one kernel.
+        again: Values that are written for gathers alone: all else computes them.
         reads: Per op and operand, what of whole tensors the op reads from buffers through it.
         written: By value on the way from a product, what is written in its place.
         turned: Dimension orders, where a compiler keeps those in which matmuls write.
@@ -80,6 +81,7 @@ class Buffers:
     updates: frozenset[int] = frozenset()
     moved_at: Mapping[int, int] = field(default_factory=dict)
     parts: Mapping[int, int] = field(default_factory=dict)
+    again: frozenset[int] = frozenset()
 
     def is_fused(self, op: Op, value: int) -> bool:
         """True where an op computes a value with what reads it."""
@@ -136,6 +138,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         updates=updates(graph) if fuses else frozenset(),
         moved_at=after_the_next(graph) if schedule.frees_operands_first else {},
         parts=parts,
+        again=frozenset(again),
         turned=turned,
     )
     filled = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}

@@ -57,7 +57,7 @@ class KernelOrder:
 
 def kernel_order(
     tasks: Sequence[Task],
-    kept: frozenset[int],
+    kept: Sequence[int],
     assumed: Callable[[Task], AssumedKernel],
     *,
     latency: float | None,
@@ -66,7 +66,7 @@ def kernel_order(
 
     Args:
         tasks: In an order in which they could run one by one.
-        kept: Places of those whose results are there until the body ends.
+        kept: Places of those whose results are there until the body ends, in the order of these.
         assumed: What the schedulers take the kernel of a task to be.
         latency: Microseconds that an asynchronous collective is taken to last beside its seconds;
             None where nothing is put between its start and its end.
@@ -74,13 +74,13 @@ def kernel_order(
     body = _Works(tasks, _writing(tasks, kept), latency or 0.0)
     for members in _one_by_one(tasks):
         body.add(members, assumed)
-    order = memory_order(body.works)
+    order = memory_order(body.works, body.behind(kept))
     if latency is not None:
         order = hiding_order(body.works, order)
     return body.issued(order)
 
 
-def _writing(tasks: Sequence[Task], kept: frozenset[int]) -> frozenset[int]:
+def _writing(tasks: Sequence[Task], kept: Sequence[int]) -> frozenset[int]:
     """Places of the tasks that write what is kept."""
     open_, seen = [*kept], set(kept)
     while open_:
@@ -151,20 +151,46 @@ class _Works:
         is_kept = not self.kept.isdisjoint(members)
         if first.lane is Lane.NETWORK:
             latency = self.latency + 1e6 * sum(task.seconds for task in tasks)
-            begun = self._new(members, Work(needs, num_bytes, is_kept, 1.0, latency))
-            made = self._new(members, Work((begun,), 0, is_kept, 1.0, start=begun))
+            begun = self._new(members, Work(needs, 0, is_kept, 1.0, latency))
+            made = self._new(members, Work((begun,), num_bytes, is_kept, 1.0, start=begun))
         else:
             one = assumed(first)
-            made = self._new(members, Work(needs, num_bytes, is_kept, one.microseconds))
+            work = Work(needs, num_bytes, is_kept, one.microseconds)
+            kernel = self._join(first, needs)
+            if kernel >= 0:
+                work = replace(
+                    work, needs=tuple({**dict.fromkeys(needs), kernel: None}), joins=kernel
+                )
+            if all(task.is_in_place for task in tasks):
+                work = replace(work, is_in_place=True)
+            made = self._new(members, work)
             if one.is_library_call:
                 made = self._new([], Work((made,), 0, is_kept, is_free=True))
         for place in members:
             self._behind[place] = (made,)
 
+    def _join(self, task: Task, needs: tuple[int, ...]) -> int:
+        """The work in whose kernel a task runs, which waits for its needs too; -1 for its own."""
+        if task.joins < 0:
+            return -1
+        (kernel,) = self._behind[task.joins]
+        if self.works[kernel].joins >= 0:
+            kernel = self.works[kernel].joins
+        own = self.works[kernel]
+        more = [n for n in needs if n != kernel and self.works[n].joins != kernel]
+        if any(need > kernel for need in more):
+            return -1
+        self.works[kernel] = replace(own, needs=tuple(dict.fromkeys((*own.needs, *more))))
+        return kernel
+
     def _new(self, members: list[int], work: Work) -> int:
         self.works.append(work)
         self._members.append(members)
         return len(self.works) - 1
+
+    def behind(self, places: Sequence[int]) -> list[int]:
+        """Works that make what tasks make, in the order of the tasks."""
+        return [work for place in places for work in self._behind[place]]
 
     def issued(self, order: Sequence[int]) -> KernelOrder:
         """The tasks, in some order of the works."""

@@ -141,7 +141,7 @@ class _Walk:
         policy, tasks = self.tasks.costing.backend.schedule, body.tasks
         if policy.orders_for_memory:
             self._combine(body)
-            kept = frozenset(place for home, place in self.bodies.ends if home == body.region)
+            kept = [place for home, place in self.bodies.ends if home == body.region]
             latency = policy.collective_microseconds if policy.hides_latency else None
             found = kernel_order(tasks, kept, self._assumed, latency=latency)
             body.issued, body.instructions = found.tasks, found.instructions

@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Work:
         latency: Of the start of a collective, microseconds until its end may run.
         start: Of the end of a collective, the place of its start; else -1.
         is_free: It takes no time, and runs right before the first that needs it.
+        joins: The place of the work in whose kernel it runs; -1: in its own.
+        is_in_place: It writes to the buffer of a donated argument.
     """
 
     needs: tuple[int, ...] = ()
@@ -35,6 +38,8 @@ class Work:
     latency: float = 0.0
     start: int = -1
     is_free: bool = False
+    joins: int = -1
+    is_in_place: bool = False
 
 
 def users_of(needs: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -50,12 +55,28 @@ def users_of(needs: Sequence[Sequence[int]]) -> list[list[int]]:
     return users
 
 
-def memory_order(works: Sequence[Work]) -> list[int]:
-    """Places in the order that holds the least; of equal ones the greedy order."""
+def memory_order(works: Sequence[Work], ends: Sequence[int] = ()) -> list[int]:
+    """Places in the order that holds the least; of equal ones the greedy order.
+
+    Args:
+        works: In an order in which they could run.
+        ends: Places of those that make results, in the order of these.
+    """
     users = users_of([one.needs for one in works])
-    written = _as_written(works, users)
-    orders = (_by_bytes_freed(works, users), _depth_first(works, users, written), written)
-    return min(orders, key=lambda order: _most_live(works, users, order))
+    last = (place for place, one in enumerate(users) if not one)
+    roots = tuple(dict.fromkeys((*ends, *last)))
+    written = _visited(works, roots, None)
+    orders = (_by_bytes_freed(works, users), _depth_first(works, users, roots, written), written)
+    with_joined = (_with_joined(works, order) for order in orders)
+    return min(with_joined, key=lambda order: _most_live(works, users, order))
+
+
+def _with_joined(works: Sequence[Work], order: Sequence[int]) -> list[int]:
+    """The same order, all that runs in one kernel at once."""
+    joined: dict[int, list[int]] = {}
+    for place in order:
+        joined.setdefault(works[place].joins, []).append(place)
+    return [one for place in joined[-1] for one in (place, *joined.get(place, ()))]
 
 
 def _most_live(works: Sequence[Work], users: Sequence[Sequence[int]], order: Sequence[int]) -> int:
@@ -65,6 +86,8 @@ def _most_live(works: Sequence[Work], users: Sequence[Sequence[int]], order: Seq
         turn[place] = number
     change = [0] * (len(works) + 1)
     for place, one in enumerate(works):
+        if one.is_in_place:
+            continue
         change[turn[place]] += one.num_bytes
         if not one.is_kept:
             last = max((turn[user] for user in users[place]), default=turn[place])
@@ -76,8 +99,9 @@ def _by_bytes_freed(works: Sequence[Work], users: Sequence[Sequence[int]]) -> li
     """The most bytes freed come next, of equal ones more users, then the latest that is ready."""
     reads_left = [len(users[place]) + one.is_kept for place, one in enumerate(works)]
     waits_for = [len(one.needs) for one in works]
-    ready: list[tuple[int, int, int, int]] = []
-    entries: dict[int, tuple[int, int, int, int]] = {}
+    made = _made_by_kernels(works)
+    ready: list[tuple[float, int, int, int]] = []
+    entries: dict[int, tuple[float, int, int, int]] = {}
     order: list[int] = []
     count = 0
 
@@ -86,7 +110,8 @@ def _by_bytes_freed(works: Sequence[Work], users: Sequence[Sequence[int]]) -> li
         one = works[place]
         freed = sum(works[need].num_bytes for need in one.needs if reads_left[need] == 1)
         count += 1
-        entry = freed - one.num_bytes, len(users[place]), count, place
+        gain = freed - made[place] if one.joins < 0 else inf
+        entry = gain, len(users[place]), count, place
         known = entries.get(place)
         if known is not None:
             if known[:2] == entry[:2]:
@@ -95,9 +120,8 @@ def _by_bytes_freed(works: Sequence[Work], users: Sequence[Sequence[int]]) -> li
         entries[place] = entry
         insort(ready, entry)
 
-    for place, waits in enumerate(waits_for):
-        if not waits:
-            add(place)
+    for place in (place for place, waits in enumerate(waits_for) if not waits):
+        add(place)
     while ready:
         place = ready.pop()[3]
         del entries[place]
@@ -118,12 +142,24 @@ def _by_bytes_freed(works: Sequence[Work], users: Sequence[Sequence[int]]) -> li
     return order
 
 
+def _made_by_kernels(works: Sequence[Work]) -> list[int]:
+    """Per work, bytes that it makes and all that runs in its kernel."""
+    made = [one.num_bytes for one in works]
+    for one in works:
+        if one.joins >= 0:
+            made[one.joins] += one.num_bytes
+    return made
+
+
 def _depth_first(
-    works: Sequence[Work], users: Sequence[Sequence[int]], written: Sequence[int]
+    works: Sequence[Work],
+    users: Sequence[Sequence[int]],
+    roots: Sequence[int],
+    written: Sequence[int],
 ) -> list[int]:
     """Depth first, what has more users behind it before what has fewer, then the larger.
 
-    Users and bytes are summed up in the order in which all is written, as of `_as_written`.
+    Users and bytes are summed up in the order in which all is written.
     """
     more_users = [0] * len(works)
     num_bytes = [0] * len(works)
@@ -134,20 +170,15 @@ def _depth_first(
         more_users[place] = max(len(users[place]) - 1, 0) + sum(more_users[n] for n in one.needs)
         more_users[place] = min(more_users[place], len(works))
         num_bytes[place] = min(one.num_bytes + sum(num_bytes[n] for n in one.needs), total)
-    return _visited(works, users, lambda place: (-more_users[place], -num_bytes[place], place))
-
-
-def _as_written(works: Sequence[Work], users: Sequence[Sequence[int]]) -> list[int]:
-    """Depth first, in the order in which each reads."""
-    return _visited(works, users, None)
+    return _visited(works, roots, lambda place: (-more_users[place], -num_bytes[place], place))
 
 
 def _visited(
     works: Sequence[Work],
-    users: Sequence[Sequence[int]],
+    roots: Sequence[int],
     key: Callable[[int], tuple[int, ...]] | None,
 ) -> list[int]:
-    """Everything after what it needs, depth first from what nothing needs: the results."""
+    """Everything after what it needs, depth first from the results: without a key as written."""
     order: list[int] = []
     seen = [False] * len(works)
 
@@ -157,7 +188,7 @@ def _visited(
     def needs(place: int) -> list[int]:
         return list(reversed(in_order(works[place].needs)))
 
-    for root in in_order([place for place, one in enumerate(users) if not one]):
+    for root in in_order(roots):
         stack = [(root, needs(root))]
         while stack:
             place, left = stack[-1]

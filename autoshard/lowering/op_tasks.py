@@ -14,7 +14,7 @@ from autoshard.encoding.hidden_communication import hidden_in_steps
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.graph.barriers import barriers
 from autoshard.graph.op_traits import renames
-from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpKind
+from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpClass, OpKind
 from autoshard.graph.scatters import is_into_zeros
 from autoshard.layouts import Layout
 from autoshard.lowering.bodies import Bodies, TaskRef
@@ -55,6 +55,8 @@ class OpTasks:
     _moved: dict[SharedStep, TaskRef] = field(default_factory=dict)
     _zeros: dict[tuple[int, tuple[int, ...], str], int] = field(default_factory=dict)
     _barriers: dict[int, list[Op]] = field(default_factory=dict)  # by the first op of each
+    _at: dict[int, TaskRef] = field(default_factory=dict)  # by op that no collective sums
+    _behind: dict[int, tuple[int, set[int]]] = field(default_factory=dict)  # of computed again
     _waits: dict[int, set[int]] = field(default_factory=dict)  # by op of a barrier that is begun
 
     def __post_init__(self) -> None:
@@ -95,9 +97,12 @@ class OpTasks:
             way = self.bodies.by_region[body].to_and_from_host
             way[op.memory_kind == DEVICE_MEMORY] += self._transfer_seconds(op)
         needs = self._needs(op, body)
+        if not self.encoder.buffers.again.isdisjoint(op.results):
+            self._behind[op.results[0]] = body, needs.copy()
         compute, sent = self.encoder.node_costs.seconds_of(op, candidate)
         compute += self._outputs.more_seconds(op)
-        num_bytes = self.written_bytes(op, candidate.partial)
+        is_argument = op.kind is OpKind.ARGUMENT  # there before anything is ordered
+        num_bytes = 0 if is_argument else self.written_bytes(op, candidate.partial)
         if self.costing.backend.fusion.fills_scatters_early and is_into_zeros(graph, op):
             needs.add(self._fill(op, body, num_bytes))
             num_bytes = 0
@@ -110,12 +115,16 @@ class OpTasks:
             role=Role.MAKES,
             num_bytes=num_bytes,
             is_fused=self._is_fused(op),
+            is_in_place=self._is_in_place(op),
+            joins=self._kernel_of(op, body),
         )
         collectives = self._made_of.of_op(op)
         if op.kind is OpKind.RESULT:
             self.bodies.ends.append((body, made))
         if not collectives:
             self.bodies.made.update((value, (body, made)) for value in op.results)
+            if not self._is_fused(op):
+                self._at[op.index] = body, made
             return
         priced = list(sharing(collectives, sent))
         passed = hidden_in_steps(self.encoded.graph, self.costing, op, candidate)
@@ -161,6 +170,13 @@ class OpTasks:
                 needs.update(self.read(op, position, body))
         return needs
 
+    def _made(self, op: Op, value: int, body: int) -> set[int]:
+        """Tasks that a read waits for; of a value that is computed again, what making it reads."""
+        home, behind = self._behind.get(value, (body, None))
+        if behind is None or home != body or op.op_class is OpClass.GATHER:
+            return self.bodies.needs(value, body)
+        return behind.copy()
+
     def _fill(self, op: Op, body: int, num_bytes: int) -> int:
         """Write the zeros that an op scatters into; one kernel writes all of one type."""
         value = self.encoded.graph.values[op.results[0]]
@@ -178,7 +194,7 @@ class OpTasks:
     def read(self, op: Op, position: int, body: int) -> set[int]:
         """Move an operand to where an op wants it; the tasks it then waits for."""
         value, costs = op.operands[position], self.encoder.read_costs
-        needs = self.bodies.needs(value, body)
+        needs = self._made(op, value, body)
         steps = self._steps.of(op, position)
         order = costs.orders.seconds(op, value)
         if not steps:
@@ -263,6 +279,17 @@ class OpTasks:
         is_carry = op.kind is OpKind.JOIN and op.name == "while"
         return is_carry or renames(op) or not any(stored[value] for value in op.results)
 
+    def _kernel_of(self, op: Op, body: int) -> int:
+        """The task in whose kernel an op may run; -1 for one of its own."""
+        home, kernel = self._at.get(self.encoder.buffers.joined.get(op.index, -1), (-1, -1))
+        return kernel if home == body else -1
+
+    def _is_in_place(self, op: Op) -> bool:
+        """True for an op that writes to buffers of donated arguments alone."""
+        buffers, reused = self.encoder.buffers, self.encoder.room.reused
+        stored = [buffers.owner[value] for value in op.results if buffers.is_stored[value]]
+        return bool(stored) and reused.issuperset(stored)
+
     def _kernel(
         self,
         op: Op,
@@ -274,6 +301,8 @@ class OpTasks:
         role: Role = Role.MOVES,
         num_bytes: int = 0,
         is_fused: bool = False,
+        is_in_place: bool = False,
+        joins: int = -1,
     ) -> int:
         seconds = max(0.0, seconds)
         issues: tuple[Instruction, ...] = ()
@@ -292,7 +321,17 @@ class OpTasks:
             )
         needed = _sorted(needs)
         task = Task(
-            seconds, Lane.COMPUTE, needed, covers, issues, role, op.index, num_bytes, is_fused
+            seconds,
+            Lane.COMPUTE,
+            needed,
+            covers,
+            issues,
+            role,
+            op.index,
+            num_bytes,
+            is_fused,
+            is_in_place=is_in_place,
+            joins=joins,
         )
         return self.bodies.add(body, task)
 

@@ -52,6 +52,8 @@ class Task:
         role: What it does for its op.
         op: Index of the op that it is run for; -1: none.
         num_bytes: Of the buffer that it writes.
+        is_in_place: That is the buffer of a donated argument.
+        joins: The place of the task in whose kernel it runs; -1: in its own.
         is_fused: What needs it computes it too.
         call: Tasks of equal calls are one kernel or collective; None: it is one by itself.
     """
@@ -66,6 +68,8 @@ class Task:
     num_bytes: int = 0
     is_fused: bool = False
     call: int | None = None
+    is_in_place: bool = False
+    joins: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from autoshard.backends import backend_for
+from autoshard.graph.buffer_reads import buffer_reads
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
@@ -398,6 +399,9 @@ def test_a_tpu_has_a_widened_product_for_a_gather_alone_and_the_narrower_one_for
     assert buffers.last_use[scores] == multiplied + 1
     assert buffers.reads[multiplied][0].num_bytes == graph.values[scores].num_bytes
     assert buffers.reads[gathered][0].num_bytes == 64 * 4
+    reads, _ = buffer_reads(graph, buffers)
+    assert reads[wide] == {gathered}
+    assert {made, multiplied} < reads[scores]
 
 
 def _moved(fn: Any, *shapes: tuple[int, ...]) -> Graph:

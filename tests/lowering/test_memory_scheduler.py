@@ -6,8 +6,9 @@ from hypothesis import given
 
 from autoshard.lowering.memory_scheduler import (
     Work,
-    _as_written,
     _depth_first,
+    _most_live,
+    _visited,
     memory_order,
     users_of,
 )
@@ -58,9 +59,32 @@ def test_depth_first_the_last_layer_is_updated_first_though_its_update_is_writte
     """Else the gradients of all activations wait for those of the weights."""
     found = trained_layers()
     users = users_of([one.needs for one in found])
-    order = _depth_first(found, users, _as_written(found, users))
+    roots = [place for place, one in enumerate(users) if not one]
+    order = _depth_first(found, users, roots, _visited(found, roots, None))
     updates = [place for place in order if found[place].is_kept]
     assert updates == sorted(updates, reverse=True)
+
+
+def test_what_runs_in_the_kernel_of_another_runs_right_behind_it() -> None:
+    """The larger result is made last where it has a kernel of its own."""
+    alone = [Work(num_bytes=1), Work((0,), 1), Work((0,), 8, True), Work((1,), 1, True)]
+    assert memory_order(alone)[-1] == 2
+    joined = [*alone[:2], Work((1,), 8, True, joins=1), alone[3]]
+    assert memory_order(joined) == [0, 1, 2, 3]
+
+
+def test_what_is_written_to_a_donated_argument_takes_nothing() -> None:
+    """The update of the state waits in the one order, and takes its bytes in the other."""
+    made = [Work(num_bytes=8), Work((0,), 2), Work((1,), 9, True), Work((0, 1), 1, True)]
+    assert memory_order(made) == [0, 1, 3, 2]
+    in_place = [made[0], made[1], Work((1,), 9, True, is_in_place=True), made[3]]
+    users = users_of([one.needs for one in in_place])
+    assert _most_live(in_place, users, [0, 1, 2, 3]) == 11
+
+
+def test_results_are_visited_in_their_order() -> None:
+    found = [Work(), Work((0,), 1, True), Work((0,), 1, True)]
+    assert _visited(found, (2, 1), None) == [0, 2, 1]
 
 
 @given(works())
