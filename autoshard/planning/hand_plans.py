@@ -34,6 +34,8 @@ _KEY_WORDS = 4  # at most, of a random key: an argument of no examples
 HAND_PLANS = ("replicated", "data parallel", "fsdp", "megatron")
 MODEL_AXES = ("model", "tensor", "tp")
 """Names of the mesh axis that a Megatron plan cuts weights by; it is the last one where none is."""
+_GAP = 0.001
+"""Of a hand plan, for what it leaves open: copies of a layer choose alike first then. A choice."""
 _LEAST_SECONDS = 5.0
 """For all hand plans of a program, however short the limit: without them there may be no plan."""
 
@@ -189,7 +191,7 @@ def price_hand_plans(
             continue
         own = _with_fixed(encoder, fixed, arguments, solution.decoded.layouts)
         layouts = _spread(encoder, encoded, own, propagate)
-        found = price_layouts(solution, layouts, clock.options())
+        found = price_layouts(solution, layouts, clock.options(), relative_gap=_GAP)
         if found is not None:
             priced[name] = found
         else:
@@ -231,7 +233,8 @@ def best_by_hand(
             break
         own = _with_fixed(encoder, fixed, arguments, free)
         layouts = _spread(encoder, encoded, own, propagate)
-        choices = nearest_choices(encoded, layouts, clock.options()).choices
+        near = nearest_choices(encoded, layouts, clock.options(), relative_gap=_GAP)
+        choices = near.choices
         if choices is None:
             continue
         found = evaluate(encoded.problem, choices)

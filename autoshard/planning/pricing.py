@@ -28,6 +28,7 @@ def price_layouts(
     options: SolveOptions,
     *,
     in_steps: bool = False,
+    relative_gap: float = 0.0,
 ) -> Solution | None:
     """Price a plan someone else made: every value is held to its layout, where it has one.
 
@@ -39,9 +40,12 @@ def price_layouts(
         layouts: Per value, the layout it must have, or None.
         options: For the small solve that is left.
         in_steps: Whether products may run in steps, which a sharding by hand does not ask for.
+        relative_gap: How near the cheapest is near enough, for the choices that are left.
     """
     encoder, encoded = solution.every_way
-    result = nearest_choices(encoded, layouts, options, in_steps=in_steps)
+    result = nearest_choices(
+        encoded, layouts, options, in_steps=in_steps, relative_gap=relative_gap
+    )
     if result.choices is None:
         return None
     held = replace(encoded, problem=replace_costs(encoded.problem, encoded.problem.node_costs))
@@ -54,6 +58,7 @@ def nearest_choices(
     options: SolveOptions,
     *,
     in_steps: bool = False,
+    relative_gap: float = 0.0,
 ) -> Result:
     """The cheapest choices in which every value has its layout, whatever memory they take.
 
@@ -62,6 +67,7 @@ def nearest_choices(
         layouts: As for `price_layouts`, like all that follow.
         options: For the small solve that is left.
         in_steps: Whether products may run in steps.
+        relative_gap: How near the cheapest is near enough.
     """
     problem = encoded.problem
     keep = [np.ones(len(costs), dtype=np.bool_) for costs in problem.node_costs]
@@ -77,7 +83,7 @@ def nearest_choices(
         engine=options.engine,
         time_limit_seconds=options.time_limit_seconds,
         seed=options.seed,
-        relative_gap=0.0,
+        relative_gap=relative_gap,
     )
     if result.choices is None:
         return result
