@@ -59,6 +59,7 @@ POINTS: dict[str, Point] = {
     "405B Llama, 4 layers": Point("llama3_405b", _WIDE, 4, {"layers": 4}),
     "405B Llama, 32 layers": Point("llama3_405b", _WIDE, 6, {"layers": 32}),
     "405B Llama, 126 layers": Point("llama3_405b", _WIDE, 12),
+    "405B Llama, 126 layers, 32 sequences": Point("llama3_405b", _WIDE, 12, {"batch": 32}),
     "405B Llama, 126 layers, 3-D": Point("llama3_405b", "data=8,fsdp=16,model=16", 25),
     "405B Llama, 126 layers, 4-D": Point("llama3_405b", "pod=2,data=8,fsdp=16,model=16", 60),
     "DeepSeek-V3, 3-D": Point("deepseek_v3", "data=8,expert=16,model=16", 40),
