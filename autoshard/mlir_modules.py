@@ -26,12 +26,7 @@ Module: TypeAlias = Any
 MLIR_MAGIC = b"ML\xefR"
 SHARDING = "sdy.sharding"
 RULE = "sdy.sharding_rule"
-SINK_EDGES = (
-    "func.func(sdy-sink-data-flow-edges,sdy-sink-func-data-flow-edges)"
-    if hasattr(sdy, "FuncDataFlowEdgeOp")
-    else "func.func(sdy-sink-data-flow-edges)"
-)
-"""Passes: data-flow edges give their shardings away. JAX 0.9 has no edges of functions."""
+_SINK_EDGES = ("sdy-sink-data-flow-edges", "sdy-sink-func-data-flow-edges")
 
 _TOLD = re.compile(r"error: (?:loc\()?\"-\":(\d+):(\d+)\)?: (.*)")
 _LOCATIONS = {"name": "NameLoc", "callsite": "CallSiteLoc", "file": "FileLineColLoc"}
@@ -252,6 +247,11 @@ def run_passes(module: Module, passes: str, *, step: str) -> None:
 def is_registered(pass_name: str) -> bool:
     """This jaxlib has a pass of that name on modules or on functions."""
     return _parses(pass_name) or _parses(f"func.func({pass_name})")
+
+
+def sinking_edges() -> str:
+    """Passes in which data-flow edges give away their shardings; JAX 0.9 has none of functions."""
+    return f"func.func({','.join(filter(is_registered, _SINK_EDGES))})"
 
 
 @functools.cache

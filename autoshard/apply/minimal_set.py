@@ -20,7 +20,7 @@ Tell: TypeAlias = Callable[[str], None]
 
 _PARTS = (2, 3, 5)
 """In so many parts constraints are left out first, a part at a time. A choice."""
-ALONE, _TOGETHER = 16, 3
+_ALONE, _TOGETHER = 16, 3
 """So few constraints are left out one by one at the end, more so many at once. A choice: one by one
 takes as long as all before, and drops 2 of 110 (five training steps, 2026-11-27)."""
 
@@ -238,7 +238,7 @@ class _Search:
         """Drop what can go; how many of the constraints left were not left out to see."""
         for number in _PARTS:
             chosen, _ = self._without_needless(chosen, number)
-        number = len(chosen) if len(chosen) <= ALONE else -(-len(chosen) // _TOGETHER)
+        number = len(chosen) if len(chosen) <= _ALONE else -(-len(chosen) // _TOGETHER)
         return self._without_needless(chosen, number)
 
     def _without_needless(self, chosen: list[str], number: int) -> tuple[list[str], int]:

@@ -28,7 +28,6 @@ from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.frontend.trace import Traced
 from autoshard.mlir_modules import (
     SHARDING,
-    SINK_EDGES,
     MlirOp,
     MlirValue,
     Module,
@@ -46,6 +45,7 @@ from autoshard.mlir_modules import (
     run_passes,
     shape_of,
     sharding_attribute,
+    sinking_edges,
 )
 from autoshard.sharding import Mesh, Sharding, format_mesh
 from autoshard.sharding.sharding import DEFAULT_MESH_NAME
@@ -88,7 +88,7 @@ def read_module(module: str | bytes, mesh: Mesh, *, name: str = "model.mlir") ->
         ).hexdigest()
         inline_calls(main, functions_of(parsed))
         inline_named_computations(main)
-        run_passes(parsed, SINK_EDGES, step="reading data-flow edges")
+        run_passes(parsed, sinking_edges(), step="reading data-flow edges")
         block = main.regions[0].blocks[0]
         returned = list(list(block.operations)[-1].operation.operands)
         in_names = _argument_names(block)

@@ -18,7 +18,6 @@ from autoshard.export.cheaper_reshards import insert_cheaper_reshards
 from autoshard.export.reshards_to_collectives import reshards_to_collectives
 from autoshard.export.value_shardings import ValueShardings
 from autoshard.mlir_modules import (
-    SINK_EDGES,
     MlirValue,
     Module,
     module_context,
@@ -26,6 +25,7 @@ from autoshard.mlir_modules import (
     parse_module,
     place_of,
     run_passes,
+    sinking_edges,
 )
 from autoshard.sharding import format_sharding
 
@@ -88,7 +88,7 @@ def _cuts(values: ValueShardings, value: MlirValue) -> object | None:
 def sink_data_flow_edges(module: Module, prices: ModulePrices | None = None) -> None:
     """Every data-flow edge gives its sharding to the op it stands for, and goes."""
     del prices
-    run_passes(module, SINK_EDGES, step="sinking data-flow edges")
+    run_passes(module, sinking_edges(), step="sinking data-flow edges")
 
 
 def divide_boundary_shardings(module: Module, prices: ModulePrices | None = None) -> None:

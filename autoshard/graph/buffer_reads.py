@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.program import Graph, OpClass, OpKind
+from autoshard.graph.computed_again import computes_again
+from autoshard.graph.program import Graph, OpKind
 
 
 def buffer_reads(graph: Graph, buffers: Buffers) -> tuple[list[set[int]], list[bool]]:
@@ -29,7 +30,7 @@ def buffer_reads(graph: Graph, buffers: Buffers) -> tuple[list[set[int]], list[b
         times = times or {buffers.time_of(op.index)}
         times = times.union(*(computed.get(value, ()) for value in op.results))
         for value in op.operands:
-            if value in computed and op.op_class is not OpClass.GATHER:
+            if computes_again(op, value, computed):
                 computed[value] |= times
                 continue
             for place in {value, buffers.owner[value]}:

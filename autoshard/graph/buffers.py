@@ -138,7 +138,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         updates=updates(graph) if fuses else frozenset(),
         moved_at=after_the_next(graph) if schedule.frees_operands_first else {},
         parts=parts,
-        again=frozenset(again),
+        again=again,
         turned=turned,
     )
     filled = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}
@@ -173,7 +173,7 @@ def in_order(
     first = _of_owners(min, owner, made)
     writing = {*product_by_written.values()}
     least_part = backend.fusion.min_concatenated_part
-    used = last_uses(graph, stored, writing, run_at, least_part)
+    used = last_uses(graph, stored, buffers.again, writing, run_at, least_part)
     last = _of_owners(max, owner, used)
     intervals = [
         _interval(graph, value, first[value], last[value], buffers.moved_at)

@@ -8,9 +8,10 @@ from itertools import chain
 from math import prod
 from typing import NamedTuple
 
+from autoshard.graph.computed_again import computes_again
 from autoshard.graph.joined_kernels import JoinedKernels
 from autoshard.graph.op_traits import is_elementwise
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind, Value
 
 _TAKES_A_PIECE = frozenset({"dynamic_slice", "gather", "slice"})
 """Ops that read of their first operand no more than they make."""
@@ -69,7 +70,7 @@ def fused_reads(
         reads = []
         sources_of = [
             _own(graph, value, owner)
-            if stored[value] and (value not in again or op.op_class is OpClass.GATHER)
+            if stored[value] and not computes_again(op, value, again)
             else behind.get(value, {})
             for value in op.operands
         ]

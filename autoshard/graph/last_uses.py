@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from autoshard.graph.computed_again import computed_again
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Region
 
 
 def last_uses(
     graph: Graph,
     stored: Sequence[bool],
+    again: Set[int],
     writing: Set[int],
     run_at: Mapping[int, int],
     least_part: int,
@@ -23,16 +23,14 @@ def last_uses(
     Args:
         graph: The program.
         stored: Per value, whether it has a buffer.
+        again: Values that are written for gathers alone: all else computes them.
         writing: Products that write something in their place.
         run_at: By op index, when ops run that do not in program order.
         least_part: As `FusionPolicy.min_concatenated_part`.
     """
     times = [run_at.get(op.index, op.index) for op in graph.ops]
     last = _read_last(graph, _read_by_parts(graph, least_part), times)
-    again = {
-        value: max(times[index] for index in gathers) + 1
-        for value, gathers in computed_again(graph, stored).items()
-    }
+    gathered = {value: _gathered_last(graph, value, times) + 1 for value in again}
     for op in reversed(graph.ops):
         for result in op.results:
             if op.index in writing and not stored[result]:
@@ -40,8 +38,14 @@ def last_uses(
             if not stored[result] or result in again:
                 for value in op.operands:
                     last[value] = max(last[value], last[result])
-            last[result] = again.get(result, last[result])
+            last[result] = gathered.get(result, last[result])
     return last
+
+
+def _gathered_last(graph: Graph, value: int, times: Sequence[int]) -> int:
+    """When the last gather that reads a value is run."""
+    readers = graph.consumers[value]
+    return max(times[index] for index in readers if graph.ops[index].op_class is OpClass.GATHER)
 
 
 def loop_of(graph: Graph, join: Op) -> Region | None:

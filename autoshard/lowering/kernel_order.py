@@ -155,14 +155,13 @@ class _Works:
             made = self._new(members, Work((begun,), num_bytes, is_kept, 1.0, start=begun))
         else:
             one = assumed(first)
-            work = Work(needs, num_bytes, is_kept, one.microseconds)
             kernel = self._join(first, needs)
-            if kernel >= 0:
-                work = replace(
-                    work, needs=tuple({**dict.fromkeys(needs), kernel: None}), joins=kernel
-                )
-            if all(task.is_in_place for task in tasks):
-                work = replace(work, is_in_place=True)
+            if kernel >= 0 and kernel not in needs:
+                needs = (*needs, kernel)
+            is_in_place = all(task.is_in_place for task in tasks)
+            work = Work(
+                needs, num_bytes, is_kept, one.microseconds, joins=kernel, is_in_place=is_in_place
+            )
             made = self._new(members, work)
             if one.is_library_call:
                 made = self._new([], Work((made,), 0, is_kept, is_free=True))

@@ -120,8 +120,9 @@ def _by_bytes_freed(works: Sequence[Work], users: Sequence[Sequence[int]]) -> li
         entries[place] = entry
         insort(ready, entry)
 
-    for place in (place for place, waits in enumerate(waits_for) if not waits):
-        add(place)
+    for place, waits in enumerate(waits_for):
+        if not waits:
+            add(place)
     while ready:
         place = ready.pop()[3]
         del entries[place]

@@ -13,8 +13,9 @@ from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.hidden_communication import hidden_in_steps
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.graph.barriers import barriers
+from autoshard.graph.computed_again import computes_again
 from autoshard.graph.op_traits import renames
-from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpClass, OpKind
+from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpKind
 from autoshard.graph.scatters import is_into_zeros
 from autoshard.layouts import Layout
 from autoshard.lowering.bodies import Bodies, TaskRef
@@ -106,6 +107,7 @@ class OpTasks:
         if self.costing.backend.fusion.fills_scatters_early and is_into_zeros(graph, op):
             needs.add(self._fill(op, body, num_bytes))
             num_bytes = 0
+        is_fused = self._is_fused(op)
         made = self._kernel(
             op,
             body,
@@ -114,7 +116,7 @@ class OpTasks:
             covers=op.index in self._covering,
             role=Role.MAKES,
             num_bytes=num_bytes,
-            is_fused=self._is_fused(op),
+            is_fused=is_fused,
             is_in_place=self._is_in_place(op),
             joins=self._kernel_of(op, body),
         )
@@ -123,7 +125,7 @@ class OpTasks:
             self.bodies.ends.append((body, made))
         if not collectives:
             self.bodies.made.update((value, (body, made)) for value in op.results)
-            if not self._is_fused(op):
+            if not is_fused:
                 self._at[op.index] = body, made
             return
         priced = list(sharing(collectives, sent))
@@ -172,10 +174,10 @@ class OpTasks:
 
     def _made(self, op: Op, value: int, body: int) -> set[int]:
         """Tasks that a read waits for; of a value that is computed again, what making it reads."""
-        home, behind = self._behind.get(value, (body, None))
-        if behind is None or home != body or op.op_class is OpClass.GATHER:
-            return self.bodies.needs(value, body)
-        return behind.copy()
+        home, behind = self._behind.get(value, (body, set[int]()))
+        if home == body and computes_again(op, value, self._behind):
+            return behind
+        return self.bodies.needs(value, body)
 
     def _fill(self, op: Op, body: int, num_bytes: int) -> int:
         """Write the zeros that an op scatters into; one kernel writes all of one type."""

@@ -233,8 +233,7 @@ def best_by_hand(
             break
         own = _with_fixed(encoder, fixed, arguments, free)
         layouts = _spread(encoder, encoded, own, propagate)
-        near = nearest_choices(encoded, layouts, clock.options(), relative_gap=_GAP)
-        choices = near.choices
+        choices = nearest_choices(encoded, layouts, clock.options(), relative_gap=_GAP).choices
         if choices is None:
             continue
         found = evaluate(encoded.problem, choices)

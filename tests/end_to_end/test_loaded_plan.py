@@ -105,3 +105,22 @@ def test_a_plan_knows_a_function_that_holds_a_mesh_of_devices(
     for known in (plan, loaded):
         found, expected = known.jit()(x, w), step(x, w)
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), found, expected)
+
+
+def test_a_step_called_with_a_default_that_was_left_out_when_planned_says_so() -> None:
+    def scaled(x: Any, scale: Any = 2.0) -> Any:
+        return x * scale
+
+    planned = autoshard.optimize(
+        scaled,
+        jnp.ones((8, 4)),
+        mesh="data=8",
+        hardware="cpu-host",
+        in_shardings=(jax.sharding.PartitionSpec("data"),),
+        baselines=False,
+    ).jit()
+    with pytest.raises(autoshard.PlanError) as caught:
+        planned(jnp.ones((8, 4)), 3.0)
+    assert caught.value.what == (
+        "the plan was made for another program: it has 2 argument arrays, the plan was made for 1"
+    )

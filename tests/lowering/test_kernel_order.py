@@ -1,4 +1,4 @@
-"""What schedulers see of the tasks of a body."""
+"""Works of schedulers, made of the tasks of a body, and their order."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_part_that_gives_up_too_much_as_lowered_is_not_tried_twice(
 ) -> None:
     costs = [np.array([0, cost]) for cost in (10, 5, 30)]
     problem = Problem(node_costs=tuple(costs), edges=())
-    before = SimpleNamespace(choices=(0, 0, 0), encoded=SimpleNamespace(problem=problem))
+    before: Any = SimpleNamespace(choices=(0, 0, 0), encoded=SimpleNamespace(problem=problem))
     tried: list[tuple[int, ...]] = []
 
     def decided(_: Any, choices: tuple[int, ...]) -> Any:
@@ -95,8 +95,8 @@ def test_a_part_that_gives_up_too_much_as_lowered_is_not_tried_twice(
     monkeypatch.setattr(simpler._Trade, "decided", decided)
     monkeypatch.setattr(simpler, "_given_up", given_up)
     penalties = Penalties((np.array([1, 0]),) * 3, ())
-    trade = simpler._Trade(before, None, None, penalties)  # type: ignore[arg-type]
-    found = trade.part_of(before, (1, 1, 1))  # type: ignore[arg-type]
+    unused: Any = None
+    found = simpler._Trade(before, unused, None, penalties).part_of(before, (1, 1, 1))
     assert tried == [(1, 1, 0), (0, 1, 0)]  # the first one three times before
     assert found is not None
     assert found.choices == (0, 1, 0)
