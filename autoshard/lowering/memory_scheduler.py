@@ -76,7 +76,7 @@ def _with_joined(works: Sequence[Work], order: Sequence[int]) -> list[int]:
     joined: dict[int, list[int]] = {}
     for place in order:
         joined.setdefault(works[place].joins, []).append(place)
-    return [one for place in joined[-1] for one in (place, *joined.get(place, ()))]
+    return [one for place in joined.get(-1, ()) for one in (place, *joined.get(place, ()))]
 
 
 def _most_live(works: Sequence[Work], users: Sequence[Sequence[int]], order: Sequence[int]) -> int:

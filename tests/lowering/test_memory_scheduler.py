@@ -20,6 +20,10 @@ def test_what_frees_more_runs_first() -> None:
     assert memory_order(found) == [0, 2, 1, 3]
 
 
+def test_a_body_in_which_all_is_computed_with_its_reader_runs_nothing() -> None:
+    assert memory_order([]) == []
+
+
 def test_a_gradient_is_made_before_the_activation_of_the_layer_before_it() -> None:
     """Backward through three layers: each gradient frees the activation that it reads."""
     forward = [Work(num_bytes=4), Work((0,), 4), Work((1,), 4)]
