@@ -9,6 +9,7 @@ from autoshard.accumulation.choice import Accumulation, Microbatches, TriedCount
 from autoshard.build_plan import Solved
 from autoshard.errors import InputError
 from autoshard.planned_call import example_dims
+from autoshard.planning.stages import Stages
 from autoshard.planning.traced_program import TracedProgram
 
 
@@ -66,10 +67,12 @@ class AccumulationSearch:
     Args:
         solve: Plans the program over microbatches; what it computes again is chosen too, or not.
         batch: Of the program.
+        stages: No other number is tried once they are over.
     """
 
     solve: Callable[[Microbatches | None, bool], Solved]
     batch: BatchOfProgram
+    stages: Stages
 
     def given(self, count: int) -> Solved:
         """The plan with so many microbatches.
@@ -93,7 +96,7 @@ class AccumulationSearch:
             return whole
         count = 2
         try:
-            while self.batch.size % count == 0:
+            while self.batch.size % count == 0 and not self.stages.is_over:
                 parts = self.batch.split(count)
                 found[count] = parts, self.solve(parts, False)
                 if found[count][1].solution.is_feasible:
@@ -104,7 +107,7 @@ class AccumulationSearch:
             return replace(whole, notes=(*whole.notes, note))
         last = max(found)
         again = last // 2 if found[last][1].solution.is_feasible else last
-        if again > 1:
+        if again > 1 and not self.stages.is_over:
             parts = self.batch.split(again)
             found[again] = parts, self.solve(parts, True)
         count = min(found, key=lambda one: _rank(found[one][1]))

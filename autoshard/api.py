@@ -66,7 +66,7 @@ def optimize(
     trip_counts: Mapping[str, float] | None = None,
     default_trip_count: float = DEFAULT_TRIP_COUNT,
     solver: str = "auto",
-    time_limit_seconds: float = 60.0,
+    time_limit_seconds: float = 180.0,
     relative_gap: float = 0.01,
     seed: int = 0,
     simplicity: float | None = None,
@@ -115,7 +115,8 @@ def optimize(
         trip_counts: Trip counts of loops the program does not tell, by `"file.py:line"`.
         default_trip_count: For loops that nobody tells; the plan notes each.
         solver: Backend name, or "auto".
-        time_limit_seconds: For the solver; for all of the search where a mesh is searched.
+        time_limit_seconds: For planning: the search, plans by hand and constraints. Tracing and
+            pricing, which every plan needs, run to their end.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
         simplicity: How much of the step time may be given up for a plan that is easier to review,
@@ -236,7 +237,6 @@ def _optimized(
         start=said.start,
     )
     folder = cache_folder(said.cache)
-    stages = Stages(shown(said.progress))
     request = read_request(said.mesh, said.devices, said.axis_names)
     options = read_solve_options(
         said.solver,
@@ -247,6 +247,7 @@ def _optimized(
         said.simplicity,
         said.constraint_effort,
     )
+    stages = Stages(shown(said.progress), options.time_limit_seconds)
     may_stream = is_auto("schedules", said.schedules, "choose them")
     hardware = _hardware_for(said.refine, said.hardware)
     saved = None if said.corrections is None else load_corrections(said.corrections)
@@ -330,7 +331,7 @@ def optimize_module(
     trip_counts: Mapping[str, float] | None = None,
     default_trip_count: float = DEFAULT_TRIP_COUNT,
     solver: str = "auto",
-    time_limit_seconds: float = 60.0,
+    time_limit_seconds: float = 180.0,
     relative_gap: float = 0.01,
     seed: int = 0,
     simplicity: float | None = None,
@@ -358,7 +359,7 @@ def optimize_module(
         trip_counts: Trip counts of loops, by `"model.mlir:40"`, the line the loop stands on.
         default_trip_count: For loops that nobody tells.
         solver: Backend name, or "auto".
-        time_limit_seconds: For the solver.
+        time_limit_seconds: As for `optimize`.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
         simplicity: How much of the step time may be given up for a simpler plan.
@@ -387,7 +388,6 @@ def optimize_module(
         refine=refine,
     )
     folder = cache_folder(cache)
-    stages = Stages(shown(progress))
     hardware = _hardware_for(refine, hardware)
     if refine is not None and is_measured(refine):
         raise InputError(
@@ -399,6 +399,7 @@ def optimize_module(
     options = read_solve_options(
         solver, time_limit_seconds, relative_gap, seed, overlap, simplicity, constraint_effort
     )
+    stages = Stages(shown(progress), options.time_limit_seconds)
     setting = Setting.of(request, {}, hardware, memory_budget, options, stages, baselines)
     name = module.name if isinstance(module, Path) else "module"
     with stages.time("read the module"):

@@ -32,7 +32,7 @@ from autoshard.plan_cache.lookup import Lookup
 from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plans, with_floor
 from autoshard.planning.planner import encode_scarce, plan_graph, simplified
 from autoshard.planning.pricing import seconds_with
-from autoshard.planning.searches import Searches
+from autoshard.planning.searches import LONG, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.planning.warm_start import WarmStart
@@ -125,7 +125,8 @@ def _made(
     start: WarmStart | None,
 ) -> Plan:
     solved = _with_microbatches(program, setting, progress, start)
-    return _plan(program.finished(plan_data(program.name, solved)), solved)
+    data = setting.stages.settled(lambda: plan_data(program.name, solved))
+    return _plan(program.finished(data), solved)
 
 
 def _with_microbatches(
@@ -151,7 +152,7 @@ def _with_microbatches(
     if count == 1:
         return solve(None, True)
     batch = BatchOfProgram.of(program.on(setting.choice.meshes[0], setting))
-    search = AccumulationSearch(solve, batch)
+    search = AccumulationSearch(solve, batch, setting.stages)
     return search.given(count) if isinstance(count, int) else search.auto()
 
 
@@ -218,11 +219,14 @@ def _solve(
     if setting.remat == REMAT_OFF:
         program_on = partial(_keeping_everything, program_on)
     if setting.choice.is_search:
+        seconds = LONG * setting.stages.seconds_left
         found = search_meshes(
             setting.choice.meshes,
             program_on,
             SearchOptions(
-                hardware=setting.machine, memory_limit=setting.budget, solve=setting.options
+                hardware=setting.machine,
+                memory_limit=setting.budget,
+                solve=replace(setting.options, time_limit_seconds=seconds),
             ),
             refused=setting.choice.refused,
             stages=setting.stages,
@@ -242,7 +246,7 @@ def _solve(
     if solution is not None:
         least_bytes = solution.peak_bytes
     is_wanted = may_choose and (terms or solution is None or not solution.is_feasible)
-    if is_wanted and not setting.stages.is_interrupted:
+    if is_wanted and not setting.stages.is_over:
         search_residuals = _search_residuals(program_on, program.mesh, setting, progress, terms)
         chosen = search_residuals.run(program, least_bytes)
         is_best = chosen is not None and (
@@ -260,7 +264,8 @@ def _solve(
     if solution is None:
         assert late is not None
         raise late
-    by_hand = _plans_by_hand(program, solution, setting)
+    decided = solution
+    by_hand = setting.stages.settled(lambda: _plans_by_hand(program, decided, setting))
     solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
     return Solved(setting, program, solution, by_hand, search, residuals)
 
@@ -342,7 +347,9 @@ def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting)
     own = map(with_word_dims, traced.annotated, traced.in_avals)
     annotated = (*(None,) * program.graph.num_captured, *own)
     with setting.stages.time("baselines"):
-        return price_hand_plans(solution, _propagate(program), setting.options, annotated)
+        return price_hand_plans(
+            solution, _propagate(program), setting.options, annotated, setting.stages
+        )
 
 
 def _propagate(program: TracedProgram) -> Propagate:

@@ -136,14 +136,19 @@ class Plan:
         if self.solved is None:
             return with_constraints(self.data, traced, self.price)
         setting = self.solved.setting
-        with setting.stages.time("constraints"):
-            return with_constraints(
-                self.data,
-                traced,
-                self.price,
-                effort=setting.options.constraint_effort,
-                tell=setting.stages.tell,
-            )
+
+        def search() -> PlanData:
+            with setting.stages.time("constraints"):
+                return with_constraints(
+                    self.data,
+                    traced,
+                    self.price,
+                    effort=setting.options.constraint_effort,
+                    is_over=setting.stages.half_of_the_rest(),
+                    tell=setting.stages.tell,
+                )
+
+        return setting.stages.settled(search)
 
     @property
     def in_shardings(self) -> Any:

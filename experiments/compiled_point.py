@@ -45,7 +45,7 @@ class CompiledPoint:
             plan by hand: the shardings of arguments and results are those of `baseline_specs`, what
             lies between is planned.
         windowed_einsum: Whether the compiler may make windowed einsums.
-        time_limit_seconds: For the solver.
+        time_limit_seconds: For planning.
     """
 
     workload: str
@@ -55,7 +55,7 @@ class CompiledPoint:
     hardware: str
     plan: str
     windowed_einsum: bool
-    time_limit_seconds: float = 30.0
+    time_limit_seconds: float = 90.0
 
     @property
     def key(self) -> str:

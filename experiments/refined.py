@@ -54,7 +54,7 @@ def refined_cell(
         mesh=MESH,
         hardware=MACHINES.get(target, "cpu-host"),
         donate_argnums=workload.donate_argnums,
-        time_limit_seconds=30.0,
+        time_limit_seconds=90.0,
         memory_budget=budget,
     )
     planned = time.monotonic() - began

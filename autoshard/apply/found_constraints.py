@@ -26,25 +26,27 @@ def with_constraints(
     price: Callable[[Mapping[str, Sharding]], float | None] | None,
     *,
     effort: float = 1.0,
+    is_over: Callable[[], bool] = lambda: False,
     tell: Tell | None = None,
 ) -> PlanData:
     """The same plan with the smallest set of constraints from which propagation reproduces it.
 
-    Where the limit of work was reached before, a note says how many may be superfluous.
+    Where the search ended before, a note says how many may be superfluous, and what ended it.
 
     Args:
         data: The plan.
         traced: Its program.
         price: Predicted seconds of a step in which some values are sharded otherwise.
         effort: Limit of the search's work, as a multiple of the usual one.
+        is_over: Whether the time for planning is.
         tell: Told how far the search is.
     """
     started = time.perf_counter()
-    found = _reduced(data, traced, effort * _USUAL_WORK, tell)
+    found = _reduced(data, traced, effort * _USUAL_WORK, is_over, tell)
     seconds = time.perf_counter() - started
 
     def extra_seconds(path: str, sharding: Sharding) -> float | None:
-        seconds = None if price is None else price({path: sharding})
+        seconds = None if price is None or is_over() else price({path: sharding})
         return None if seconds is None else seconds - data.priced_seconds
 
     return replace(
@@ -62,21 +64,34 @@ def with_constraints(
         places=constraint_places(
             traced, [*found.constraints, *(miss.path for miss in found.misses)]
         ),
-        notes=(*data.notes, *(() if found.is_minimal else (_not_minimal(found),))),
+        notes=(*data.notes, *(() if found.is_minimal else (_not_minimal(found, is_over()),))),
         stage_seconds={**data.stage_seconds, _STAGE: seconds},
     )
 
 
-def _not_minimal(found: MinimalSet) -> str:
+def _not_minimal(found: MinimalSet, is_late: bool) -> str:
+    end, remedy = (
+        ("as planning did", "time_limit_seconds")
+        if is_late
+        else (
+            "at its limit of work",
+            "constraint_effort (inf: until every one is known to be needed)",
+        )
+    )
     return (
         f"{found.untried} of {len(found.constraints)} constraints may be superfluous: the search"
-        " for the smallest set ended at its limit of work, after"
-        f" {found.num_propagations} propagations; raise constraint_effort (inf: until every one is"
-        " known to be needed)"
+        f" for the smallest set ended {end}, after {found.num_propagations} propagations; raise"
+        f" {remedy}"
     )
 
 
-def _reduced(data: PlanData, traced: Traced, max_work: float, tell: Tell | None) -> MinimalSet:
+def _reduced(
+    data: PlanData,
+    traced: Traced,
+    max_work: float,
+    is_over: Callable[[], bool],
+    tell: Tell | None,
+) -> MinimalSet:
     """The set for a program with few of its equal layers, then for all; at once where none are."""
     planned, required = data.values, data.required
     inputs, outputs = planned_in_module(traced, data)
@@ -95,6 +110,7 @@ def _reduced(data: PlanData, traced: Traced, max_work: float, tell: Tell | None)
             layers.of_uses(required),
             max_propagations=max_work / propagator.num_ops,
             copies_of=copies_of,
+            is_over=is_over,
             tell=tell,
         )
     propagator = propagator_for(traced, data.mesh)
@@ -108,5 +124,6 @@ def _reduced(data: PlanData, traced: Traced, max_work: float, tell: Tell | None)
         max_propagations=max_work / propagator.num_ops,
         copies_of=copies_of,
         few=few,
+        is_over=is_over,
         tell=tell,
     )

@@ -78,6 +78,7 @@ def minimal_constraints(
     max_propagations: float = math.inf,
     copies_of: Callable[[str], Hashable] = str,
     few: MinimalSet | None = None,
+    is_over: Callable[[], bool] = lambda: False,
     tell: Tell | None = None,
 ) -> MinimalSet:
     """Choose constraints until every value comes out as planned, then drop all that can go.
@@ -97,11 +98,12 @@ def minimal_constraints(
         out_shardings: Of its results; likewise.
         required: Constraints that are always there, such as those on single uses.
         max_propagations: After so many what is left is constrained outright and nothing more is
-            dropped. No clock counts: one program has one set.
+            dropped. Work counts and no clock: one program has one set.
         copies_of: A key that copies of one value in equal layers share: all of them are constrained
             or none.
         few: The set for the same program with few of its equal layers, in which values have the
             same paths. It is taken for all layers; what then comes out wrong is constrained too.
+        is_over: Whether somebody or a clock ended the search, as the limit of propagations does.
         tell: Told how far the search is.
 
     Returns:
@@ -109,7 +111,7 @@ def minimal_constraints(
     """
     ordered = {path: planned[path] for path in dict.fromkeys(order) if path in planned}
     search = _Search(
-        propagate, ordered, in_shardings, out_shardings, required, max_propagations, tell
+        propagate, ordered, in_shardings, out_shardings, required, max_propagations, is_over, tell
     )
     search.gather(copies_of)
     if few is None:
@@ -127,6 +129,7 @@ class _Search:
     out_shardings: Sequence[Sharding | None]
     required: Mapping[str, Sharding]
     max_propagations: float
+    is_over: Callable[[], bool]
     tell: Tell | None
     num_propagations: int = 0
     first_of: dict[str, str] = field(default_factory=dict)
@@ -168,7 +171,7 @@ class _Search:
 
     @property
     def is_exhausted(self) -> bool:
-        return self.num_propagations >= self.max_propagations
+        return self.num_propagations >= self.max_propagations or self.is_over()
 
     def run(self, chosen: Iterable[str]) -> Mapping[str, Sharding]:
         key = frozenset(chosen)

@@ -15,6 +15,7 @@ from autoshard.commands.command import (
     Fraction,
     Seconds,
     example,
+    seconds_spent,
     wide_stdout,
     width_option,
 )
@@ -38,6 +39,7 @@ from autoshard.export.module_file import is_module_file
 from autoshard.mesh_search.request import AUTO
 from autoshard.mesh_search.shapes import DEFAULT_AXIS_NAMES
 from autoshard.planning.progress_line import ProgressLine
+from autoshard.planning.stages import TimeLimit
 from autoshard.refine.request import target_hardware
 from autoshard.report import print_report
 from autoshard.sharding import parse_mesh_sizes
@@ -96,9 +98,9 @@ _HARDWARE = "cpu-host"
 @click.option(
     "--time-limit",
     type=Seconds(),
-    default=60.0,
+    default=180.0,
     show_default=True,
-    help="Seconds for the solver.",
+    help="Seconds in all, starting included; what every plan needs is not cut short.",
 )
 @click.option(
     "--gap",
@@ -246,7 +248,7 @@ def plan_command(
             trip_counts=counts or None,
             solver=solver,
             overlap=overlap,
-            time_limit_seconds=time_limit,
+            time_limit_seconds=TimeLimit.of(time_limit, seconds_spent()),
             relative_gap=gap,
             seed=seed,
             simplicity=simplicity,

@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 
 import click
 
-from autoshard.commands.command import Command, Fraction, Seconds, example
+from autoshard.commands.command import (
+    IS_OWN_PROCESS,
+    Command,
+    Fraction,
+    Seconds,
+    example,
+    seconds_spent,
+)
 from autoshard.errors import InputError
 from solvers import Progress, Result, SolverError, Status, solve
 from solvers.formats import read_any
@@ -31,20 +38,6 @@ _LATE_SECONDS = 0.25  # by which a step that nothing can stop may miss the limit
 _AFTER_SIGNAL_SECONDS = 1.0  # the same after a signal
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _seconds_since_start() -> float:
-    """Wall time since the process started, as far as the system tells; at most 10."""
-    seconds = time.process_time()
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-        seconds = uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return min(max(0.0, seconds), 10.0)
-
-
-_IS_OWN_PROCESS = Path(sys.argv[0]).stem == "autoshard"  # not run by a test or another program
-_STARTED = time.monotonic() - _seconds_since_start()
 
 
 def solve_options(command: F) -> F:
@@ -87,13 +80,12 @@ def solve_command(instance: Path, timeout: float, seed: int, gap: float, solver:
 
     Exit code 1: no choices were found; 2: an error. Neither prints a list.
     """
-    # Imports are part of the time limit: they are time the user waits.
-    started = _STARTED if _IS_OWN_PROCESS else time.monotonic()
+    started = time.monotonic() - seconds_spent()
     ending = min(_MOST_ENDING_SECONDS, _ENDING_SHARE * timeout)
     with _stop_on_signals() as stop:
         lines = _ProgressLines()
         last_word = threading.Lock()
-        if _IS_OWN_PROCESS:
+        if IS_OWN_PROCESS:
             late = started + timeout + _LATE_SECONDS
             watch = threading.Thread(
                 target=_end_late, args=(late, stop, lines, last_word), daemon=True, name=_WATCH
@@ -113,7 +105,7 @@ def solve_command(instance: Path, timeout: float, seed: int, gap: float, solver:
 def _end(code: int) -> None:
     """Ends the process at once if a lane was left behind in a library that would abort it."""
     left = [thread for thread in threading.enumerate() if thread.name != _WATCH]
-    if _IS_OWN_PROCESS and len(left) > 1:
+    if IS_OWN_PROCESS and len(left) > 1:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

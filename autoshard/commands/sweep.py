@@ -63,9 +63,9 @@ COLUMNS = (
 @click.option(
     "--time-limit",
     type=Seconds(),
-    default=60.0,
+    default=180.0,
     show_default=True,
-    help="Seconds for the solver, for each plan.",
+    help="Seconds for each plan; what every plan needs is not cut short.",
 )
 @click.option(
     "--out",

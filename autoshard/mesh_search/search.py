@@ -191,7 +191,7 @@ class _Search(Generic[P]):
 
     def run(self, refused: Sequence[TriedMesh]) -> Searched[P]:
         while (one := self._next()) is not None:
-            if self.has_tried and (self.stages.is_interrupted or self._seconds_left() <= 0):
+            if self.has_tried and (self.stages.is_over or self._seconds_left() <= 0):
                 break
             self._advance(one)
         chosen = self.best or self._least_peak()

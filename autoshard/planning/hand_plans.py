@@ -21,6 +21,7 @@ from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.planning.pricing import nearest_choices, price_layouts
 from autoshard.planning.searches import LONG, SolveOptions
 from autoshard.planning.solution import Solution, as_answer
+from autoshard.planning.stages import Stages
 from autoshard.planning.tensor_parallel import examples_class, shared_arguments, tensor_parallel
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding
@@ -169,6 +170,7 @@ def price_hand_plans(
     propagate: Propagate,
     options: SolveOptions,
     annotated: Sequence[Sharding | None] = (),
+    stages: Stages | None = None,
 ) -> HandPrices:
     """Price the hand plans of a program.
 
@@ -178,9 +180,10 @@ def price_hand_plans(
         propagate: Shardings of all values from those of arguments and results.
         options: For the small solves; together they keep to a part of its time limit.
         annotated: Shardings that arguments carry, captured arrays included.
+        stages: Plans take half of the time that is left for planning together.
     """
     encoder, encoded = solution.encoder, solution.encoded
-    clock = _Clock(options)
+    clock = _Clock(options, stages or Stages())
     fixed = _fixed_ops(encoder, encoded)
     priced: dict[str, Solution] = {}
     refused: list[str] = []
@@ -215,21 +218,29 @@ def solution_with(
 
 
 def best_by_hand(
-    encoder: Encoder, encoded: Encoded, propagate: Propagate, options: SolveOptions
+    encoder: Encoder,
+    encoded: Encoded,
+    propagate: Propagate,
+    options: SolveOptions,
+    stages: Stages | None = None,
 ) -> tuple[str, tuple[int, ...]] | None:
     """Name and choices of the cheapest hand plan that a problem allows, its memory limit included.
+
+    Once time is over, of those seen so far, if there is one; the replicated plan comes last.
 
     Args:
         encoder: The problem's.
         encoded: The problem. Arguments whose sharding the user fixed are left free.
         propagate: Shardings of all values from those of arguments and results.
         options: For the small solves; together they keep to a part of its time limit.
+        stages: As for `price_hand_plans`.
     """
-    clock = _Clock(options)
+    clock = _Clock(options, stages or Stages())
     free, fixed = (None,) * len(encoder.graph.values), _fixed_ops(encoder, encoded)
     best: tuple[int, str, tuple[int, ...]] | None = None
-    for name, arguments in _plans_for(encoder, encoded).items():
-        if clock.is_over:
+    plans = _plans_for(encoder, encoded)
+    for name, arguments in sorted(plans.items(), key=lambda plan: plan[0] == "replicated"):
+        if clock.is_over and best is not None:
             break
         own = _with_fixed(encoder, fixed, arguments, free)
         layouts = _spread(encoder, encoded, own, propagate)
@@ -312,20 +323,23 @@ def _is_asked(solution: Solution) -> bool:
 
 
 class _Clock:
-    """Processor time that plans written by hand may take together: a part of a search's limit."""
+    """Processor time that plans written by hand may take together: a part of a search's limit.
 
-    def __init__(self, options: SolveOptions) -> None:
-        self._options = options
+    Half of the time that is left for planning is for what follows.
+    """
+
+    def __init__(self, options: SolveOptions, stages: Stages) -> None:
+        self._options, self._is_late = options, stages.half_of_the_rest()
         seconds = max(LONG * options.time_limit_seconds, _LEAST_SECONDS)
         self._ends = time.process_time() + seconds
 
     @property
     def is_over(self) -> bool:
-        return time.process_time() >= self._ends
+        return self._is_late() or time.process_time() >= self._ends
 
     def options(self) -> SolveOptions:
         """For the next solve."""
-        left = max(self._ends - time.process_time(), 0.0)
+        left = max(self._ends - time.process_time(), _LEAST_SECONDS)
         return replace(self._options, engine="auto", time_limit_seconds=left)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from autoshard.backends import Backend, LayoutPolicy, backend_for
 from autoshard.candidates.candidate import Candidate
@@ -123,7 +124,7 @@ def plan_graph(
             by_hand = propagate if len(rounds) == 1 else None
             solution = _solve_round(encoder, searches, by_hand, start, must_fit=must_fit)
         if number == len(rounds):
-            solution = simpler(solution, searches, options.simplicity)
+            solution = clock.settled(partial(simpler, solution, searches, options.simplicity))
         seconds_left -= clock.seconds[SEARCH] - spent
         flat = tuple(pin for of_op in pins.values() for pin in of_op.values())
         decided.append(DecidedRound(now, flat, solution.decoded, solution.estimate))
@@ -338,10 +339,22 @@ def _solve_round(
         result = solved_from_leanest(encoded.problem, result, searches)
     if must_fit:
         _require_room(encoder, encoded.problem, result)
+    return searches.stages.settled(lambda: _decided(encoder, encoded, result, searches, propagate))
+
+
+def _decided(
+    encoder: Encoder,
+    encoded: Encoded,
+    result: Result,
+    searches: Searches,
+    propagate: Propagate | None,
+) -> Solution:
+    """The plan after the first search: what was found, or a plan written by hand, mended."""
+    is_short = result.status is Status.FEASIBLE and not searches.stages.is_over
     by_hand = None
-    if propagate is not None and result.status in (Status.FEASIBLE, Status.NO_SOLUTION):
+    if propagate is not None and (is_short or result.status is Status.NO_SOLUTION):
         with searches.stages.time("baselines"):
-            by_hand = best_by_hand(encoder, encoded, propagate, searches.options)
+            by_hand = best_by_hand(encoder, encoded, propagate, searches.options, searches.stages)
     if by_hand is not None:
         result = searches.from_floor(encoded.problem, result, by_hand[1])
     with searches.stages.time("account"):

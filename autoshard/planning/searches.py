@@ -18,7 +18,8 @@ SHORT = 0.25
 """Of the time limit: a search beside the first one. A choice, as `LONG` is."""
 LONG = 0.5
 """Of the time limit: one without which nothing fits. Two of them take no longer than the first
-search; nine that were seen took 12 to 50 % of a limit of 20 s (2026-11-23)."""
+search; nine that were seen took 12 to 50 % of a limit of 20 s (2026-11-23). Of the time that is
+left for planning: the most that any search, and plans by hand, may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +28,9 @@ class SolveOptions:
 
     Args:
         engine: A solver's name, or "auto".
-        time_limit_seconds: Wall time for the solver. Where it finds nothing that fits, or what it
-            finds does not fit with its gaps or not on the chip, more searches follow, which
-            together take no longer.
+        time_limit_seconds: Wall time for the first search, of which half of the time left for
+            planning is the most. Where it finds nothing that fits, or what it finds does not fit
+            with its gaps or not on the chip, more searches follow, which together take no longer.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
         overlap: Whether collectives that the backend runs beside its computing cost less than those
@@ -69,7 +70,9 @@ class Searches:
     _seconds_left: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._seconds_left = self.options.time_limit_seconds
+        seconds = min(self.options.time_limit_seconds, LONG * self.stages.seconds_left)
+        self.options = replace(self.options, time_limit_seconds=seconds)
+        self._seconds_left = seconds
 
     @property
     def is_interrupted(self) -> bool:
@@ -82,7 +85,7 @@ class Searches:
     @property
     def is_over(self) -> bool:
         """Whether no other search may follow."""
-        return self.is_interrupted or self._seconds_left <= 0
+        return self.stages.is_over or self._seconds_left <= 0
 
     def first(
         self,
@@ -136,6 +139,7 @@ class Searches:
         """
         began = time.monotonic()
         seconds = min(share * self.options.time_limit_seconds, self._seconds_left)
+        seconds = min(seconds, LONG * self.stages.seconds_left)
         result = self._solve(
             problem,
             seconds,

@@ -130,7 +130,7 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
         searches: For the solves.
         simplicity: The share; None for 1 %, as far as the plan stays within the gap asked for.
     """
-    if not solution.is_feasible or simplicity == 0:
+    if not solution.is_feasible or simplicity == 0 or searches.is_over:
         return solution
     trade = _Trade(solution, searches, simplicity, _penalties(solution))
     best, number, room = solution, trade.count(solution.choices), trade.room

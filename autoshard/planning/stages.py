@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from autoshard.encoding.picoseconds import PICOSECONDS
 from solvers import Progress
@@ -18,6 +20,20 @@ _LONG = frozenset({SEARCH, "mesh search"})
 """Stages that may take minutes."""
 
 _LOGGER = logging.getLogger("autoshard")
+
+T = TypeVar("T")
+
+
+class TimeLimit(float):
+    """Wall seconds, some of them spent before planning began: by a command as it starts."""
+
+    spent = 0.0
+
+    @staticmethod
+    def of(seconds: float, spent: float) -> TimeLimit:
+        limit = TimeLimit(seconds)
+        limit.spent = spent
+        return limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +67,47 @@ class Stages:
 
     Args:
         progress: Told of every stage as it begins, of how far it is, and when none runs any more.
-        seconds: By stage.
+        limit_seconds: For all stages together. Those that every plan needs run to their end.
         is_interrupted: Somebody asked for the best so far.
+        seconds: By stage.
     """
 
     progress: Callable[[StageProgress], None] | None = None
+    limit_seconds: float = math.inf
     is_interrupted: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     _running: list[tuple[str, float]] = field(default_factory=list)
+    _spent: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        limit = self.limit_seconds
+        self._spent = limit.spent if isinstance(limit, TimeLimit) else 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the limit; time between stages is the caller's, and does not count."""
+        running = time.perf_counter() - self._running[0][1] if self._running else 0.0
+        return max(0.0, self.limit_seconds - self._spent - running)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what a plan can do without is left out from now on."""
+        return self.is_interrupted or self.seconds_left <= 0
+
+    def half_of_the_rest(self) -> Callable[[], bool]:
+        """Tells whether half of the time that is left now is over: more than one stage takes."""
+        end = self.seconds_left / 2
+        return lambda: self.is_over or self.seconds_left < end
+
+    def settled(self, step: Callable[[], T]) -> T:
+        """The result of a step that is short once planning is over; an interrupt makes it so."""
+        try:
+            return step()
+        except KeyboardInterrupt:
+            if self.is_interrupted:
+                raise
+            self.is_interrupted = True
+            return step()
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
@@ -78,6 +127,8 @@ class Stages:
         finally:
             spent = time.perf_counter() - start
             self._running.pop()
+            if not self._running:
+                self._spent += spent
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
             _LOGGER.info("%s took %.2f s", name, spent)
             self.tell("")

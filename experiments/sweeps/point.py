@@ -32,7 +32,7 @@ class PlanOptions:
         memory: Budget of one device: `auto`, a fraction such as 0.9, an amount such as `80GiB`, or
             null for none.
         solver: An engine, or `auto`.
-        time_limit_seconds: For the solver.
+        time_limit_seconds: For planning.
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
         schedules: `auto` or `none`.
@@ -44,7 +44,7 @@ class PlanOptions:
     hardware: str = "cpu-host"
     memory: Any = "auto"
     solver: str = "auto"
-    time_limit_seconds: float = 60.0
+    time_limit_seconds: float = 180.0
     relative_gap: float = 0.01
     seed: int = 0
     schedules: str = "auto"

@@ -87,6 +87,21 @@ def test_the_search_takes_no_more_propagations_for_more_layers(step: Any) -> Non
     assert numbers[0] == numbers[1]
 
 
+def test_a_search_that_planning_had_no_time_for_says_so() -> None:
+    plan = planned(9)
+    assert plan.traced is not None
+    told: list[str] = []
+    data = with_constraints(
+        with_whole_hidden_layers(plan), plan.traced, None, is_over=lambda: True, tell=told.append
+    )
+    assert len(told) == 3  # of few layers without constraints and with all; of the program
+    assert data.misses == ()
+    assert data.notes[-1].endswith(
+        "the search for the smallest set ended as planning did, after 3 propagations; raise"
+        " time_limit_seconds"
+    )
+
+
 def test_the_constraints_of_all_layers_reproduce_the_plan() -> None:
     plan = planned(9)
     assert plan.traced is not None

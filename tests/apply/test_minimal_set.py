@@ -9,6 +9,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,9 +111,10 @@ def test_values_that_are_not_reported_are_not_asked_for() -> None:
     assert found.misses == ()
 
 
-def test_a_set_cut_short_still_reproduces_the_plan_and_says_so() -> None:
+@pytest.mark.parametrize("limit", [{"max_propagations": 4}, {"is_over": lambda: True}])
+def test_a_set_cut_short_still_reproduces_the_plan_and_says_so(limit: Any) -> None:
     planned = plan_of(*[(X, Y, NONE)[index % 3] for index in range(30)])
-    found = minimal_constraints(chain(30), planned, paths(30), [X], [], {}, max_propagations=4)
+    found = minimal_constraints(chain(30), planned, paths(30), [X], [], {}, **limit)
     assert chain(30)([X], [], found.constraints) == planned
     assert not found.is_minimal
     assert 0 < found.untried <= len(found.constraints)

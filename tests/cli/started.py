@@ -14,10 +14,12 @@ RUN = "import sys; sys.argv[0] = 'autoshard'; from autoshard.cli import main; ma
 
 
 @contextmanager
-def started(folder: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that runs in a folder, and is killed at the end of the block."""
+def started(
+    folder: Path, *words: str, code: str = RUN, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A command, or other code, that runs in a folder, and is killed at the end of the block."""
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", RUN, *words],
+        [sys.executable, "-P", "-c", code, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **environment},
         stdout=subprocess.PIPE,

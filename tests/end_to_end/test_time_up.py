@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import autoshard
-from autoshard.planning import searches
+from autoshard.planning import planner, searches
 from solvers import Problem, Result, Status, solve
 
 BATCH = np.random.default_rng(0).normal(size=(64, 256)).astype(np.float32)
@@ -103,6 +103,31 @@ def test_a_search_that_is_cut_short_goes_on_from_the_best_hand_plan(
     assert plan.data.solver.status in ("optimal", "within gap")
     full = planned_in_full()
     assert plan.data.compute_seconds == pytest.approx(full.data.compute_seconds, rel=0.02)
+
+
+@pytest.mark.parametrize("stage", ["simpler", "_followed"])
+def test_an_interrupt_after_the_search_leaves_its_plan(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    known, interrupts = getattr(planner, stage), iter([KeyboardInterrupt])
+
+    def interrupted(*args: Any) -> Any:
+        for error in interrupts:
+            raise error
+        return known(*args)
+
+    monkeypatch.setattr(planner, stage, interrupted)
+    plan = planned()
+    assert plan.data.is_feasible
+    assert plan.data.baselines == ()
+    assert any("not compared with replicated" in note for note in plan.data.notes)
+
+
+def test_once_time_is_over_plans_by_hand_are_not_compared_with_and_one_is_the_answer() -> None:
+    plan = planned(time_limit_seconds=1e-6)
+    assert plan.data.solver.status == "feasible"
+    assert plan.data.solver.advice.startswith("The plan written by hand called data parallel")
+    assert plan.data.baselines == ()
 
 
 def test_a_limit_of_no_time_still_has_an_answer() -> None:

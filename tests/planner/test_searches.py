@@ -56,6 +56,22 @@ def test_all_searches_beside_the_first_take_no_longer_than_it(
     assert slow.given == pytest.approx([LIMIT, 0.4 * LIMIT, 0.4 * LIMIT, 0.2 * LIMIT])
 
 
+def test_a_search_takes_half_of_the_time_that_is_left_for_planning_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, _ = of_a_plan()
+    slow = Slow(monkeypatch)
+    stages = Stages(limit_seconds=LIMIT)
+    monkeypatch.setattr(
+        "autoshard.planning.stages.time", SimpleNamespace(perf_counter=lambda: slow.now)
+    )
+    asked = Searches(SolveOptions(time_limit_seconds=LIMIT), stages)
+    asked.first(problem)
+    asked.another(problem, share=1.0)
+    asked.another(problem, share=1.0)
+    assert slow.given == pytest.approx([LIMIT / 2, LIMIT / 4, LIMIT / 8])
+
+
 def test_where_nothing_fits_in_time_the_searches_that_follow_keep_to_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

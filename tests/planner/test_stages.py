@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
-from autoshard.planning.stages import StageProgress, Stages
+from autoshard.planning import stages as stages_module
+from autoshard.planning.stages import StageProgress, Stages, TimeLimit
 from solvers import Progress
 
 
@@ -46,3 +48,57 @@ def test_stages_are_logged_under_autoshard(caplog: pytest.LogCaptureFixture) -> 
     (record,) = caplog.records
     assert record.name == "autoshard"
     assert record.getMessage().startswith("graph took 0.0")
+
+
+def test_stages_count_against_the_limit_and_what_lies_between_them_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(stages_module, "time", SimpleNamespace(perf_counter=lambda: now))
+    stages = Stages(limit_seconds=10.0)
+    now = 100.0
+    assert stages.seconds_left == 10.0
+    with stages.time("mesh search"), stages.time("graph"):
+        now += 4.0
+        assert stages.seconds_left == 6.0
+    now += 100.0
+    assert (stages.seconds_left, stages.is_over) == (6.0, False)
+    with stages.time("graph"):
+        now += 7.0
+    assert (stages.seconds_left, stages.is_over) == (0.0, True)
+
+
+def test_what_a_command_spent_before_planning_is_part_of_its_limit() -> None:
+    limit = TimeLimit.of(10.0, 4.0)
+    assert limit == 10.0
+    assert Stages(limit_seconds=limit).seconds_left == pytest.approx(6.0)
+    assert Stages(limit_seconds=limit + 1).seconds_left == pytest.approx(11.0)
+
+
+def test_an_interrupt_ends_a_step_with_what_is_known_and_a_second_one_ends_it_all() -> None:
+    stages, calls = Stages(), []
+
+    def step() -> str:
+        calls.append(stages.is_over)
+        if len(calls) != 2:
+            raise KeyboardInterrupt
+        return "known"
+
+    assert stages.settled(step) == "known"
+    assert calls == [False, True]
+    with pytest.raises(KeyboardInterrupt):
+        stages.settled(step)
+
+
+def test_a_stage_takes_half_of_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(stages_module, "time", SimpleNamespace(perf_counter=lambda: now))
+    stages = Stages(limit_seconds=8.0)
+    with stages.time("baselines"):
+        now = 2.0
+        is_late = stages.half_of_the_rest()
+        now = 5.0
+        assert not is_late()
+        now = 5.5
+        assert is_late()
+    assert not Stages().half_of_the_rest()()

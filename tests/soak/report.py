@@ -107,4 +107,7 @@ def _of_stops(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         bad = [line for line in found if line["problems"]]
         late = [line["late"] for line in found if "late" in line]
         worst = f", the latest by {max(late):.1f} s" if late else ""
+        if kind == "deadline" and late:
+            cut = [min(line["late"], line["could_be_cut"]) for line in found]
+            worst += f" ({max(cut):.1f} s of what a limit can cut short)"
         yield f"{len(found)} {name}, {len(bad)} with problems{worst}." if found else f"No {name}."

@@ -4,7 +4,8 @@ Each case is a command of its own, of a model or a problem instance in turn, and
 record; what is on record is not run again.
 
 * `signal`: SIGINT or SIGTERM at a random moment; the command ends within 2 s.
-* `deadline`: a limit of 1, 3, 10 or 30 s; the command ends within a second more, or 5 %.
+* `deadline`: a limit of 1, 3, 10 or 30 s, of a command and of a call of `optimize` in turn; it ends
+  within a second more, or 5 %, where what every plan needs ends by then, and has an answer.
 * `twice`: a plan made under two hash seeds, the second time beside processes that take every core;
   the two are equal but for the seconds they took, or say by what a clock cut them.
 
@@ -31,7 +32,7 @@ from typing import Any
 from autoshard.plans.plan_json import load_plan_data
 from experiments.results_table import provenance
 from solvers.formats import write_problem
-from tests.cli.started import started
+from tests.cli.started import RUN, started
 from tests.cli.test_solve import hard_problem
 
 KINDS = ("signal", "deadline", "twice")
@@ -47,6 +48,23 @@ step = WORKLOAD.step
 def autoshard_args():
     return WORKLOAD.state, WORKLOAD.batch
 """
+
+
+CALL = """import sys, time
+sys.path.insert(0, "")
+import autoshard
+import model
+began = time.monotonic()
+plan = autoshard.optimize(
+    model.step, *model.autoshard_args(), mesh="data=2,model=4", hardware="cpu-host",
+    time_limit_seconds={limit}
+)
+plan.save("plan.json")
+plan.report()
+print(time.monotonic() - began)
+"""
+CAN_BE_CUT = ("solve", "baselines", "constraints")
+"""Stages of planning that a limit cuts short."""
 
 
 def plan_words(folder: Path, name: str, limit: float) -> list[str]:
@@ -103,14 +121,31 @@ def limited(number: int, folder: Path) -> dict[str, Any]:
     """Seconds by which a command passes its limit."""
     limit = LIMITS[number // (len(MODELS) + 1) % len(LIMITS)]
     words = any_words(folder, number, limit)
+    is_call = words[0] == "plan" and number // (len(MODELS) + 1) // len(LIMITS) % 2 == 1
+    code = CALL.format(limit=limit) if is_call else RUN
     began = time.monotonic()
-    with started(folder, *words, PYTHONHASHSEED="0") as process:
+    with started(folder, *words, code=code, PYTHONHASHSEED="0") as process:
         out, err = process.communicate(timeout=SECONDS)
-    late = time.monotonic() - began - limit
+    seconds = time.monotonic() - began
     problems = list(_left(folder, out, err))
-    if late > max(1.0, 0.05 * limit):
+    if process.returncode > (words[0] == "solve"):  # of which 1 says that there was no answer
+        problems.append(f"exit code {process.returncode}: {err[-200:]}")
+    if is_call and out:
+        seconds = float(out)
+    could_be_cut, plan = seconds, folder / "plan.json"
+    if plan.exists():
+        spent = load_plan_data(plan).stage_seconds
+        could_be_cut = sum(spent.get(stage, 0.0) for stage in CAN_BE_CUT)
+    late = max(0.0, seconds - limit)
+    if min(late, could_be_cut) > max(1.0, 0.05 * limit):
         problems.append(f"{late:.1f} s over {limit} s")
-    return {"words": words, "late": late, "problems": problems}
+    return {
+        "words": words,
+        "is_call": is_call,
+        "late": late,
+        "could_be_cut": could_be_cut,
+        "problems": problems,
+    }
 
 
 def twice(number: int, folder: Path) -> dict[str, Any]:
