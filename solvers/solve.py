@@ -208,7 +208,7 @@ def _solve_auto(run: Run) -> None:
     elif limit >= TIGHT_LIMIT * least or has_few_rows:
         run.log.append(f"the limit {limit} is above the least use {least}: first without it")
         fits = _solve_with(run, None, use_memory=False)
-        if fits or run.is_infeasible or run.is_over():
+        if fits or run.is_done() or run.is_over():
             return
         run.log.append("the cheapest choices do not fit: the memory limit comes in")
     else:

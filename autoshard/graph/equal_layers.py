@@ -8,7 +8,7 @@ run goes with which of another, reads of values and shared arguments tell.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,23 +39,43 @@ class Run:
     period: int
     left_out: tuple[int, ...] = ()
 
+    @property
+    def num_copies(self) -> int:
+        """Whole layers."""
+        return (self.stop - self.start) // self.period
+
+    def with_copies(self, number: int) -> Run:
+        """The run as so many larger layers, where it has as many times more."""
+        return replace(self, period=self.period * max(1, self.num_copies // number))
+
     def kept_copy(self, equation: int) -> int:
         """The last equation before those left out that one of them is a copy of."""
         first = self.left_out[0]
         return first - self.period + (equation - first) % self.period
 
 
-def equal_layers(colours: Sequence[int], reads: Sequence[Sequence[int]]) -> list[Run]:
-    """Runs of layers of which all but a few at each end are left out; none where that is little.
+def equal_layers(
+    colours: Sequence[int], reads: Sequence[Sequence[int]]
+) -> Iterator[list[Run]]:
+    """Runs of layers of which all but a few at each end are left out; the smallest layers first.
+
+    Where some runs have fewer copies than the longest (of layers that are computed again two at
+    once), the layers of the others are then taken as many at once.
 
     Args:
         colours: By equation; equal ones have one.
         reads: By equation, the earlier ones that it reads, and arguments as numbers below 0.
     """
     found = find_runs(colours)
-    runs = _Alignment(reads).left_out(found) if found else []
-    num_left_out = sum(len(run.left_out) for run in runs)
-    return runs if num_left_out >= _WORTH_LEAVING_OUT * len(colours) else []
+    most = found[0].num_copies if found else 0
+    for number in dict.fromkeys((most, *(run.num_copies for run in found))):
+        if not 0 < number <= most:
+            continue
+        runs = [run.with_copies(number) for run in found]
+        anchor = next(run for run, one in zip(runs, found, strict=True) if one.num_copies == number)
+        runs = _Alignment(reads).left_out([anchor, *(run for run in runs if run is not anchor)])
+        if sum(len(run.left_out) for run in runs) >= _WORTH_LEAVING_OUT * len(colours):
+            yield runs
 
 
 def find_runs(colours: Sequence[int]) -> list[Run]:

@@ -152,6 +152,29 @@ def test_layers_that_go_on_in_a_call_stay() -> None:
     assert found(jax.jit(lambda made: sum(map(jnp.sin, made)))) is None
 
 
+def test_layers_that_are_computed_again_two_at_once_have_copies_two_at_once() -> None:
+    def pair(x: Any, params: Any) -> Any:
+        return layer(layer(x, params[0]), params[1])
+
+    def loss(layers: Any, x: Any) -> Any:
+        for first in range(0, len(layers), 2):
+            x = jax.checkpoint(pair)(x, layers[first : first + 2])
+        return jnp.mean(x**2)
+
+    mesh = parse_mesh_sizes(MESH)
+    traced = trace(jax.grad(loss), arguments(16), mesh=mesh)
+    layers, whole = few_layers_of(traced, {}, []), propagator_for(traced, mesh)
+    assert layers is not None
+    assert len(layers.module) < len(traced.module) / 2
+    given = [parse_sharding('[{}, {"model"}]'), parse_sharding('[{"model"}, {}]')] * 16
+    given.append(parse_sharding('[{"data"}, {}]'))
+    few, wanted = propagator_for(layers, mesh).propagate(given), whole.propagate(given)
+    copies = ((path, layers.with_copy(path)) for path in whole.paths)
+    inside = {path: few[copy] for path, copy in copies if copy in few}
+    assert inside.items() <= wanted.items()
+    assert any(not layers.has(path) for path in inside)
+
+
 def test_layers_that_are_few_stay() -> None:
     traced = trace(train_step, arguments(2), mesh=parse_mesh_sizes(MESH))
     assert few_layers_of(traced, {}, []) is None

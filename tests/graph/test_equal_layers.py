@@ -34,6 +34,10 @@ def stack(num_layers: int) -> tuple[list[int], list[list[int]]]:
     return colours, reads
 
 
+def finest(colours: list[int], reads: list[list[int]]) -> list[Run]:
+    return next(equal_layers(colours, reads), [])
+
+
 def test_a_few_repeats_are_no_run() -> None:
     assert find_runs([1, 2] * (2 * KEPT + 1)) == []
 
@@ -44,7 +48,7 @@ def test_a_run_ends_where_its_colours_do() -> None:
 
 def test_forward_and_backward_leave_out_the_same_layers() -> None:
     colours, reads = stack(8)
-    forward, backward = sorted(equal_layers(colours, reads), key=lambda run: run.start)
+    forward, backward = sorted(finest(colours, reads), key=lambda run: run.start)
     weights = [
         {-1 - read for e in run.left_out for read in reads[e] if read < 0}
         for run in (forward, backward)
@@ -59,7 +63,7 @@ def test_layers_in_the_order_of_their_names_leave_out_the_same_ones() -> None:
     for layer in by_name:
         before = len(reads)
         reads += [[-1 - layer], [before], [before + 1], [before + 2]]
-    runs = equal_layers(colours, reads)
+    runs = finest(colours, reads)
     assert len(runs) == 3
     for run in runs:
         weights = {-1 - read for e in run.left_out for read in reads[e] if read < 0}
@@ -70,14 +74,30 @@ def test_layers_that_are_little_of_a_program_stay() -> None:
     colours, reads = stack(8)
     others = range(100, 150)
     more = [*colours, *others]
-    assert equal_layers(colours, reads)
-    assert equal_layers(more, [*reads, *([] for _ in others)]) == []
+    assert finest(colours, reads)
+    assert finest(more, [*reads, *([] for _ in others)]) == []
 
 
 def test_layers_that_nothing_joins_are_not_left_out_together() -> None:
     colours = [*[1, 2] * 12, *[3, 4] * 5]
-    runs = equal_layers(colours, [[] for _ in colours])
+    runs = finest(colours, [[] for _ in colours])
     assert [run.start for run in runs] == [0]
+
+
+def test_layers_that_are_computed_again_two_at_once_are_taken_two_at_once() -> None:
+    colours, reads = [9], [[]]
+    for layer in range(16):
+        colours += [1, 2]
+        reads += [[len(reads) - 1, -1 - layer], [len(reads)]]
+    for first in reversed(range(0, 16, 2)):
+        colours.append(3)
+        reads.append([len(reads) - 1, 2 * first, -1 - first, -2 - first])
+    ways = list(equal_layers(colours, reads))
+    assert [{run.period for run in runs} for runs in ways] == [{2}, {4, 1}]
+    left_out = [
+        {-1 - read for e in run.left_out for read in reads[e] if read < 0} for run in ways[1]
+    ]
+    assert left_out == [set(range(4, 14))] * 2
 
 
 @given(before=COLOURS, layer=COLOURS.filter(bool), repeats=st.integers(1, 12), after=COLOURS)
@@ -86,7 +106,7 @@ def test_what_is_left_out_has_a_copy_that_stays(
 ) -> None:
     colours = [*before, *layer * repeats, *after]
     chain = [[index - 1] if index else [] for index in range(len(colours))]
-    runs = equal_layers(colours, chain)
+    runs = finest(colours, chain)
     left_out = {equation for run in runs for equation in run.left_out}
     for run in runs:
         assert all(run.start <= equation < run.stop for equation in run.left_out)

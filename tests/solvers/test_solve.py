@@ -199,6 +199,17 @@ def test_a_hint_is_never_made_worse() -> None:
     assert hinted.cost <= best.cost
 
 
+def test_a_hint_within_the_gap_of_what_does_not_fit_ends_the_search() -> None:
+    costs = tuple(np.array([1000, 1004, 2000]) for _ in range(3))
+    held = tuple(NodeMemory(node, 0, 1, np.array([100, 20, 20])) for node in range(3))
+    problem = Problem(costs, node_memory=held, memory_limit=150)
+    hint = (1, 1, 1)
+    found = solve(problem, hint=hint, relative_gap=0.005)
+    assert (found.choices, found.status, found.lower_bound) == (hint, Status.WITHIN_GAP, 3000)
+    nearer = solve(problem, hint=hint, relative_gap=0.003)
+    assert nearer.cost == 3008
+
+
 def test_a_hint_of_the_wrong_length_is_refused() -> None:
     with pytest.raises(ProblemError, match="choices: 1 choices given, expected one per node: 2"):
         solve(Problem((np.array([0]), np.array([0]))), hint=(0,))

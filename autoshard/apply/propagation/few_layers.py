@@ -127,8 +127,9 @@ def few_layers_of(
         ops = _by_equation(body, prefix)
         colours = _Colours(functions, body, prefix, wanted, in_shardings).of(ops)
         reads = list(_reads(program.operand_paths, prefix, len(ops)))
-        runs = equal_layers(colours, reads)
-        if not runs or _is_read_in_a_call(functions, ops, reads, runs):
+        every = equal_layers(colours, reads)
+        runs = next((one for one in every if not _is_read_in_a_call(functions, ops, reads, one)), [])
+        if not runs:
             return None
         _leave_out(ops, runs)
         _erase_unread_constants(body)
