@@ -12,6 +12,6 @@ BARRIER = "optimization_barrier"
 
 def barriers(graph: Graph) -> Iterator[tuple[Op, ...]]:
     """The ops of each barrier, one an operand, which stand side by side in the program."""
-    for (name, *_), ops in groupby(graph.ops, lambda op: (op.name, op.region, op.equation)):
-        if name == BARRIER:
+    for key, ops in groupby(graph.ops, lambda op: op.name == BARRIER and (op.region, op.equation)):
+        if key:
             yield tuple(ops)

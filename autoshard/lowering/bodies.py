@@ -99,6 +99,9 @@ class Bodies:
 
         What no task makes (scalars, and what is spread from them) waits for what it is made of.
         """
+        ref = self.made.get(value)
+        if ref is not None:
+            return self._needed(*ref, body)
         found: set[int] = set()
         seen, open_ = {value}, [value]
         while open_:

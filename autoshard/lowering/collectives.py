@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, prod
+from typing import TypeAlias
 
 from autoshard.candidates.streamed import messages_of
 from autoshard.costing.costing import Costing
@@ -13,6 +14,9 @@ from autoshard.graph.program import Op
 from autoshard.layouts import Parts
 from autoshard.lowering.local_program import Collective
 from autoshard.reshard import Step, StepKind
+
+_Planned: TypeAlias = tuple[str, Parts, int, float]
+"""Kind, mesh parts, bytes per device, and the width that elements are sent in over their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Collectives:
     costing: Costing
     encoded: Encoded
     decoded: Decoded
+    _alike: dict[_Planned, tuple[Collective, ...]] = field(default_factory=dict)
 
     def of_op(self, op: Op) -> tuple[Collective, ...]:
         """Halos, sums and chunks of an op, or what the user wrote; counted per run of the op.
@@ -132,6 +137,17 @@ class Collectives:
             narrowed: The width that elements are sent in where the compiler narrows them, over
                 that.
         """
+        key = kind, parts, num_bytes, narrowed
+        if key not in self._alike:
+            self._alike[key] = tuple(self._alone(*key))
+        name = op_text(op)
+        for one in self._alike[key]:
+            yield replace(one, op=op.index, name=name, count=count)
+
+    def _alone(
+        self, kind: str, parts: Parts, num_bytes: int, narrowed: float
+    ) -> Iterator[Collective]:
+        """The same, of no op yet."""
         for one in self.costing.transfers(kind, parts, num_bytes):
             sent = int(num_bytes * (narrowed if one.is_narrowed else 1.0)) // one.pieces
             yield Collective(
@@ -141,9 +157,7 @@ class Collectives:
                 bytes_per_device=sent,
                 seconds=self.costing.transfer_seconds(one, sent),
                 is_async=False,
-                op=op.index,
-                name=op_text(op),
-                count=count,
+                name="",
             )
 
     def _axis(self, name: str, pre_size: int, size: int) -> str:

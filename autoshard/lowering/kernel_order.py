@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from autoshard.lowering.latency_hiding import hiding_order
@@ -50,7 +50,7 @@ class KernelOrder:
         for place, _ in self.tasks:
             turns.setdefault(place, len(turns))
         return [
-            replace(tasks[place], needs=tuple(sorted(turns[need] for need in tasks[place].needs)))
+            tasks[place]._replace(needs=tuple(sorted(map(turns.__getitem__, tasks[place].needs))))
             for place in turns
         ]
 
@@ -179,7 +179,7 @@ class _Works:
         more = [n for n in needs if n != kernel and self.works[n].joins != kernel]
         if any(need > kernel for need in more):
             return -1
-        self.works[kernel] = replace(own, needs=tuple(dict.fromkeys((*own.needs, *more))))
+        self.works[kernel] = own._replace(needs=tuple(dict.fromkeys((*own.needs, *more))))
         return kernel
 
     def _new(self, members: list[int], work: Work) -> int:
@@ -195,7 +195,7 @@ class _Works:
         """The tasks, in some order of the works."""
         found: list[Issued] = []
         instructions: list[Instruction] = []
-        begun: set[int] = set()
+        begun = [False] * len(self.tasks)
         for work in order:
             is_over = self.works[work].start >= 0
             for place in self._members[work]:
@@ -213,17 +213,15 @@ class _Works:
                 instructions += self.tasks[task].issues
         return KernelOrder(tuple(found), tuple(instructions))
 
-    def _with_fused(self, place: int, begun: set[int]) -> Iterator[int]:
+    def _with_fused(self, place: int, begun: list[bool]) -> Iterator[int]:
         """A task after what it computes itself, as far as none of that has begun."""
-        stack = [place]
+        stack = [] if begun[place] else [place]
         while stack:
             task = stack[-1]
-            fused = (n for n in self.tasks[task].needs if self.tasks[n].is_fused)
-            before = next((need for need in fused if need not in begun), None)
-            if before is not None:
-                stack.append(before)
-                continue
-            stack.pop()
-            if task not in begun:
-                begun.add(task)
+            for need in self.tasks[task].needs:
+                if not begun[need] and self.tasks[need].is_fused:
+                    stack.append(need)
+                    break
+            else:
+                begun[stack.pop()] = True
                 yield task

@@ -167,11 +167,11 @@ class _Walk:
         needs = [task.needs for task in body.tasks]
         num_bytes = [task.num_bytes for task in body.tasks]
         for place, call in combined_calls(needs, num_bytes, keys, most).items():
-            body.tasks[place] = replace(body.tasks[place], call=call)
+            body.tasks[place] = body.tasks[place]._replace(call=call)
         for place, task in enumerate(body.tasks):
             if task.role is Role.SUMS and task.op in self.rows_summed_with:
                 last = self.rows_summed_with[task.op]
-                body.tasks[place] = replace(task, call=-1 - last)
+                body.tasks[place] = task._replace(call=-1 - last)
 
     def _assumed(self, task: Task) -> AssumedKernel:
         """The kernel of a task as XLA's schedulers estimate it."""

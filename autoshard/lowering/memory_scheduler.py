@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """A kernel, the start or the end of a collective, or a loop, which a compiler puts in order.
 
     Args:

@@ -174,9 +174,10 @@ class OpTasks:
 
     def _made(self, op: Op, value: int, body: int) -> set[int]:
         """Tasks that a read waits for; of a value that is computed again, what making it reads."""
-        home, behind = self._behind.get(value, (body, set[int]()))
-        if home == body and computes_again(op, value, self._behind):
-            return behind
+        if computes_again(op, value, self._behind):
+            home, behind = self._behind[value]
+            if home == body:
+                return behind
         return self.bodies.needs(value, body)
 
     def _fill(self, op: Op, body: int, num_bytes: int) -> int:

@@ -97,22 +97,12 @@ class _Clock:
 
     def _put(self, index: int) -> None:
         """Run an op, after what of its body it reads that no task makes."""
-        ops, values = self.graph.ops, self.graph.values
-        home = self.homes[ops[index].region]
+        if index in self._done:
+            return
+        home = self.homes[self.graph.ops[index].region]
         stack = [index]
         while stack:
-            makers = (values[value].op for value in ops[stack[-1]].operands)
-            left = next(
-                (
-                    maker
-                    for maker in makers
-                    if maker not in self._done
-                    and maker not in self._tasked
-                    and maker < stack[-1]
-                    and self.homes[ops[maker].region] == home
-                ),
-                None,
-            )
+            left = self._left(stack[-1], home)
             if left is not None:
                 stack.append(left)
                 continue
@@ -120,3 +110,14 @@ class _Clock:
             if run not in self._done:
                 self._done.add(run)
                 self.order.append(run)
+
+    def _left(self, index: int, home: int) -> int | None:
+        """The first op of a body, still to run, that an op reads and that no task makes."""
+        ops, values = self.graph.ops, self.graph.values
+        for value in ops[index].operands:
+            maker = values[value].op
+            if maker in self._tasked or maker in self._done or maker >= index:
+                continue
+            if self.homes[ops[maker].region] == home:
+                return maker
+        return None

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from autoshard.lowering.local_program import Instruction, Opcode
 from autoshard.lowering.memory_scheduler import users_of
@@ -39,8 +40,7 @@ class Role(Enum):
     SUMS = "sums its results over devices"
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A stretch of work in a body.
 
     Args:
@@ -146,7 +146,7 @@ def schedule_late(tasks: Sequence[Task]) -> Timeline:
     """
     last = len(tasks) - 1
     turned = [
-        replace(task, needs=tuple(last - reader for reader in reversed(readers)))
+        task._replace(needs=tuple(last - reader for reader in reversed(readers)))
         for task, readers in zip(
             reversed(tasks), reversed(users_of([task.needs for task in tasks])), strict=True
         )
@@ -194,9 +194,10 @@ class _Issue:
         self._after: list[int] = []  # per task, the number of the last work that it needs
         self._awaits: list[frozenset[int]] = []  # per task, sends that its readers wait for
         for place, task in enumerate(tasks):
-            self._after.append(
-                turn.get(place, max((self._after[n] for n in task.needs), default=-1))
-            )
+            after = turn.get(place)
+            if after is None:
+                after = max((self._after[n] for n in task.needs), default=-1)
+            self._after.append(after)
             self._awaits.append(self._awaited(place, task))
         self._underway: dict[int, None] = {}
 

@@ -42,7 +42,7 @@ def issued(tasks: Sequence[Task], timeline: Timeline) -> Estimate:
     """What a body takes in the order in which its tasks are issued, each of them one number."""
     opcodes = {COMPUTE: Opcode.KERNEL}
     named = [
-        replace(task, issues=(Instruction(opcodes.get(task.lane, Opcode.START), place),))
+        task._replace(issues=(Instruction(opcodes.get(task.lane, Opcode.START), place),))
         for place, task in enumerate(tasks)
     ]
     return estimate(
