@@ -255,24 +255,24 @@ class _State:
 
     def best_relief(self, node: int) -> tuple[float, int] | None:
         """Returns (cost per byte of excess less, choice) of a node's best such move."""
-        memory, added = self.search._memory[node], self._added(node)
+        memory, added, paid = self.search._memory[node], self._added(node), self.paid[node]
+        can_relieve = (added < 0).any(axis=0) & (paid < self.search.forbidden // 2)
+        choices = np.flatnonzero(can_relieve)
+        if not choices.size:
+            return None
+        added = added[:, choices]
         limit = self.search.limit or 0
         can_exceed = self._most_held(node) + added.max(axis=1, initial=0) > limit
         rows, piece_of = memory.rows_of(can_exceed)
-        over = (self.held[rows] - limit)[:, None] + added[piece_of]
-        excess = np.maximum(over, 0).sum(axis=0)
-        current = int(self.choices[node])
-        relief = excess[current] - excess
-        relief[self.paid[node] >= self.search.forbidden // 2] = 0
+        over = self.held[rows] - limit
+        excess = np.maximum(over[:, None] + added[piece_of], 0).sum(axis=0)
+        relief = np.maximum(over, 0).sum() - excess
         if relief.max() <= 0:
             return None
-        price = np.where(
-            relief > 0,
-            (self.paid[node] - self.paid[node][current]) / np.maximum(relief, 1),
-            np.inf,
-        )
-        choice = int(price.argmin())
-        return float(price[choice]), choice
+        more = paid[choices] - paid[self.choices[node]]
+        price = np.where(relief > 0, more / np.maximum(relief, 1), np.inf)
+        best = int(price.argmin())
+        return float(price[best]), int(choices[best])
 
     def best_improvement(self, node: int) -> int | None:
         """Returns a node's cheapest choice that fits, if it is cheaper than the current one."""
