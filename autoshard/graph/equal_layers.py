@@ -54,9 +54,7 @@ class Run:
         return first - self.period + (equation - first) % self.period
 
 
-def equal_layers(
-    colours: Sequence[int], reads: Sequence[Sequence[int]]
-) -> Iterator[list[Run]]:
+def equal_layers(colours: Sequence[int], reads: Sequence[Sequence[int]]) -> Iterator[list[Run]]:
     """Runs of layers of which all but a few at each end are left out; the smallest layers first.
 
     Where some runs have fewer copies than the longest (of layers that are computed again two at

@@ -127,9 +127,10 @@ def few_layers_of(
         ops = _by_equation(body, prefix)
         colours = _Colours(functions, body, prefix, wanted, in_shardings).of(ops)
         reads = list(_reads(program.operand_paths, prefix, len(ops)))
-        every = equal_layers(colours, reads)
-        runs = next((one for one in every if not _is_read_in_a_call(functions, ops, reads, one)), [])
-        if not runs:
+        ways = equal_layers(colours, reads)
+        closed = (runs for runs in ways if not _is_read_in_a_call(functions, ops, reads, runs))
+        runs = next(closed, None)
+        if runs is None:
             return None
         _leave_out(ops, runs)
         _erase_unread_constants(body)
