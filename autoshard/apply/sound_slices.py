@@ -2,17 +2,19 @@
 
 XLA's algebraic simplifier makes one dynamic slice of two and drops the clamp of the inner start
 (jaxlib 0.10.2). One of the two is a device's piece of a tensor, so every device then clamps for
-itself. Two kinds of slices are written so that this does no harm:
+itself. Three kinds of slices are written so that this does no harm:
 
 * A dynamic slice of the program that starts past the end starts as late as fits. Its starts are
   clamped before it.
 * A scatter of one row becomes an update that first reads the row of its shard, wherever on the way
   to its operand that shard was cut. A barrier before the operand keeps the two slices apart.
+* A tensor updated by its own first rows, gathered, becomes these rows and zeros, wherever they are,
+  if their shards are as large as those of the tensor. A barrier before it keeps the two apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import jax
@@ -22,6 +24,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from autoshard.frontend.jaxpr_paths import bodies, rewrite_bodies
 
 _SLICE = "dynamic_slice"
+_UPDATE = "dynamic_update_slice"
 _SCATTER = "scatter"
 
 
@@ -65,9 +68,20 @@ def _before(eqn: JaxprEqn, num_devices: int) -> dict[int, JaxprEqn]:
     name = eqn.primitive.name
     if name == _SLICE:
         return _clamps(eqn)
+    if name == _UPDATE and has_large_update(
+        eqn.invars[0].aval.shape, eqn.invars[1].aval.shape, num_devices
+    ):
+        return _barrier(eqn)
     if name.replace("-", "_").partition("_")[0] == _SCATTER:
-        return _barrier(eqn, num_devices)
+        return _barrier(eqn) if prod(eqn.invars[1].aval.shape[:-1]) <= num_devices else {}
     return {}
+
+
+def has_large_update(whole: Sequence[int], update: Sequence[int], num_devices: int) -> bool:
+    """Returns whether shards of an update of rows may be as large as those of the tensor."""
+    return any(
+        1 < taken < size < taken + num_devices for size, taken in zip(whole, update, strict=True)
+    )
 
 
 def _clamps(eqn: JaxprEqn) -> dict[int, JaxprEqn]:
@@ -92,11 +106,10 @@ def _clamp(start: Var, last: int, like: JaxprEqn) -> JaxprEqn:
     return _copied(template, [low, start, high], start, like)
 
 
-def _barrier(eqn: JaxprEqn, num_devices: int) -> dict[int, JaxprEqn]:
-    """A barrier before the operand of a scatter that may have one row on a device."""
-    operand, indices = eqn.invars[:2]
-    num_rows = prod(indices.aval.shape[:-1])
-    if isinstance(operand, Literal) or not operand.aval.shape or num_rows > num_devices:
+def _barrier(eqn: JaxprEqn) -> dict[int, JaxprEqn]:
+    """A barrier before the first operand."""
+    operand = eqn.invars[0]
+    if isinstance(operand, Literal) or not operand.aval.shape:
         return {}
     of_type = jax.ShapeDtypeStruct(operand.aval.shape, operand.aval.dtype)
     (template,) = jax.make_jaxpr(jax.lax.optimization_barrier)(of_type).jaxpr.eqns

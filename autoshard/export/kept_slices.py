@@ -11,11 +11,16 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from autoshard.apply.nested_ops import operations_of
+from autoshard.apply.sound_slices import has_large_update
 from autoshard.mlir_modules import SHARDING, MlirOp, MlirValue, Module, shape_of
+
+_UPDATE = "stablehlo.dynamic_update_slice"
+_UPDATES = ("stablehlo.scatter", _UPDATE)
+_BARRIER = "stablehlo.optimization_barrier"
 
 
 def keep_slices_apart(module: Module, num_devices: int) -> None:
-    """Clamp the starts of slices that can be cut, and put barriers before scatters, in place.
+    """Clamp the starts of slices that can be cut, put barriers before updates, in place.
 
     A slice of one element, or of all of them, cannot be cut along that dimension. A scatter of more
     rows than devices has several on each.
@@ -23,8 +28,22 @@ def keep_slices_apart(module: Module, num_devices: int) -> None:
     for op in list(operations_of(module.operation)):
         if op.name == "stablehlo.dynamic_slice":
             _clamp_starts(op)
-        elif op.name == "stablehlo.scatter" and len(op.results) == 1:
-            _put_barrier(op, num_devices)
+        elif _is_merged(op, num_devices):
+            _put_barrier(op)
+
+
+def _is_merged(op: MlirOp, num_devices: int) -> bool:
+    """Whether XLA may make one of the slice that cuts an op's operand and one of the op's own."""
+    if op.name not in _UPDATES or len(op.results) != 1:
+        return False
+    whole, other = shape_of(op.operands[0]), shape_of(op.operands[1])
+    assert whole is not None
+    assert other is not None
+    if op.name == _UPDATE:
+        return has_large_update(whole, other, num_devices)
+    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    rows = [size for dim, size in enumerate(other) if dim != numbers.index_vector_dim]
+    return bool(whole) and prod(rows) <= num_devices
 
 
 def _clamp_starts(op: MlirOp) -> None:
@@ -50,16 +69,10 @@ def _splat(like: MlirValue, number: int) -> ir.Attribute:
     return ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(kind.element_type, number))
 
 
-def _put_barrier(op: MlirOp, num_devices: int) -> None:
-    """A barrier before the operand, which is resharded to what the scatter makes before that."""
-    operand, indices = op.operands[:2]
-    shape = shape_of(indices)
-    assert shape is not None
-    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    rows = [size for dim, size in enumerate(shape) if dim != numbers.index_vector_dim]
-    if not shape_of(operand) or prod(rows) > num_devices:
-        return
-    barrier = _made("stablehlo.optimization_barrier", [operand], operand, op)
+def _put_barrier(op: MlirOp) -> None:
+    """A barrier before the operand, which is resharded to what the op makes before that."""
+    operand = op.operands[0]
+    barrier = _made(_BARRIER, [operand], operand, op)
     if SHARDING in op.attributes:
         barrier.owner.attributes[SHARDING] = op.attributes[SHARDING]
     op.operands[0] = barrier

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autoshard
+from tests.export.compile_module import compiles
 
 MESH = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 ROWS = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
@@ -26,6 +27,23 @@ def row_written_behind_a_slice(x: jax.Array, row: jax.Array) -> Any:
 
 def rows_past_the_end(x: jax.Array, start: jax.Array) -> Any:
     return lax.dynamic_slice(jnp.sin(x), (start, jnp.zeros_like(start)), (8, 4))
+
+
+def test_a_tensor_updated_by_its_own_first_rows_gathered_keeps_the_other_rows() -> None:
+    """XLA fills the other rows with zeros where shards of both have one size (jaxlib 0.10.2)."""
+    rows = 13
+
+    def updated(x: jax.Array) -> Any:
+        first = lax.with_sharding_constraint(x[:rows], NamedSharding(MESH, P()))
+        return lax.dynamic_update_slice_in_dim(x, first, 2, 0)
+
+    given = {"in_shardings": P(("data", "model")), "out_shardings": P(("data", "model"))}
+    plan = autoshard.optimize(updated, ROWS, mesh=MESH, hardware="cpu-host", **given)
+    expected = np.array(ROWS)
+    expected[2 : 2 + rows] = ROWS[:rows]
+    np.testing.assert_array_equal(np.asarray(plan.jit()(ROWS)), expected)
+    text = plan.stablehlo("collectives", platform="cpu")
+    np.testing.assert_array_equal(compiles(text, plan.export(), (ROWS,), plan)[0], expected)
 
 
 @pytest.mark.parametrize(
