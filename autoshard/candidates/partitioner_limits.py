@@ -8,7 +8,7 @@ Each entry is a fact of one compiler version, shown by a program in JAX alone in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 
@@ -70,6 +70,19 @@ def _group(rule: Rule) -> int | None:
     image, kernel = rule.operands[:2]
     shared = factors_of(image) & factors_of(kernel) & factors_of(rule.results[0])
     return next((factor for factor in shared if rule.factor_sizes[factor] > 1), None)
+
+
+def whole_within_groups(rule: Rule) -> Rule:
+    """The rule of a convolution, of which no device has a part of the features of one group."""
+    group = _group(rule)
+    within = {
+        factor
+        for dims in (*rule.operands, *rule.results)
+        for factors in dims
+        if len(factors) > 1 and factors[0] == group
+        for factor in factors[1:]
+    }
+    return replace(rule, need_replication=rule.need_replication | within)
 
 
 def _makes_within_a_group(parts: MeshParts, rule: Rule, candidate: Candidate) -> bool:

@@ -13,6 +13,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from autoshard.apply.nested_ops import operations_of
+from autoshard.candidates.partitioner_limits import whole_within_groups
 from autoshard.collectives import (
     Agreement,
     Collective,
@@ -148,6 +149,8 @@ class _Inserter:
         if rule is not None and not is_summable:
             rule = unsummed(rule)
         rule = _fitting(rule, op)
+        if rule is not None and op.name == "stablehlo.convolution":
+            rule = whole_within_groups(rule)
         mesh, work = self.mesh.at(op), work_of(op)
         values = list(op.operands)
         operands = tuple(

@@ -2,7 +2,9 @@
 
 XLA's own round trip keeps shardings of arguments and results, sharding constraints and manual
 computations; what it does not know (data-flow edges, reshards, Shardy's collectives) makes it
-refuse the module. On global values those are all the identity, so each becomes a constraint.
+refuse the module. On global values those are all the identity, so each becomes a constraint. So do
+the shardings of what convolutions read and make: cut as other ops ask, within a group or in space
+by some of the axes alone, they are wrong (jaxlib 0.10.2).
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from autoshard.mlir_modules import (
     RULE,
     SHARDING,
     MlirOp,
+    MlirValue,
     Module,
     module_bytecode,
     module_context,
+    number_of,
     parse_module,
     result_shardings,
     sharding_attribute,
@@ -44,11 +48,16 @@ def make_runnable(module: Module) -> None:
     """As `runnable_module`, of a parsed module, in place."""
     inline_named_computations(module.operation)
     for op in list(operations_of(module.operation)):
+        if op.name == "stablehlo.convolution":
+            _hold(op)
+    for op in list(operations_of(module.operation)):
         if op.name == "sdy.data_flow_edge":
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
         elif op.name in _AS_CONSTRAINT:
-            _constrain(op)
+            made = _constrained(op.operands[0], op.results[0], ir.InsertionPoint(op))
+            op.results[0].replace_all_uses_with(made)
+            op.erase()
         else:
             for name in (SHARDING, RULE):
                 # XLA looks at them on arguments and results alone, and a loop that has them may
@@ -59,14 +68,27 @@ def make_runnable(module: Module) -> None:
                     del op.attributes[name]
 
 
-def _constrain(op: MlirOp) -> None:
-    (sharding,) = result_shardings(op)
+def _hold(op: MlirOp) -> None:
+    """Constrain what an op reads and makes to the shardings that are written on it."""
+    for place, operand in enumerate(op.operands):
+        if _has_sharding(operand):
+            op.operands[place] = _constrained(operand, operand, ir.InsertionPoint(op))
+    (result,) = op.results
+    if _has_sharding(result):
+        made = _constrained(result, result, ir.InsertionPoint.after(op))
+        result.replace_all_uses_except(made, made.owner.operation)
+
+
+def _has_sharding(value: MlirValue) -> bool:
+    return not isinstance(value.owner, ir.Block) and SHARDING in value.owner.attributes
+
+
+def _constrained(value: MlirValue, like: MlirValue, place: ir.InsertionPoint) -> MlirValue:
+    """A value with the sharding that is written on the result of an op."""
+    maker = like.owner.operation
+    sharding = result_shardings(maker)[number_of(like)]
     assert sharding is not None
     made = sdy.ShardingConstraintOp(
-        op.operands[0],
-        sharding_attribute(sharding),
-        ip=ir.InsertionPoint(op),
-        loc=op.location,
+        value, sharding_attribute(sharding), ip=place, loc=maker.location
     )
-    op.results[0].replace_all_uses_with(made.operation.results[0])
-    op.erase()
+    return made.operation.results[0]

@@ -63,3 +63,40 @@ def test_an_exported_program_computes_what_the_function_does(
     ]
     found = jax.jit(plan.export().call)(*placed)
     np.testing.assert_allclose(np.asarray(found), np.asarray(function(ROWS, argument)), rtol=1e-6)
+
+
+def convolved(image: jax.Array) -> Any:
+    kernel = jnp.sin(jnp.arange(72.0)).reshape(3, 3, 1, 8)
+    names = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(
+        image, kernel, (2, 2), "SAME", dimension_numbers=names, feature_group_count=4
+    )
+
+
+def cut_by_its_reader(x: jax.Array, y: jax.Array) -> Any:
+    return convolved(lax.dot_general(x, y, (((2,), (2,)), ((), ()))))
+
+
+def cut_in_space(x: jax.Array, y: jax.Array) -> Any:
+    rows = jax.nn.one_hot(y.argmax(-1), y.shape[-1])
+    return convolved(lax.dot_general(x, rows, (((2,), (2,)), ((), ())))), rows
+
+
+FEATURES = P(None, None, None, ("model", "data"))
+
+
+@pytest.mark.parametrize(
+    ("function", "results"),
+    [(cut_by_its_reader, FEATURES), (cut_in_space, (FEATURES, P(None, "model")))],
+)
+def test_an_exported_convolution_in_groups_is_cut_as_the_module_says(
+    function: Callable[..., Any], results: Any
+) -> None:
+    """Cut within a group, or in space by one of two axes, it is wrong (jaxlib 0.10.2)."""
+    x, y = np.random.default_rng(1).normal(size=(2, 3, 4, 8)).astype(np.float32)
+    plan = autoshard.optimize(function, x, y, mesh=MESH, hardware="cpu-host", out_shardings=results)
+    expected = jax.tree.leaves(jax.jit(function)(x, y))
+    for stage in ("explicit", "collectives"):
+        text = plan.stablehlo(stage, platform="cpu")
+        for made, wanted in zip(compiles(text, plan.export(), (x, y), plan), expected, strict=True):
+            np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-4)
