@@ -357,6 +357,8 @@ def _decided(
             by_hand = best_by_hand(encoder, encoded, propagate, searches.options, searches.stages)
     if by_hand is not None:
         result = searches.from_floor(encoded.problem, result, by_hand[1])
+    elif searches.is_over and result.choices is None and result.least_peak_choices is None:
+        result = searches.last(encoded.problem)
     with searches.stages.time("account"):
         solution = solution_of(encoder, encoded, result)
     solution = _at_end(_followed(solution, searches), searches)

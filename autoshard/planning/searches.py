@@ -13,7 +13,8 @@ from solvers import Problem, Progress, Result, Status, evaluate, proven_status, 
 ANY_GAP = 1.0
 """A relative gap that any plan is within."""
 SECONDS_WHEN_INTERRUPTED = 1.0
-"""A search takes at most, once somebody asked for the best so far. A choice: commands end soon."""
+"""A search takes at most, once somebody asked for the best so far, or where time was over before
+any choices were found. A choice: commands end soon."""
 SHORT = 0.25
 """Of the time limit: a search beside the first one. A choice, as `LONG` is."""
 LONG = 0.5
@@ -152,6 +153,10 @@ class Searches:
         )
         self._seconds_left -= time.monotonic() - began
         return result
+
+    def last(self, problem: Problem) -> Result:
+        """A short search for any choices, where time is over before there are some."""
+        return self._solve(problem, SECONDS_WHEN_INTERRUPTED, (), ANY_GAP, seeks_leanest=True)
 
     def from_floor(self, problem: Problem, found: Result, floor: tuple[int, ...]) -> Result:
         """The best of a search that was cut short, known choices, and a search on from them.

@@ -72,6 +72,20 @@ def test_a_search_takes_half_of_the_time_that_is_left_for_planning_at_most(
     assert slow.given == pytest.approx([LIMIT / 2, LIMIT / 4, LIMIT / 8])
 
 
+def test_time_that_was_over_before_the_search_leaves_the_leanest_plan_where_nothing_fits() -> None:
+    found = autoshard.optimize(
+        lambda w, x: jnp.tanh(x @ w),
+        *(jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2,
+        mesh="x=2",
+        hardware="cpu-host",
+        memory_budget=1_000,
+        time_limit_seconds=0.0,
+        remat="keep",
+    )
+    assert not found.data.is_feasible
+    assert found.data.memory.peak_bytes > 1_000
+
+
 def test_where_nothing_fits_in_time_the_searches_that_follow_keep_to_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
