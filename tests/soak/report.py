@@ -61,6 +61,21 @@ def _of_programs(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             ]
         ).strip()
         yield _shares([line["facts"] for line in found])
+        if good < len(found):
+            yield markdown_table(
+                list(map(_told, (one for one in found if not _is_good(one))))
+            ).strip()
+
+
+def _is_good(line: Mapping[str, Any]) -> bool:
+    return line["verdict"] in GOOD
+
+
+def _told(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row on a program that did not end well: its number and what was said last."""
+    said = (line["detail"].strip().splitlines() or [""])[-1].replace("|", "/")
+    told = line["key"] or said
+    return {"number": line["number"], "ended": line["verdict"], "told": told[:120]}
 
 
 def _shares(facts: Iterable[Mapping[str, Any]]) -> str:
@@ -110,4 +125,9 @@ def _of_stops(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if kind == "deadline" and late:
             cut = [min(line["late"], line["could_be_cut"]) for line in found]
             worst += f" ({max(cut):.1f} s of what a limit can cut short)"
+        loads = [line["load"] for line in found if "load" in line]
+        if loads:
+            worst += (
+                f"; {min(loads):.1f} to {max(loads):.1f} processes wanted a processor meanwhile"
+            )
         yield f"{len(found)} {name}, {len(bad)} with problems{worst}." if found else f"No {name}."

@@ -9,7 +9,8 @@ record; what is on record is not run again.
 * `twice`: a plan made under two hash seeds, the second time beside processes that take every core;
   the two are equal but for the seconds they took, or say by what a clock cut them.
 
-How late a command is can be told on a machine of which nothing else takes the processors.
+How late a command is can be told on a machine of which nothing else takes the processors: the
+record has how many processes wanted one.
 """
 
 from __future__ import annotations
@@ -195,7 +196,8 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 found = RUNS[kind](number, Path(folder))
-            line = {"commit": commit, "stop": kind, "case": number, **found}
+            load = os.getloadavg()[0]
+            line = {"commit": commit, "stop": kind, "case": number, "load": load, **found}
             record.write(json.dumps(line) + "\n")
             record.flush()
             for problem in found["problems"]:
