@@ -54,6 +54,11 @@ class _NodeMemory:
         pieces = np.column_stack((rows[:-1], rows[1:])).astype(np.int64)
         return cls(held, pieces[is_held], times[is_held])
 
+    @property
+    def num_rows(self) -> IntArray:
+        """Returns int64[pieces]."""
+        return self.pieces[:, 1] - self.pieces[:, 0]
+
     def rows_of(self, chosen: npt.NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
         """Returns int64[rows] twice: the rows of chosen pieces, and the piece of each."""
         numbers = np.flatnonzero(chosen)
@@ -255,22 +260,24 @@ class _State:
 
     def best_relief(self, node: int) -> tuple[float, int] | None:
         """Returns (cost per byte of excess less, choice) of a node's best such move."""
-        memory, added, paid = self.search._memory[node], self._added(node), self.paid[node]
-        can_relieve = (added < 0).any(axis=0) & (paid < self.search.forbidden // 2)
+        memory, more, paid = self.search._memory[node], self._more(node), self.paid[node]
+        can_relieve = (more.min(axis=0, initial=0) < 0) & (paid < self.search.forbidden // 2)
         choices = np.flatnonzero(can_relieve)
         if not choices.size:
             return None
-        added = added[:, choices]
+        added = memory.times @ more[:, choices]
         limit = self.search.limit or 0
-        can_exceed = self._most_held(node) + added.max(axis=1, initial=0) > limit
-        rows, piece_of = memory.rows_of(can_exceed)
+        least = self._by_piece(np.minimum, node) + added.min(axis=1, initial=0)
+        most = self._by_piece(np.maximum, node) + added.max(axis=1, initial=0)
+        relief = -(memory.num_rows[least >= limit] @ added[least >= limit])
+        rows, piece_of = memory.rows_of((least < limit) & (limit < most))
         over = self.held[rows] - limit
         excess = np.maximum(over[:, None] + added[piece_of], 0).sum(axis=0)
-        relief = np.maximum(over, 0).sum() - excess
+        relief += np.maximum(over, 0).sum() - excess
         if relief.max() <= 0:
             return None
-        more = paid[choices] - paid[self.choices[node]]
-        price = np.where(relief > 0, more / np.maximum(relief, 1), np.inf)
+        dearer = paid[choices] - paid[self.choices[node]]
+        price = np.where(relief > 0, dearer / np.maximum(relief, 1), np.inf)
         best = int(price.argmin())
         return float(price[best]), int(choices[best])
 
@@ -282,8 +289,9 @@ class _State:
             return None
         cheaper = np.flatnonzero(paid < paid[current])
         if self.search.limit is not None:
-            held = self._most_held(node)[:, None]
-            fits = (held + self._added(node)[:, cheaper] <= self.search.limit).all(axis=0)
+            held = self._by_piece(np.maximum, node)[:, None]
+            added = self.search._memory[node].times @ self._more(node)[:, cheaper]
+            fits = (held + added <= self.search.limit).all(axis=0)
             cheaper = cheaper[fits]
         if not cheaper.size:
             return None
@@ -313,27 +321,26 @@ class _State:
             self.move(node, choice)
         return saved
 
-    def _most_held(self, node: int) -> IntArray:
-        """Returns int64[pieces]: the most that is held at a row of each piece of a node."""
+    def _by_piece(self, extreme: np.ufunc, node: int) -> IntArray:
+        """Returns int64[pieces]: the most or the least held at a row of each piece of a node."""
         pieces = self.search._memory[node].pieces
         if not len(pieces):
             return np.empty(0, dtype=np.int64)
-        found: IntArray = np.maximum.reduceat(self._padded, pieces.ravel())[::2]
+        found: IntArray = extreme.reduceat(self._padded, pieces.ravel())[::2]
         return found
 
     def _usage(self, one: _Held) -> IntArray:
         """Returns int64[choices]: what a term holds, as the other node chooses now."""
         return one.usage if one.far < 0 else one.usage[:, self.choices[one.far]]
 
-    def _added(self, node: int) -> IntArray:
-        """Returns int64[pieces, choices]: use added by moving to each choice, at all its rows."""
+    def _more(self, node: int) -> IntArray:
+        """Returns int64[held, choices]: use that each term adds by moving to each choice."""
         memory, current = self.search._memory[node], int(self.choices[node])
         more = np.zeros((len(memory.held), len(self.paid[node])), dtype=np.int64)
         for number, one in enumerate(memory.held):
             usage = self._usage(one)
             more[number] = usage - usage[current]
-        added: IntArray = memory.times @ more
-        return added
+        return more
 
     def move(self, node: int, choice: int) -> None:
         """Takes a new choice at a node."""
