@@ -39,8 +39,10 @@ def settle(problem: Problem, keep: Sequence[BoolArray]) -> Settled:
         problem: Any problem.
         keep: bool[num_choices] per node, somewhere true at every node.
     """
-    kept = tuple(np.flatnonzero(own) for own in keep)
-    masks = [own.tobytes() for own in keep]
+    distinct = {id(own): own for own in keep}  # copies of a part share them
+    read = {key: (np.flatnonzero(own), own.tobytes()) for key, own in distinct.items()}
+    kept = tuple(read[id(own)][0] for own in keep)
+    masks = [read[id(own)][1] for own in keep]
     place = {node: at for at, node in enumerate(n for n, own in enumerate(kept) if len(own) > 1)}
     only = [int(own[0]) for own in kept]
     costs = [np.minimum(problem.node_costs[node][kept[node]], FORBIDDEN) for node in place]

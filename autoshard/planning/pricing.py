@@ -70,7 +70,8 @@ def nearest_choices(
         relative_gap: How near the cheapest is near enough.
     """
     problem = encoded.problem
-    keep = [np.ones(len(costs), dtype=np.bool_) for costs in problem.node_costs]
+    every = {size: np.ones(size, dtype=np.bool_) for size in set(map(len, problem.node_costs))}
+    keep = [every[len(costs)] for costs in problem.node_costs]
     known: dict[Hashable, BoolArray | None] = {}
     for node, op_index in enumerate(encoded.ops):
         op = encoded.graph.ops[op_index]

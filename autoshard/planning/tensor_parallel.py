@@ -250,7 +250,9 @@ def _parameters_read(graph: Graph, parameters: list[int]) -> list[frozenset[int]
     for value in parameters:
         found[value] = frozenset({value})
     for op in graph.ops:
-        read = frozenset[int]().union(*(found[value] for value in op.operands))
+        most = max((found[value] for value in op.operands), key=len, default=frozenset[int]())
+        others = [found[value] for value in op.operands if not found[value] <= most]
+        read = most.union(*others) if others else most
         for value in op.results:
-            found[value] = found[value] | read
+            found[value] = found[value] | read if found[value] else read
     return found
