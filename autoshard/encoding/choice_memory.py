@@ -215,10 +215,20 @@ class ChoiceMemory:
         for op, node, candidates in self._nodes():
             if candidates[-1].streamed is None:
                 continue
-            held = [room.costing.streamed_bytes(room.graph, op, c) for c in candidates]
-            usage = (np.array(held, dtype=np.float64) * room.overhead).astype(np.int64)
             run = room.buffers.time_of(op.index)
-            yield NodeMemory(node, run, run + 1, usage)
+            yield NodeMemory(node, run, run + 1, self._panel_bytes(op, candidates))
+
+    def _panel_bytes(self, op: Op, candidates: tuple[Candidate, ...]) -> IntArray:
+        """int64[num_candidates]; equal products share one array."""
+        room = self.room
+
+        def held() -> IntArray:
+            found = [room.costing.streamed_bytes(room.graph, op, c) for c in candidates]
+            return (np.array(found, dtype=np.float64) * room.overhead).astype(np.int64)
+
+        values = (room.graph.values[value] for value in (*op.operands, *op.results))
+        types = tuple((value.shape, value.dtype, value.bits) for value in values)
+        return self._held.get(held, candidates, key=("panels", op.rule, op.is_exact, types))
 
     def _padded_rows(self) -> Iterator[NodeMemory]:
         """Copies into padded rows that look-ups make."""

@@ -51,18 +51,19 @@ from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.reshard import Resharder
 from autoshard.wishes.wishes import Wishes
-from solvers import Problem, least_use
+from solvers import NodeMemory, Problem, least_use
 
 IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Offered:
-    """The nodes of a problem, whose candidates have been enumerated."""
+    """The nodes of a problem, whose candidates have been enumerated, and what these hold."""
 
     nodes: Sequence[Op]
     node_by_op: Mapping[int, int]
     all_reduces: AllReduceMotion
+    memory: tuple[NodeMemory, ...]
 
 
 @dataclass(slots=True)
@@ -146,7 +147,7 @@ class Encoder:
                 np.zeros(len(self._candidates[op.index]), np.int64) for op in offered.nodes
             ),
             edges=(),
-            node_memory=tuple(self._memory(offered.node_by_op).terms()),
+            node_memory=offered.memory,
         )
         return least_use(problem)[0]
 
@@ -176,7 +177,7 @@ class Encoder:
         problem = Problem(
             node_costs=(*exposed, *(free[len(read.layouts)] for read in reads)),
             edges=tuple(edges),
-            node_memory=tuple(self._memory(node_by_op).terms()),
+            node_memory=offered.memory,
             edge_memory=tuple(copies),
             memory_limit=self._limit_beside_tables(),
         )
@@ -209,7 +210,8 @@ class Encoder:
                 offered = with_steps.of(op, rows.offered(op, self._offers.of(op)))
                 self._candidates[op.index] = all_reduces.offered(op, offered)
             node_by_op = {op.index: node for node, op in enumerate(nodes)}
-            self._known_offered = _Offered(nodes, node_by_op, all_reduces)
+            memory = tuple(self._memory(node_by_op).terms())
+            self._known_offered = _Offered(nodes, node_by_op, all_reduces, memory)
         return self._known_offered
 
     def _shared_reads(self) -> tuple[SharedRead, ...]:
