@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers import Edge, NodeMemory, Problem, evaluate
 from solvers.local_search import LocalSearch
+from solvers.local_search import _State as State
 from solvers.presolve import presolve
 from tests.solvers.instances import small_problems
 
@@ -43,6 +46,30 @@ def test_repairing_never_raises_the_excess(problem: Problem, seed: int) -> None:
         assert after.peak <= max(limit, before.peak * len(small.row_times))
         if before.peak <= limit:
             assert after == before
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=small_problems(), seed=st.integers(0, 1000), share=st.floats(0.0, 1.2))
+def test_a_repair_first_frees_the_cheapest_bytes_above_the_limit(
+    problem: Problem, seed: int, share: float
+) -> None:
+    small = presolve(problem, rules=())
+    choices = start_of(small.problem, seed)
+    limit = int(share * evaluate(small.problem, choices).peak)
+    tight = replace(small.problem, memory_limit=limit)
+    search = LocalSearch(tight, len(small.row_times))
+    before = State(search, choices)
+    for node, costs in enumerate(tight.node_costs):
+        found = before.best_relief(node)
+        prices = []
+        for choice in range(len(costs)):
+            after = State(search, choices)
+            after.move(node, choice)
+            freed = before.excess() - after.excess()
+            more = int(before.paid[node][choice] - before.paid[node][choices[node]])
+            if freed > 0 and before.paid[node][choice] < search.forbidden // 2:
+                prices.append((float(more) / float(freed), choice))
+        assert found == min(prices, default=None)
 
 
 @settings(max_examples=100, deadline=None)
