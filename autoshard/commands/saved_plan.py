@@ -124,7 +124,7 @@ def planned_again(
         data: The plan.
         machine: What it was made for.
         name: What it was made from, as the command line calls it.
-        time_limit: Seconds for the solver.
+        time_limit: Seconds for planning.
         options: Of `api.optimize`, what else to say; `constraints` are added to those of the hook.
     """
     options = {
