@@ -85,7 +85,8 @@ def test_layers_that_nothing_joins_are_not_left_out_together() -> None:
 
 
 def test_layers_that_are_computed_again_two_at_once_are_taken_two_at_once() -> None:
-    colours, reads = [9], list[list[int]]([[]])
+    colours = [9]
+    reads: list[list[int]] = [[]]
     for layer in range(16):
         colours += [1, 2]
         reads += [[len(reads) - 1, -1 - layer], [len(reads)]]
