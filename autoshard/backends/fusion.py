@@ -20,8 +20,9 @@ class FusionPolicy:
             follows from it along the rows (a softmax); 0: none.
         narrows_matmuls: A matmul writes what single-reader element-wise ops behind it make
             narrower.
-        matmuls_read_wider: Several matmuls each compute an operand that is made of wider elements
-            that are stored. A single one always does.
+        recomputed_ops: Vector operations an element that two matmuls to 128 columns each compute
+            of two tensors in bfloat16, before a kernel of its own stores what they read.
+        op_costs: (element-wise op, operations) of those that take more than one.
         matmuls_read_single_source: A matmul computes operands made of one tensor of no wider
             elements, and constants.
         min_concatenated_part: A matmul that does not contract the concatenated dimension reads the
@@ -57,7 +58,8 @@ class FusionPolicy:
     fuses_into_matmuls: bool
     longest_row: int
     narrows_matmuls: bool
-    matmuls_read_wider: bool
+    recomputed_ops: int
+    op_costs: tuple[tuple[str, float], ...]
     matmuls_read_single_source: bool
     min_concatenated_part: int
     fuses_into_gathers: bool

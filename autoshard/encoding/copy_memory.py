@@ -16,7 +16,7 @@ from autoshard.encoding.shared_reads import SharedRead
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.op_traits import is_elementwise, renames
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind, Value
-from autoshard.graph.stored_values import matmul_reads
+from autoshard.graph.recomputing import matmuls_reading
 from autoshard.reshard import ReshardTable, turned_shares
 from solvers import EdgeMemory
 
@@ -120,8 +120,8 @@ class CopyMemory:
         while renames(maker):
             maker = graph.maker(maker.operands[0])
         is_fused = is_elementwise(maker) and not room.buffers.is_stored[maker.results[0]]
-        reads = matmul_reads(graph, maker.results[0]) if is_fused else 0
-        if reads < 2 or made.num_bytes < room.negligible_bytes:
+        num_reads = sum(1 for _ in matmuls_reading(graph, maker.results[0])) if is_fused else 0
+        if num_reads < 2 or made.num_bytes < room.negligible_bytes:
             return
 
         def sliced() -> IntArray:

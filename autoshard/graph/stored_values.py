@@ -8,9 +8,15 @@ from math import prod
 from autoshard.backends import FusionPolicy, LayoutPolicy
 from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.library_copies import is_read_reversed
-from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, RENAMES, is_elementwise
+from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, is_elementwise
 from autoshard.graph.product_writes import meeting
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Value
+from autoshard.graph.recomputing import (
+    Computed,
+    computed_from,
+    is_cheaper_stored,
+    matmuls_reading,
+)
 from autoshard.graph.scatters import is_one_hot, scattered_sums
 
 TILE_DIMS = 2
@@ -38,68 +44,31 @@ def stored_values(
         if operand != addend
     }
     stored: list[bool] = []
-    made_of: list[int] = []  # per value, the widest elements of its shape it is computed from
-    behind: list[Mapping[int, int]] = []  # per value, bytes of the buffers it is computed from
+    behind: list[Computed] = []
+    costs = dict(fusion.op_costs)
     for value in graph.values:
         index = value.index
         is_stored = index not in in_place and (
             index in kept or _is_stored(graph, index, fusion, layout, written, computed)
         )
-        widest = _widest_bits(graph, value, made_of)
-        if not is_stored and not fusion.matmuls_read_wider and widest > value.bits:
-            is_stored = matmul_reads(graph, index) > 1
-        read = _read_for(graph, value, behind)
+        made = computed_from(graph, value, behind, costs)
         if not is_stored and fusion.fuses_into_matmuls:
-            read_bytes = sum(read.values())
-            is_stored = _is_cheaper_stored(graph, value, layout, read_bytes)
-            is_stored = is_stored or _is_written_with_a_sum(graph, value, layout, read_bytes)
-        behind.append({index: value.num_bytes} if is_stored else read)
+            is_stored = is_cheaper_stored(graph, value, made, fusion, layout)
+            is_stored = is_stored or _is_written_with_a_sum(graph, value, made, fusion, layout)
+        behind.append(Computed({index: value.num_bytes}, {}) if is_stored else made)
         stored.append(is_stored)
-        is_argument = graph.maker(index).kind is OpKind.ARGUMENT
-        own = 0 if is_argument else value.bits  # an argument is narrowed in products
-        made_of.append(own if is_stored else widest)
     return stored
 
 
-def _read_for(graph: Graph, value: Value, behind: Sequence[Mapping[int, int]]) -> Mapping[int, int]:
-    """Bytes by buffer that a value is computed from, at most as many elements as it has."""
-    op = graph.maker(value.index)
-    if op.kind is OpKind.FREE:
-        return {}
-    most = prod(value.shape)
-    return {
-        source: min(num_bytes, most * graph.values[source].bits // 8)
-        for operand in op.operands
-        if operand < value.index
-        for source, num_bytes in behind[operand].items()
-    }
-
-
-def _is_cheaper_stored(graph: Graph, value: Value, layout: LayoutPolicy, read_bytes: int) -> bool:
-    """True for an element-wise operand that costs more traffic fused into its matmuls than stored.
-
-    Each of them reads all that it is computed from; stored, it is written once and read by each.
-
-    Source: chains of one to three tensors in float32 and bfloat16 that two matmuls read, compiled
-    by libtpu 0.0.52 for a v5e: stored where it costs more, fused where it costs as much.
-    """
-    op = graph.maker(value.index)
-    if not is_elementwise(op):
-        return False
-    times = matmul_reads(graph, value.index)
-    own_bytes = prod(value.shape) * layout.operand_bits(value.dtype, value.bits) // 8
-    return times > 1 and times * read_bytes > read_bytes + (times + 1) * own_bytes
-
-
 def _is_written_with_a_sum(
-    graph: Graph, value: Value, layout: LayoutPolicy, read_bytes: int
+    graph: Graph, value: Value, made: Computed, fusion: FusionPolicy, layout: LayoutPolicy
 ) -> bool:
     """True for what a reduction computes, if all that need it would read more to do so again.
 
     The reduction's kernel writes it, once; the others read that. Several matmuls for which it is
     computed once need it once.
     """
-    op = graph.maker(value.index)
+    op, read_bytes = graph.maker(value.index), made.num_bytes
     if not is_elementwise(op) or read_bytes <= value.num_bytes:
         return False
     if meeting(graph, value.index, op.region, lambda _op, _made: True) is not None:
@@ -115,8 +84,8 @@ def _is_written_with_a_sum(
         seen.add(index)
         reader = graph.ops[index]
         is_through = _is_fused_through(graph, reader, num_elements)
-        made = graph.values[reader.results[0]] if is_through else value
-        if is_through and not _is_cheaper_stored(graph, made, layout, read_bytes):
+        result = graph.values[reader.results[0]] if is_through else value
+        if is_through and not is_cheaper_stored(graph, result, made, fusion, layout):
             todo += graph.consumers[reader.results[0]]
         else:
             num_ends += 1
@@ -130,28 +99,9 @@ def _is_fused_through(graph: Graph, op: Op, num_elements: int) -> bool:
     return is_fused and prod(graph.values[op.results[0]].shape) == num_elements
 
 
-def matmul_reads(graph: Graph, value: int) -> int:
-    """How many matmuls and convolutions read a value, in another order of dimensions too."""
-    found = 0
-    for index in graph.consumers[value]:
-        reader = graph.ops[index]
-        if reader.kind is OpKind.COMPUTE and reader.op_class in PRODUCTS:
-            found += 1
-        elif reader.name in RENAMES:
-            found += matmul_reads(graph, reader.results[0])
-    return found
-
-
 def is_stored_constant(op: Op) -> bool:
     """True where it is a large table written into the program, which is there all the time."""
     return op.kind is OpKind.COMPUTE and op.name == "constant"
-
-
-def _widest_bits(graph: Graph, value: Value, made_of: list[int]) -> int:
-    """Bits of the widest elements that a value is computed from, of as many as it has."""
-    op = graph.maker(value.index)
-    same = [v for v in op.operands if v < value.index and graph.values[v].shape == value.shape]
-    return max((made_of[v] for v in same), default=0)
 
 
 def _is_stored(
@@ -195,7 +145,7 @@ def _is_reduced_apart(graph: Graph, value: int, readers: Sequence[Op]) -> bool:
     """
 
     def is_fused(op: Op) -> bool:
-        is_written = any(matmul_reads(graph, made) for made in op.results)
+        is_written = any(any(matmuls_reading(graph, made)) for made in op.results)
         return op.op_class is OpClass.ELEMENTWISE and not is_written
 
     ends = trace_forward(graph, value, is_fused)

@@ -103,6 +103,13 @@ def in_vmem(instruction: Instruction) -> bool:
     return "S(1)" in instruction.type_text or "S(3)" in instruction.type_text
 
 
+def computes(made: Instruction) -> bool:
+    """An instruction that writes what it computes: no argument, copy or view."""
+    return made.opcode not in {"parameter", "bitcast", "get-tuple-element", "tuple"} and not (
+        made.opcode.startswith(("copy", "slice", "custom-call"))
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class Bench:
     """Compiles for one target, and counts what it compiled.

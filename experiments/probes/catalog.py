@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.probes import collectives, fusion, layout, memory, schedule, vmem
+from experiments.probes import collectives, fusion, layout, memory, recomputing, schedule, vmem
 from experiments.probes.probe import Probe
 
 PROBES: tuple[Probe, ...] = (
@@ -10,6 +10,7 @@ PROBES: tuple[Probe, ...] = (
     *collectives.PROBES,
     *schedule.PROBES,
     *fusion.PROBES,
+    *recomputing.PROBES,
     *layout.PROBES,
     *memory.PROBES,
 )

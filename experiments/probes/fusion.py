@@ -11,7 +11,7 @@ import numpy as np
 from autoshard.backends import get_backend
 from autoshard.backends.split_k import Products, num_splits
 from autoshard.hlo.text import Instruction
-from experiments.probes.bench import Array, Bench, Compiled, Pin
+from experiments.probes.bench import Array, Bench, Compiled, Pin, computes
 from experiments.probes.probe import BOTH, CUDA, TPU, InconclusiveError, Probe
 
 _MATMULS = frozenset({"convolution", "dot"})
@@ -63,9 +63,7 @@ def narrows_matmuls(bench: Bench) -> bool:
 
     wide = Array((1024, 1024), "bfloat16")
     compiled = _whole(bench, program, wide, wide, Array((), "float32"))
-    return not any(
-        "f32[1024,1024]" in made.type_text and _computes(made) for made in compiled.entry
-    )
+    return not any("f32[1024,1024]" in made.type_text and computes(made) for made in compiled.entry)
 
 
 def sinks_into_loops(bench: Bench) -> bool:
@@ -83,31 +81,6 @@ def sinks_into_loops(bench: Bench) -> bool:
         "f32[2048,1024]" in made.type_text and "broadcast" in compiled.opcodes(made)
         for made in outside
     )
-
-
-def matmuls_read_wider(bench: Bench) -> bool:
-    """Attention in bfloat16 with its softmax in float32, whose weights two matmuls read."""
-
-    def program(_: Pin, x: Any, *projections: Any) -> Any:
-        def loss(x: Any) -> Any:
-            query, key, value = (jnp.einsum("bsd,dhk->bshk", x, one) for one in projections)
-            scores = jnp.einsum("bqhk,bshk->bhqs", query, key).astype(jnp.float32) / 8
-            weights = jax.nn.softmax(scores).astype(jnp.bfloat16)
-            read = jnp.einsum("bhqs,bshk->bqhk", weights, value)
-            return jnp.sum(read.astype(jnp.float32) ** 2)
-
-        return jax.grad(loss)(x)
-
-    heads = Array((1024, 8, 128), "bfloat16")
-    compiled = _whole(bench, program, Array((8, 512, 1024), "bfloat16"), heads, heads, heads)
-    written = [
-        made
-        for made in compiled.entry
-        if "bf16[8,8,512,512]" in made.type_text and made.opcode not in {"bitcast", "parameter"}
-    ]
-    # Scores and gradients may be in bfloat16 too: weights are quotients of the forward pass.
-    forward = (made for made in written if "transpose(" not in made.string("op_name"))
-    return not any("divide" in compiled.opcodes(made) for made in forward)
 
 
 def matmuls_read_single_source(bench: Bench) -> bool:
@@ -128,7 +101,7 @@ def fuses_into_gathers(bench: Bench) -> bool:
 
     table = Array((16384, 256))
     compiled = _whole(bench, program, table, Array((128,), "int32"))
-    return not any("f32[16384,256]" in i.type_text and _computes(i) for i in compiled.entry)
+    return not any("f32[16384,256]" in i.type_text and computes(i) for i in compiled.entry)
 
 
 def fuses_into_scatters(bench: Bench) -> bool:
@@ -273,13 +246,6 @@ def _fused_with_matmul(compiled: Compiled) -> set[str]:
     return {opcode for opcodes in kernels if opcodes & _MATMULS for opcode in opcodes}
 
 
-def _computes(made: Instruction) -> bool:
-    """An instruction that writes what it computes: no argument, copy or view."""
-    return made.opcode not in {"parameter", "bitcast", "get-tuple-element", "tuple"} and not (
-        made.opcode.startswith(("copy", "slice", "custom-call"))
-    )
-
-
 def _is_cublas(made: Instruction) -> bool:
     return "cublas" in made.string("custom_call_target")
 
@@ -295,7 +261,6 @@ PROBES = (
     Probe(record="fusion.longest_row", unit="elements", measure=longest_row, platforms=TPU),
     _fusion(narrows_matmuls, CUDA),
     _fusion(sinks_into_loops),
-    _fusion(matmuls_read_wider, TPU),
     # With `fuses_into_matmuls` it says nothing more.
     _fusion(matmuls_read_single_source, CUDA),
     _fusion(fuses_into_gathers),

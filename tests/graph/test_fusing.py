@@ -351,27 +351,6 @@ def test_a_product_on_a_gpu_reads_the_parts_it_does_not_sum_along(
     assert (buffers.last_use[first] > product) == is_by_parts
 
 
-def narrowed_weights(num_readers: int) -> Graph:
-    """A product's result in float32, of which other products read a bfloat16 function."""
-    program = Program()
-    x, w = program.argument(64, 64), program.argument(64, 64)
-    scores = program.matmul(x, w)
-    narrow = program.elementwise(program.elementwise(scores, name="exponential"), name="convert")
-    program.values[narrow] = replace(program.values[narrow], dtype="bf16", bits=16)
-    read = [program.matmul(narrow, w) for _ in range(num_readers)]
-    return program.graph(*read, program.sum(scores))
-
-
-@pytest.mark.parametrize(
-    ("machine", "num_readers", "is_written"),
-    [("tpu", 2, False), ("v5p", 2, True), ("v5p", 1, False)],
-)
-def test_what_is_made_of_wider_elements_is_written_on_a_v5p_for_several_products(
-    machine: str, num_readers: int, *, is_written: bool
-) -> None:
-    assert ("convert 1" in stored(narrowed_weights(num_readers), machine)) == is_written
-
-
 @pytest.mark.parametrize("machine", ["tpu", "v5p"])
 def test_an_argument_is_narrowed_in_the_products_that_read_it(machine: str) -> None:
     program = Program()

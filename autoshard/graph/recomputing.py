@@ -1,0 +1,104 @@
+"""What values that are not stored are computed from, and which operands matmuls compute again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from autoshard.backends import FusionPolicy, LayoutPolicy
+from autoshard.graph.op_traits import RENAMES, is_elementwise
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind, Value
+
+_KERNEL_BYTES = 3.5
+"""Bytes an element that weigh as much as a kernel that stores an operand, beside what it moves.
+
+Source: the longest chains of one to three tensors in bfloat16 and float32 that two and three
+matmuls to 128 to 1,024 columns compute each, compiled by libtpu 0.0.52 for a v5e and a v5p: over
+what `recomputed_ops` says of one, the others follow within two operations.
+"""
+_PROBED_BYTES = 2.0 + _KERNEL_BYTES + 0.5
+"""The same of the program behind `recomputed_ops`: what storing moves more, a kernel, matmuls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a value is computed from where it is read.
+
+    Args:
+        sources: Bytes by buffer, of at most as many elements as the value has.
+        ops: Vector operations an element by op; a conversion takes none.
+    """
+
+    sources: Mapping[int, int]
+    ops: Mapping[int, float]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.sources.values())
+
+
+def computed_from(
+    graph: Graph, value: Value, behind: Sequence[Computed], costs: Mapping[str, float]
+) -> Computed:
+    """What a value is computed from.
+
+    Args:
+        graph: The program.
+        value: The value.
+        behind: The same of the operands of its op; a stored one is computed from itself.
+        costs: Operations an element of ops that take more than one.
+    """
+    op = graph.maker(value.index)
+    if op.kind is OpKind.FREE:
+        return Computed({}, {})
+    most = prod(value.shape)
+    sources: dict[int, int] = {}
+    ops: dict[int, float] = {}
+    for operand in op.operands:
+        if operand < value.index:
+            for source, num_bytes in behind[operand].sources.items():
+                sources[source] = min(num_bytes, most * graph.values[source].bits // 8)
+            if prod(graph.values[operand].shape) == most:
+                ops |= behind[operand].ops
+    if is_elementwise(op) and op.name != "convert":
+        is_by_constant = op.name == "divide" and graph.maker(op.operands[-1]).kind is OpKind.FREE
+        ops[op.index] = 1.0 if is_by_constant else costs.get(op.name, 1.0)
+    return Computed(sources, ops)
+
+
+def is_cheaper_stored(
+    graph: Graph, value: Value, made: Computed, fusion: FusionPolicy, layout: LayoutPolicy
+) -> bool:
+    """True for an element-wise operand that is stored, as several matmuls would compute it each.
+
+    Computed, each of them reads all that it is made of; stored, a kernel writes it once and each
+    reads it. The operations that are computed again weigh against the bytes that are moved more.
+    """
+    if not is_elementwise(graph.maker(value.index)):
+        return False
+    readers = list(matmuls_reading(graph, value.index))
+    if len(readers) < 2:
+        return False
+    num_elements = prod(value.shape)
+    own = num_elements * layout.operand_bits(value.dtype, value.bits) // 8
+    moved_more = made.num_bytes + (len(readers) + 1) * own - len(readers) * made.num_bytes
+    if moved_more < 0:
+        return True
+    others = sum(
+        sum(graph.values[v].num_bytes for v in (*reader.operands, *reader.results))
+        - value.num_bytes
+        for reader in readers
+    )
+    num_bytes = (moved_more + others) / max(1, num_elements) + _KERNEL_BYTES
+    return sum(made.ops.values()) > round(fusion.recomputed_ops * num_bytes / _PROBED_BYTES)
+
+
+def matmuls_reading(graph: Graph, value: int) -> Iterator[Op]:
+    """Matmuls and convolutions that read a value, in another order of dimensions too."""
+    for index in graph.consumers[value]:
+        reader = graph.ops[index]
+        if reader.kind is OpKind.COMPUTE and reader.op_class in PRODUCTS:
+            yield reader
+        elif reader.name in RENAMES:
+            yield from matmuls_reading(graph, reader.results[0])

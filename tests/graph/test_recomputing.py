@@ -1,0 +1,85 @@
+"""Operands that several matmuls compute each, or that are stored for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autoshard.backends import backend_for
+from autoshard.graph.buffers import find_buffers
+from cost_models import get_hardware
+from tests.planner.traced import exported
+
+
+def _stores(
+    machine: str,
+    make: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    columns: int = 128,
+    dtype: str = "bfloat16",
+    num_readers: int = 2,
+) -> bool:
+    """Whether a TPU stores what is made of two tensors and a row for several matmuls."""
+
+    def program(
+        a: jax.Array, b: jax.Array, row: jax.Array, right: jax.Array, left: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        wide = make(a.astype(jnp.float32), b.astype(jnp.float32), row)
+        made = wide.astype(jnp.bfloat16)
+        return (made.T @ left, *(made @ (right * place) for place in range(1, num_readers)))
+
+    square = jax.ShapeDtypeStruct((2048, 2048), dtype)
+    half = jax.ShapeDtypeStruct((2048, columns), "bfloat16")
+    row = jax.ShapeDtypeStruct((2048, 1), "float32")
+    graph, _ = exported(program, square, square, row, half, half, mesh="x=2")
+    buffers = find_buffers(graph, backend_for(get_hardware(machine)))
+    return any(
+        buffers.is_stored[value]
+        for op in graph.ops
+        for value in op.results
+        if op.name == "convert" and graph.values[value].bits == 16
+    )
+
+
+def _chain(length: int) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
+    """Sums and products, one after the other, as in the probe of `recomputed_ops`."""
+
+    def make(a: jax.Array, b: jax.Array, row: jax.Array) -> jax.Array:
+        for step in range(length):
+            a = a * b if step % 2 else a + row
+        return a
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("machine", "most"), [("tpu-v5e", 24), ("tpu-v6e", 11), ("tpu-v5p", 7), ("tpu-v4", 4)]
+)
+def test_matmuls_compute_as_many_operations_again_as_the_probe_found(
+    machine: str, most: int
+) -> None:
+    assert not _stores(machine, _chain(most))
+    assert _stores(machine, _chain(most + 2))
+
+
+def test_one_matmul_computes_all_of_its_operand() -> None:
+    assert not _stores("tpu-v5p", _chain(40), num_readers=1)
+
+
+def test_a_wider_matmul_computes_more_again() -> None:
+    # libtpu 0.0.52 for a v5e: 24 operations before 128 columns, 37 before 1,024.
+    assert _stores("tpu-v5e", _chain(33))
+    assert not _stores("tpu-v5e", _chain(33), columns=1024)
+
+
+def test_what_would_be_read_more_often_than_written_and_read_is_stored() -> None:
+    # Two tensors in float32 are 16 bytes for two matmuls, and 14 with what is made of them stored.
+    assert _stores("tpu-v5e", _chain(2), dtype="float32")
+
+
+@pytest.mark.parametrize(("machine", "is_stored"), [("tpu-v5e", False), ("tpu-v5p", True)])
+def test_a_division_weighs_as_much_as_it_costs(machine: str, *, is_stored: bool) -> None:
+    assert _stores(machine, lambda a, b, _: a / b) == is_stored
+    assert not _stores(machine, lambda a, b, _: a / 3 + b)
