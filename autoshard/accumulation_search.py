@@ -112,6 +112,9 @@ class AccumulationSearch:
             found[again] = parts, self.solve(parts, True)
         count = min(found, key=lambda one: _rank(found[one][1]))
         chosen, solved = found[count]
+        if not solved.solution.is_feasible and self.stages.is_over:
+            note = f"accumulate: time was over after {last} microbatches; raise time_limit_seconds"
+            solved = replace(solved, notes=(*solved.notes, note))
         tried = tuple(_tried(one, found[one][1]) for one in sorted(found))
         return replace(solved, accumulation=None if chosen is None else self._record(chosen, tried))
 

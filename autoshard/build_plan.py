@@ -228,6 +228,8 @@ def _residual_advice(solved: Solved) -> str:
         return ""
     if solved.setting.remat != REMAT_AUTO:
         return ' Backward passes may compute residuals again: remat="auto" chooses which.'
+    if solved.residuals is None and solved.setting.stages.is_over:
+        return " No residuals of backward passes were chosen in time: raise time_limit_seconds."
     if solved.residuals is None:
         return " No residuals of backward passes could be computed again to make it fit."
     tried = len(solved.residuals.tried)

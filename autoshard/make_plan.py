@@ -39,7 +39,7 @@ from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.plan import MeshSearch, PlanData
 from autoshard.remat.choice import ResidualChoice
 from autoshard.remat.joint_program import JointProgram
-from autoshard.remat_search import RematSearch
+from autoshard.remat_search import PlannedResiduals, RematSearch
 from autoshard.rewriting import Rewriting
 from autoshard.setting import REMAT_AUTO, REMAT_KEEP, REMAT_OFF, Setting
 from autoshard.sharding import Mesh, Sharding
@@ -48,9 +48,9 @@ from solvers import Progress
 Residuals: TypeAlias = tuple[str, ...] | None
 """Names of what is kept for backward passes; None for the program as it is written."""
 
-_WAIT_SECONDS, _WAIT_SOLVES = 600.0, 3.0
-"""How long a process waits for the plan of process 0: so long, and so many time limits of a solver;
-its searches keep to two of them together, trace and costs of the largest programs to minutes."""
+_WAIT_SECONDS, _WAIT_LIMITS = 600.0, 3.0
+"""How long a process waits for the plan of process 0: so long, and so many time limits of planning;
+what a limit does not cut short, trace and costs of the largest programs, takes minutes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,16 +104,16 @@ def make_plan(
     if not is_follower:
         lookup.cache.require_writable()
     with setting.stages.time("plan cache"):
-        seconds = _WAIT_SECONDS + _WAIT_SOLVES * setting.options.time_limit_seconds
+        seconds = _WAIT_SECONDS + _WAIT_LIMITS * setting.options.time_limit_seconds
         data = lookup.waited_for(seconds) if is_follower else lookup.found()
     # Of meshes to search, the program on the first one was looked up.
     if data is not None and program.traced_on(data.mesh).fingerprint == data.program.fingerprint:
         return _plan_from_cache(data, program, setting, progress)
     plan = _made(program, setting, progress, start)
-    if plan.solved is not None and plan.solved.solution.result.is_interrupted:
-        return plan
-    if plan.data.is_feasible:
+    if plan.data.is_feasible and not setting.stages.is_interrupted:
         _ = plan.constraints  # a search of its own, which is kept too
+    if setting.stages.is_interrupted:
+        return plan
     notes = [*lookup.notes, *filter(None, [lookup.keep(plan.data)])]
     return replace(plan, data=replace(plan.data, notes=(*plan.data.notes, *notes)))
 
@@ -203,19 +203,7 @@ def _solve(
     late: NoPlanInTimeError | None = None
     least_bytes: int | None = None
     may_choose = setting.remat == REMAT_AUTO and (setting.budget is not None or bool(terms))
-    if terms and setting.remat != REMAT_AUTO:
-        raise InputError(
-            f"residuals are asked for, and remat={setting.remat!r} leaves none to choose",
-            where=str(terms[0]),
-            fix='leave remat="auto"',
-        )
-    offloads = [term for term in terms if isinstance(term, Offload)]
-    if offloads and setting.machine.host is None:
-        raise InputError(
-            f"{setting.machine.name} has no host memory that residuals could be offloaded to",
-            where=str(offloads[0]),
-            fix="describe it in a hardware file: host, with capacity_bytes and bytes_per_second",
-        )
+    _refuse_terms(terms, setting)
     if setting.remat == REMAT_OFF:
         program_on = partial(_keeping_everything, program_on)
     if setting.choice.is_search:
@@ -245,10 +233,15 @@ def _solve(
             late = error
     if solution is not None:
         least_bytes = solution.peak_bytes
-    is_wanted = may_choose and (terms or solution is None or not solution.is_feasible)
-    if is_wanted and not setting.stages.is_over:
-        search_residuals = _search_residuals(program_on, program.mesh, setting, progress, terms)
-        chosen = search_residuals.run(program, least_bytes)
+    if may_choose and (terms or solution is None or not solution.is_feasible):
+
+        def chosen_residuals() -> PlannedResiduals | None:
+            if setting.stages.is_over and not terms:
+                return None
+            search = _search_residuals(program_on, program.mesh, setting, progress, terms)
+            return search.run(program, least_bytes)
+
+        chosen = setting.stages.settled(chosen_residuals)
         is_best = chosen is not None and (
             terms
             or least_bytes is None
@@ -268,6 +261,27 @@ def _solve(
     by_hand = setting.stages.settled(lambda: _plans_by_hand(program, decided, setting))
     solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
     return Solved(setting, program, solution, by_hand, search, residuals)
+
+
+def _refuse_terms(terms: tuple[ResidualTerm, ...], setting: Setting) -> None:
+    """Refuses what is asked of residuals where none can be chosen, or there is no host memory.
+
+    Raises:
+        InputError: It is.
+    """
+    if terms and setting.remat != REMAT_AUTO:
+        raise InputError(
+            f"residuals are asked for, and remat={setting.remat!r} leaves none to choose",
+            where=str(terms[0]),
+            fix='leave remat="auto"',
+        )
+    offloads = [term for term in terms if isinstance(term, Offload)]
+    if offloads and setting.machine.host is None:
+        raise InputError(
+            f"{setting.machine.name} has no host memory that residuals could be offloaded to",
+            where=str(offloads[0]),
+            fix="describe it in a hardware file: host, with capacity_bytes and bytes_per_second",
+        )
 
 
 def _search_residuals(

@@ -330,8 +330,8 @@ class _Clock:
 
     def __init__(self, options: SolveOptions, stages: Stages) -> None:
         self._options, self._is_late = options, stages.half_of_the_rest()
-        seconds = max(LONG * options.time_limit_seconds, _LEAST_SECONDS)
-        self._ends = time.process_time() + seconds
+        seconds = LONG * min(options.time_limit_seconds, stages.seconds_left)
+        self._ends = time.process_time() + max(seconds, _LEAST_SECONDS)
 
     @property
     def is_over(self) -> bool:

@@ -132,6 +132,12 @@ def test_where_the_step_does_not_fit_auto_takes_microbatches_with_which_it_does(
     require_equal(alone.wrap())
 
 
+def test_where_time_is_over_a_note_says_which_microbatches_were_tried() -> None:
+    plan = planned("auto", memory_budget=1_000, remat="keep", time_limit_seconds=0.0)
+    note = "accumulate: time was over after 1 microbatches; raise time_limit_seconds"
+    assert note in plan.data.notes
+
+
 def test_microbatches_and_residuals_are_chosen_in_one_plan(plan: autoshard.Plan) -> None:
     arguments_, peak = plan.data.memory.argument_bytes, plan.data.memory.peak_bytes
     tight = planned(4, memory_budget=arguments_ + (peak - arguments_) * 2 // 5)

@@ -61,6 +61,23 @@ def test_the_same_request_reads_its_plan_and_solves_nothing(
     np.testing.assert_allclose(second.jit()(params, x)["w1"], step(params, x)["w1"], rtol=1e-5)
 
 
+def test_a_plan_that_was_interrupted_after_its_search_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, interrupts = make_plan.plan_data, iter([KeyboardInterrupt])
+
+    def interrupted(*args: Any) -> Any:
+        for error in interrupts:
+            raise error
+        return known(*args)
+
+    monkeypatch.setattr(make_plan, "plan_data", interrupted)
+    assert planned(tmp_path).data.is_feasible
+    again = planned(tmp_path)
+    assert not any(note.startswith("kept plan") for note in again.data.notes)
+    assert planned(tmp_path).data.notes[-1].startswith("kept plan")
+
+
 def another_step(params: Any, x: Any) -> Any:
     return step(params, 2 * x)
 

@@ -16,6 +16,7 @@ from autoshard.errors import AutoshardError, ConstraintError, InputError, PlanEr
 from autoshard.planning.planner import plan_graph
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.plans.plan_diff import diff_plans
+from autoshard.remat_search import RematSearch
 from tests.remat.programs import Step, arguments, layer, scanned, unrolled
 
 ROWS = 512
@@ -230,6 +231,34 @@ def test_what_users_ask_to_keep_is_kept_and_what_to_compute_again_is_not() -> No
     assert [term.text for term in kept.data.asked] == ["keep `hidden`"]
     for before, after in zip(results(jax.jit(step)), results(again.wrap()), strict=True):
         np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("asked", [autoshard.Keep("hidden"), autoshard.Recompute("hidden")])
+def test_what_users_ask_of_residuals_holds_where_time_is_over(asked: Any) -> None:
+    """It was left out without a word."""
+    plan = planned(scanned(named), memory_budget=None, constraints=asked, time_limit_seconds=0.0)
+    assert states(plan, "hidden") == {isinstance(asked, autoshard.Keep)}
+
+
+def test_where_time_is_over_before_residuals_are_chosen_the_advice_is_to_raise_the_limit(
+    budget: int,
+) -> None:
+    """It said that none could be computed again."""
+    plan = planned(memory_budget=budget, time_limit_seconds=0.0)
+    assert not plan.data.is_feasible
+    assert plan.data.solver.advice.endswith("chosen in time: raise time_limit_seconds.")
+
+
+def test_an_interrupt_while_residuals_are_chosen_leaves_the_plan_as_written(
+    monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RematSearch, "run", interrupted)
+    plan = planned(memory_budget=budget)
+    assert not plan.data.is_feasible
+    assert plan.data.residuals is None
 
 
 def test_residuals_in_a_constraints_file_are_those_asked_for(tmp_path: Path) -> None:
