@@ -17,6 +17,7 @@ import pytest
 
 import autoshard
 from autoshard import make_plan
+from autoshard.build_plan import plan_data
 from autoshard.plan_cache.entries import PlanCache
 from autoshard.plan_cache.folder import VARIABLE, cache_folder, default_folder
 from autoshard.plan_cache.lookup import Lookup
@@ -64,12 +65,12 @@ def test_the_same_request_reads_its_plan_and_solves_nothing(
 def test_a_plan_that_was_interrupted_after_its_search_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, interrupts = make_plan.plan_data, iter([KeyboardInterrupt])
+    interrupts = iter([KeyboardInterrupt])
 
     def interrupted(*args: Any) -> Any:
         for error in interrupts:
             raise error
-        return known(*args)
+        return plan_data(*args)
 
     monkeypatch.setattr(make_plan, "plan_data", interrupted)
     assert planned(tmp_path).data.is_feasible
