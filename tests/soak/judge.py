@@ -185,14 +185,18 @@ class _Trial:
             self.found["rounding"] = off
 
     def _in_float64(self) -> str:
-        """How the numbers differ where all floats are float64; empty where they do not."""
+        """How the numbers differ where all floats are float64; empty where they do not.
+
+        The function alone runs op by op: compiled for one device it may be wrong itself (a matmul of
+        ones and a `psum` under `vmap`, jaxlib 0.10.2).
+        """
         program = self.program
         with jax.enable_x64(True):
             types = [kind for _, kind in program.main.parameters]
             arguments = arguments_of(types, is_wide=True)
             plan = planned(program, is_wide=True)
             made = [np.asarray(leaf) for leaf in jax.tree.leaves(plan.jit()(*arguments))]
-            return _differing(made, _alone(program, is_wide=True))
+            return _differing(made, _alone(program, is_wide=True, is_compiled=False))
 
     def _account(self, plan: Plan, compiled: Any) -> None:
         """Collective bytes and memory, planned and compiled, where it was planned for CPUs."""
@@ -284,12 +288,14 @@ def _asks(program: Program) -> bool:
     return "held(" in program.source or bool(asked.pinned) or any(pin is not None for pin in pins)
 
 
-def _alone(program: Program, *, is_wide: bool = False) -> list[Any]:
+def _alone(program: Program, *, is_wide: bool = False, is_compiled: bool = True) -> list[Any]:
     """Of the program on one device."""
     mesh = jax_mesh(program.asked.mesh)
     scope = scope_of(mesh, is_partitioned=False, is_wide=is_wide)
     types = [kind for _, kind in program.main.parameters]
-    made = jax.jit(function_of(program.source, scope))(*arguments_of(types, is_wide=is_wide))
+    function = function_of(program.source, scope)
+    run = jax.jit(function) if is_compiled else function
+    made = run(*arguments_of(types, is_wide=is_wide))
     return [np.asarray(leaf) for leaf in jax.tree.leaves(made)]
 
 

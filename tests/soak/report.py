@@ -22,7 +22,7 @@ _MEANINGS = {
     "save": "a plan read back that is another",
     "budget": "compiled memory more than 5 % over the budget, or 15 % where the plan has a doubt",
     "bytes": "compiled collectives more than 5 % off the planned ones",
-    "rounding": "numbers differ, in float64 not",
+    "rounding": "numbers differ, in float64 and op by op not",
     "asked too much": "a message: pins contradict one another, or nothing fits the budget",
     "invalid": "JAX itself does not run the program",
     "equal": "nothing to say",

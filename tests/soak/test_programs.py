@@ -46,6 +46,15 @@ def test_a_plan_of_a_generated_program_keeps_what_it_says(number: int) -> None:
     assert outcome.is_good, outcome.detail
 
 
+def test_a_program_that_xla_miscompiles_for_one_device_is_no_fault_of_its_plan() -> None:
+    """jaxlib 0.10.2: numbers of the program alone were 18 off."""
+    kind = Type((8, 32, 16), "float32")
+    summed = "lambda p: lax.psum(p, 'b') @ jnp.ones((16, 16), p.dtype)"
+    step = Step("v1", f"mapped({summed}, P('b'), P('b'), ('b',))(v0)", ("v0",), kind)
+    program = Program(Body("main", (("v0", kind),), (step,), ("v1",)), Asked(mesh=(4, 2)))
+    assert judge(program).verdict == "rounding"
+
+
 def test_numbers_are_compared_to_the_precision_of_their_type() -> None:
     exact = np.ones(4, np.float32)
     assert _differing([exact + np.float32(1e-5)], [exact]) == ""
