@@ -38,7 +38,7 @@ def with_constraints(
         traced: Its program.
         price: Predicted seconds of a step in which some values are sharded otherwise.
         effort: Limit of the search's work, as a multiple of the usual one.
-        is_over: Whether the time for planning is.
+        is_over: True once the time for planning is.
         tell: Told how far the search is.
     """
     started = time.perf_counter()

@@ -103,7 +103,7 @@ def minimal_constraints(
             or none.
         few: The set for the same program with few of its equal layers, in which values have the
             same paths. It is taken for all layers; what then comes out wrong is constrained too.
-        is_over: Whether somebody or a clock ended the search, as the limit of propagations does.
+        is_over: True once somebody or a clock ended the search, as the limit of propagations does.
         tell: Told how far the search is.
 
     Returns:

@@ -78,7 +78,7 @@ def _before(eqn: JaxprEqn, num_devices: int) -> dict[int, JaxprEqn]:
 
 
 def has_large_update(whole: Sequence[int], update: Sequence[int], num_devices: int) -> bool:
-    """Returns whether shards of an update of rows may be as large as those of the tensor."""
+    """True where shards of an update of rows may be as large as those of the tensor."""
     return any(
         1 < taken < size < taken + num_devices for size, taken in zip(whole, update, strict=True)
     )

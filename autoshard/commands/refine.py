@@ -82,9 +82,9 @@ KEEP_OPTION = click.option(
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
+    default=180.0,
     show_default=True,
-    help="Seconds for each solve.",
+    help="Seconds to plan again in, and for each later solve.",
 )
 @KEEP_OPTION
 @MACHINE_OPTION

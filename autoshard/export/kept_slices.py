@@ -33,7 +33,7 @@ def keep_slices_apart(module: Module, num_devices: int) -> None:
 
 
 def _is_merged(op: MlirOp, num_devices: int) -> bool:
-    """Whether XLA may make one of the slice that cuts an op's operand and one of the op's own."""
+    """True where XLA may merge the slice that cuts an op's operand with one of the op's own."""
     if op.name not in _UPDATES or len(op.results) != 1:
         return False
     whole, other = shape_of(op.operands[0]), shape_of(op.operands[1])

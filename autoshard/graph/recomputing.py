@@ -1,4 +1,4 @@
-"""What values that are not stored are computed from, and which operands matmuls compute again."""
+"""Buffers that values outside memory are computed from; operands that matmuls compute again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROBED_BYTES = 2.0 + _KERNEL_BYTES + 0.5
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a value is computed from where it is read.
+    """Buffers and operations that a value is computed from where it is read.
 
     Args:
         sources: Bytes by buffer, of at most as many elements as the value has.
@@ -41,7 +41,7 @@ class Computed:
 def computed_from(
     graph: Graph, value: Value, behind: Sequence[Computed], costs: Mapping[str, float]
 ) -> Computed:
-    """What a value is computed from.
+    """Buffers and operations that a value is computed from.
 
     Args:
         graph: The program.

@@ -91,11 +91,11 @@ class Stages:
 
     @property
     def is_over(self) -> bool:
-        """Whether what a plan can do without is left out from now on."""
+        """True once planning leaves out all that a plan can do without."""
         return self.is_interrupted or self.seconds_left <= 0
 
     def half_of_the_rest(self) -> Callable[[], bool]:
-        """Tells whether half of the time that is left now is over: more than one stage takes."""
+        """A test for the end of half of the time that is left now, the most that a stage takes."""
         end = self.seconds_left / 2
         return lambda: self.is_over or self.seconds_left < end
 

@@ -21,7 +21,7 @@ def _stores(
     dtype: str = "bfloat16",
     num_readers: int = 2,
 ) -> bool:
-    """Whether a TPU stores what is made of two tensors and a row for several matmuls."""
+    """True where a TPU stores what is made of two tensors and a row for several matmuls."""
 
     def program(
         a: jax.Array, b: jax.Array, row: jax.Array, right: jax.Array, left: jax.Array
