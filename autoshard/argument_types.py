@@ -90,7 +90,7 @@ _WIDTH = 80
 _POSITIONS = (_are_positions, "an argument number or a sequence of them", "(0, 1)")
 _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     "fn": (callable, "a function", "optimize(train_step, params, batch, mesh=mesh)"),
-    "time_limit_seconds": (_is_number, "a number of seconds", "180.0"),
+    "time_limit_seconds": (_is_number, "a number of seconds", "60.0"),
     "relative_gap": (_is_number, "a number", "0.01"),
     "simplicity": (_is_number, "a fraction of the step time", "0.02"),
     "constraint_effort": (_is_number, "a number", "2.0"),

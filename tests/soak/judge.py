@@ -187,8 +187,8 @@ class _Trial:
     def _in_float64(self) -> str:
         """How the numbers differ where all floats are float64; empty where they do not.
 
-        The function alone runs op by op: compiled for one device it may be wrong itself (a matmul of
-        ones and a `psum` under `vmap`, jaxlib 0.10.2).
+        The function alone runs op by op: compiled for one device it may be wrong itself (a matmul
+        of a `psum` under `vmap` and ones, jaxlib 0.10.2).
         """
         program = self.program
         with jax.enable_x64(True):
