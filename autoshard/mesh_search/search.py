@@ -193,7 +193,12 @@ class _Search(Generic[P]):
         while (one := self._next()) is not None:
             if self.has_tried and (self.stages.is_over or self._seconds_left() <= 0):
                 break
-            self._advance(one)
+            try:
+                self._advance(one)
+            except KeyboardInterrupt:
+                if self.best is None:
+                    raise
+                self.stages.is_interrupted = True
         chosen = self.best or self._least_peak()
         assert chosen.solution is not None
         assert chosen.problem is not None

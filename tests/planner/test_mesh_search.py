@@ -369,6 +369,22 @@ def test_when_time_is_up_the_best_plan_so_far_is_the_answer() -> None:
     assert found.record.bound_seconds < (planned_on[0].seconds or 0)  # the late ones may be better
 
 
+def test_an_interrupt_while_another_mesh_is_priced_leaves_the_best_plan_so_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    solutions: list[Solution] = []
+
+    def interrupted(*args: Any, **options: Any) -> Solution:
+        if solutions:
+            raise KeyboardInterrupt
+        solutions.append(plan_graph(*args, **options))
+        return solutions[0]
+
+    monkeypatch.setattr("autoshard.mesh_search.search.plan_graph", interrupted)
+    found = searched(two_products(64, 64, 128), 4, options_for())
+    assert found.solution is solutions[0]
+
+
 def test_that_time_was_up_before_any_plan_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing_in_time(problem: Problem, **options: Any) -> Result:
         found = solve(problem, **options)
