@@ -432,17 +432,12 @@ def _kinds(machine: Hardware) -> frozenset[str]:
 
 
 def _allocated(compiled: CompiledAhead) -> dict[str, int]:
-    """Bytes by kind of buffer, results in the memory of donated arguments once.
-
-    Of libtpu's report, if there is one: its `temp_size_in_bytes` counts gaps twice.
-    """
+    """Bytes by kind of buffer, results in the memory of donated arguments once."""
     sizes = compiled.memory
-    kept = sizes["argument"] + sizes["output"] - sizes["alias"]
-    whole = compiled.reported_bytes or kept + sizes["temp"]
     return {
         "argument": sizes["argument"],
         "output": sizes["output"] - sizes["alias"],
-        "temporary": whole - kept,
+        "temporary": compiled.allocated_bytes - compiled.kept_bytes,
     }
 
 

@@ -31,7 +31,7 @@ from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.frontend.trip_counts import Loop, ToldTripCounts
 from autoshard.frontend.windows import read_windows
 from autoshard.frontend.written_collectives import read_collective
-from autoshard.graph.program import OpKind
+from autoshard.graph.program import OpClass, OpKind
 from autoshard.graph.rule import Rule, batched_rule
 from autoshard.mlir_modules import file_of, name_of
 from autoshard.sharding import Mesh, format_sharding, parse_sharding
@@ -279,15 +279,15 @@ class Importer:
             source=source,
             equation=equation,
         )
-        made.op_class = op_kinds.op_class(target)
+        types = [self.build.values[v].type for v in operands]
+        made.op_class = _class_of(target, types, results)
         made.collective = read_collective(op)
         made.declared = declared_cost(op) if name == "custom_call" else None
         made.is_exact = _is_exact(op)
-        made.is_sum = name == "reduce" and _adds(op)
+        made.is_sum = made.op_class is OpClass.REDUCE and name == "reduce" and _adds(op)
         made.spread = _spread(op, name)
         made.windows = read_windows(op, name, [self.build.shape(v) for v in operands])
         made.memory_kind = _memory_kind(op, target)
-        types = [self.build.values[v].type for v in operands]
         made.flops = op_flops(op, target, made.op_class, types, results)
         if is_kept_whole and scope.free_axes:
             reason = "is gathered over free axes" if made.collective else "has no sharding rule"
@@ -332,6 +332,15 @@ def _is_exact(op: Any) -> bool:
     asked = op.attributes["precision_config"]
     dialect = chlo if op.name.startswith("chlo.") else stablehlo
     return any(dialect.PrecisionAttr(each).value != "DEFAULT" for each in asked)
+
+
+def _class_of(
+    target: str, operands: Sequence[TensorType], results: Sequence[TensorType]
+) -> OpClass:
+    """The class of an op by its name; a reduction over dimensions of size 1 is a reshape."""
+    if target == "reduce" and prod(operands[0][0]) == prod(results[0][0]):
+        return OpClass.COPY
+    return op_kinds.op_class(target)
 
 
 def _adds(op: Any) -> bool:

@@ -4,12 +4,13 @@ A matmul's kernel also writes what element-wise ops and reductions make of its r
 for nothing that the kernel has to finish first: the gradients of a normalization with the matmul
 before it, the largest score of a row. A reduction of rows that its readers repeat along the rows
 again is no end of a kernel (a softmax's maximum); another one is (a loss whose gradient reads the
-sums of rows).
+sums of rows). What reads the same tensor as an op that joins a matmul's kernel is written by that
+kernel too, unless the matmul waits for it (recomputed softmax weights, with their gradient).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -17,6 +18,9 @@ from autoshard.graph.op_traits import is_elementwise
 from autoshard.graph.product_writes import there_at
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.row_sums import goes_along_rows
+
+_MOST_READERS = 64
+"""Ops from a value on until a matmul is taken to wait for it. A choice: more than a layer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class JoinedKernels:
         self._there = there_at(graph)
         self._given = {*at_products, *(op.operands[0] for op in graph.results)}
         self._reducing: dict[int, _Kernel] = {}  # by value read, the last kernel that only reduces
+        self._last_of: dict[int, int] = {}  # by kernel, the last op that joined it
+        self._reading: dict[int, list[Op]] = {}  # by value read, element-wise ops that write
         self._kernels = {  # by value made in it
             value: _Kernel(product, True, prod(graph.values[value].shape), {value})
             for value, product in at_products.items()
@@ -82,6 +88,11 @@ class JoinedKernels:
             goes_on = kernel is None or self._is_of_rows(op, stored)
         if kernel is None and is_reduction and not goes_on:
             kernel = self._last(op, sources, num_elements, self._reducing)
+        if kernel and kernel.is_product:
+            self._join_beside(kernel, sources)
+        elif is_written:
+            for source in self._as_large(sources, num_elements):
+                self._reading.setdefault(source, []).append(op)
         if kernel is None:
             found = _Kernel(op.index, False, num_elements, {*sources})
             if goes_on or is_written:
@@ -91,11 +102,41 @@ class JoinedKernels:
                 self._reducing.update(dict.fromkeys(sources, found))
             return frozenset()
         self.by_op[op.index] = kernel.start
+        self._last_of[kernel.start] = op.index
         at_hand = kernel.at_hand & sources
         if goes_on or not is_reduction:
             kernel.at_hand.add(result)
             self._kernels[result] = kernel
         return at_hand
+
+    def _join_beside(self, kernel: _Kernel, sources: Set[int]) -> None:
+        """What reads a source of an op that joins a matmul joins that as well."""
+        product = self._graph.ops[kernel.start]
+        for source in self._as_large(sources - kernel.at_hand, kernel.num_elements):
+            for other in self._reading.get(source, ()):
+                start = self.by_op.get(other.index, -1)
+                last = max(self._last_of.get(other.index, -1), self._last_of.get(start, -1))
+                if last <= other.index < product.index and not self._waits(product, other):
+                    self.by_op[other.index] = product.index
+                    self._kernels.pop(other.results[0], None)
+
+    def _as_large(self, sources: Set[int], num_elements: int) -> Iterator[int]:
+        values = self._graph.values
+        return (v for v in sources if prod(values[v].shape) == num_elements)
+
+    def _waits(self, product: Op, op: Op) -> bool:
+        """True where a matmul needs what an op before it makes, or a body lies between them."""
+        graph = self._graph
+        todo, seen = [*op.results], set[int]()
+        while todo and len(seen) < _MOST_READERS:
+            for index in graph.consumers[todo.pop()]:
+                if index <= product.index and index not in seen:
+                    seen.add(index)
+                    todo += graph.ops[index].results
+        if todo or product.index in seen:
+            return True
+        between = graph.ops[op.index : product.index]
+        return any(one.region != product.region for one in between)
 
     def _last(
         self, op: Op, sources: Set[int], num_elements: int, kernels: Mapping[int, _Kernel]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from autoshard.costing.combined_calls import combined_calls
@@ -96,7 +96,7 @@ class _Walk:
             key=lambda r: (r.start, -r.stop, r.index),
         )
         first = 0
-        for op in graph.ops:
+        for op in in_joining_order(graph, self.tasks.encoder.buffers.joined):
             while open_bodies and open_bodies[-1].stop <= op.index:
                 self._close(open_bodies.pop(), exits)
             while first < len(starting) and starting[first].start <= op.index:
@@ -181,3 +181,26 @@ class _Walk:
             return AssumedKernel(convolution, is_library_call=True)
         is_whole = task.lane is Lane.BOTH or op_class in PRODUCTS
         return AssumedKernel(matmul if is_whole else 1e6 * task.seconds)
+
+
+def in_joining_order(graph: Graph, joined: Mapping[int, int]) -> Iterator[Op]:
+    """All ops, those that join the kernel of a later one behind that, with what waits for them.
+
+    Args:
+        graph: The program.
+        joined: By op, the one whose kernel it joins, which waits for none of them.
+    """
+    held: list[Op] = []
+    made, until = set[int](), -1
+    for op in graph.ops:
+        kernel = joined.get(op.index, -1)
+        if kernel > op.index or not made.isdisjoint(op.operands):
+            held.append(op)
+            made.update(op.results)
+            until = max(until, kernel)
+            continue
+        yield op
+        if held and op.index >= until:
+            yield from held
+            held, made = [], set[int]()
+    yield from held

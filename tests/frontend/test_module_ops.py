@@ -501,3 +501,8 @@ def test_a_compiled_kernel_is_kept_whole_and_reported() -> None:
 def test_a_reduction_says_whether_it_adds(fn: Any, is_sum: bool) -> None:
     graph = export(lambda x: fn(x, axis=0), X)
     assert [op.is_sum for op in graph.ops if op.op_class is OpClass.REDUCE] == [is_sum]
+
+
+def test_a_reduction_over_a_dimension_of_size_one_is_a_reshape() -> None:
+    graph = export(lambda x: jnp.sum(x[:, None], axis=1), X)
+    assert [op.op_class for op in graph.ops if op.name == "reduce"] == [OpClass.COPY]

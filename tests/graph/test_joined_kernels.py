@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -155,3 +156,34 @@ def test_matmuls_that_read_one_narrower_value_need_a_sum_of_it_once() -> None:
     (made,) = graph.maker(narrow).operands
     assert buffers.is_stored[narrow]
     assert not buffers.is_stored[made]
+
+
+def softmax_gradient(query: Any, key: Any, value: Any, given: Any, *, waits: bool) -> Any:
+    """Attention computed again for its gradient, of what is given or of its own result."""
+    scores = (query @ key.T).astype(jnp.float32)
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
+    narrow = weights.astype(jnp.bfloat16)
+    made = narrow @ value
+    of_made = jnp.tanh(made) if waits else given
+    of_weights = (of_made @ value.T).astype(jnp.float32)
+    mean = jnp.sum(of_weights * weights, axis=-1, keepdims=True)
+    of_scores = (weights * (of_weights - mean)).astype(jnp.bfloat16)
+    return made, narrow.T @ of_made, of_scores @ key, of_scores.T @ query
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_weights_computed_again_run_with_the_matmul_of_their_gradient_unless_that_waits(
+    *, waits: bool
+) -> None:
+    function = partial(softmax_gradient, waits=waits)
+    graph, buffers = found(function, *[(2048, 128)] * 4, backend="tpu-v5p")
+    later = {op: kernel for op, kernel in buffers.joined.items() if kernel > op}
+    products = [op.index for op in graph.ops if op.name == "dot_general"]
+    if waits:
+        assert not later
+    else:
+        ((weights, kernel),) = later.items()
+        assert graph.ops[weights].name == "convert"
+        assert buffers.is_stored[graph.ops[weights].results[0]]
+        assert kernel == products[2], "after the scores and what is made of the values"

@@ -15,7 +15,7 @@ from autoshard.encoding.encoded import Encoded, decode
 from autoshard.graph.program import Graph, OpClass
 from autoshard.lowering.estimate import CollectiveUse, estimate
 from autoshard.lowering.local_program import Collective, LocalProgram, Opcode
-from autoshard.lowering.lower import lower
+from autoshard.lowering.lower import in_joining_order, lower
 from solvers import solve
 from tests.planner.graphs import (
     Program,
@@ -248,3 +248,17 @@ def test_what_is_read_behind_a_barrier_waits_for_all_that_the_barrier_waits_for(
 
 def test_a_host_runs_ops_in_program_order() -> None:
     assert plan(chain(64, 64), "x=4", hardware="cpu-host").account.memory.order == ()
+
+
+def test_what_joins_a_later_kernel_comes_behind_it_with_all_that_waits_for_it() -> None:
+    program = Program()
+    x, weight = program.argument(64, 64), program.argument(64, 64)
+    early = program.elementwise(x, name="exponential")
+    reader = program.elementwise(early, name="tanh")
+    product = program.matmul(x, weight)
+    graph = program.graph(program.add(product, weight), reader)
+    makers = [graph.values[value].op for value in (early, reader, product)]
+    found = [op.index for op in in_joining_order(graph, {makers[0]: makers[2]})]
+    assert sorted(found) == list(range(len(graph.ops)))
+    assert [op for op in found if op in makers] == [makers[2], makers[0], makers[1]]
+    assert list(in_joining_order(graph, {})) == list(graph.ops)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,11 @@ Total bytes: 22020096 (21.00MiB)
 """
     ahead = compiled("%x = f32[8,8] parameter(0)", memory_report=report).ahead
     assert ahead.bytes_by_space() == {"default": 10518560, "vmem": 22020096}
-    assert ahead.reported_bytes == 10518560
+    sizes = {"argument": 4_000_000, "output": 2_000_000, "alias": 1_000_000}
+    gaps_twice = replace(ahead, memory={**sizes, "temp": 6_000_000})
+    offloaded_gather = replace(ahead, memory={**sizes, "temp": 3_000_000})
+    assert gaps_twice.allocated_bytes == 10518560
+    assert offloaded_gather.allocated_bytes == 8_000_000
 
 
 def test_cycles_of_matmuls_bend_where_the_matrix_units_are_full() -> None:
