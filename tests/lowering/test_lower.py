@@ -256,7 +256,7 @@ def test_what_joins_a_later_kernel_comes_behind_it_with_all_that_waits_for_it() 
     early = program.elementwise(x, name="exponential")
     reader = program.elementwise(early, name="tanh")
     product = program.matmul(x, weight)
-    graph = program.graph(program.add(product, weight), reader)
+    graph = program.graph(program.elementwise(product, weight), reader)
     makers = [graph.values[value].op for value in (early, reader, product)]
     found = [op.index for op in in_joining_order(graph, {makers[0]: makers[2]})]
     assert sorted(found) == list(range(len(graph.ops)))
