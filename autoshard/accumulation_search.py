@@ -102,6 +102,10 @@ class AccumulationSearch:
                 if found[count][1].solution.is_feasible:
                     break
                 count *= 2
+        except KeyboardInterrupt:
+            if self.stages.is_interrupted:
+                raise
+            self.stages.is_interrupted = True
         except InputError as error:
             note = f"accumulate: {error.what}" + (f" ({error.where})" if error.where else "")
             return replace(whole, notes=(*whole.notes, note))

@@ -12,6 +12,7 @@ import pytest
 
 import autoshard
 from autoshard.errors import InputError
+from autoshard.planning.planner import plan_graph
 from experiments.workloads import get_workload
 from tests.remat.programs import arguments, layer, scanned, unrolled
 
@@ -136,6 +137,23 @@ def test_where_time_is_over_a_note_says_which_microbatches_were_tried() -> None:
     plan = planned("auto", memory_budget=1_000, remat="keep", time_limit_seconds=0.0)
     note = "accumulate: time was over after 1 microbatches; raise time_limit_seconds"
     assert note in plan.data.notes
+
+
+def test_an_interrupt_while_microbatches_are_priced_leaves_the_plan_of_the_whole_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[bool] = []
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        calls.append(True)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return plan_graph(*args, **options)
+
+    monkeypatch.setattr("autoshard.make_plan.plan_graph", interrupted)
+    plan = planned("auto", memory_budget=1_000, remat="keep")
+    assert len(calls) == 2
+    assert plan.data.accumulation is None
 
 
 def test_microbatches_and_residuals_are_chosen_in_one_plan(plan: autoshard.Plan) -> None:
