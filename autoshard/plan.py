@@ -64,6 +64,9 @@ from autoshard.verification.compiled_prices import CompiledPrices
 from autoshard.verification.propagation_comparison import PropagationComparison
 from autoshard.verification.verification import Verification
 
+_LEAST_FOR_CONSTRAINTS = 0.05
+"""Of the time limit. A choice: without it a late plan has every constraint of its search."""
+
 
 @dataclass(eq=False, repr=False)
 class Plan:
@@ -144,7 +147,7 @@ class Plan:
                     traced,
                     self.price,
                     effort=setting.options.constraint_effort,
-                    is_over=setting.stages.half_of_the_rest(),
+                    is_over=setting.stages.half_of_the_rest(_LEAST_FOR_CONSTRAINTS),
                     tell=setting.stages.tell,
                 )
 

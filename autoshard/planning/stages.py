@@ -94,10 +94,15 @@ class Stages:
         """True once planning leaves out all that a plan can do without."""
         return self.is_interrupted or self.seconds_left <= 0
 
-    def half_of_the_rest(self) -> Callable[[], bool]:
-        """A test for the end of half of the time that is left now, the most that a stage takes."""
-        end = self.seconds_left / 2
-        return lambda: self.is_over or self.seconds_left < end
+    def half_of_the_rest(self, least: float = 0.0) -> Callable[[], bool]:
+        """A test for the end of half of the time that is left now, the most that a stage takes.
+
+        Args:
+            least: Share of the limit that it may take even where less is left.
+        """
+        begun = time.perf_counter()
+        seconds = max(self.seconds_left / 2, least and least * self.limit_seconds)
+        return lambda: self.is_interrupted or time.perf_counter() - begun > seconds
 
     def settled(self, step: Callable[[], T]) -> T:
         """The result of a step that is short once planning is over; an interrupt makes it so."""

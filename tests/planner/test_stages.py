@@ -101,4 +101,12 @@ def test_a_stage_takes_half_of_the_time_that_is_left(monkeypatch: pytest.MonkeyP
         assert not is_late()
         now = 5.5
         assert is_late()
+        now = 9.0
+        at_once, with_a_floor = stages.half_of_the_rest(), stages.half_of_the_rest(0.05)
+        now = 9.3
+        assert at_once()
+        assert not with_a_floor()
+        now = 9.5
+        assert with_a_floor()
+    assert not Stages().half_of_the_rest(0.05)()
     assert not Stages().half_of_the_rest()()
