@@ -94,18 +94,8 @@ class AccumulationSearch:
         found: dict[int, tuple[Microbatches | None, Solved]] = {1: (None, whole)}
         if whole.solution.is_feasible and whole.residuals is None:
             return whole
-        count = 2
         try:
-            while self.batch.size % count == 0 and not self.stages.is_over:
-                parts = self.batch.split(count)
-                found[count] = parts, self.solve(parts, False)
-                if found[count][1].solution.is_feasible:
-                    break
-                count *= 2
-        except KeyboardInterrupt:
-            if self.stages.is_interrupted:
-                raise
-            self.stages.is_interrupted = True
+            self.stages.settled(lambda: self._double(found))
         except InputError as error:
             note = f"accumulate: {error.what}" + (f" ({error.where})" if error.where else "")
             return replace(whole, notes=(*whole.notes, note))
@@ -121,6 +111,16 @@ class AccumulationSearch:
             solved = replace(solved, notes=(*solved.notes, note))
         tried = tuple(_tried(one, found[one][1]) for one in sorted(found))
         return replace(solved, accumulation=None if chosen is None else self._record(chosen, tried))
+
+    def _double(self, found: dict[int, tuple[Microbatches | None, Solved]]) -> None:
+        """Plan with 2, 4, 8 and more microbatches, as long as planning lasts and none fits."""
+        count = 2
+        while self.batch.size % count == 0 and not self.stages.is_over:
+            parts = self.batch.split(count)
+            found[count] = parts, self.solve(parts, False)
+            if found[count][1].solution.is_feasible:
+                break
+            count *= 2
 
     def _record(self, parts: Microbatches, tried: tuple[TriedCount, ...]) -> Accumulation:
         return Accumulation(microbatches=parts, batch_size=self.batch.size, tried=tried)

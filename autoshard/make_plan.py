@@ -49,8 +49,8 @@ Residuals: TypeAlias = tuple[str, ...] | None
 """Names of what is kept for backward passes; None for the program as it is written."""
 
 _WAIT_SECONDS, _WAIT_LIMITS = 600.0, 3.0
-"""How long a process waits for the plan of process 0: so long, and so many time limits of planning;
-what a limit does not cut short, trace and costs of the largest programs, takes minutes."""
+"""Seconds, and time limits of planning, that a process waits for the plan of process 0; trace and
+costs of the largest programs, which no limit cuts short, take minutes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

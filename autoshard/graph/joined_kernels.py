@@ -110,7 +110,7 @@ class JoinedKernels:
         return at_hand
 
     def _join_beside(self, kernel: _Kernel, sources: Set[int]) -> None:
-        """What reads a source of an op that joins a matmul joins that as well."""
+        """Let ops that read a source of one that joins a matmul join the matmul as well."""
         product = self._graph.ops[kernel.start]
         for source in self._as_large(sources - kernel.at_hand, kernel.num_elements):
             for other in self._reading.get(source, ()):

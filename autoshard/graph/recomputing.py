@@ -82,7 +82,7 @@ def is_cheaper_stored(
         return False
     num_elements = prod(value.shape)
     own = num_elements * layout.operand_bits(value.dtype, value.bits) // 8
-    moved_more = made.num_bytes + (len(readers) + 1) * own - len(readers) * made.num_bytes
+    moved_more = (len(readers) + 1) * own - (len(readers) - 1) * made.num_bytes
     if moved_more < 0:
         return True
     others = sum(

@@ -51,11 +51,15 @@ def stored_values(
         is_stored = index not in in_place and (
             index in kept or _is_stored(graph, index, fusion, layout, written, computed)
         )
-        made = computed_from(graph, value, behind, costs)
-        if not is_stored and fusion.fuses_into_matmuls:
-            is_stored = is_cheaper_stored(graph, value, made, fusion, layout)
-            is_stored = is_stored or _is_written_with_a_sum(graph, value, made, fusion, layout)
-        behind.append(Computed({index: value.num_bytes}, {}) if is_stored else made)
+        if fusion.fuses_into_matmuls:
+            own = Computed({index: value.num_bytes}, {})
+            made = own if is_stored else computed_from(graph, value, behind, costs)
+            is_stored = (
+                is_stored
+                or is_cheaper_stored(graph, value, made, fusion, layout)
+                or _is_written_with_a_sum(graph, value, made, fusion, layout)
+            )
+            behind.append(own if is_stored else made)
         stored.append(is_stored)
     return stored
 

@@ -54,7 +54,7 @@ VERDICTS = (
 GOOD = ("rounding", "asked too much", "invalid", "equal")
 
 _OF_JAX = (jax.errors.JaxRuntimeError, ValueError)
-"""What JAX fails with: the second where it reads an array without elements that is cut."""
+"""Errors of JAX: the second where it reads an array without elements that is cut."""
 _EPSILON = {"float16": 2e-2, "bfloat16": 6e-2}
 _WIDE_TOLERANCE = 1e-7
 _MORE = 1.05
@@ -185,7 +185,7 @@ class _Trial:
             self.found["rounding"] = off
 
     def _in_float64(self) -> str:
-        """How the numbers differ where all floats are float64; empty where they do not.
+        """The difference of the numbers where all floats are float64; empty where there is none.
 
         The function alone runs op by op: compiled for one device it may be wrong itself (a matmul
         of a `psum` under `vmap` and ones, jaxlib 0.10.2).
