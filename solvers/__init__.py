@@ -5,6 +5,7 @@ from solvers.errors import EngineError, FormatError, ProblemError, SolverError
 from solvers.evaluate import Evaluation, evaluate
 from solvers.k_best import solve_k_best
 from solvers.memory_rows import least_use
+from solvers.priced_memory import with_priced_memory
 from solvers.problem import (
     FORBIDDEN,
     Edge,
@@ -48,4 +49,5 @@ __all__ = [
     "solve",
     "solve_k_best",
     "verify_problem",
+    "with_priced_memory",
 ]

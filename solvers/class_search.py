@@ -7,16 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from solvers.class_bound import ClassBound
-from solvers.memory_rows import at_times, least_use, priced
+from solvers.memory_rows import least_use
 from solvers.presolve import Tied, tie
 from solvers.presolve.alike import Alike, alike
-from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
+from solvers.priced_memory import with_priced_memory
+from solvers.problem import Problem
 from solvers.result import Progress
 from solvers.run import Run
-from solvers.saturating import FORBIDDEN_FROM
 
 ROUNDS = 10
 """How far nodes must look alike, in edges: as far as what tells weights of one layer apart, and so
@@ -91,7 +89,7 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None], *, tied_alone: b
         solve_tied(inner)
     finally:
         run.log += inner.log
-        run.engine = inner.engine
+        run.engine, run.prices = inner.engine, inner.prices
         run.has_sought_leanest = inner.has_sought_leanest
         run.reduced_nodes, run.reduced_columns = inner.reduced_nodes, inner.reduced_columns
         for stage, seconds in inner.seconds.items():
@@ -113,38 +111,11 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None], *, tied_alone: b
 
 def priced_bound(run: Run, prices: Mapping[int, float]) -> int:
     """A bound on answers that fit: `solvers.memory_pricing` has the formula."""
-    problem, times = run.problem, sorted(prices)
-    assert problem.memory_limit is not None
-    more = priced(
-        at_times(problem, times), {row: prices[at] for row, at in enumerate(times)}, len(times)
-    )
-    paying = _with_more(problem, *more)
-    of_limit = math.ceil(math.fsum(prices.values()) * problem.memory_limit)
+    limit = run.problem.memory_limit
+    assert limit is not None
+    paying = with_priced_memory(run.problem, prices)
+    of_limit = math.ceil(math.fsum(prices.values()) * limit)
     return _bound(run, paying, alike(paying, ROUNDS)) - of_limit
-
-
-def _with_more(
-    problem: Problem, by_node: Mapping[int, IntArray], by_edge: Mapping[int, IntArray]
-) -> Problem:
-    """The problem with additional costs; equal ones of equal arrays are one array."""
-    sums: dict[tuple[int, int], IntArray] = {}
-
-    def plus(costs: IntArray, more: IntArray | None) -> IntArray:
-        if more is None:
-            return costs
-        key = (id(costs), id(more))
-        if key not in sums:
-            sums[key] = np.where(costs >= FORBIDDEN_FROM, FORBIDDEN, costs + more)
-        return sums[key]
-
-    return replace(
-        problem,
-        node_costs=tuple(plus(own, by_node.get(n)) for n, own in enumerate(problem.node_costs)),
-        edges=tuple(
-            Edge(edge.u, edge.v, plus(edge.costs, by_edge.get(e)))
-            for e, edge in enumerate(problem.edges)
-        ),
-    )
 
 
 def _bound(run: Run, problem: Problem, found: Alike) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -92,6 +93,8 @@ class Result:
         is_interrupted: Somebody asked for the best so far.
         leanest: The choices with the smallest peak seen, where these were asked for and the limit
             binds.
+        memory_prices: Cost of a byte at times at which the limit binds, of the last bound proven by
+            such prices; empty where there is none.
     """
 
     status: Status
@@ -112,6 +115,7 @@ class Result:
     clashing_times: tuple[int, ...] = ()
     is_interrupted: bool = False
     leanest: tuple[int, ...] | None = None
+    memory_prices: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:

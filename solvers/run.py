@@ -226,6 +226,7 @@ class Run:
             clashing_times=clashing,
             is_interrupted=self.is_interrupted,
             leanest=self.leanest if self.has_sought_leanest else None,
+            memory_prices=self.prices,
         )
 
     def _status(self, lower_bound: int) -> Status:

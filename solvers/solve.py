@@ -174,7 +174,12 @@ def _of_original(problem: Problem, one: OneLimit, found: Result) -> Result:
         told = evaluate(problem, choices)
         leanest = None if found.leanest is None else one.restore(found.leanest)
         return replace(
-            found, choices=choices, peak=told.peak, peak_time=told.peak_time, leanest=leanest
+            found,
+            choices=choices,
+            peak=told.peak,
+            peak_time=told.peak_time,
+            leanest=leanest,
+            memory_prices={},
         )
     if found.least_peak_choices is None:
         return found
