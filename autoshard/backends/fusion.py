@@ -29,6 +29,8 @@ class FusionPolicy:
             parts of a concatenation whose sizes are multiples of so many elements; 0: never.
         fuses_into_gathers: A gather of fewer elements than its operand has computes those it takes.
         fuses_into_scatters: A scatter computes its updates and its indices.
+        fuses_into_overlapping_windows: A reduce-window whose windows overlap computes its operand,
+            unless each is as long as that (a running sum); those that do not overlap always do.
         fills_scatters_early: The zeros that a scatter adds to are written before it runs, those of
             one shape together.
         scatters_into_addends: A scatter into zeros whose result is added to a tensor becomes a
@@ -64,6 +66,7 @@ class FusionPolicy:
     min_concatenated_part: int
     fuses_into_gathers: bool
     fuses_into_scatters: bool
+    fuses_into_overlapping_windows: bool
     fills_scatters_early: bool
     scatters_into_addends: bool
     materializes_scatter_sums: bool

@@ -18,6 +18,7 @@ from autoshard.graph.recomputing import (
     matmuls_reading,
 )
 from autoshard.graph.scatters import is_one_hot, scattered_sums
+from autoshard.graph.window import Window
 
 TILE_DIMS = 2
 """Dimensions of a tile of a TPU's memory: the last ones of most tensors."""
@@ -125,7 +126,9 @@ def _is_stored(
     if value in computed:
         readers = [reader for reader in readers if reader.op_class is not OpClass.MATMUL]
     if value in written:
-        is_reduced_only = all(reader.op_class is OpClass.REDUCE for reader in readers)
+        is_reduced_only = all(
+            reader.op_class is OpClass.REDUCE and not reader.windows for reader in readers
+        )
         is_fused = fusion.fuses_into_matmuls and bool(readers) and is_reduced_only
         return written[value] == value and not is_fused
     if not _is_fusible(graph, op, fusion):
@@ -244,4 +247,18 @@ def _reads_fused(graph: Graph, value: int, reader: Op, fusion: FusionPolicy) -> 
     if reader.op_class is OpClass.GATHER:
         taken = prod(graph.values[reader.results[0]].shape)
         return fusion.fuses_into_gathers and taken < prod(graph.values[value].shape)
+    overlapping = _overlapping_windows(graph, reader)
+    if overlapping:
+        image = graph.values[value].shape
+        is_running = any(window.size >= image[window.image] for window in overlapping)
+        return fusion.fuses_into_overlapping_windows and not is_running
     return reader.op_class in READS_FUSED
+
+
+def _overlapping_windows(graph: Graph, op: Op) -> list[Window]:
+    """The windows of an op that share elements of its operand with the next ones."""
+    return [
+        window
+        for window in op.windows
+        if window.size > window.stride and graph.values[op.results[0]].shape[window.made] > 1
+    ]

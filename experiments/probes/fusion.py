@@ -123,6 +123,28 @@ def scatters_into_addends(bench: Bench) -> bool:
     )
 
 
+def fuses_into_overlapping_windows(bench: Bench) -> bool:
+    """A max pool of overlapping windows that reads the SiLU of a scaled convolution."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+
+    def program(_: Pin, images: Any, kernel: Any, scale: Any) -> Any:
+        def convolved(images: Any) -> Any:
+            return jax.lax.conv_general_dilated(
+                images, kernel, (1, 1), "SAME", dimension_numbers=numbers
+            )
+
+        made = jax.nn.silu(convolved(images) * scale)
+        size, strides = (1, 3, 3, 1), (1, 2, 2, 1)
+        return convolved(jax.lax.reduce_window(made, -jnp.inf, jax.lax.max, size, strides, "SAME"))
+
+    images, kernel = Array((64, 64, 64, 128)), Array((3, 3, 128, 128))
+    compiled = _whole(bench, program, images, kernel, Array((128,)))
+    kernels = [compiled.opcodes(made) for made in compiled.entry]
+    if not any("reduce-window" in opcodes for opcodes in kernels):
+        raise InconclusiveError("no reduce-window in the program")
+    return any({"exponential", "reduce-window"} <= opcodes for opcodes in kernels)
+
+
 def _scatter(bench: Bench) -> Compiled:
     def program(_: Pin, base: Any, rows: Any, a: Any, b: Any) -> Any:
         zeros = jnp.zeros((4096, 256), jnp.float32)
@@ -265,6 +287,7 @@ PROBES = (
     _fusion(matmuls_read_single_source, CUDA),
     _fusion(fuses_into_gathers),
     _fusion(fuses_into_scatters),
+    _fusion(fuses_into_overlapping_windows),
     _fusion(scatters_into_addends),
     _fusion(one_hot_scatters),
     _fusion(strength_reduces_dots),

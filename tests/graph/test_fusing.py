@@ -493,3 +493,39 @@ def test_a_loop_makes_a_constant_itself_but_that_of_a_function_only_on_a_tpu(
     carried = [op for op in graph.ops if op.name == "while" and len(op.operands) == 1]
     read = [op for op in carried if graph.values[op.results[0]].shape == (64, 64)]
     assert [found.is_stored[op.results[0]] for op in read] == [is_kept]
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "backends"),
+    [
+        (2, 2, set()),
+        (64, 1, set()),  # one window
+        (3, 2, {"cpu"}),
+    ],
+)
+def test_a_pool_computes_what_it_reads_but_on_a_cpu_not_where_its_windows_overlap(
+    size: int, stride: int, backends: set[str]
+) -> None:
+    def fn(x: jax.Array) -> Any:
+        window, strides = (1, size), (1, stride)
+        return jax.lax.reduce_window(x * x, -jnp.inf, jax.lax.max, window, strides, "VALID")
+
+    graph, _ = exported(fn, jnp.ones((64, 64)), mesh="x=2")
+    assert {name for name in MACHINES if "multiply 1" in stored(graph, name)} == backends
+
+
+def test_no_running_sum_computes_what_it_reads() -> None:
+    def fn(x: jax.Array) -> Any:
+        padding = ((63, 0), (0, 0))
+        return jax.lax.reduce_window(x * x, 0.0, jax.lax.add, (64, 1), (1, 1), padding)
+
+    graph, _ = exported(fn, jnp.ones((64, 64)), mesh="x=2")
+    assert all("multiply 1" in stored(graph, name) for name in MACHINES)
+
+
+def test_a_tpu_writes_the_matmul_that_a_pool_reads() -> None:
+    def fn(x: jax.Array, w: jax.Array) -> Any:
+        return jax.lax.reduce_window(x @ w, -jnp.inf, jax.lax.max, (2, 1), (2, 1), "VALID")
+
+    graph, _ = exported(fn, jnp.ones((64, 64)), jnp.ones((64, 64)), mesh="x=2")
+    assert "dot_general 1" in stored(graph, "tpu")
