@@ -17,8 +17,6 @@ class SchedulePolicy:
         assumed_microseconds: How long that takes a matmul to last, and a convolution; other kernels
             as long as they do.
         collective_microseconds: How much longer than on the network it takes a collective to last.
-        frees_operands_first: Of a matmul that no other one needs and the next one, that runs first
-            which ends the live range of an operand.
         async_collectives: Kinds of collectives that run beside computing.
         overlaps_matmuls_only: They run beside matmuls and the ops fused into these, and as late as
             their readers allow.
@@ -29,7 +27,6 @@ class SchedulePolicy:
     orders_for_memory: bool
     assumed_microseconds: tuple[float, float]
     collective_microseconds: float
-    frees_operands_first: bool
     async_collectives: frozenset[str]
     overlaps_matmuls_only: bool
     in_order_options: tuple[tuple[str, str], ...]

@@ -57,8 +57,7 @@ class CopyMemory:
             usage = self._twice_bytes(table, rows, columns, value)
         if usage is None:
             return None
-        moved = room.buffers.moved_at.get(op.index, room.buffers.time_of(op.index))
-        start = room.earliest(op.index, moved)
+        start = room.earliest(op.index, room.buffers.time_of(op.index))
         return EdgeMemory(-1, start, max(stop, start + 1), usage)
 
     def of_move(

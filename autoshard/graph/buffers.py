@@ -29,7 +29,7 @@ from autoshard.graph.product_writes import (
 )
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.reused_operands import without_reused
-from autoshard.graph.run_late import after_the_next, late_gathers, run_late
+from autoshard.graph.run_late import run_late
 from autoshard.graph.scatters import scattered_into, zeros_filled_at
 from autoshard.graph.stored_values import is_stored_constant, stored_values
 
@@ -55,8 +55,6 @@ class Buffers:
         filled_at: When the zeros are written that scatters add to, by op index, where that is
             before they run.
         updates: Element-wise ops of which come results only, where all of one state run at once.
-        moved_at: By op index of products that no other needs, when that is there which is moved for
-            them alone, and what they make: after the next product, which lets go of what it reads.
         parts: Element-wise results that a product puts together for its operand, by the first of
             them: they are written by one kernel.
         again: Values that are written for gathers alone: all else computes them.
@@ -79,7 +77,6 @@ class Buffers:
     run_at: Mapping[int, int] = field(default_factory=dict)
     filled_at: Mapping[int, int] = field(default_factory=dict)
     updates: frozenset[int] = frozenset()
-    moved_at: Mapping[int, int] = field(default_factory=dict)
     parts: Mapping[int, int] = field(default_factory=dict)
     again: frozenset[int] = frozenset()
 
@@ -105,7 +102,7 @@ class Buffers:
 
 def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     """Decide storage and live ranges of all values of a program."""
-    fusion, schedule = backend.fusion, backend.schedule
+    fusion = backend.fusion
     fuses = fusion.fuses_into_matmuls
     narrowed = narrowed_by_products(graph) if fusion.narrows_matmuls else {}
     written = written_by_products(graph, fusion.longest_row) if fuses else narrowed
@@ -120,9 +117,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     for one in turned.written if turned else ():
         stored[one] = True
     owner = buffer_owners(graph, stored)
-    run_at = run_late(graph, schedule.deferred_past_matmuls)
-    if schedule.frees_operands_first:
-        run_at = {**run_at, **late_gathers(graph, stored)}
+    run_at = run_late(graph, backend.schedule.deferred_past_matmuls)
     longest_row = fusion.longest_row if fuses else None
     again = computed_again(graph, stored)
     reads = fused_reads(graph, stored, owner, product_by_written, longest_row, again)
@@ -136,7 +131,6 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         computed_with=computed_with_products(graph, written, updated),
         joined=reads.joined,
         updates=updates(graph) if fuses else frozenset(),
-        moved_at=after_the_next(graph) if schedule.frees_operands_first else {},
         parts=parts,
         again=again,
         turned=turned,
@@ -176,7 +170,7 @@ def in_order(
     used = last_uses(graph, stored, buffers.again, writing, run_at, least_part)
     last = _of_owners(max, owner, used)
     intervals = [
-        _interval(graph, value, first[value], last[value], buffers.moved_at)
+        _interval(graph, value, first[value], last[value])
         if owner[value] == value and stored[value] and value not in graph.on_host
         else (0, 0)
         for value in range(len(graph.values))
@@ -231,15 +225,12 @@ def _of_owners(
     return found
 
 
-def _interval(
-    graph: Graph, value: int, first: int, last: int, moved_at: Mapping[int, int]
-) -> tuple[int, int]:
+def _interval(graph: Graph, value: int, first: int, last: int) -> tuple[int, int]:
     """From when to when a buffer is there."""
     op = graph.maker(value)
     if op.kind is OpKind.ARGUMENT or is_stored_constant(op):
         return 0, len(graph.ops)
-    start = max(first, moved_at.get(op.index, 0))
-    return start, max(last, start + 1)
+    return first, max(last, first + 1)
 
 
 def _make_again(

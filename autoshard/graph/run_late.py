@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.op_traits import TRANSPARENT
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
-from autoshard.graph.row_lookups import takes_rows
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
 from autoshard.graph.scatters import is_into_zeros
 
 
@@ -45,19 +44,6 @@ def run_late(graph: Graph, most: int) -> Mapping[int, int]:
         if later and readers:
             waiting[later[-1]] += 1
             found[op.index] = min(later[-1] + waiting[later[-1]], *readers)
-    return found
-
-
-def after_the_next(graph: Graph) -> Mapping[int, int]:
-    """When the product after each one has run that no other product needs, by op index."""
-    needed = _needed(graph)
-    others = _others(graph, needed)
-    found: dict[int, int] = {}
-    for op in graph.ops:
-        if op.op_class in PRODUCTS and op.region == 0 and not needed[op.results[0]]:
-            place = bisect_right(others, op.index)
-            if place < len(others):
-                found[op.index] = others[place] + 1
     return found
 
 
@@ -92,20 +78,3 @@ def readers_of(graph: Graph, value: int) -> list[int]:
         return op.name in TRANSPARENT or op.kind is OpKind.CONSTRAINT
 
     return [op.index for op in trace_forward(graph, value, passes)]
-
-
-def late_gathers(graph: Graph, stored: Sequence[bool]) -> Mapping[int, int]:
-    """When gathers run that make more than they read, by op index: right before they are needed."""
-    needed_at = [len(graph.ops)] * len(graph.values)  # by the first op that is no fused one
-    found: dict[int, int] = {}
-    for op in reversed(graph.ops):
-        times = [needed_at[value] for value in op.results if not stored[value]]
-        time = min(times) if times and op.kind is not OpKind.RESULT else op.index
-        if takes_rows(graph, op) and op.op_class is OpClass.GATHER and op.region == 0:
-            first, made = needed_at[op.results[0]], graph.values[op.results[0]].num_bytes
-            read = sum(graph.values[value].num_bytes for value in op.operands)
-            if op.index + 1 < first < len(graph.ops) and read < made:
-                time = found[op.index] = first - 1
-        for value in op.operands:
-            needed_at[value] = min(needed_at[value], time)
-    return found

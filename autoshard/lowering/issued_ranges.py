@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from autoshard.encoding.choice_memory import ROWS, SUMMED
 from autoshard.encoding.copy_memory import SLICED
@@ -41,8 +40,7 @@ class IssuedRanges:
         self._with_rows = {encoded.maker(one.node).index for one in terms if one.tag == ROWS}
         self._before = encoder.buffers
         backend = encoder.costing.backend
-        before = replace(self._before, moved_at={})
-        self.buffers = in_order(self._graph, backend, before, times.run, times.filled)
+        self.buffers = in_order(self._graph, backend, self._before, times.run, times.filled)
 
     def of(self, one: LiveRange) -> LiveRange:
         """A live range that is in program order."""

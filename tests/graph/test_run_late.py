@@ -8,7 +8,7 @@ from autoshard.backends import backend_for
 from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Rule
-from autoshard.graph.run_late import after_the_next, late_gathers, run_late
+from autoshard.graph.run_late import run_late
 from cost_models import get_hardware
 from tests.planner.graphs import Program, encoder_for
 
@@ -119,19 +119,6 @@ def test_on_a_tpu_none_holds_for_others_what_it_reads() -> None:
     assert buffers_of(graph, "tpu-v5p").run_at == {}
 
 
-def test_on_a_tpu_what_is_moved_for_it_and_what_it_makes_comes_after_the_next_product() -> None:
-    graph, chain, gradients = backward(3)
-    buffers = buffers_of(graph, "tpu-v5p")
-    made, following = gradients[0], graph.values[chain[1]].op
-    assert buffers.moved_at[graph.values[made].op] == following + 1
-    last = graph.values[chain[-1]].op
-    assert after_the_next(graph) == {
-        graph.values[g].op: graph.values[c].op + 1
-        for g, c in zip(gradients, chain[1:], strict=True)
-        if graph.values[c].op < last
-    }
-
-
 @pytest.mark.parametrize("machine", ["h100", "cpu-host"])
 def test_late_it_holds_what_it_reads_and_takes_nothing_yet(machine: str) -> None:
     graph, chain, gradients = backward(6)
@@ -153,19 +140,3 @@ def test_what_is_gathered_for_it_is_gathered_late() -> None:
     runs = [encoder.buffers.time_of(op) for op, _ in read.reads]
     assert (read.start, read.stop) == (min(runs), max(runs) + 1)
     assert encoder.buffers.time_of(maker) in runs
-
-
-@pytest.mark.parametrize(("num_rows", "is_late"), [(16, True), (2, False)])
-def test_a_gather_that_makes_more_than_it_reads_runs_right_before_its_reader(
-    num_rows: int, is_late: bool
-) -> None:
-    program = Program()
-    table, indices = program.argument(4, 64), program.argument(num_rows, 1)
-    x, w = program.argument(num_rows, 64), program.argument(64, 64)
-    rule = Rule((4, num_rows, 64, 1), (((0,), (2,)), ((1,), (3,))), (((1,), (2,)),))
-    (rows,) = program.compute("gather", (table, indices), [(num_rows, 64)], rule, OpClass.GATHER)
-    made = program.matmul(program.matmul(x, w), w)
-    graph = program.graph(program.elementwise(rows, made))
-    stored = [True] * len(graph.values)
-    gather, reader = graph.values[rows].op, graph.consumers[rows][0]
-    assert late_gathers(graph, stored) == ({gather: reader - 1} if is_late else {})
