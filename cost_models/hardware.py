@@ -66,27 +66,20 @@ class PeakFlops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementPasses:
-    """Elements that pass through a vector unit per second.
+    """Elements that pass through a vector unit per second, beside the bytes of a kernel.
 
-    What is read meanwhile from device memory takes no further time, what is written there does.
+    What a kernel reads takes as long from VMEM as from HBM.
 
     Attributes:
-        accessed: Of 4 bytes and more, read or written by ops element by element.
-        narrow_read: Of less than 4 bytes, read by ops element by element.
-        narrow_written: Of less than 4 bytes, written by these.
-        reduced: Summed or compared by the reductions of one kernel, beside being read.
-        plain_reduced: Likewise, where one reduction takes what lies in memory as it is.
-        produced: Of 4 bytes and more, that matmuls make.
-        narrow_produced: Of less than 4 bytes, that these make.
+        kept: Of 4 bytes and more, written to VMEM.
+        narrowed: Written in less than 4 bytes, to VMEM or HBM, or taken up by the reductions of one
+            kernel.
+        plain_reduced: Taken up by one reduction of what lies in memory as it is.
     """
 
-    accessed: ElementsPerSecond
-    narrow_read: ElementsPerSecond
-    narrow_written: ElementsPerSecond
-    reduced: ElementsPerSecond
+    kept: ElementsPerSecond
+    narrowed: ElementsPerSecond
     plain_reduced: ElementsPerSecond
-    produced: ElementsPerSecond
-    narrow_produced: ElementsPerSecond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

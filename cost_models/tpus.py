@@ -225,17 +225,9 @@ V5E = _tpu(
     host_source="384 GB per host of 8 chips, ct5lp-hightpu-8t",
     ring_orders=_FLAT_RINGS,
     streamed=StreamedAccess(
-        products=0.8, elementwise=0.9, copies=0.4, conversions=0.32, fills=0.33
+        products=0.8, elementwise=0.807, copies=0.4, conversions=0.32, fills=0.33
     ),
-    passes=ElementPasses(
-        accessed=2.67e11,
-        narrow_read=1.0e12,
-        narrow_written=1.15e11,
-        reduced=1.52e11,
-        plain_reduced=6.83e10,
-        produced=3.3e11,
-        narrow_produced=1.55e11,
-    ),
+    passes=ElementPasses(kept=1.4e12, narrowed=1.63e11, plain_reduced=7.1e10),
     cubes=False,
 )
 V5P = _tpu(
@@ -258,8 +250,9 @@ V5P = _tpu(
     host_bytes=112_000_000_000,
     host_source="448 GB per host of 4 chips, ct5p-hightpu-4t",
     streamed=StreamedAccess(
-        products=0.35, elementwise=0.8, copies=0.25, conversions=0.25, fills=0.23
+        products=0.73, elementwise=0.726, copies=0.25, conversions=0.25, fills=0.23
     ),
+    passes=ElementPasses(kept=2.7e12, narrowed=5.1e11, plain_reduced=1.66e11),
     cubes=True,
 )
 V6E = _tpu(

@@ -177,18 +177,16 @@ class KernelTime:
         joined = () if passes is None else self.joined.get(op.index, ())
         if joined and passes is not None:
             elements = prod(self.graph.values[op.results[0]].shape)
-            rates = [passes.accessed]
+            summed = elements * self.graph.values[op.results[0]].bits / 8.0
             if any(self.graph.ops[i].op_class is OpClass.REDUCE for i in joined):
-                rates.append(passes.reduced)
-            summed = elements * sum(map(self.costing.pass_bytes, rates))
+                summed += elements * self.costing.pass_bytes(passes.narrowed)
         num_devices = self.costing.parts.mesh.num_devices
         for index in (*buffers.computed_with.get(op.index, ()), *joined):
             with_it = self.graph.ops[index]
             values = [v for v in with_it.results if buffers.is_stored[v]]
             if with_it.op_class is not OpClass.ELEMENTWISE or not values:
                 continue
-            reads = zip(buffers.reads[index], self._counted(with_it), strict=True)
-            whole += sum(read.num_bytes * counted for read, counted in reads)
+            whole += sum(read.num_bytes for read in buffers.reads[index])
             for value in values:
                 piece = np.array(self.graph.values[value].num_bytes / num_devices)
                 whole += float(self._bytes_written(with_it, value, piece)) * num_devices
@@ -239,7 +237,7 @@ class KernelTime:
         reads = self._read_bytes(op)
         is_prefetched = prefetched(self.graph, self.buffers, op)
         prefetched_share = memory_efficiency(self.costing.model.hardware, op.op_class.value)
-        counted, waits = self._counted(op), vmem.loop_bytes(self.graph, op)
+        waits = vmem.loop_bytes(self.graph, op)
         held, left = vmem.held_sources(self.graph, self.buffers, op), np.array(vmem.capacity)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
@@ -248,10 +246,10 @@ class KernelTime:
             if read and is_whole and op.name not in ("slice", "dynamic_slice"):
                 layouts = [c.operands[position] for c in candidates]
                 local = self._in_tiles(op, value, layouts, local, pieces)
-            counts: float | FloatArray = counted[position]
+            counts: float | FloatArray = 1.0
             if read and is_prefetched[position]:
                 whole = self.graph.values[value].num_bytes / pieces
-                counts = counts * np.where(whole <= vmem.capacity, prefetched_share, 1.0)
+                counts = np.where(whole <= vmem.capacity, prefetched_share, 1.0)
             for source in held[position] if read else ():
                 fits = np.where(source / pieces <= left, source / pieces, 0.0)
                 left, local = left - fits, np.maximum(local - fits, 0.0)
@@ -259,7 +257,7 @@ class KernelTime:
                 counts = np.where(local <= waits[position], 0.0, counts)
             num_bytes += counts * local
         if op.op_class is OpClass.REDUCE:
-            num_bytes += self._passed_bytes(op) / arrays.operand_shards[0]
+            num_bytes += self._passed_bytes(op, candidates)
         return num_bytes
 
     def _read_bytes(self, op: Op) -> tuple[float, ...]:
@@ -274,54 +272,42 @@ class KernelTime:
             for read, value in zip(reads, values, strict=True)
         )
 
-    def _counted(self, op: Op) -> tuple[float, ...]:
-        """Per operand, as how many bytes one counts that is read, by the elements that pass."""
-        passes = self.costing.passes
-        if passes is None or op.op_class is not OpClass.ELEMENTWISE:
-            return (1.0,) * len(op.operands)
-        wide = self.costing.pass_bytes(passes.accessed)
-        narrow = self.costing.pass_bytes(passes.narrow_read)
-        counted = []
-        for read in self.buffers.reads[op.index]:
-            num_narrow = min(max(0.0, (4 * read.elements - read.num_bytes) / 2), read.elements)
-            passed = wide * (read.elements - num_narrow) + narrow * num_narrow
-            counted.append(passed / max(1, read.num_bytes))
-        return tuple(counted)
+    def _passed_bytes(self, op: Op, candidates: Candidates) -> FloatArray | float:
+        """float64[num_candidates]: as how many bytes elements count that a reduction takes up.
 
-    def _passed_bytes(self, op: Op) -> float:
-        """As how many bytes elements count that a reduction takes up, beside being read.
-
-        Once for all reductions of a kernel; nothing beside a matmul.
+        Beside being read, once for all reductions of a kernel; nothing beside a matmul.
         """
         passes, buffers = self.costing.passes, self.buffers
         if passes is None or op.index in buffers.joined:
             return 0.0
         is_plain = buffers.is_stored[op.operands[0]] and op.index not in self.joined
-        rate = passes.plain_reduced if is_plain else passes.reduced
-        elements = prod(self.graph.values[op.operands[0]].shape)
-        return elements * self.costing.pass_bytes(rate)
+        rate = passes.plain_reduced if is_plain else passes.narrowed
+        value = self.graph.values[op.operands[0]]
+        pieces = self.costing.arrays(candidates).operand_shards[0]
+        layouts = [c.operands[0] for c in candidates]
+        tiles = self._in_tiles(op, value.index, layouts, value.num_bytes / pieces, pieces)
+        return tiles * 8.0 / value.bits * self.costing.pass_bytes(rate)
 
     def _bytes_written(self, op: Op, value: int, local: FloatArray) -> FloatArray:
-        """float64[num_candidates]: as how many bytes a result counts that has so many."""
-        vmem, passes = self.vmem, self.costing.passes
-        bits = self.graph.values[value].bits
+        """float64[num_candidates]: as how many bytes a result counts that has so many.
+
+        Narrow elements pass the vector unit before they are written; what stays in VMEM takes that.
+        """
+        vmem, passes, is_product = self.vmem, self.costing.passes, op.op_class in PRODUCTS
         in_memory = (
             np.where(local > vmem.capacity, local, 0.0) if vmem.short_lived[value] else local
         )
-        if op.op_class in PRODUCTS:
-            written = in_memory if vmem.holds_copies else local
-            if passes is None or op.op_class is not OpClass.MATMUL:
-                return written
-            rate = passes.produced if bits >= 32 else passes.narrow_produced
-            speed = self.costing.memory_speed(op.op_class)
-            return np.asarray(written + local * 8.0 / bits * speed / rate)
-        if passes is None or op.op_class is not OpClass.ELEMENTWISE:
-            return local
-        rate = passes.accessed if bits >= 32 else passes.narrow_written
-        passed = self.costing.pass_bytes(rate) * 8.0 / bits * local
+        if is_product and not vmem.holds_copies:
+            in_memory = local
+        if passes is None or op.op_class not in (OpClass.MATMUL, OpClass.ELEMENTWISE):
+            return in_memory if is_product else local
         if op.index in self.buffers.updates:
-            return np.asarray(passed + local) if self.facts.always_spills else np.asarray(passed)
-        return np.asarray(passed + in_memory)
+            in_memory = local if self.facts.always_spills else np.zeros_like(local)
+        bits, speed = self.graph.values[value].bits, self.costing.memory_speed(op.op_class)
+        elements = local * 8.0 / bits
+        if bits < 32:
+            return np.asarray(in_memory + elements * speed / passes.narrowed)
+        return np.where(in_memory, in_memory, elements * speed / passes.kept)
 
     def _is_carried_apart(self, op: Op) -> bool:
         """True where a kernel of its own writes what an op makes for the next run of a loop."""

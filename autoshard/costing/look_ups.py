@@ -104,8 +104,6 @@ class LookUps:
         local = value.num_bytes / costing.arrays(candidates).result_shards[0]
         tiles = self.facts.tiles.local_bytes(value.index, written_layouts(candidates))
         passed = local if tiles is None else np.where(tiles > local, 3.0 * tiles, local)
-        if costing.passes is not None:
-            passed = passed * (costing.pass_bytes(costing.passes.accessed) * 8.0 / value.bits)
         copied = 0 if costing.backend.memory.matmul_results_in_vmem else 2
         seconds = costing.kernel_seconds(passed, model_dtype(value.dtype))
         return np.where(is_masked, seconds + copied * costing.launch_seconds, 0.0)

@@ -139,6 +139,7 @@ class Bench:
         *arguments: Array,
         mesh: str,
         out: Any = (),
+        donate: tuple[int, ...] = (),
         options: Mapping[str, Any] | None = None,
     ) -> Compiled:
         """Compile a function of flat arguments.
@@ -148,6 +149,7 @@ class Bench:
             arguments: By shape.
             mesh: Axes and sizes, `data=2,model=4`.
             out: Mesh axes of the result, or a list of them for several results.
+            donate: Positions of arguments that results may take the place of.
             options: Flags of the compiler.
 
         Raises:
@@ -169,6 +171,7 @@ class Bench:
             lambda *values: function(pin, *values),
             in_shardings=tuple(sharding(argument.axes) for argument in arguments),
             out_shardings=outs,
+            donate_argnums=donate,
         )
         leaves = [jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for a in arguments]
         lowered = jitted.trace(*leaves).lower(lowering_platforms=(self.target.platform,))
