@@ -43,7 +43,7 @@ _PCIE = (
     "default until calibrated"
 )
 _AVAILABLE = "all but what the compiler of libtpu 0.0.52 reports as available when memory runs out"
-_PASSES = "; passes of elements: libtpu 0.0.42, estimated_cycles of fusions on the chip"
+_PASSES = "; passes of elements: libtpu 0.0.52, experiments.probes.elements, 2026-11-27"
 _STREAMED = "; shares of streamed accesses: libtpu 0.0.42, estimated_cycles of training steps"
 _TPU_LAUNCH = (
     "launch: least estimated_cycles of a fusion, 1,820 on a v5e and 2,120 on a v5p, libtpu 0.0.42"
@@ -225,9 +225,9 @@ V5E = _tpu(
     host_source="384 GB per host of 8 chips, ct5lp-hightpu-8t",
     ring_orders=_FLAT_RINGS,
     streamed=StreamedAccess(
-        products=0.8, elementwise=0.807, copies=0.4, conversions=0.32, fills=0.33
+        products=0.8, elementwise=0.803, copies=0.4, conversions=0.32, fills=0.33
     ),
-    passes=ElementPasses(kept=1.4e12, narrowed=1.63e11, plain_reduced=7.1e10),
+    passes=ElementPasses(kept=1.51e12, narrowed=1.72e11, plain_reduced=7.14e10),
     cubes=False,
 )
 V5P = _tpu(
@@ -250,9 +250,9 @@ V5P = _tpu(
     host_bytes=112_000_000_000,
     host_source="448 GB per host of 4 chips, ct5p-hightpu-4t",
     streamed=StreamedAccess(
-        products=0.73, elementwise=0.726, copies=0.25, conversions=0.25, fills=0.23
+        products=0.71, elementwise=0.714, copies=0.25, conversions=0.25, fills=0.23
     ),
-    passes=ElementPasses(kept=2.7e12, narrowed=5.1e11, plain_reduced=1.66e11),
+    passes=ElementPasses(kept=3.28e12, narrowed=5.24e11, plain_reduced=1.67e11),
     cubes=True,
 )
 V6E = _tpu(

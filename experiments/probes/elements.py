@@ -1,0 +1,92 @@
+"""What TPU kernels take for the elements they read, write, narrow and reduce.
+
+    python -m experiments.probes.elements v5e:1x1 [v5p:1x1x1 ...]
+
+Prints cycles for 1,024 elements by kind, as the compiler estimates them, and what
+`cost_models.ElementPasses` and the share of the memory bandwidth are by them. These are figures of
+a machine, which `cost_models.tpus` has, not of a compiler model.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax.lax import optimization_barrier
+
+from autoshard.aot.targets import parse_target
+from cost_models import get_hardware
+from experiments.probes.bench import Array, Bench, cycles
+
+_LARGE, _SMALL = (16_384, 4_096), (2_048, 2_048)  # in HBM; in VMEM between two kernels
+_KI = 1024
+
+
+def element_cycles(bench: Bench) -> dict[str, float]:
+    """Cycles for 1,024 elements: read and written in float32, and what comes to these."""
+    wide = Array(_LARGE)
+    two, four = (
+        _taken(bench, lambda a, b: a * b + 1, wide, wide),
+        _taken(bench, lambda a, b, c, d: a * b + c * d, wide, wide, wide, wide),
+    )
+    read = (four - two) / 2
+    narrowed = _taken(bench, lambda a: (2 * a).astype(jnp.bfloat16), wide) - 1.5 * read
+    reduced = _taken(bench, lambda a: (a * a).sum(1), wide) - read
+    plain = _taken(bench, lambda a: a.sum(1), wide) - read
+    return {
+        "read": read,
+        "written to HBM": two - 2 * read,
+        "written to VMEM": _between(bench) - 2 * read,
+        "narrowed": narrowed,
+        "reduced": reduced,
+        "reduced as it lies": plain,
+    }
+
+
+def _taken(bench: Bench, function: Callable[..., Any], *arguments: Array) -> float:
+    """Cycles of the one kernel that computes a function."""
+    mesh = f"d={bench.num_devices}"
+    compiled = bench.compile(lambda _, *values: function(*values), *arguments, mesh=mesh)
+    (spent,) = filter(None, map(cycles, compiled.entry))
+    return spent * _KI / (_LARGE[0] * _LARGE[1])
+
+
+def _between(bench: Bench) -> float:
+    """Cycles of a kernel that reads and writes VMEM: the second of three, its start left out."""
+
+    def chained(_: Any, a: Any, b: Any) -> Any:
+        first = optimization_barrier(2 * a + b)
+        return optimization_barrier(3 * first + b) * b + 1
+
+    arguments = Array(_SMALL), Array(_SMALL)
+    compiled = bench.compile(chained, *arguments, mesh=f"d={bench.num_devices}")
+    _, second, _ = filter(None, map(cycles, compiled.entry))
+    compute = get_hardware(bench.target.hardware).compute
+    start = compute.kernel_launch_seconds * (compute.clock_hertz or 0)
+    return (second - start) * _KI / (_SMALL[0] * _SMALL[1])
+
+
+def main() -> None:
+    """Print what is found for every target named."""
+    for target in sys.argv[1:]:
+        bench = Bench(target=parse_target(target))
+        machine = get_hardware(bench.target.hardware)
+        clock = machine.compute.clock_hertz
+        assert clock is not None
+        found = element_cycles(bench)
+        print(target, ", ".join(f"{name} {spent:.2f}" for name, spent in found.items()))
+        share = 4 * _KI * clock / found["read"] / machine.memory.bytes_per_second
+        narrowed = (found["narrowed"] + found["reduced"]) / 2
+        rates = {
+            "kept": found["written to VMEM"],
+            "narrowed": narrowed,
+            "plain_reduced": found["reduced as it lies"],
+        }
+        told = ", ".join(f"{name} {_KI * clock / spent:.3g}/s" for name, spent in rates.items())
+        print(f"  elementwise {share:.3f} of the bandwidth; {told}")
+
+
+if __name__ == "__main__":
+    main()
