@@ -44,7 +44,10 @@ _PCIE = (
 )
 _AVAILABLE = "all but what the compiler of libtpu 0.0.52 reports as available when memory runs out"
 _PASSES = "; passes of elements: libtpu 0.0.52, experiments.probes.elements, 2026-11-27"
-_STREAMED = "; shares of streamed accesses: libtpu 0.0.42, estimated_cycles of training steps"
+_STREAMED = (
+    "; shares of streamed accesses: estimated_cycles, of products and element-wise ops by"
+    " experiments.probes.elements with libtpu 0.0.52, others of training steps with libtpu 0.0.42"
+)
 _TPU_LAUNCH = (
     "launch: least estimated_cycles of a fusion, 1,820 on a v5e and 2,120 on a v5p, libtpu 0.0.42"
 )

@@ -181,6 +181,7 @@ def _of_original(problem: Problem, one: OneLimit, found: Result) -> Result:
             leanest=leanest,
             memory_prices={},
         )
+    found = replace(found, memory_prices={})
     if found.least_peak_choices is None:
         return found
     choices = one.restore(found.least_peak_choices)

@@ -193,10 +193,10 @@ class _Trade:
         return evaluate(self.problem, choices).cost - evaluate(self.problem, than).cost
 
     def at(self, price: int, start: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The best choices at a price of each penalty; None where a clock had a say in them.
+        """Good choices at a price of each penalty; None where a clock had a say in them.
 
-        Where the limit binds, at the prices of memory that proved the plan's bound: that takes a
-        tenth of the time of a search within the limit, which follows where they do not fit.
+        Where the limit binds, the best at the prices of memory that proved the plan's bound, which
+        are found sooner than within the limit; a search within it follows where they do not fit.
         """
         priced = self.penalties.priced(self.problem, price)
         prices = self.solution.result.memory_prices
@@ -207,7 +207,7 @@ class _Trade:
         return self._best_of(priced, start)
 
     def _best_of(self, priced: Problem, start: tuple[int, ...]) -> tuple[int, ...] | None:
-        gap = self.room / (2 * evaluate(self.problem, self.solution.choices).cost)
+        gap = self.room / (2 * evaluate(priced, self.solution.choices).cost)
         result = self.searches.another(priced, start, relative_gap=gap, copies_alike=True)
         return result.choices if result.status in _PROVEN else None
 
