@@ -20,7 +20,7 @@ from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution, solution_of
 from autoshard.plans.plan import PlanData
 from autoshard.plans.refinement import Refinement
-from autoshard.refine import rounds
+from autoshard.refine import replanning, rounds
 from autoshard.refine.attribution import Observation
 from autoshard.refine.compiled_plan import CompiledPlan
 from autoshard.refine.contenders import Contender, Contenders
@@ -145,7 +145,7 @@ def test_a_plan_that_is_far_too_large_says_nothing_of_those_near_the_budget() ->
         return 1.0, held if held <= 1.2 * predicted else 3 * held
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autoshard.refine.rounds.plan_corrected", noted)
+        patch.setattr("autoshard.refine.replanning.plan_corrected", noted)
         told = record(refined(judge, plan).data)
     assert any(one.compiled_bytes == 3 * one.predicted_bytes for one in told.tried)
     assert limits[0] == plan.data.memory_budget
@@ -165,7 +165,7 @@ def test_a_plan_that_passes_the_budget_as_compiled_leaves_less_for_the_next_one(
         return original(start, corrections, limit, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autoshard.refine.rounds.plan_corrected", noted)
+        patch.setattr("autoshard.refine.replanning.plan_corrected", noted)
         refined(lambda _: (1e-6, 11_000_000_000), plan)
     # As much less as a plan held beyond what it was predicted to.
     assert limits[0] is not None
@@ -328,9 +328,9 @@ def test_a_further_plan_is_sought_in_the_time_that_is_left(monkeypatch: pytest.M
         time.sleep(0.5)
         return start
 
-    monkeypatch.setattr(rounds, "plan_corrected", slow)
-    monkeypatch.setattr(rounds, "alternative", noted)
-    monkeypatch.setattr(rounds, "WORTH_A_ROUND", -1.0)
+    monkeypatch.setattr(replanning, "plan_corrected", slow)
+    monkeypatch.setattr(replanning, "alternative", noted)
+    monkeypatch.setattr(replanning, "WORTH_A_ROUND", -1.0)
     refined(lambda _: (1e-6, 100), minutes=50 / 60)
     assert limits
     assert limits[0] < 49.5
@@ -378,10 +378,10 @@ def test_waiting_for_a_compile_is_no_time_of_planning(monkeypatch: pytest.Monkey
         result = replace(solution.result, choices=leaner)
         return solution_of(solution.encoder, solution.encoded, result)
 
-    monkeypatch.setattr(rounds, "plan_corrected", lambda start, *_, **__: start)
-    monkeypatch.setattr(rounds, "alternative", other)
+    monkeypatch.setattr(replanning, "plan_corrected", lambda start, *_, **__: start)
+    monkeypatch.setattr(replanning, "alternative", other)
     monkeypatch.setattr(rounds, "time", clock)
-    monkeypatch.setattr(rounds, "WORTH_A_ROUND", -1.0)
+    monkeypatch.setattr(replanning, "WORTH_A_ROUND", -1.0)
     plan = planned()
     assert plan.solved is not None
     contenders = Contenders("step", plan.solved, plan.data)
@@ -450,8 +450,8 @@ def test_a_plan_that_held_less_than_predicted_leaves_more_for_the_next_one() -> 
         return original(start, corrections, limit, *args, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autoshard.refine.rounds.plan_corrected", noted)
-        patch.setattr("autoshard.refine.rounds.WORTH_A_ROUND", -1.0)
+        patch.setattr("autoshard.refine.replanning.plan_corrected", noted)
+        patch.setattr("autoshard.refine.replanning.WORTH_A_ROUND", -1.0)
         refined(lambda data: (1e-6, int(0.9 * data.memory.peak_bytes)), tight)
     assert limits[0] is not None
     assert budget < limits[0] <= int(1.2 * budget)
@@ -466,9 +466,9 @@ def test_the_most_cautious_plan_is_sought_first_and_the_boldest_last(
         asked.append(margin)
         return start
 
-    monkeypatch.setattr(rounds, "plan_corrected", noted)
-    monkeypatch.setattr(rounds, "WORTH_A_ROUND", -1.0)
+    monkeypatch.setattr(replanning, "plan_corrected", noted)
+    monkeypatch.setattr(replanning, "WORTH_A_ROUND", -1.0)
     told = record(refined(lambda _: (1e-6, 100)).data)
-    once = [0.0, *rounds.MARGINS]
+    once = [0.0, *replanning.MARGINS]
     assert asked == [*once, *once]  # the second time with what the last compile showed
     assert told.ended.startswith("the plan repeats")
