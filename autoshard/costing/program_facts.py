@@ -10,6 +10,7 @@ import numpy as np
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.all_reduce_combiner import CombinedSums, combined_sums
+from autoshard.costing.candidate_arrays import written_layouts
 from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.costing import Costing, FloatArray
 from autoshard.costing.sliced_stacks import SlicedStacks
@@ -88,9 +89,9 @@ class ProgramFacts:
 
     def output_seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: in which an update writes what it makes to HBM."""
-        arrays = self.costing.arrays(candidates)
-        local = np.zeros(len(candidates))
-        for value, pieces in zip(op.results, arrays.result_shards, strict=True):
+        local, parts = np.zeros(len(candidates)), self.costing.parts
+        for place, value in enumerate(op.results):
             if self.buffers.is_stored[value] and self.buffers.owner[value] == value:
-                local += self.graph.values[value].num_bytes / pieces
+                pieces = [parts.num_pieces(one) for one in written_layouts(candidates, place)]
+                local += self.graph.values[value].num_bytes / np.array(pieces)
         return local / self.costing.elementwise_speed

@@ -27,6 +27,8 @@ _FIRST_PRICE, _MOST_SOLVES = 8.0, 3
 """The first over the price at which no plan gives up more than it may, and how many are tried."""
 _LEAST_RISE, _MOST_STEP = 2.0, 0.5
 """Of the price before: the next one where it rises, and where it falls. Choices."""
+_DEARER = (1.0, 2.0, 4.0)
+"""Prices of memory, in those that proved the bound: the first at which choices fit. A choice."""
 _MOST_PARTS, _MOST_OF_PART = 3, 0.95
 """Parts of a plan that are tried, and how much of the last one the next may take. Choices."""
 _PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
@@ -195,13 +197,15 @@ class _Trade:
     def at(self, price: int, start: tuple[int, ...]) -> tuple[int, ...] | None:
         """Good choices at a price of each penalty; None where a clock had a say in them.
 
-        Where the limit binds, the best at the prices of memory that proved the plan's bound, which
-        are found sooner than within the limit; a search within it follows where they do not fit.
+        Where the limit binds, the best at the prices of memory that proved the plan's bound, or at
+        higher ones if they do not fit: those are found sooner than within the limit, in which a
+        search follows where none of them fit.
         """
         priced = self.penalties.priced(self.problem, price)
         prices = self.solution.result.memory_prices
-        if prices:
-            found = self._best_of(with_priced_memory(priced, prices), start)
+        for times in _DEARER if prices else ():
+            dearer = {time: times * one for time, one in prices.items()}
+            found = self._best_of(with_priced_memory(priced, dearer), start)
             if found is not None and evaluate(priced, found).is_allowed:
                 return found
         return self._best_of(priced, start)
@@ -224,6 +228,8 @@ class _Trade:
             if over <= 1.0:
                 return other
             left = _MOST_OF_PART * self.more(part, best.choices) / over
+            if left <= 0:  # it is no dearer, and no smaller part would be another
+                break
         return None
 
     def decided(self, choices: tuple[int, ...]) -> Solution:

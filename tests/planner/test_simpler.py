@@ -16,7 +16,7 @@ from autoshard.planning import simpler
 from autoshard.planning.searches import Searches
 from autoshard.planning.simpler import Penalties
 from experiments.workloads.registry import SMALL_WORKLOADS
-from solvers import FORBIDDEN, Edge, Problem, Result, Status
+from solvers import FORBIDDEN, Edge, NodeMemory, Problem, Result, Status, solve
 
 PRESET = SMALL_WORKLOADS["embedding"]
 WORKLOAD = PRESET.build("embedding", PRESET.config)
@@ -100,6 +100,48 @@ def test_a_part_that_gives_up_too_much_as_lowered_is_not_tried_twice(
     assert tried == [(1, 1, 0), (0, 1, 0)]  # the first one three times before
     assert found is not None
     assert found.choices == (0, 1, 0)
+
+
+def test_a_plan_that_is_no_dearer_and_gives_up_too_much_as_lowered_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem(node_costs=(np.array([5, 0]),), edges=())
+    before: Any = SimpleNamespace(choices=(0,), encoded=SimpleNamespace(problem=problem))
+    tried: list[tuple[int, ...]] = []
+    monkeypatch.setattr(simpler._Trade, "room", 24.0)
+    monkeypatch.setattr(simpler._Trade, "decided", lambda _, choices: tried.append(choices))
+    monkeypatch.setattr(simpler, "_given_up", lambda *_: 10.0)
+    penalties = Penalties((np.array([1, 0]),), ())
+    unused: Any = None
+    assert simpler._Trade(before, unused, None, penalties).part_of(before, (1,)) is None
+    assert tried == [(1,)]
+
+
+def test_where_choices_do_not_fit_at_a_price_of_memory_it_rises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = NodeMemory(node=0, usage=np.array([128, 0]), start=0, stop=1)
+    problem = Problem(
+        node_costs=(np.array([0, 10]),), edges=(), node_memory=(held,), memory_limit=50
+    )
+    before: Any = SimpleNamespace(
+        choices=(1,),
+        encoded=SimpleNamespace(problem=problem),
+        result=SimpleNamespace(memory_prices={0: 0.0625}),
+    )
+    priced: list[int] = []
+
+    def another(priced_problem: Problem, *_: Any, **__: Any) -> Result:
+        assert priced_problem.memory_limit is None
+        priced.append(int(priced_problem.node_costs[0][0]))
+        return solve(priced_problem)
+
+    monkeypatch.setattr(simpler._Trade, "room", 1.0)
+    searches: Any = SimpleNamespace(another=another)
+    trade = simpler._Trade(before, searches, None, Penalties((np.array([0, 0]),), ()))
+    assert trade.at(1, (1,)) == (1,)
+    held_too_much, fits = priced
+    assert held_too_much < 10 < fits
 
 
 def test_a_plan_whose_search_the_clock_cuts_stays_as_it_is(
