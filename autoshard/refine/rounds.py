@@ -104,6 +104,7 @@ class _Rounds:
     options: RefineOptions
     deferred: list[Contender] = field(default_factory=list)
     hopeless: dict[str, float] = field(default_factory=dict)  # times the best step, by name
+    round: int = 1  # the last that began
     ended: str = ""
     underway: _Underway | None = None
     outcomes: Outcomes = field(init=False)
@@ -139,17 +140,30 @@ class _Rounds:
         self._settle()
 
     def _in_order(self) -> Iterator[tuple[Contender, int]]:
-        """The plans to compile and their rounds, each made while the one before compiles."""
+        """The plans to compile and their rounds, each made while the one before compiles.
+
+        Rounds that are left once nothing is to be won follow the plans by hand that compile last:
+        those may show what makes another plan worth a round.
+        """
         yield from ((contender, 1) for contender in self._first())
-        self.ended = f"all {self.options.rounds} rounds were used"
-        for number in range(2, self.options.rounds + 1):
+        yield from self._further()
+        num_known = len(self.outcomes.every)
+        yield from ((contender, 1) for contender in self._hopeful())
+        self._settle()
+        if len(self.outcomes.every) > num_known:
+            yield from self._further()
+
+    def _further(self) -> Iterator[tuple[Contender, int]]:
+        """Plans at corrected costs, until nothing is to be won or the rounds are used."""
+        while self.round < self.options.rounds:
             try:
                 contender = self._next()
             except NoFurtherRoundError as end:
                 self.ended = str(end)
-                break
-            yield contender, number
-        yield from ((contender, 1) for contender in self._hopeful())
+                return
+            self.round += 1
+            yield contender, self.round
+        self.ended = f"all {self.options.rounds} rounds were used"
 
     # -- what is compiled -----------------------------------------------------------------------
 
@@ -190,20 +204,33 @@ class _Rounds:
         """A plan at corrected costs that was not compiled yet.
 
         While a plan compiles, the next is planned without it, and once more with it where all
-        repeat.
+        repeat or nothing is to be won.
 
         Raises:
             NoFurtherRoundError: There is none.
         """
         while True:
             began, num_known = time.monotonic(), len(self.outcomes.every)
+            contender, ended = self._proposed(began)
+            if contender is not None:
+                return contender
+            self._settle()
+            if len(self.outcomes.every) > num_known:
+                continue
+            if ended is not None:
+                raise ended
+            return self._other(began)
+
+    def _proposed(self, began: float) -> tuple[Contender | None, NoFurtherRoundError | None]:
+        """The first proposal that is new, or why there is no further one."""
+        try:
             for proposal in self.replanner.proposals():
                 contender = self._contender(proposal, began)
                 if self._same_program(contender) is None:
-                    return contender
-            self._settle()
-            if len(self.outcomes.every) == num_known:
-                return self._other(began)
+                    return contender, None
+        except NoFurtherRoundError as end:
+            return None, end
+        return None, None
 
     def _other(self, began: float) -> Contender:
         contender = self._contender(self.replanner.other(), began)

@@ -39,6 +39,20 @@ def is_whole(data: PlanData) -> bool:
     return not any(list(tensor.sharding.axis_refs()) for tensor in data.arguments)
 
 
+def of_first_matmul(solution: Solution, seconds: float) -> ChoiceCorrection:
+    """Of the first matmul, in the way that a plan cuts it."""
+    encoded = solution.encoded
+    op = next(op for op in solution.graph.ops if op.name == "dot_general")
+    node = encoded.node_by_op[op.index]
+    chosen = encoded.candidates[node][solution.choices[node]]
+    return ChoiceCorrection(
+        op=op_keys(solution.graph)[op.index],
+        operands=tuple(map(encoded.parts.to_sharding, chosen.operands)),
+        results=tuple(map(encoded.parts.to_sharding, chosen.results)),
+        seconds=seconds,
+    )
+
+
 def test_a_plan_by_hand_that_compiles_faster_is_the_plan_returned() -> None:
     found = refined(lambda data: (1.0, 100) if is_whole(data) else (2.0, 100))
     told = record(found.data)
@@ -203,20 +217,9 @@ def test_what_a_compiled_choice_takes_more_makes_the_next_plan_avoid_it() -> Non
     shown: list[Observation] = []
 
     def observe(solution: Solution, _: CompiledPlan) -> Observation:
-        encoded = solution.encoded
-        op = next(op for op in solution.graph.ops if op.name == "dot_general")
-        node = encoded.node_by_op[op.index]
-        chosen = encoded.candidates[node][solution.choices[node]]
-        if shown and shown[0].choices[0].results != tuple(
-            map(encoded.parts.to_sharding, chosen.results)
-        ):
+        said = of_first_matmul(solution, 1e-3)
+        if shown and shown[0].choices[0].results != said.results:
             return Observation()
-        said = ChoiceCorrection(
-            op=op_keys(solution.graph)[op.index],
-            operands=tuple(map(encoded.parts.to_sharding, chosen.operands)),
-            results=tuple(map(encoded.parts.to_sharding, chosen.results)),
-            seconds=1e-3,
-        )
         shown.append(Observation(choices=(said,), faults=("dot_general takes 1 ms",)))
         return shown[-1]
 
@@ -297,6 +300,29 @@ def test_plans_by_hand_that_the_model_thinks_far_slower_compile_after_the_rounds
     assert later
     assert later == list(range(len(told.tried)))[-len(later) :]
     assert told.tried[by_hand[0] - 1].name == "optimized"
+
+
+def test_a_plan_by_hand_that_compiles_last_shows_what_the_rounds_that_are_left_plan_with() -> None:
+    """Data parallel is predicted far slower; once it compiles, another plan is seen to be dear."""
+    plan = planned()
+    fastest = plan.data.priced_seconds / 2.5
+
+    def observe(_: Solution, compiled: CompiledPlan) -> Observation:
+        if compiled.seconds != 0.9 * fastest:
+            return Observation()
+        assert plan.solution is not None
+        dear = of_first_matmul(plan.solution, 1e-3)
+        return Observation(choices=(dear,), faults=("dot_general takes 1 ms",))
+
+    def judge(data: PlanData) -> tuple[float, int]:
+        *params, batch = (list(tensor.sharding.axis_refs()) for tensor in data.arguments)
+        is_data_parallel = batch and not any(params) and not data.constraints
+        return 0.9 * fastest if is_data_parallel else fastest, 100
+
+    told = record(refined(judge, plan, observe=observe, rounds=3).data)
+    names = [one.name for one in told.tried]
+    later = told.tried[names.index("data parallel as written") + 1 :]
+    assert any(one.why.startswith("dot_general takes 1 ms") for one in later)
 
 
 def test_plans_by_hand_that_cannot_be_the_best_do_not_compile_and_are_told() -> None:
