@@ -22,7 +22,7 @@ from autoshard.refine.learnt import Learnt, in_words, neighbours
 from autoshard.refine.outcomes import Outcomes
 from autoshard.refine.replanning import REPEATS, NoFurtherRoundError, Proposal, Replanner
 from autoshard.report.quantities import format_seconds
-from autoshard.verification.verification import REFUSED
+from autoshard.verification.verification import REFUSED, TIMED_OUT
 
 FAR_SLOWER = 2.0
 """Times the best compiled step: plans by hand that are predicted to take more compile last. Step
@@ -323,10 +323,16 @@ class _Rounds:
         return left
 
     def _compile_limit(self) -> float:
-        """Seconds for one compile, so that one that hangs leaves time for the others."""
-        left = self._seconds_left()
-        taken = [one.row.compile_seconds for one in self.outcomes.every if one.compiled.is_compiled]
-        return min(left, max(HANGING * max(taken), LEAST_LIMIT)) if taken else left / 2
+        """Seconds for one compile, so that one that hangs leaves time for the others.
+
+        The first may take half of what is left. Once one ran out of time and none compiled, the
+        next may take all: less would hardly do.
+        """
+        left, every = self._seconds_left(), self.outcomes.every
+        taken = [one.row.compile_seconds for one in every if one.compiled.is_compiled]
+        if taken:
+            return min(left, max(HANGING * max(taken), LEAST_LIMIT))
+        return left if any(one.compiled.status == TIMED_OUT for one in every) else left / 2
 
     def _how_it_ended(self) -> str:
         """Why no further round followed, with the plans of the first that were not compiled."""
