@@ -269,7 +269,7 @@ def _optimized(
     )
 
     @functools.cache
-    def traced_on(ours: Mesh, rewriting: Rewriting = AS_WRITTEN) -> Traced:
+    def traced_on(ours: Mesh, rewriting: Rewriting) -> Traced:
         if known is not None and rewriting == AS_WRITTEN:
             return known
         _, context, concrete = setting.choice.readings[ours]
@@ -291,7 +291,7 @@ def _optimized(
     name = function_name(fn)
     note = ""
     if saved is not None:
-        fingerprint = traced_on(setting.choice.meshes[0]).fingerprint
+        fingerprint = traced_on(setting.choice.meshes[0], AS_WRITTEN).fingerprint
         where = str(said.corrections)
         fitting = saved.fitting(name, fingerprint, setting.machine.name, where)
         setting = replace(setting, options=replace(options, corrections=fitting))
@@ -407,7 +407,7 @@ def optimize_module(
         require_sound(content, name)
 
     @functools.cache
-    def traced_on(ours: Mesh, _: Rewriting = AS_WRITTEN) -> Traced:
+    def traced_on(ours: Mesh, _: Rewriting) -> Traced:
         with stages.time("read the module"):
             return read_module(content, ours, name=name)
 

@@ -40,7 +40,7 @@ from autoshard.plans.plan import MeshSearch, PlanData
 from autoshard.remat.choice import ResidualChoice
 from autoshard.remat.joint_program import JointProgram
 from autoshard.remat_search import PlannedResiduals, RematSearch
-from autoshard.rewriting import Rewriting
+from autoshard.rewriting import AS_WRITTEN, Rewriting
 from autoshard.setting import REMAT_AUTO, REMAT_KEEP, REMAT_OFF, Setting
 from autoshard.sharding import Mesh, Sharding
 from solvers import Progress
@@ -67,7 +67,7 @@ class PlannableProgram:
     """
 
     name: str
-    traced_on: Callable[..., Traced]
+    traced_on: Callable[[Mesh, Rewriting], Traced]
     reading: GraphReading
     finished: Callable[[PlanData], PlanData]
     said: Any
@@ -96,7 +96,7 @@ def make_plan(
     if folder is None:
         return _made(program, setting, progress, start)
     first = setting.choice.meshes[0]
-    asked = (program.name, program.said, program.traced_on(first).asked)
+    asked = (program.name, program.said, program.traced_on(first, AS_WRITTEN).asked)
     said = program.reading.asked(first, setting)
     key = plan_key({"program": asked, "reading": said, "start": start, **setting.asked})
     lookup = Lookup.of(PlanCache(folder), program.name, key)
@@ -107,8 +107,10 @@ def make_plan(
         seconds = _WAIT_SECONDS + _WAIT_LIMITS * setting.options.time_limit_seconds
         data = lookup.waited_for(seconds) if is_follower else lookup.found()
     # Of meshes to search, the program on the first one was looked up.
-    if data is not None and program.traced_on(data.mesh).fingerprint == data.program.fingerprint:
-        return _plan_from_cache(data, program, setting, progress)
+    if data is not None:
+        written = program.traced_on(data.mesh, AS_WRITTEN)
+        if written.fingerprint == data.program.fingerprint:
+            return _plan_from_cache(data, program, setting, progress)
     plan = _made(program, setting, progress, start)
     if plan.data.is_feasible and not setting.stages.is_interrupted:
         _ = plan.constraints  # a search of its own, which is kept too

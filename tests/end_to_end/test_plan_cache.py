@@ -62,6 +62,19 @@ def test_the_same_request_reads_its_plan_and_solves_nothing(
     np.testing.assert_allclose(second.jit()(params, x)["w1"], step(params, x)["w1"], rtol=1e-5)
 
 
+def test_a_program_is_traced_once_whether_its_plan_is_made_or_read(tmp_path: Path) -> None:
+    traces: list[None] = []
+
+    def counted(params: Any, x: Any) -> Any:
+        traces.append(None)
+        return step(params, x)
+
+    planned(tmp_path, counted)
+    assert len(traces) == 1
+    assert planned(tmp_path, counted).data.notes[-1].startswith("kept plan")
+    assert len(traces) == 2
+
+
 def test_a_plan_that_was_interrupted_after_its_search_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
