@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,11 +44,17 @@ class KernelOrder:
     tasks: tuple[Issued, ...]
     instructions: tuple[Instruction, ...]
 
-    def in_turn(self, tasks: Sequence[Task]) -> list[Task]:
-        """The same tasks, each at the place at which it is issued."""
+    @property
+    def turns(self) -> Mapping[int, int]:
+        """By place of a task, the number of tasks that are issued before it, in that order."""
         turns: dict[int, int] = {}
         for place, _ in self.tasks:
             turns.setdefault(place, len(turns))
+        return turns
+
+    def in_turn(self, tasks: Sequence[Task]) -> list[Task]:
+        """The same tasks, each at the place at which it is issued."""
+        turns = self.turns
         return [
             tasks[place]._replace(needs=tuple(sorted(map(turns.__getitem__, tasks[place].needs))))
             for place in turns

@@ -16,7 +16,15 @@ from autoshard.lowering.live_buffers import host_bytes, live_buffers, tiled_argu
 from autoshard.lowering.local_program import LocalProgram, Memory, Space
 from autoshard.lowering.op_tasks import OpTasks
 from autoshard.lowering.op_times import op_times
-from autoshard.lowering.schedule import Lane, Role, Task, issue_order, schedule, schedule_late
+from autoshard.lowering.schedule import (
+    Lane,
+    Role,
+    Task,
+    issue_order,
+    issued_in_turn,
+    schedule,
+    schedule_late,
+)
 
 _COMBINED = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
 
@@ -139,6 +147,7 @@ class _Walk:
     def _schedule(self, body: TaskBody) -> float:
         """Seconds of one run of a body."""
         policy, tasks = self.tasks.costing.backend.schedule, body.tasks
+        every_one_blocks = all(task.lane is not Lane.NETWORK for task in tasks)
         if policy.orders_for_memory:
             self._combine(body)
             kept = [place for home, place in self.bodies.ends if home == body.region]
@@ -147,7 +156,13 @@ class _Walk:
             body.issued, body.instructions = found.tasks, found.instructions
             if policy.hides_latency:
                 return max(schedule(tasks).seconds, *body.to_and_from_host)
-            tasks = found.in_turn(tasks)
+            if every_one_blocks:
+                tasks = [tasks[place] for place in found.turns]
+            else:
+                tasks = found.in_turn(tasks)
+        if every_one_blocks:
+            body.instructions, seconds = issued_in_turn(tasks)
+            return max(seconds, *body.to_and_from_host)
         timeline = schedule_late(tasks) if policy.overlaps_matmuls_only else schedule(tasks)
         body.instructions = issue_order(tasks, timeline)
         return max(timeline.seconds, *body.to_and_from_host)

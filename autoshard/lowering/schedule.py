@@ -14,7 +14,7 @@ from one run of its body into the next.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -157,6 +157,21 @@ def schedule_late(tasks: Sequence[Task]) -> Timeline:
         for start, task in zip(found.starts, turned, strict=True)
     )
     return Timeline(tuple(starts)[::-1], found.seconds)
+
+
+def issued_in_turn(tasks: Iterable[Task]) -> tuple[tuple[Instruction, ...], float]:
+    """The instructions and the seconds of a body in which every collective blocks.
+
+    They are those of its schedule, which runs no two tasks at once: the tasks come one by one, what
+    takes no time last.
+    """
+    instructions: list[Instruction] = []
+    last: list[Instruction] = []
+    seconds = 0.0
+    for task in tasks:
+        (instructions if task.seconds else last).extend(task.issues)
+        seconds += task.seconds
+    return (*instructions, *last), seconds
 
 
 _SAME = 1e-9

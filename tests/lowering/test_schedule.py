@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise, permutations
 
 import pytest
@@ -18,7 +18,15 @@ from autoshard.lowering.local_program import (
     LocalProgram,
     Opcode,
 )
-from autoshard.lowering.schedule import Lane, Task, Timeline, issue_order, schedule, schedule_late
+from autoshard.lowering.schedule import (
+    Lane,
+    Task,
+    Timeline,
+    issue_order,
+    issued_in_turn,
+    schedule,
+    schedule_late,
+)
 
 COMPUTE, NETWORK, BOTH = Lane.COMPUTE, Lane.NETWORK, Lane.BOTH
 
@@ -145,6 +153,22 @@ def test_where_every_collective_blocks_nothing_is_hidden(tasks: list[Task]) -> N
         for task in tasks
     ]
     assert schedule(blocking).seconds == total(tasks, COMPUTE, NETWORK, BOTH)
+
+
+@given(tasks=bodies(), find=st.sampled_from((schedule, schedule_late)))
+def test_where_every_collective_blocks_tasks_are_issued_in_turn(
+    tasks: list[Task], find: Callable[[Sequence[Task]], Timeline]
+) -> None:
+    blocking = [
+        task._replace(
+            lane=BOTH if task.lane is NETWORK else task.lane,
+            issues=(Instruction(Opcode.KERNEL, place),),
+        )
+        for place, task in enumerate(tasks)
+    ]
+    timeline = find(blocking)
+    expected = issue_order(blocking, timeline), timeline.seconds
+    assert issued_in_turn(blocking) == expected
 
 
 @given(tasks=bodies())
