@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,7 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
     return best
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Trade:
     """Time and memory of a plan for simplicity.
 
@@ -177,7 +178,7 @@ class _Trade:
     def problem(self) -> Problem:
         return self.solution.encoded.problem
 
-    @property
+    @cached_property
     def room(self) -> float:
         """The most that the simpler plan may cost more, in the problem's units."""
         cost = evaluate(self.problem, self.solution.choices).cost
