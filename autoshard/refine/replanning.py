@@ -21,6 +21,9 @@ MARGINS = (1.0, 0.3, 0.1)
 """Of the costs, what differs from compiled plans counts more, the most cautious first. A choice:
 plans made at corrected prices alone compiled to 3 to 54 % more than those (experiments/results/
 refined.md, 2026-11-24), so the next plan differs from what compiled only where that wins more."""
+LEAST_SOLVE = 20.0
+"""Seconds: a solve may take so many, and as long as the longest compile. A choice: at a memory
+limit proofs take all the time they are given, which compiles need."""
 _MOST_FAULTS = 2
 REPEATS = "the plan repeats"
 
@@ -117,8 +120,12 @@ class Replanner:
         )
 
     def _solve_options(self) -> SolveOptions:
-        """For a solve in the time that is left."""
-        seconds = min(self.options.time_limit_seconds, self.seconds_left())
+        """For a solve in the time that is left, and no longer than a compile takes."""
+        compiles = (one.row.compile_seconds for one in self.outcomes.every)
+        enough = max(compiles, default=0.0)
+        seconds = min(
+            self.options.time_limit_seconds, self.seconds_left(), max(enough, LEAST_SOLVE)
+        )
         corrections = self.outcomes.learnt.corrections()
         return replace(self.options, time_limit_seconds=seconds, corrections=corrections)
 

@@ -345,6 +345,20 @@ def test_a_plan_by_hand_that_is_the_plan_at_hand_is_not_told_as_left_out() -> No
     assert told.ended == "all 1 rounds were used"
 
 
+def test_a_solve_takes_no_longer_than_a_compile_or_20_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: list[float] = []
+
+    def noted(start: Solution, _: Any, __: Any, options: SolveOptions, **___: Any) -> Solution:
+        limits.append(options.time_limit_seconds)
+        return start
+
+    monkeypatch.setattr(replanning, "plan_corrected", noted)
+    refined(lambda _: (1e-6, 100), minutes=100)
+    assert set(limits) == {20.0}
+
+
 def test_a_further_plan_is_sought_in_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
 
@@ -357,6 +371,7 @@ def test_a_further_plan_is_sought_in_the_time_that_is_left(monkeypatch: pytest.M
 
     monkeypatch.setattr(replanning, "plan_corrected", slow)
     monkeypatch.setattr(replanning, "alternative", noted)
+    monkeypatch.setattr(replanning, "LEAST_SOLVE", 100.0)
     monkeypatch.setattr(replanning, "WORTH_A_ROUND", -1.0)
     refined(lambda _: (1e-6, 100), minutes=50 / 60)
     assert limits
