@@ -1,19 +1,17 @@
 """Differences between a plan and its compiled program, laid to the choices that caused them.
 
-Names of compiled ops hold the path of their equation (`E[7.jaxpr/38]`) or of the constraint they
-stand for (`autoshard[38<1]`). Seconds of a kernel go to the ops whose equations it fuses, in the
-ratio of their prices; of one without a name to all ops; those of a step that was run likewise. An
-op that no kernel names shares in the kernels around it. Collectives are compared over each set of
-mesh axes, by the seconds that the step waits for them: what is compiled beyond what is planned
-there goes to the equations that communicate more than planned, what is short of it to those that
-communicate less; to the reshard of an operand where the plan has one, else to the candidate. Bytes
-at the compiled peak go to the values of the equations that hold more than planned. So the corrected
-problem prices a compiled plan as it was compiled.
+Seconds of a kernel go to the ops whose equations it fuses, in the ratio of their prices; of one
+without a name to all ops; those of a step that was run likewise. An op that no kernel names shares
+in the kernels around it. Collectives are compared over each set of mesh axes, by the seconds that
+the step waits for them: what is compiled beyond what is planned there goes to the equations that
+communicate more than planned, what is short of it to those that communicate less; to the reshard of
+an operand where the plan has one, else to the candidate. Bytes at the compiled peak go to the
+values of the equations that hold more than planned. So the corrected problem prices a compiled plan
+as it was compiled.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,22 +29,20 @@ from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.program import Op, OpKind
 from autoshard.hlo.live_buffers import compiled_buffers, live_at_peak
 from autoshard.hlo.local_program import DeviceSpeed, compiled_program
-from autoshard.hlo.text import HloModule, Instruction
+from autoshard.hlo.text import HloModule
 from autoshard.layouts import Layout
 from autoshard.lowering.estimate import estimate
 from autoshard.lowering.local_program import Collective, LocalProgram, Space
 from autoshard.planning.solution import Solution
 from autoshard.refine.compiled_plan import MEASURED, CompiledPlan, exposed_share
+from autoshard.refine.named_ops import NamedOps, equation_of
 from autoshard.report.quantities import format_bytes, format_seconds
 from autoshard.sharding import Mesh, Sharding
 from autoshard.source_place import format_source, parse_source
-from autoshard.use_paths import split_uses
 
 Axes: TypeAlias = tuple[str, ...] | None
 """Mesh axes of a collective; None where its groups follow none."""
 
-_EQUATION = re.compile(r"(?<!\w)E\[([^\[\]]*(?:\[\d+\][^\[\]]*)*)\]")
-_CONSTRAINT = re.compile(r"autoshard\[([^\[\]]*(?:\[\d+\][^\[\]]*)*)\]")
 SMALLEST = 1e-4
 """Of the compiled step, or of the compiled peak: smaller differences are left alone. A choice: a
 thousand of them are a tenth of a percent each way."""
@@ -118,10 +114,9 @@ class _Attribution:
         }
         self.smallest = SMALLEST * (compiled.seconds or 0.0)
         self.program = self._program(compiled)
-        self.ops_of: dict[str, list[Op]] = defaultdict(list)
-        for index in encoded.ops:
-            self.ops_of[self.graph.ops[index].equation].append(self.graph.ops[index])
         self.priced = {op.index: op.compute_seconds for op in solution.account.ops}
+        ops = [self.graph.ops[index] for index in encoded.ops]
+        self.named = NamedOps.of(ops, module, self.priced)
         self.more: dict[int, float] = defaultdict(float)
         self.reshards: dict[tuple[int, int], float] = defaultdict(float)
         self.faults: list[_Fault] = []
@@ -189,7 +184,10 @@ class _Attribution:
     def _spent_in_kernels(self) -> dict[int, float]:
         runs = self.program.runs()
         found = [
-            (self._ops_in(self.instructions[kernel.name]), kernel.seconds * runs[kernel.body])
+            (
+                self.named.computed_by(self.instructions[kernel.name]),
+                kernel.seconds * runs[kernel.body],
+            )
             for kernel in self.program.kernels
         ]
         spent: dict[int, float] = dict.fromkeys(self.priced, 0.0)
@@ -242,24 +240,6 @@ class _Attribution:
         behind = trace_back(self.graph, results, lambda op, _: op.index not in kernels_of).frontier
         return [self.graph.maker(value).index for value in behind]
 
-    def _ops_in(self, instruction: Instruction) -> list[Op]:
-        """The ops of the plan that an instruction computes, those in its fusion included."""
-        paths = dict.fromkeys(filter(None, map(equation_of, self._names(instruction))))
-        return [op for path in paths for op in self._ops_at(path)]
-
-    def _names(self, instruction: Instruction) -> Iterator[str]:
-        yield instruction.string("op_name")
-        if instruction.opcode == "fusion":
-            for _, called in instruction.called():
-                for inner in self.module.computations.get(called, {}).values():
-                    yield from self._names(inner)
-
-    def _ops_at(self, path: str) -> list[Op]:
-        """Ops of an equation; of one that the planner has not, those of the equation around it."""
-        while path and path not in self.ops_of:
-            path = path.rpartition("/")[0].rpartition(".")[0]
-        return self.ops_of.get(path, []) if path else []
-
     # -- collectives ----------------------------------------------------------------------------
 
     def _compare_collectives(self) -> None:
@@ -268,7 +248,7 @@ class _Attribution:
         waits, compiled = self._comparable_waits()
         for wait in waits:
             one = wait.collective
-            planned[one.axes][self._sending(self.graph.ops[one.op]).index].append(wait)
+            planned[one.axes][self.named.heaviest_beside(self.graph.ops[one.op]).index].append(wait)
         sent: dict[Axes, list[_Wait]] = defaultdict(list)
         for wait in compiled:
             sent[wait.collective.axes].append(wait)
@@ -307,7 +287,7 @@ class _Attribution:
         by_op: dict[int, list[_Wait]] = defaultdict(list)
         operand_of: dict[int, int] = {}
         for wait in sent:
-            op, operand = self._sender(wait.collective.name)
+            op, operand = self.named.sending(wait.collective.name)
             by_op[_NOBODY if op is None else op.index].append(wait)
             if op is not None and operand is not None:
                 operand_of.setdefault(op.index, operand)
@@ -372,11 +352,6 @@ class _Attribution:
             elif more and edge.v < len(encoded.ops):
                 self.more[encoded.ops[edge.v]] += more
 
-    def _sending(self, op: Op) -> Op:
-        """The op that stands for all of an equation where collectives are compared."""
-        ops = self.ops_of[op.equation] if op.equation else [op]
-        return max(ops or [op], key=lambda one: self.priced.get(one.index, 0.0))
-
     def _lay(self, op: Op, operand: int | None, seconds: float) -> None:
         """Lay seconds to the reshard of an operand, where there is one, else to the candidate."""
         candidate = self.solution.decoded.candidates.get(op.index)
@@ -413,18 +388,6 @@ class _Attribution:
                         after=self.parts.to_sharding(after),
                         seconds=self.reshards.get((index, place), 0.0),
                     )
-
-    def _sender(self, name: str) -> tuple[Op | None, int | None]:
-        """The op that a collective serves, and which operand, where its name tells."""
-        constraint = _CONSTRAINT.findall(name)
-        if constraint:
-            path, _, use = split_uses(constraint[-1])[0].partition("<")
-            operand = int(use.partition("~")[0]) if use else None
-            equation = path if use else path.rpartition(".")[0]
-        else:
-            equation, operand = equation_of(name), None
-        ops = self._ops_at(equation)
-        return (self._sending(ops[0]), operand) if ops else (None, None)
 
     # -- bytes ----------------------------------------------------------------------------------
 
@@ -479,7 +442,7 @@ class _Attribution:
         values = self.graph.values
         ranked = [
             (values[value].num_bytes, op, place)
-            for op in self._ops_at(equation)
+            for op in self.named.at(equation)
             for place, value in enumerate(op.results)
             if values[value].shape
         ]
@@ -504,18 +467,6 @@ class _Attribution:
             seconds=self.more.get(index, 0.0),
             priced=self.priced.get(index, 0.0),
         )
-
-
-def equation_of(name: str) -> str:
-    """The innermost equation path in the name of a compiled op; "" where there is none."""
-    found = _EQUATION.findall(name)
-    if found:
-        return str(found[-1])
-    constraint = _CONSTRAINT.findall(name)
-    if not constraint:
-        return ""
-    path, _, use = split_uses(str(constraint[-1]))[0].partition("<")
-    return path if use else path.rpartition(".")[0]
 
 
 def _seconds(waits: Iterable[_Wait]) -> float:

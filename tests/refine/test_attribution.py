@@ -14,9 +14,10 @@ from autoshard.hlo.local_program import DeviceSpeed, compiled_program
 from autoshard.hlo.text import parse_hlo
 from autoshard.lowering.estimate import estimate
 from autoshard.planning.solution import Solution
-from autoshard.refine.attribution import Observation, equation_of, observe
+from autoshard.refine.attribution import Observation, observe
 from autoshard.refine.compiled_plan import CompiledPlan, compiled_seconds
 from autoshard.refine.learnt import Learnt, neighbours
+from autoshard.refine.named_ops import equation_of
 from autoshard.sharding import Mesh
 from autoshard.verification.compiled_prices import CompiledPrices
 from autoshard.verification.verification import TimeCheck
