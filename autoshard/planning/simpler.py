@@ -207,7 +207,7 @@ class _Trade:
         for times in _DEARER if prices else ():
             dearer = {time: times * one for time, one in prices.items()}
             found = self._best_of(with_priced_memory(priced, dearer), start)
-            if found is not None and evaluate(priced, found).is_allowed:
+            if found is None or evaluate(priced, found).is_allowed:
                 return found
         return self._best_of(priced, start)
 
