@@ -300,6 +300,7 @@ def measured_row_of(found: dict[str, Any]) -> dict[str, str]:
         "best by hand": _with_spread(by_hand),
         "/ by hand": _ratio(best, by_hand),
         "plans run": str(len(tried)),
+        "ended": found["record"]["ended"],
     }
 
 
