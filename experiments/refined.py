@@ -218,7 +218,7 @@ def _ratios(table: list[dict[str, str]], column: str) -> list[float]:
 def _not_helped(table: list[dict[str, str]]) -> str:
     """The cells that refining left as they were, and those where nothing compiled."""
     same = _cells(
-        row for row in table if row["/ optimized"] != "-" and float(row["/ optimized"]) > 0.999
+        row for row in table if row["/ optimized"] != "-" and float(row["/ optimized"]) >= 0.999
     )
     none = _cells(row for row in table if row["refined"] == "-")
     return f"Not faster than the plan as it was: {same}. Nothing compiled: {none}.\n"
