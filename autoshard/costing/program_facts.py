@@ -33,7 +33,8 @@ class ProgramFacts:
     @cached_property
     def tiles(self) -> TilePadding:
         """The tiles that values lie in."""
-        return TilePadding.of(self.graph, self.costing.parts, self.costing.backend.layout)
+        tiling, is_stored = self.costing.backend.layout, self.buffers.is_stored
+        return TilePadding.of(self.graph, self.costing.parts, tiling, is_stored)
 
     @cached_property
     def calls(self) -> CombinedSums:

@@ -6,7 +6,7 @@ looked up, or chosen of each row, it leaves in rows, however narrow they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from autoshard.backends import LayoutPolicy
 from autoshard.costing.local_products import product_factors
+from autoshard.costing.tiles import shared_order, tiled_in
+from autoshard.graph.moved_parts import MovedParts, moved_parts
 from autoshard.graph.op_traits import FUSIBLE, READS_FUSED
 from autoshard.graph.product_writes import updates
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
@@ -62,29 +64,50 @@ class TilePadding:
 
     Args:
         in_rows: As of `values_in_rows`.
+        moved: As of `moved_parts`.
     """
 
     graph: Graph
     parts: MeshParts
     tiling: LayoutPolicy
     in_rows: frozenset[int]
+    moved: Mapping[int, MovedParts] = field(default_factory=dict)
     _free: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, parts: MeshParts, tiling: LayoutPolicy) -> TilePadding:
+    def of(
+        cls, graph: Graph, parts: MeshParts, tiling: LayoutPolicy, is_stored: Sequence[bool]
+    ) -> TilePadding:
         """Of a program whose tensors a compiler tiles so."""
-        return cls(graph, parts, tiling, values_in_rows(graph) if tiling.is_tiled else frozenset())
+        if not tiling.is_tiled:
+            return cls(graph, parts, tiling, frozenset())
+        return cls(graph, parts, tiling, values_in_rows(graph), moved_parts(graph, is_stored))
 
-    def kind(self, value: int) -> tuple[int, ...] | None:
+    def shared_order(self, value: int, layout: Layout) -> tuple[int, int] | None:
+        """Dimensions along which rows of tiles and lanes lie of a value that is part of another.
+
+        None where it lies with no other parts, or nothing.
+        """
+        whole = self.graph.values[value]
+        local = self.parts.local_shape(layout, whole.shape)
+        if value not in self.moved or len(local) < 2 or 0 in local:
+            return None
+        cut = tuple(-(-size // held) for size, held in zip(whole.shape, local, strict=True))
+        return shared_order(self.moved[value], cut, whole.bits, self.tiling)
+
+    def kind(self, value: int) -> MovedParts | tuple[int, ...] | None:
         """Dimensions of a value that may fill the lanes; None where any may.
 
-        The last one of rows; of what a product makes those that are not of its batch.
+        The last one of rows; of what a product makes those that are not of its batch. Parts of a
+        tensor are in the order of all of them.
         """
         if not self.tiling.is_tiled or len(self.graph.values[value].shape) < 2:
             return None
         if value in self.in_rows:
             return (len(self.graph.values[value].shape) - 1,)
+        if value in self.moved:
+            return self.moved[value]
         if value not in self._free:
             self._free[value] = self._free_dims(self.graph.maker(value))
         return self._free[value] or None
@@ -100,8 +123,16 @@ class TilePadding:
 
     def local_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
         """float64[num_layouts]: bytes of whole tiles on a device; None where all are filled."""
-        dims = self.kind(value)
-        return None if dims is None else self._bytes(value, dims, layouts)
+        kind = self.kind(value)
+        if isinstance(kind, MovedParts):
+            return np.array([self._in_shared_order(value, layout) for layout in layouts])
+        return None if kind is None else self._bytes(value, kind, layouts)
+
+    def _in_shared_order(self, value: int, layout: Layout) -> float:
+        order = self.shared_order(value, layout)
+        orders = None if order is None else (order,)
+        whole = self.graph.values[value]
+        return float(tiled_in(self.parts, self.tiling, whole, layout, orders=orders))
 
     def row_bytes(self, value: int, layouts: Sequence[Layout]) -> FloatArray | None:
         """The same, if its last dimension filled the lanes; None where nothing is padded."""

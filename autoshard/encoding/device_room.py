@@ -9,10 +9,11 @@ from autoshard.backends import Backend
 from autoshard.costing.all_reduce_combiner import CombinedSums
 from autoshard.costing.costing import Costing
 from autoshard.costing.program_facts import ProgramFacts
+from autoshard.costing.tile_padding import TilePadding
+from autoshard.costing.tiles import tiled_in
 from autoshard.costing.vmem import Vmem
 from autoshard.encoding.padded_indices import PaddedIndices
 from autoshard.encoding.padded_rows import scattered_at_any_time
-from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.images import image_channels
 from autoshard.graph.program import Graph, Value
@@ -37,6 +38,7 @@ class DeviceRoom:
         indices: Of rows, where they come from other slices.
         negligible_bytes: What less than that is held of a whole value is not counted.
         calls: Sums that are taken in one call.
+        tiles: That values lie in.
         is_scarce: Whether memory is: then gaps count as they may be.
         channels: By value in the layout of images, the dimension of its channels.
         rows: Values that lie row by row.
@@ -54,6 +56,7 @@ class DeviceRoom:
     indices: PaddedIndices
     negligible_bytes: float
     calls: CombinedSums
+    tiles: TilePadding
     is_scarce: bool = False
     at_any_time: int | None = None
     channels: Mapping[int, int] = field(default_factory=dict)
@@ -85,6 +88,7 @@ class DeviceRoom:
             PaddedIndices.of(graph, costing),
             _negligible_bytes(graph, costing.parts.mesh.num_devices, memory_limit),
             facts.calls,
+            facts.tiles,
             is_scarce,
             scattered_at_any_time(graph, buffers)
             if is_scarce and costing.backend.memory.allocates_in_schedule_order
@@ -128,12 +132,13 @@ class DeviceRoom:
         """
         if value.index in self.rows and len(value.shape) > 1:
             return ((len(value.shape) - 2, len(value.shape) - 1),)
-        if value.index not in self.channels:
-            return None
-        batch = self.costing.parts.local_shape(layout, value.shape)[0]
-        channels = self.channels[value.index]
-        is_kept = batch >= self.backend.layout.min_conv_batch
-        return ((0, channels), (channels, 0)) if is_kept else None
+        if value.index in self.channels:
+            batch = self.costing.parts.local_shape(layout, value.shape)[0]
+            channels = self.channels[value.index]
+            is_kept = batch >= self.backend.layout.min_conv_batch
+            return ((0, channels), (channels, 0)) if is_kept else None
+        order = self.tiles.shared_order(value.index, layout)
+        return None if order is None else (order,)
 
     def local_bytes(self, value: Value, layout: Layout, bits: int | None = None) -> int:
         """Bytes that a device holds of a value that is a temporary; as of `held_bytes`."""

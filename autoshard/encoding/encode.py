@@ -25,6 +25,7 @@ from autoshard.costing.cost_term import OpTermKind
 from autoshard.costing.costing import Costing
 from autoshard.costing.op_terms import OP_TERMS
 from autoshard.costing.program_facts import ProgramFacts
+from autoshard.costing.tiles import tiled_in
 from autoshard.encoding.all_reduce_motion import AllReduceMotion
 from autoshard.encoding.choice_memory import ChoiceMemory, reversed_kernels
 from autoshard.encoding.copy_memory import CopyMemory
@@ -45,7 +46,6 @@ from autoshard.encoding.shared_reads import SharedRead, shared_reads, updating_r
 from autoshard.encoding.single_rows import SingleRows
 from autoshard.encoding.tables import Tables
 from autoshard.encoding.tie_edges import TieEdges
-from autoshard.encoding.tiles import tiled_in
 from autoshard.encoding.with_steps import WithSteps
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.program import Graph, Op, OpKind

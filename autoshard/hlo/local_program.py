@@ -3,9 +3,9 @@
 Instructions of a scheduled module stand in the order they run in. Kernels take the compiler's
 cycles over the clock.
 
-The compiler estimates no cycles of gathers, scatters and sorts, which it runs as kernels of their
-own (libtpu 0.0.42). They are counted with the bytes that they move, in whole tiles as they lie, at
-the memory speed they reach.
+The compiler estimates no cycles of gathers, scatters and sorts, nor of many pads, slices and
+copies, which it runs as kernels of their own (libtpu 0.0.52). They are counted with the bytes that
+they move, in whole tiles as they lie, at the memory speed they reach.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ _BY_ELEMENT = frozenset(
 
 
 _UNESTIMATED = ("scatter", "gather", "sort")
+
+_COPIES = frozenset({"concatenate", "copy", "pad", "reshape", "reverse", "slice"})
+"""Ops that read what they write, of which an instruction of its own may have no estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,9 +202,13 @@ class HloReader:
     ) -> float:
         """Seconds of what the compiler gives no estimate of; bytes count as they lie, in tiles.
 
-        A gather reads as much as it makes. A scatter reads what it adds, and reads and writes what
-        it adds that to; a kernel that makes that itself writes zeros before.
+        A gather reads as much as it makes, a copy at most that. A scatter reads what it adds, and
+        reads and writes what it adds that to; a kernel that makes that itself writes zeros before.
         """
+        if instruction.opcode in _COPIES and "[]" not in instruction.type_text:  # no scalar
+            read = (beside[name].laid_out_bytes for name in instruction.operands if name in beside)
+            made = instruction.laid_out_bytes
+            return speed.moved_seconds("copy", float(made + min(made, sum(read))))
         one, near = self._unestimated(instruction, beside)
         if one is None:
             return 0.0

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.costing.tiles import tiled_in
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.padded_rows import padded_row_bytes
-from autoshard.encoding.tiles import tiled_in
 from autoshard.graph.buffer_reads import buffer_reads
 from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.dataflow import trace_forward

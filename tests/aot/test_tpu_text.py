@@ -174,6 +174,24 @@ def test_what_the_compiler_cannot_estimate_takes_no_ages() -> None:
     assert unlinked(parse_hlo(work(ragged, 9223372036854775807)), 1e3).cycles == 0
 
 
+@pytest.mark.parametrize(
+    ("instruction", "num_elements"),
+    [
+        ("f32[2048]{0} pad(%x, %x), padding=0_1_1", 2048 + 2 * 1024),
+        ("f32[512]{0} slice(%x), slice={[0:1024:2]}", 512 + 512),
+        ("f32[1024]{0} copy(%x)", 1024 + 1024),
+        ("f32[] copy(%x)", 0),
+        ("f32[1024]{0} custom-call(%x)", 0),
+    ],
+)
+def test_copies_that_the_compiler_does_not_estimate_take_what_their_bytes_take(
+    instruction: str, num_elements: int
+) -> None:
+    found = unlinked(parse_hlo(work(instruction, 0)), 4.0)
+    assert found.cycles == 0
+    assert found.compute_seconds == 4 * num_elements
+
+
 LOOK_UP = """HloModule look_up, is_scheduled=true
 
 %taken (t: f32[4096,128], i: s32[16]) -> f32[16,128] {

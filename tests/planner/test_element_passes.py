@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,6 +19,7 @@ from autoshard.graph.program import Graph, Op, OpClass
 from autoshard.lowering.optimizer_outputs import hbm_spill_fraction
 from cost_models import Hardware, get_hardware, memory_efficiency
 from tests.planner.graphs import Program, free_wishes, parts_of, plan
+from tests.planner.traced import exported
 
 V5E = get_hardware("tpu-v5e")
 LAUNCH = V5E.compute.kernel_launch_seconds
@@ -247,3 +251,22 @@ def test_a_plan_pays_for_the_states_that_have_no_room_on_the_chip() -> None:
     passed = side * side * 2 * 4 / WRITE_SPEED
     past = (4 * side * side - ROOM) / WRITE_SPEED
     assert update.compute_seconds == pytest.approx(passed + past + LAUNCH)
+
+
+@pytest.mark.parametrize(
+    ("move", "share"),
+    [
+        (lambda x: jnp.concatenate([x, x]), "elementwise"),
+        (lambda x: jnp.pad(x, ((0, SIDE), (0, 0))), "elementwise"),
+        (lambda x: jax.lax.pad(x, 0.0, ((0, 1, 1), (0, 0, 0))), "copy"),
+    ],
+    ids=["concatenate", "pad", "gaps"],
+)
+def test_parts_go_through_memory_as_element_wise_work_does_but_for_gaps(
+    move: Callable[[jax.Array], jax.Array], share: str
+) -> None:
+    given = jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)
+    graph = exported(move, given, mesh="x=1")[0]
+    _, seconds = prices(graph, OpClass.COPY)
+    speed = memory_efficiency(V5E, share) * V5E.memory.bytes_per_second
+    assert seconds[0] == pytest.approx(3 * 4 * ELEMENTS / speed + LAUNCH)  # twice as much is made

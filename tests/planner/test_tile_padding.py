@@ -100,7 +100,8 @@ def test_any_dimension_but_those_of_a_batch_fills_the_lanes_of_a_product() -> No
     dims: tuple[Dims, Dims, Dims] = (((0,), (1,), (3,)), ((0,), (3,), (2,)), ((0,), (1,), (2,)))
     rule = Rule((64, 512, 8, 16), dims[:2], dims[2:], reduction=frozenset({3}))
     (made,) = program.compute("dot_general", (left, right), [(64, 512, 8)], rule)
-    tiles = TilePadding.of(program.graph(made), parts_of("x=8"), TILING)
+    graph = program.graph(made)
+    tiles = TilePadding.of(graph, parts_of("x=8"), TILING, [True] * len(graph.values))
     whole, cut = ((), (), ()), ((), (0,), ())
     found = tiles.local_bytes(made, [whole, cut])
     assert found is not None
@@ -148,7 +149,8 @@ def test_what_is_scattered_counts_a_whole_row_of_lanes_for_each_even_for_a_scala
 ) -> None:
     program = Program()
     updates = program.argument(*shape)
-    tiles = TilePadding.of(program.graph(updates), parts_of("x=2"), get_backend(name).layout)
+    layout = get_backend(name).layout
+    tiles = TilePadding.of(program.graph(updates), parts_of("x=2"), layout, [True])
     whole = tuple(() for _ in shape)
     assert tiles.bytes_by_row(updates, [whole]).tolist() == [rows * lanes * 4]
 

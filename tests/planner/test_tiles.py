@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.backends import get_backend
-from autoshard.encoding.tiles import tiled_bytes
+from autoshard.costing.tiles import shared_order, tiled_bytes
+from autoshard.graph.moved_parts import MovedParts
 from autoshard.graph.program import Graph
 from solvers import evaluate
 from tests.planner.graphs import (
@@ -57,6 +58,38 @@ def test_the_dimension_order_with_the_least_padding_is_taken(
     shape: Sequence[int], bits: int, held: int
 ) -> None:
     assert tiled_bytes(tuple(shape), bits, TILING) == held
+
+
+def halves(*shape: int, times: int) -> MovedParts:
+    """A tensor, and one half after the other along its second dimension."""
+    batch, steps, *rest = shape
+    return MovedParts(tuple(((batch, steps >> n, *rest), 1) for n in range(times + 1)))
+
+
+@pytest.mark.parametrize(
+    ("parts", "lanes"),
+    [
+        # The dimension that libtpu 0.0.52 put in lanes for a v5e.
+        (halves(4, 128, 16, 64, 16, times=1), 1),
+        (halves(4, 128, 16, 64, 16, times=2), 3),
+        (halves(4, 128, 16, 64, 16, times=7), 3),
+        (halves(4, 1024, 16, 16, times=5), 1),
+        (halves(4, 512, 64, 16, times=9), 2),
+        (halves(8, 64, 512, times=6), 2),
+        (MovedParts((((4, 128, 16, 64, 16), 1), ((4, 129, 16, 64, 16), 1))), 1),
+    ],
+)
+def test_parts_of_a_tensor_lie_in_the_order_that_suits_most_of_them(
+    parts: MovedParts, lanes: int
+) -> None:
+    cut = (1,) * len(parts.shapes[0][0])
+    assert shared_order(parts, cut, 32, TILING)[1] == lanes
+
+
+def test_of_parts_what_a_device_holds_decides() -> None:
+    parts = halves(8, 512, 256, times=2)
+    assert shared_order(parts, (1, 1, 1), 32, TILING)[1] == 2
+    assert shared_order(parts, (1, 1, 8), 32, TILING)[1] == 1
 
 
 @given(shape=st.lists(st.integers(1, 300), max_size=4), bits=st.sampled_from([4, 8, 16, 32]))

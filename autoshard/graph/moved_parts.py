@@ -1,0 +1,48 @@
+"""Tensors that are parts of one another, which a TPU keeps in one order of dimensions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autoshard.graph.dataflow import spread
+from autoshard.graph.op_traits import is_elementwise
+from autoshard.graph.program import Graph, Op, OpKind
+
+_MOVES = frozenset({"concatenate", "pad", "reverse", "slice"})
+"""Ops that bring elements to other places along dimensions, and keep these."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedParts:
+    """Buffers of tensors that slices, pads, concatenations and element-wise ops make of each other.
+
+    Args:
+        shapes: Each with the number of buffers of that shape; all of one rank.
+    """
+
+    shapes: tuple[tuple[tuple[int, ...], int], ...]
+
+
+def moved_parts(graph: Graph, is_stored: Sequence[bool]) -> Mapping[int, MovedParts]:
+    """By value that is computed, what it lies with, where that is of several shapes."""
+
+    def passes(op: Op) -> bool:
+        return op.kind is OpKind.CONSTRAINT or is_elementwise(op) or op.name in _MOVES
+
+    def reaches(op: Op, value: int, other: int) -> bool:
+        before, after = graph.values[value].shape, graph.values[other].shape
+        return before == after or (op.name in _MOVES and len(before) == len(after))
+
+    found: dict[int, MovedParts] = {}
+    for op in graph.ops:
+        if op.name not in _MOVES or op.results[0] in found:
+            continue
+        met = {op.results[0], *spread(graph, op.results, passes, reaches)}
+        made = [v for v in met if graph.maker(v).kind is not OpKind.ARGUMENT]
+        made = [v for v in made if graph.values[v].num_bytes]
+        shapes = Counter(graph.values[v].shape for v in made if is_stored[v])
+        parts = MovedParts(tuple(sorted(shapes.items())))
+        found.update((value, parts) for value in made)
+    return {value: parts for value, parts in found.items() if len(parts.shapes) > 1}
