@@ -147,8 +147,8 @@ def _is_evicted_by(bench: Bench, num_elements: int) -> bool:
 
 
 def unsorted_scatter_bytes(bench: Bench) -> int:
-    """Scatters of 16,384 rows into 4 to 20 MiB: up to where their indices are not sorted."""
-    sizes = range(4, 21, 2)
+    """Scatters of 16,384 rows into 4 to 36 MiB: up to where their indices are not sorted."""
+    sizes = range(4, 37, 2)
 
     def program(_: Pin, rows: Any, indices: Any) -> Any:
         total = jnp.float32(0)
