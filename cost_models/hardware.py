@@ -68,15 +68,15 @@ class PeakFlops:
 class ElementPasses:
     """Elements that pass through a vector unit per second, beside the bytes of a kernel.
 
-    What a kernel reads takes as long from VMEM as from HBM.
-
     Attributes:
+        read_bytes: Bytes, read from VMEM.
         kept: Of 4 bytes and more, written to VMEM.
         narrowed: Written in less than 4 bytes, to VMEM or HBM, or taken up by the reductions of one
             kernel.
         plain_reduced: Taken up by one reduction of what lies in memory as it is.
     """
 
+    read_bytes: BytesPerSecond
     kept: ElementsPerSecond
     narrowed: ElementsPerSecond
     plain_reduced: ElementsPerSecond

@@ -17,6 +17,7 @@ from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.vmem import prefetched
 from autoshard.graph.custom_cost import CustomCost
+from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
 from autoshard.layouts import Layout
 from cost_models import memory_efficiency
@@ -65,14 +66,16 @@ class KernelTime:
     def _vmem_key(self, op: Op) -> tuple[object, ...]:
         """What the price of an op depends on by what of its reads and results is in VMEM."""
         vmem = self.vmem
-        stays = (vmem.short_lived[value] for value in op.results)
+        stays = [vmem.short_lived[value] for value in op.results]
+        passes = self.costing.passes
         if op.op_class in PRODUCTS:
             waits = vmem.loop_bytes(self.graph, op)
             held = vmem.held_sources(self.graph, self.buffers, op)
             return (*prefetched(self.graph, self.buffers, op), *held, *waits, *stays)
-        if self.costing.passes is None or op.op_class is not OpClass.ELEMENTWISE:
+        if passes is None or op.op_class not in READS_FUSED:
             return ()
-        return (op.index in self.buffers.updates, *stays)
+        held = vmem.held_sources(self.graph, self.buffers, op) if self._saved_in_vmem(op) else ()
+        return (op.index in self.buffers.updates, *stays, *held)
 
     def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: of one run."""
@@ -246,6 +249,7 @@ class KernelTime:
         prefetched_share = memory_efficiency(self.costing.model.hardware, op.op_class.value)
         waits = vmem.loop_bytes(self.graph, op)
         held, left = vmem.held_sources(self.graph, self.buffers, op), np.array(vmem.capacity)
+        saved = self._saved_in_vmem(op)
         for position, (read, pieces) in enumerate(zip(reads, arrays.operand_shards, strict=True)):
             value = op.operands[position]
             local = read / pieces
@@ -258,15 +262,24 @@ class KernelTime:
             if read and is_prefetched[position]:
                 whole = self.graph.values[value].num_bytes / pieces
                 counts = np.where(whole <= vmem.capacity, prefetched_share, 1.0)
-            for source in held[position] if read else ():
+            for source in held[position] if read and saved else ():
                 fits = np.where(source / pieces <= left, source / pieces, 0.0)
-                left, local = left - fits, np.maximum(local - fits, 0.0)
+                left, local = left - fits, np.maximum(local - saved * fits, 0.0)
             if read and waits[position]:
                 counts = np.where(local <= waits[position], 0.0, counts)
             num_bytes += counts * local
         if op.op_class is OpClass.REDUCE:
             num_bytes += self._passed_bytes(op, candidates)
         return num_bytes
+
+    def _saved_in_vmem(self, op: Op) -> float:
+        """Share of the time of a read that it does not take where it finds its bytes in VMEM."""
+        if op.op_class in PRODUCTS:
+            return 1.0
+        passes = self.costing.passes
+        if passes is None or op.op_class not in READS_FUSED:
+            return 0.0
+        return max(1.0 - self.costing.elementwise_speed / passes.read_bytes, 0.0)
 
     def _read_bytes(self, op: Op) -> tuple[float, ...]:
         """Bytes that an op reads through each operand; a matmul as narrow as it multiplies."""

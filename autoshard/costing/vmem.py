@@ -94,12 +94,12 @@ class Vmem:
         return reader.index not in self.updates and _is_near(self.matmuls, reader, times)
 
     def held_sources(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[tuple[int, ...], ...]:
-        """Per operand of a matmul, bytes of each tensor it reads that is there since its last use.
+        """Per operand, bytes of each tensor that an op reads through it and is there since its use.
 
         Source: matmuls of one to three tensors in VMEM, computed with them or not, by libtpu 0.0.52
             for a v5e: they take as long as their arithmetic.
         """
-        if op.op_class not in PRODUCTS or not self.holds_copies:
+        if not self.holds_copies:
             return ((),) * len(op.operands)
         time = buffers.time_of(op.index)
         found = []

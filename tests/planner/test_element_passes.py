@@ -174,8 +174,8 @@ def test_an_update_runs_beside_the_product_that_is_its_gradient() -> None:
     assert product[0] + update[0] == pytest.approx(max(flops, update[0] - LAUNCH) + LAUNCH)
 
 
-def on_a_v4(graph: Graph, op_class: OpClass) -> float:
-    return float(prices(graph, op_class, machine=get_hardware("tpu-v4"))[1][0])
+def on_a_7x(graph: Graph, op_class: OpClass) -> float:
+    return float(prices(graph, op_class, machine=get_hardware("tpu7x"))[1][0])
 
 
 def one_product() -> Graph:
@@ -185,8 +185,8 @@ def one_product() -> Graph:
 
 def test_where_the_vector_unit_is_no_bound_an_update_takes_the_whole_bandwidth() -> None:
     graph = updated_with_its_gradient()
-    both = on_a_v4(graph, OpClass.MATMUL) + on_a_v4(graph, OpClass.ELEMENTWISE)
-    machine = get_hardware("tpu-v4")
+    both = on_a_7x(graph, OpClass.MATMUL) + on_a_7x(graph, OpClass.ELEMENTWISE)
+    machine = get_hardware("tpu7x")
     flops = 2 * SIDE**3 / machine.compute.matmul.float32
     moved = 2 * 4 * ELEMENTS / machine.memory.bytes_per_second  # the state, read and written
     assert both == pytest.approx(flops + moved + machine.compute.kernel_launch_seconds, rel=0.02)
@@ -197,8 +197,8 @@ def test_there_other_ops_than_updates_take_their_time_with_a_product() -> None:
     made = program.matmul(program.argument(SIDE, SIDE), program.argument(SIDE, SIDE))
     tanh = program.elementwise(made, name="tanh")
     graph = program.graph(program.matmul(tanh, program.argument(SIDE, SIDE)))
-    both = on_a_v4(graph, OpClass.MATMUL) + on_a_v4(graph, OpClass.ELEMENTWISE)
-    assert both > on_a_v4(one_product(), OpClass.MATMUL) + LAUNCH / 2
+    both = on_a_7x(graph, OpClass.MATMUL) + on_a_7x(graph, OpClass.ELEMENTWISE)
+    assert both > on_a_7x(one_product(), OpClass.MATMUL) + LAUNCH / 2
 
 
 @pytest.mark.parametrize("machine", [V5E, get_hardware("tpu-v5p")], ids=lambda m: m.name)
@@ -270,3 +270,27 @@ def test_parts_go_through_memory_as_element_wise_work_does_but_for_gaps(
     _, seconds = prices(graph, OpClass.COPY)
     speed = memory_efficiency(V5E, share) * V5E.memory.bytes_per_second
     assert seconds[0] == pytest.approx(3 * 4 * ELEMENTS / speed + LAUNCH)  # twice as much is made
+
+
+def test_a_v6e_reads_what_was_just_used_sooner_than_an_argument() -> None:
+    v6e = get_hardware("tpu-v6e")
+    passes = v6e.compute.passes
+    assert passes is not None
+    slow = replace(passes, read_bytes=memory_efficiency(v6e, "elementwise") * 1638e9)
+    as_slow = replace(v6e, compute=replace(v6e.compute, passes=slow))
+
+    def scaled(x: jax.Array) -> jax.Array:
+        made = x @ x
+        return (made * (made @ x).max()).sum(0)  # in no matmul's kernel: it waits for the other
+
+    given = jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)
+    graph = exported(scaled, given, mesh="x=1")[0]
+    last = [op for op in graph.ops if op.op_class is OpClass.REDUCE][-1]
+    found = []
+    for machine in (v6e, as_slow):
+        costing = Costing(cost_model_for(machine, parts_of("x=1")), parts_of("x=1"))
+        buffers = find_buffers(graph, backend_for(machine))
+        encoder = Encoder(graph, buffers, costing, free_wishes(graph), None)
+        found.append(float(encoder.node_costs.seconds(last, offered(encoder, last))[0]))
+    sooner = ELEMENTS * 4 * (1 / slow.read_bytes - 1 / passes.read_bytes)
+    assert found[1] - found[0] == pytest.approx(sooner, rel=0.01)
