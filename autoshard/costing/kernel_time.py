@@ -23,7 +23,7 @@ from autoshard.layouts import Layout
 from cost_models import memory_efficiency
 
 _PARTS = frozenset({"concatenate", "dynamic_slice", "dynamic_update_slice", "pad", "slice"})
-"""Ops that bring parts of tensors to other places."""
+"""Ops that copy parts of tensors."""
 
 
 class KernelTime:
@@ -223,7 +223,7 @@ class KernelTime:
     ) -> FloatArray:
         """float64[num_layouts]: bytes of a value on a device, of narrow rows whole tiles.
 
-        What is read of the parts of a tensor is padded as these are.
+        Reads of a moved part grow in the ratio of its tiles to its bytes.
         """
         if op.op_class in (OpClass.GATHER, OpClass.SCATTER, OpClass.SORT):
             return local
@@ -273,7 +273,7 @@ class KernelTime:
         return num_bytes
 
     def _saved_in_vmem(self, op: Op) -> float:
-        """Share of the time of a read that it does not take where it finds its bytes in VMEM."""
+        """Share of the time of a read that is saved where the bytes are in VMEM."""
         if op.op_class in PRODUCTS:
             return 1.0
         passes = self.costing.passes
@@ -379,9 +379,9 @@ class KernelTime:
 
 
 def _work_class(op: Op) -> OpClass:
-    """The class of work that decides how fast an op goes through memory.
+    """The op class whose memory bandwidth an op reaches.
 
-    Element-wise work computes what parts it brings to other places.
+    Copies of contiguous parts run as element-wise kernels.
 
     Source: slices, pads and concatenations of 5 dimensions by libtpu 0.0.52 for a v5e and a v5p; it
         writes gaps between elements in a kernel of its own.

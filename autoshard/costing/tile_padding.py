@@ -85,13 +85,12 @@ class TilePadding:
         return cls(graph, parts, tiling, values_in_rows(graph), moved_parts(graph, is_stored))
 
     def shared_order(self, value: int, layout: Layout) -> tuple[int, int] | None:
-        """Dimensions along which rows of tiles and lanes lie of a value that is part of another.
-
-        None where it lies with no other parts, or nothing.
-        """
+        """Dimensions that the rows and lanes of a moved part's tiles lie along; None of others."""
+        if value not in self.moved:
+            return None
         whole = self.graph.values[value]
         local = self.parts.local_shape(layout, whole.shape)
-        if value not in self.moved or len(local) < 2 or 0 in local:
+        if len(local) < 2:
             return None
         cut = tuple(-(-size // held) for size, held in zip(whole.shape, local, strict=True))
         return shared_order(self.moved[value], cut, whole.bits, self.tiling)
@@ -99,8 +98,8 @@ class TilePadding:
     def kind(self, value: int) -> MovedParts | tuple[int, ...] | None:
         """Dimensions of a value that may fill the lanes; None where any may.
 
-        The last one of rows; of what a product makes those that are not of its batch. Parts of a
-        tensor are in the order of all of them.
+        The last one of rows; of the result of a matmul all but its batch dimensions. For a moved
+        part, its group: they lie in one order.
         """
         if not self.tiling.is_tiled or len(self.graph.values[value].shape) < 2:
             return None

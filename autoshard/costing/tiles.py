@@ -76,10 +76,10 @@ def tiled_bytes(
 def shared_order(
     parts: MovedParts, cut: tuple[int, ...], bits: int, tiling: LayoutPolicy
 ) -> tuple[int, int]:
-    """Dimensions along which rows of tiles and their lanes of all parts lie.
+    """The two dimensions that the rows and lanes of tiles lie along, the same for all parts.
 
-    Those whose tiles take the least over the bytes, on average of the buffers; of equal ones the
-    last dimensions.
+    Those with the least padding, as a share of a buffer's bytes and on average over the buffers; of
+    equal ones the last dimensions.
 
     Args:
         parts: Buffers in one order of dimensions.

@@ -12,9 +12,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from autoshard.graph.buffer_reads import buffer_reads
+from autoshard.graph.buffer_reads import buffer_reads, buffers_behind
 from autoshard.graph.buffers import Buffers
-from autoshard.graph.dataflow import source_of, trace_back
+from autoshard.graph.dataflow import source_of
 from autoshard.graph.op_traits import TRANSPARENT
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
@@ -41,6 +41,7 @@ class Vmem:
         loop_reads: Ops with which a loop reads unchanged what its matmuls read whole: prefetched
             before the loop, it stays for all runs.
         loop_capacity: By these, bytes for each beside the others of its loop.
+        behind: As of `buffers_behind`.
     """
 
     capacity: int
@@ -51,6 +52,7 @@ class Vmem:
     updates: frozenset[int] = frozenset()
     loop_reads: frozenset[int] = frozenset()
     loop_capacity: Mapping[int, float] = field(default_factory=dict)
+    behind: tuple[frozenset[int], ...] = ()
 
     @classmethod
     def of(cls, graph: Graph, buffers: Buffers, capacity: int, *, any_maker: bool = True) -> Vmem:
@@ -83,6 +85,7 @@ class Vmem:
             buffers.updates,
             loop_reads,
             _loop_capacity(graph, loop_reads, capacity),
+            buffers_behind(graph, buffers),
         )
 
     def may_hold_copy(self, reader: Op, times: Iterable[int]) -> bool:
@@ -94,7 +97,7 @@ class Vmem:
         return reader.index not in self.updates and _is_near(self.matmuls, reader, times)
 
     def held_sources(self, graph: Graph, buffers: Buffers, op: Op) -> tuple[tuple[int, ...], ...]:
-        """Per operand, bytes of each tensor that an op reads through it and is there since its use.
+        """Per operand, bytes of each buffer that an op reads through it and that is still in VMEM.
 
         Source: matmuls of one to three tensors in VMEM, computed with them or not, by libtpu 0.0.52
             for a v5e: they take as long as their arithmetic.
@@ -104,9 +107,11 @@ class Vmem:
         time = buffers.time_of(op.index)
         found = []
         for value in op.operands:
-            sources = trace_back(graph, (value,), buffers.is_fused).frontier
-            read = {buffers.owner[source] for source in sources}
-            held = (graph.values[v].num_bytes for v in read if self._is_held(op, v, time))
+            held = (
+                graph.values[source].num_bytes
+                for source in self.behind[value]
+                if self._is_held(op, source, time)
+            )
             found.append(tuple(sorted(held, reverse=True)))
         return tuple(found)
 

@@ -7,6 +7,19 @@ from autoshard.graph.computed_again import computes_again
 from autoshard.graph.program import Graph, OpKind
 
 
+def buffers_behind(graph: Graph, buffers: Buffers) -> tuple[frozenset[int], ...]:
+    """Per value, its buffer; of one that is computed with its reader, the buffers it is made of."""
+    found: list[frozenset[int]] = [frozenset()] * len(graph.values)
+    for op in graph.ops:
+        for value in op.results:
+            if buffers.is_fused(op, value):
+                behind = {found[operand] for operand in op.operands}
+                found[value] = behind.pop() if len(behind) == 1 else frozenset().union(*behind)
+            else:
+                found[value] = frozenset({buffers.owner[value]})
+    return tuple(found)
+
+
 def buffer_reads(graph: Graph, buffers: Buffers) -> tuple[list[set[int]], list[bool]]:
     """Per value, when its buffer is read; and whether it ends as a result, or goes round a loop.
 

@@ -14,9 +14,11 @@ _MOVES = frozenset({"concatenate", "pad", "reverse", "slice"})
 """Ops that bring elements to other places along dimensions, and keep these."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MovedParts:
     """Buffers of tensors that slices, pads, concatenations and element-wise ops make of each other.
+
+    Groups with the same buffers are one object, which is compared by identity.
 
     Args:
         shapes: Each with the number of buffers of that shape; all of one rank.
@@ -26,7 +28,7 @@ class MovedParts:
 
 
 def moved_parts(graph: Graph, is_stored: Sequence[bool]) -> Mapping[int, MovedParts]:
-    """By value that is computed, what it lies with, where that is of several shapes."""
+    """By computed value, the group that it belongs to, where that has buffers of several shapes."""
 
     def passes(op: Op) -> bool:
         return op.kind is OpKind.CONSTRAINT or is_elementwise(op) or op.name in _MOVES
@@ -36,6 +38,7 @@ def moved_parts(graph: Graph, is_stored: Sequence[bool]) -> Mapping[int, MovedPa
         return before == after or (op.name in _MOVES and len(before) == len(after))
 
     found: dict[int, MovedParts] = {}
+    groups: dict[tuple[tuple[tuple[int, ...], int], ...], MovedParts] = {}
     for op in graph.ops:
         if op.name not in _MOVES or op.results[0] in found:
             continue
@@ -43,6 +46,7 @@ def moved_parts(graph: Graph, is_stored: Sequence[bool]) -> Mapping[int, MovedPa
         made = [v for v in met if graph.maker(v).kind is not OpKind.ARGUMENT]
         made = [v for v in made if graph.values[v].num_bytes]
         shapes = Counter(graph.values[v].shape for v in made if is_stored[v])
-        parts = MovedParts(tuple(sorted(shapes.items())))
+        key = tuple(sorted(shapes.items()))
+        parts = groups.setdefault(key, MovedParts(key))
         found.update((value, parts) for value in made)
     return {value: parts for value, parts in found.items() if len(parts.shapes) > 1}

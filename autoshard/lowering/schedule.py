@@ -162,8 +162,8 @@ def schedule_late(tasks: Sequence[Task]) -> Timeline:
 def issued_in_turn(tasks: Iterable[Task]) -> tuple[tuple[Instruction, ...], float]:
     """The instructions and the seconds of a body in which every collective blocks.
 
-    They are those of its schedule, which runs no two tasks at once: the tasks come one by one, what
-    takes no time last.
+    Its tasks run one by one, in order, and those that take no time come last: as `issue_order`
+    gives them.
     """
     instructions: list[Instruction] = []
     last: list[Instruction] = []

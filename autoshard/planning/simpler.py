@@ -228,9 +228,10 @@ class _Trade:
             over = _given_up(other, self.solution, self.simplicity)
             if over <= 1.0:
                 return other
-            left = _MOST_OF_PART * self.more(part, best.choices) / over
-            if left <= 0:  # it is no dearer, and no smaller part would be another
+            more = self.more(part, best.choices)
+            if more <= 0:  # all that is left is free: no smaller part would be another
                 break
+            left = _MOST_OF_PART * more / over
         return None
 
     def decided(self, choices: tuple[int, ...]) -> Solution:

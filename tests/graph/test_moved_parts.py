@@ -49,6 +49,18 @@ def test_arguments_and_what_a_matmul_reads_of_them_are_no_parts() -> None:
     assert made not in lying
 
 
+def test_groups_of_the_same_buffers_are_one_object() -> None:
+    def twice(x: jax.Array, w: jax.Array) -> jax.Array:
+        for _ in range(2):
+            x = jnp.cos(jnp.sin(x @ w)[:, :8])
+        return x
+
+    graph, groups = found(twice, (4, 8), (8, 16))
+    lying = moved_parts(graph, [True] * len(graph.values))
+    assert len(lying) == 8  # of each layer the matmul, its sine, the slice and its cosine
+    assert len(groups) == 1
+
+
 def test_what_is_reversed_has_one_shape_and_is_no_group() -> None:
     assert found(lambda x: jnp.flip(jnp.sin(x), 0) * 2.0, (4, 8))[1] == set()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -117,7 +118,38 @@ def test_a_plan_that_is_no_dearer_and_gives_up_too_much_as_lowered_is_tried_once
     assert tried == [(1,)]
 
 
-def test_where_choices_do_not_fit_at_a_price_of_memory_it_rises(
+def test_of_a_simpler_plan_that_does_not_fit_what_is_free_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem(node_costs=(np.array([0, 10]), np.array([0, 0])), edges=())
+    before: Any = SimpleNamespace(choices=(0, 0), encoded=SimpleNamespace(problem=problem))
+    monkeypatch.setattr(simpler._Trade, "room", 24.0)
+    monkeypatch.setattr(
+        simpler._Trade, "decided", lambda _, choices: SimpleNamespace(choices=choices)
+    )
+    monkeypatch.setattr(simpler, "_given_up", lambda one, *_: math.inf if one.choices[0] else 0.0)
+    unused: Any = None
+    penalties = Penalties((np.array([1, 0]),) * 2, ())
+    found = simpler._Trade(before, unused, None, penalties).part_of(before, (1, 1))
+    assert found is not None
+    assert found.choices == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("price", "statuses", "answer", "searched"),
+    [
+        pytest.param(0.25, {}, (1,), [None], id="fits"),
+        pytest.param(0.0625, {}, (1,), [None, None], id="does not fit before the price rises"),
+        pytest.param(0.001, {}, (1,), [None, None, None, 50], id="fits at no price"),
+        pytest.param(0.25, {1: Status.FEASIBLE}, None, [None], id="cut off"),
+        pytest.param(0.0625, {2: Status.FEASIBLE}, None, [None, None], id="cut off later"),
+    ],
+)
+def test_choices_at_prices_of_memory_are_searched_until_some_fit_or_a_clock_cuts(
+    price: float,
+    statuses: Mapping[int, Status],
+    answer: tuple[int, ...] | None,
+    searched: list[int | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = NodeMemory(node=0, usage=np.array([128, 0]), start=0, stop=1)
@@ -127,21 +159,20 @@ def test_where_choices_do_not_fit_at_a_price_of_memory_it_rises(
     before: Any = SimpleNamespace(
         choices=(1,),
         encoded=SimpleNamespace(problem=problem),
-        result=SimpleNamespace(memory_prices={0: 0.0625}),
+        result=SimpleNamespace(memory_prices={0: price}),
     )
-    priced: list[int] = []
+    limits: list[int | None] = []
 
-    def another(priced_problem: Problem, *_: Any, **__: Any) -> Result:
-        assert priced_problem.memory_limit is None
-        priced.append(int(priced_problem.node_costs[0][0]))
-        return solve(priced_problem)
+    def another(priced: Problem, *_: Any, **__: Any) -> Result:
+        limits.append(priced.memory_limit)
+        found = solve(priced)
+        return replace(found, status=statuses.get(len(limits), found.status))
 
     monkeypatch.setattr(simpler._Trade, "room", 1.0)
     searches: Any = SimpleNamespace(another=another)
     trade = simpler._Trade(before, searches, None, Penalties((np.array([0, 0]),), ()))
-    assert trade.at(1, (1,)) == (1,)
-    held_too_much, fits = priced
-    assert held_too_much < 10 < fits
+    assert trade.at(1, (1,)) == answer
+    assert limits == searched
 
 
 def test_a_plan_whose_search_the_clock_cuts_stays_as_it_is(

@@ -12,8 +12,9 @@ from jax.sharding import PartitionSpec as P
 from autoshard.backends import backend_for
 from autoshard.costing.vmem import MOST_MATMULS, Vmem
 from autoshard.encoding.picoseconds import PICOSECONDS
-from autoshard.graph.buffer_reads import buffer_reads
+from autoshard.graph.buffer_reads import buffer_reads, buffers_behind
 from autoshard.graph.buffers import find_buffers
+from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
 from autoshard.planning.solution import Solution
@@ -264,6 +265,23 @@ def test_what_is_computed_with_a_matmul_is_read_when_that_runs() -> None:
     buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5e")))
     makers = graph.maker(last).index
     assert buffer_reads(graph, buffers)[0][first] == {makers}
+
+
+def test_what_is_computed_with_its_reader_reads_the_buffers_behind_it() -> None:
+    def chained(x: jax.Array, w: jax.Array) -> jax.Array:
+        first, second = x @ w, w @ x
+        made = first * jnp.tanh(second)
+        end: jax.Array = (made + first + jnp.sin(made)) @ w
+        return end
+
+    square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    graph = exported(chained, square, square, mesh="x=2")[0]
+    buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5e")))
+    behind = buffers_behind(graph, buffers)
+    for value in graph.values:
+        walked = trace_back(graph, [value.index], buffers.is_fused).frontier
+        assert behind[value.index] == {buffers.owner[v] for v in walked}
+    assert max(map(len, behind)) > 1
 
 
 def after(num_products: int, side: int, hardware: str) -> tuple[int, ...]:
