@@ -53,17 +53,26 @@ def tag_jaxpr(closed: ClosedJaxpr, mesh: AbstractMesh) -> Tagged:
 def with_equation_names(closed: ClosedJaxpr) -> ClosedJaxpr:
     """A copy of a program in which every equation's name stack ends in its path, as in `E[7]`.
 
-    Compilers keep name stacks in the metadata of what they make of an op.
+    Compilers keep name stacks in the metadata of what they make of an op. Paths in a body are
+    relative to the equation that holds it (`E[.jaxpr/5]`), whose name precedes them: a body that
+    several equations hold stays one function, so the compiler sees the program as it is applied.
     """
+    bodies: dict[tuple[str, int], Jaxpr] = {}
+    closed_bodies: dict[tuple[str, int], ClosedJaxpr] = {}
+
+    def named_body(key: str, body: Jaxpr) -> Jaxpr:
+        if (key, id(body)) not in bodies:
+            bodies[key, id(body)] = named(body, f".{key}/")
+        return bodies[key, id(body)]
+
+    def of(eqn: JaxprEqn, path: str) -> JaxprEqn:
+        params = dict(rewrite_bodies(eqn, named_body) or eqn.params)
+        for key, body in eqn.params.items():
+            if isinstance(body, ClosedJaxpr):
+                params[key] = closed_bodies.setdefault((key, id(body)), params[key])
+        return eqn.replace(params=params, source_info=_named_source(eqn, path))
 
     def named(jaxpr: Jaxpr, prefix: str) -> Jaxpr:
-        def of(eqn: JaxprEqn, path: str) -> JaxprEqn:
-            return eqn.replace(
-                params=rewrite_bodies(eqn, lambda key, body: named(body, f"{path}.{key}/"))
-                or eqn.params,
-                source_info=_named_source(eqn, path),
-            )
-
         return jaxpr.replace(eqns=[of(eqn, f"{prefix}{i}") for i, eqn in enumerate(jaxpr.eqns)])
 
     return ClosedJaxpr(named(closed.jaxpr, ""), closed.consts)

@@ -1,7 +1,7 @@
 """Which ops of a plan the names of compiled instructions tell.
 
-Names hold the path of an equation (`E[7.jaxpr/38]`) or of the constraint that an instruction stands
-for (`autoshard[38<1]`).
+Names hold the path of an equation, each part behind that of the equation around it (`E[7]/.../
+E[.jaxpr/38]`), or the path of the constraint that an instruction stands for (`autoshard[38<1]`).
 """
 
 from __future__ import annotations
@@ -79,9 +79,10 @@ class NamedOps:
 
 def equation_of(name: str) -> str:
     """The innermost equation path in the name of a compiled op; "" where there is none."""
-    found = _EQUATION.findall(name)
-    if found:
-        return str(found[-1])
+    parts = [str(part) for part in _EQUATION.findall(name)]
+    if parts:
+        outer = next((i for i in reversed(range(len(parts))) if not parts[i].startswith(".")), None)
+        return "" if outer is None else "".join(parts[outer:])
     constraint = _CONSTRAINT.findall(name)
     if not constraint:
         return ""

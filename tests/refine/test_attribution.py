@@ -93,8 +93,10 @@ def compiled(text: str, seconds: float = 1e-3, peak: int = 0) -> CompiledPlan:
 @pytest.mark.parametrize(
     ("name", "equation"),
     [
-        ("jit(step)/jvp(E[17])/jit(take)/E[17.jaxpr/4]/gather", "17.jaxpr/4"),
-        ("jit(step)/E[7.branches[1]/38]/dot_general", "7.branches[1]/38"),
+        ("jit(step)/jvp(E[17])/jit(take)/E[.jaxpr/4]/gather", "17.jaxpr/4"),
+        ("jit(step)/E[7]/cond/E[.branches[1]/38]/dot_general", "7.branches[1]/38"),
+        ("jit(step)/E[7]/while/body/E[.jaxpr/3]/E[.jaxpr/5]/dot_general", "7.jaxpr/3.jaxpr/5"),
+        ("E[.jaxpr/4]/reduce_sum", ""),
         ("jit(step)/transpose(jvp(E[62]))/while/body/dynamic_slice", "62"),
         ("jit(step)/autoshard[7.jaxpr/38<1]/sharding_constraint", "7.jaxpr/38"),
         ("jit(step)/autoshard[7.0]/sharding_constraint", "7"),
