@@ -13,7 +13,7 @@ from autoshard.apply.placed_values import is_held_turned, placed_layout
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.frontend.key_arrays import without_word_dims
-from autoshard.planning.hand_plans import HandPrices, hand_baselines, hand_plan_notes
+from autoshard.planning.hand_plans import HandBaselines, HandPrices, hand_plan_notes
 from autoshard.planning.planner import spoken_priorities
 from autoshard.planning.product_records import planned_products
 from autoshard.planning.round_records import planned_rounds
@@ -122,7 +122,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             communication_seconds=account.communication_seconds,
             memory=account.memory,
             solver=_solver_facts(solution, setting, _residual_advice(solved)),
-            baselines=hand_baselines(solved.by_hand, setting.budget),
+            baselines=HandBaselines(solved.by_hand, setting.budget, setting.stages),
             asked=tuple(
                 AskedTerm(text=term.text, paths=term.paths) for term in solved.program.asked.asked
             ),

@@ -34,6 +34,7 @@ from autoshard.planning.planner import encode_scarce, plan_graph, simplified
 from autoshard.planning.pricing import seconds_with
 from autoshard.planning.searches import LONG, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
+from autoshard.planning.stages import collecting
 from autoshard.planning.traced_program import TracedProgram
 from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.plan import MeshSearch, PlanData
@@ -93,8 +94,20 @@ def make_plan(
         InputError: The cache cannot be written to.
         PlanError: Process 0 kept no plan that this one could read.
     """
-    if folder is None:
-        return _made(program, setting, progress, start)
+    with collecting(never=False):
+        if folder is None:
+            return _made(program, setting, progress, start)
+        return _kept(program, setting, folder, progress, start)
+
+
+def _kept(
+    program: PlannableProgram,
+    setting: Setting,
+    folder: Path,
+    progress: Callable[[Progress], None] | None,
+    start: WarmStart | None,
+) -> Plan:
+    """The plan that a cache holds, or one that is made now and kept."""
     first = setting.choice.meshes[0]
     asked = (program.name, program.said, program.traced_on(first, AS_WRITTEN).asked)
     said = program.reading.asked(first, setting)
@@ -259,9 +272,7 @@ def _solve(
     if solution is None:
         assert late is not None
         raise late
-    decided = solution
-    by_hand = setting.stages.settled(lambda: _plans_by_hand(program, decided, setting))
-    solution = with_floor(solution, by_hand, setting.budget, setting.options.relative_gap)
+    solution, by_hand = _beside_plans_by_hand(program, solution, setting)
     return Solved(setting, program, solution, by_hand, search, residuals)
 
 
@@ -355,17 +366,22 @@ def _planned(
     )
 
 
-def _plans_by_hand(program: TracedProgram, solution: Solution, setting: Setting) -> HandPrices:
-    """What plans written by hand cost, where somebody wants to know."""
+def _beside_plans_by_hand(
+    program: TracedProgram, solution: Solution, setting: Setting
+) -> tuple[Solution, HandPrices]:
+    """The plan, or one written by hand that is faster, and all of those, where they are asked."""
     if not (setting.baselines and solution.is_feasible):
-        return HandPrices({})
-    traced = program.traced
+        return solution, HandPrices({})
+    traced, options, stages = program.traced, setting.options, setting.stages
     own = map(with_word_dims, traced.annotated, traced.in_avals)
     annotated = (*(None,) * program.graph.num_captured, *own)
-    with setting.stages.time("baselines"):
-        return price_hand_plans(
-            solution, _propagate(program), setting.options, annotated, setting.stages
-        )
+
+    def priced() -> HandPrices:
+        return price_hand_plans(solution, _propagate(program), options, annotated, stages)
+
+    with stages.time("baselines"):
+        prices = stages.settled(priced)
+        return with_floor(solution, prices, setting.budget, options.relative_gap), prices
 
 
 def _propagate(program: TracedProgram) -> Propagate:

@@ -221,7 +221,7 @@ def _planned(
 def _priced(base: Solution, other: Solution, options: SolveOptions) -> float | None:
     """Seconds of a step with the layouts of another plan; None where they are not allowed."""
     priced = price_layouts(base, other.decoded.layouts, options, in_steps=True)
-    return None if priced is None else priced.step_seconds
+    return None if priced is None else priced.solution.step_seconds
 
 
 def page_rows(changes: Sequence[Change]) -> list[dict[str, str]]:

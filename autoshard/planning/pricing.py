@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
 from autoshard.errors import ShardingError
 from autoshard.graph.program import Op, OpKind
@@ -22,6 +24,26 @@ from solvers import FORBIDDEN, Problem, Result, evaluate, settle, solve
 BoolArray = npt.NDArray[np.bool_]
 
 
+@dataclass(frozen=True, eq=False)
+class PricedLayouts:
+    """Choices that hold values to their layouts; lowered on first use.
+
+    Args:
+        encoder: Of the problem.
+        encoded: The problem, without a memory limit.
+        result: The choices, and their cost by the problem.
+    """
+
+    encoder: Encoder
+    encoded: Encoded
+    result: Result
+
+    @cached_property
+    def solution(self) -> Solution:
+        """The plan of these choices."""
+        return solution_of(self.encoder, self.encoded, self.result)
+
+
 def price_layouts(
     solution: Solution,
     layouts: Sequence[Layout | None],
@@ -29,7 +51,7 @@ def price_layouts(
     *,
     in_steps: bool = False,
     relative_gap: float = 0.0,
-) -> Solution | None:
+) -> PricedLayouts | None:
     """Price a plan someone else made: every value is held to its layout, where it has one.
 
     Ops take their operands as they are where that gives what is asked, else the cheapest way.
@@ -49,7 +71,7 @@ def price_layouts(
     if result.choices is None:
         return None
     held = replace(encoded, problem=replace_costs(encoded.problem, encoded.problem.node_costs))
-    return solution_of(encoder, held, result)
+    return PricedLayouts(encoder, held, result)
 
 
 def nearest_choices(
@@ -159,8 +181,11 @@ def seconds_with(
             layouts[value] = solution.encoded.parts.to_layout(sharding)
         except ShardingError:
             return None
-    priced = price_layouts(solution, layouts, options, in_steps=True)
-    if priced is None or any(priced.decoded.layouts[value] != layouts[value] for value in changed):
+    found = price_layouts(solution, layouts, options, in_steps=True)
+    if found is None:
+        return None
+    priced = found.solution
+    if any(priced.decoded.layouts[value] != layouts[value] for value in changed):
         return None
     return priced.step_seconds
 

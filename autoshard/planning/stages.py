@@ -19,6 +19,9 @@ SEARCH = "solve"
 _LONG = frozenset({SEARCH, "mesh search"})
 """Stages that may take minutes."""
 
+_SELDOM = 200_000
+"""New objects after which a long stage looks for cycles among them. A choice."""
+
 _LOGGER = logging.getLogger("autoshard")
 
 T = TypeVar("T")
@@ -118,12 +121,13 @@ class Stages:
     def time(self, name: str) -> Iterator[None]:
         """Add the time of a block to a stage.
 
-        All stages but searches make objects by the million that live on: nothing looks for cycles
-        among them meanwhile, which took a fifth of the time.
+        Cycles among objects are looked for seldom meanwhile, see `collecting`.
         """
-        is_paused = name not in _LONG and gc.isenabled()
-        if is_paused:
-            gc.disable()
+        with collecting(never=name not in _LONG), self._timed(name):
+            yield
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
         self._running.append((name, start))
         self.tell("")
@@ -137,8 +141,6 @@ class Stages:
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
             _LOGGER.info("%s took %.2f s", name, spent)
             self.tell("")
-            if is_paused:
-                gc.enable()
 
     def tell(self, note: str) -> None:
         """How far the stage is that runs."""
@@ -163,3 +165,22 @@ class Stages:
                     least_step_seconds=least,
                 )
             )
+
+
+@contextmanager
+def collecting(*, never: bool) -> Iterator[None]:
+    """No search for cycles among objects, or one in many.
+
+    Stages make objects by the million that live on: looking through them took a fifth of the time.
+    """
+    was_enabled, thresholds = gc.isenabled(), gc.get_threshold()
+    if never:
+        gc.disable()
+    else:
+        gc.set_threshold(max(_SELDOM, thresholds[0]), *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        if was_enabled:
+            gc.enable()

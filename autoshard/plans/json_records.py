@@ -13,7 +13,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -69,7 +69,7 @@ def _encoder(hint: Any) -> Callable[[Any], Json]:
         return lambda value: {name: encode(getattr(value, name)) for name, encode in members}
     inner_hints = typing.get_args(hint)
     origin = typing.get_origin(hint)
-    if origin is tuple and inner_hints[-1] is Ellipsis:
+    if origin is Sequence or (origin is tuple and inner_hints[-1] is Ellipsis):
         item = _encoder(inner_hints[0])
         return lambda value: [item(element) for element in value]
     if origin is tuple:
@@ -141,7 +141,7 @@ class RecordReader:
             return None if read is None else self._value(_without_none(inner), read, path)
         if origin is Mapping:
             return self._mapping(inner[1], read, path)
-        return self._array(inner, read, path)
+        return self._array((*inner, ...) if origin is Sequence else inner, read, path)
 
     def _scalar(self, hint: type, read: Json, path: str) -> Any:
         if hint is float:

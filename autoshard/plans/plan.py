@@ -7,7 +7,7 @@ on a program (`jit`, `wrap`, `in_shardings`) are added by `autoshard.plan`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.accumulation.choice import Accumulation
@@ -376,7 +376,7 @@ class PlanData:
         communication_seconds: Likewise.
         memory: Bytes one device holds.
         solver: How the answer was found.
-        baselines: Plans written by hand, priced alike.
+        baselines: Plans written by hand, priced alike; of a plan just made, on first use.
         notes: What the exporter and planner had to say.
         stage_seconds: Wall time by stage of planning.
         versions: Of autoshard, jax and ortools.
@@ -422,7 +422,7 @@ class PlanData:
     communication_seconds: float
     memory: MemoryUse
     solver: SolverFacts
-    baselines: tuple[Baseline, ...] = ()
+    baselines: Sequence[Baseline] = ()
     notes: tuple[str, ...] = ()
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)

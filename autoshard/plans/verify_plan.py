@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from autoshard.plans.plan import MESH_OUTCOMES, PlanData
@@ -122,7 +122,7 @@ def _number_problems(value: object, path: str) -> list[str]:
     elif isinstance(value, Mapping):
         for key, item in value.items():
             problems += _number_problems(item, f"{path}[{json.dumps(key)}]")
-    elif isinstance(value, tuple):
+    elif isinstance(value, Sequence):
         for index, item in enumerate(value):
             problems += _number_problems(item, f"{path}[{index}]")
     elif isinstance(value, (int, float)):

@@ -169,27 +169,24 @@ def _undominated(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
     costs = graph.costs_of(node)
     all_kept = np.ones(len(costs), dtype=bool)
     others = sorted(graph.neighbours[node])
-    at_least = {other: _cached_least_excess(graph, node, other) for other in others}
-    total = costs[:, None] - costs[None, :]  # [p, s]: what p costs more than s, at least
-    for k, part in enumerate(at_least.values()):
-        total += part
-        if k % 2:  # three numbers of this size still fit 64 bits
-            np.minimum(total, _BLOCKED, out=total)
-    total[total >= FORBIDDEN_FROM] = _BLOCKED
+    tables = {other: _with_partner_first(graph, node, other) for other in others}
+    total = costs[None, :] - costs[:, None]  # [s, p]: what p costs more than s, at least
+    for table in tables.values():
+        _add_least_excess(table, graph.cache.compute(_liked, table), total)
     np.fill_diagonal(total, _BLOCKED)
-    if total.min() > 0:
-        return all_kept
-    p, s = np.nonzero(total <= 0)
+    s, p = np.nonzero(total <= 0)
     for usage in usage_by_time(graph.node_terms[node]):
         holds_no_more = usage[p] <= usage[s]
         p, s = p[holds_no_more], s[holds_no_more]
         if not p.size:
             return all_kept
-    excess = total[p, s]
-    for other in others:  # One by one, the least each may add is replaced by what it adds.
+    excess = total[s, p]
+    for other, table in tables.items():
+        # One by one, the least each may add is replaced by what it adds.
         if not p.size:
             return all_kept
-        excess = excess - at_least[other][p, s]
+        liked = graph.cache.compute(_liked, table)[s]
+        excess = excess - (table[liked, p] - table[liked, s])
         most, own = np.minimum(-excess, FORBIDDEN_FROM - 1), np.empty_like(excess)
         _find_excess(np.ascontiguousarray(graph.table(node, other)), p, s, most, own)
         may_beat = own <= most
@@ -200,19 +197,36 @@ def _undominated(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
     return np.asarray(~beats.any(axis=0))
 
 
-def _cached_least_excess(graph: ChoiceGraph, node: int, other: int) -> IntArray:
-    table, is_turned = graph.base_table(node, other), node > other
-    key = (_least_excess, id(table), is_turned)
-    return graph.cache.recall(key, lambda: _least_excess(table, is_turned))
+def _with_partner_first(graph: ChoiceGraph, node: int, other: int) -> IntArray:
+    """Returns int64[choices of other, choices of node], one array for equal tables."""
+    table = graph.base_table(node, other)
+    if node > other:
+        return table
+    key = (_with_partner_first, id(table))
+    return graph.cache.recall(key, lambda: np.ascontiguousarray(table.T))
 
 
-def _least_excess(table: IntArray, is_turned: bool) -> IntArray:
-    """Returns int64[p, s]: what p costs above s with the partner s likes best."""
-    if is_turned:
-        table = table.T
-    liked = table.argmin(axis=1)
-    excess = table[:, liked] - table[np.arange(len(table)), liked]
-    return np.where(excess >= FORBIDDEN_FROM, _BLOCKED, excess)
+def _liked(table: IntArray) -> IntArray:
+    """Returns int64[choices]: the partner each likes best, partners in the table's rows."""
+    return np.asarray(table.argmin(axis=0))
+
+
+@compiled
+def _add_least_excess(table: IntArray, liked: IntArray, total: IntArray) -> None:
+    """Adds to each ``total[s, p]`` what p costs above s with the partner s likes best.
+
+    Args:
+        table: int64[partners, choices].
+        liked: int64[choices]: that partner.
+        total: int64[choices, choices]; `_BLOCKED` at most.
+    """
+    num_choices = len(liked)
+    for s in range(num_choices):
+        row, sums = table[liked[s]], total[s]
+        least = row[s]
+        for p in range(num_choices):
+            excess = row[p] - least
+            sums[p] = min(sums[p] + (_BLOCKED if excess >= FORBIDDEN_FROM else excess), _BLOCKED)
 
 
 @compiled

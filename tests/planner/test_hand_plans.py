@@ -13,9 +13,9 @@ import pytest
 from autoshard.graph.program import Graph
 from autoshard.planning import hand_plans as hand_plans_module
 from autoshard.planning.hand_plans import (
+    HandBaselines,
     HandPrices,
     best_by_hand,
-    hand_baselines,
     hand_plan_notes,
     hand_plans,
     price_hand_plans,
@@ -23,6 +23,7 @@ from autoshard.planning.hand_plans import (
 )
 from autoshard.planning.searches import SolveOptions
 from autoshard.planning.solution import Solution
+from autoshard.planning.stages import Stages
 from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding, parse_sharding
 from autoshard.wishes.wishes import AlikeWish, Wishes
@@ -101,8 +102,12 @@ def priced(solution: Solution) -> HandPrices:
     return price_hand_plans(solution, silent, OPTIONS)
 
 
+def rows(prices: HandPrices, budget: int | None = None) -> HandBaselines:
+    return HandBaselines(prices, budget, Stages())
+
+
 def baselines(budget: int | None, wishes: Wishes | None = None) -> dict[str, Baseline]:
-    found = hand_baselines(priced(solved(step(), wishes)), budget)
+    found = rows(priced(solved(step(), wishes)), budget)
     return {b.name: b for b in found}
 
 
@@ -159,7 +164,7 @@ def test_a_plan_that_what_was_asked_rules_out_is_named() -> None:
     wishes = replace(free_wishes(graph, CARRIED), groups=(AlikeWish((w, x), "a group"),))
     solution = solved(graph, wishes)
     prices = priced(solution)
-    found = hand_baselines(prices, None)
+    found = rows(prices)
     assert [b.name for b in found] == ["replicated", "fsdp"]
     assert hand_plan_notes(solution, prices) == (
         "not possible under what was asked, and so not compared with: data parallel",
@@ -223,7 +228,7 @@ def test_a_size_that_the_model_axis_does_not_divide_is_not_cut() -> None:
 def test_a_program_without_such_products_says_so() -> None:
     solution = solved(step())
     prices = priced(solution)
-    found = hand_baselines(prices, None)
+    found = rows(prices)
     assert [b.name for b in found] == ["replicated", "data parallel", "fsdp"]
     assert hand_plan_notes(solution, prices) == (NO_MEGATRON,)
 
@@ -232,7 +237,7 @@ def test_a_program_with_them_is_compared_and_says_nothing() -> None:
     graph, carried = mlp()
     solution = solved(graph, free_wishes(graph, carried))
     prices = priced(solution)
-    found = hand_baselines(prices, None)
+    found = rows(prices)
     assert [b.name for b in found] == ["replicated", "data parallel", "fsdp", "megatron"]
     assert hand_plan_notes(solution, prices) == ()
 
@@ -273,6 +278,32 @@ def test_a_plan_slower_than_a_hand_plan_that_fits_gives_way_to_it() -> None:
 def test_a_faster_plan_stays() -> None:
     solution = solved(step())
     assert with_floor(solution, priced(solution), None, relative_gap=0.01) is solution
+
+
+def lowered(prices: HandPrices) -> set[str]:
+    return {name for name, one in prices.priced.items() if "solution" in vars(one)}
+
+
+def test_a_hand_plan_that_costs_far_more_is_lowered_only_for_its_row() -> None:
+    solution = solved(step())
+    prices = priced(solution)
+    with_floor(solution, prices, None, relative_gap=0.01)
+    assert hand_plan_notes(solution, prices) == (NO_MEGATRON,)
+    costs = {name: one.solution.step_seconds for name, one in priced(solution).priced.items()}
+    far = {name for name, seconds in costs.items() if seconds > 1.5 * solution.step_seconds}
+    assert far
+    assert lowered(prices).isdisjoint(far)
+    found = rows(prices)
+    assert len(found) == len(costs)
+    assert lowered(prices).isdisjoint(far)
+    assert {row.name: row.seconds for row in found} == pytest.approx(costs)
+    assert lowered(prices) == set(costs)
+
+
+def test_rows_equal_what_they_are_once_priced() -> None:
+    prices = priced(solved(step()))
+    assert rows(prices) == tuple(rows(prices))
+    assert rows(prices, budget=1) != rows(prices)
 
 
 def test_hand_plans_that_time_is_up_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

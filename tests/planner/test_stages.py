@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from types import SimpleNamespace
 
@@ -110,3 +111,17 @@ def test_a_stage_takes_half_of_the_time_that_is_left(monkeypatch: pytest.MonkeyP
         assert with_a_floor()
     assert not Stages().half_of_the_rest(0.05)()
     assert not Stages().half_of_the_rest()()
+
+
+def test_cycles_are_looked_for_seldom_in_a_long_stage_and_never_in_another() -> None:
+    before = gc.get_threshold()
+    with Stages().time("graph"):
+        assert not gc.isenabled()
+    with Stages().time("solve"):
+        assert gc.isenabled()
+        assert gc.get_threshold()[0] >= 100 * before[0]
+        with Stages().time("account"):
+            assert not gc.isenabled()
+        assert gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_threshold() == before
