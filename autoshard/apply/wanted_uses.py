@@ -250,9 +250,12 @@ def _num_gathering(encoded: Encoded, decoded: Decoded, op: Op, position: int) ->
 def _is_gathered_by(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> bool:
     """True of a matmul whose other operand and result are sharded alike over all of the mesh.
 
-    Every device then computes rows of its own, for which it needs all of this operand.
+    Every device then computes rows of its own, for which it needs all of this operand. One of
+    another type than the other operand is converted by JAX's lowering before it is gathered.
     """
     if op.op_class is not OpClass.MATMUL or len(op.operands) != 2:
+        return False
+    if len({encoded.graph.values[value].dtype for value in op.operands}) > 1:
         return False
     candidate, other = decoded.candidates[op.index], 1 - position
     (result,), rows = candidate.results, candidate.operands[other]

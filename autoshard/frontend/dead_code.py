@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from jax._src.interpreters.partial_eval import dce_jaxpr  # checked on jax 0.9.0 and 0.10.2
 from jax.extend.core import Jaxpr
 
-from autoshard.frontend.graph_builder import GraphBuilder
+from autoshard.frontend.graph_builder import GraphBuilder, OpDraft
 from autoshard.graph.program import OpClass, OpKind
 from autoshard.graph.rule import identity_rule
-
-_STAYS = frozenset({OpKind.ARGUMENT, OpKind.RESULT, OpKind.CONSTRAINT})
 
 
 def without_dead_equations(jaxpr: Jaxpr) -> Jaxpr:
@@ -20,37 +19,101 @@ def without_dead_equations(jaxpr: Jaxpr) -> Jaxpr:
     return live
 
 
-def leave_out_dead_code(build: GraphBuilder, read: Iterable[int]) -> None:
+class Control(NamedTuple):
+    """A value that a loop or a conditional reads: whether to go on, or the branch.
+
+    Args:
+        value: The condition or the index.
+        regions: That it decides about.
+        joins: Indices of the JOIN ops of the loop or the conditional.
+    """
+
+    value: int
+    regions: tuple[int, ...]
+    joins: tuple[int, ...]
+
+
+def leave_out_dead_code(build: GraphBuilder, controls: Iterable[Control]) -> None:
     """Make ops free, without operands, whose results reach no result of the program, in place.
 
     Among them a value that a loop carries for its own next run alone, which JAX leaves in a
-    `while`. Custom calls and collectives that the user wrote stay: they may have effects.
+    `while`, and whole loops that an unrolled body runs for nobody. Custom calls and collectives
+    that the user wrote stay, with the loops around them: they may have effects. So do constraints
+    in bodies that run. A copy of a value that nothing needs need not be sharded like the others.
 
     Args:
         build: The whole program.
-        read: Values read by what is no op: conditions of loops, and what chooses a branch.
+        controls: Of its loops and conditionals.
     """
-    ops, values = build.ops, build.values
-    made_by = {value: op for op in ops for value in op.results}
-    todo = [made_by[value] for value in read]
-    todo += [
-        op
-        for op in ops
-        if op.kind in _STAYS or op.op_class is OpClass.CUSTOM or op.collective is not None
-    ]
-    alive: set[int] = set()
-    while todo:
-        op = todo.pop()
-        if id(op) not in alive:
-            alive.add(id(op))
-            todo += [made_by[value] for value in op.operands]
-    for op in ops:
-        if id(op) in alive or op.kind is OpKind.FREE:
+    alive = _Alive(build, controls)
+    build.untie(alive.unread)
+    for op in build.ops:
+        if op in alive or op.kind is OpKind.FREE:
             continue
         if op.kind is OpKind.JOIN:  # hands on what it starts from
             op.operands, op.operand_repeats = op.operands[:1], op.operand_repeats[:1]
-            op.rule = identity_rule(values[op.results[0]].shape, 1)
+            op.rule = identity_rule(build.shape(op.results[0]), 1)
         else:
-            op.name, op.kind = "dead_code", OpKind.FREE
+            op.name, op.kind, op.pinned = "dead_code", OpKind.FREE, ""
             op.operands, op.operand_repeats = (), ()
             op.rule, op.op_class, op.flops = None, OpClass.NOTHING, 0.0
+
+
+class _Alive:
+    """The ops that a program runs for its results, its effects and its constraints.
+
+    `unread` holds the values that neither a result nor an effect needs.
+    """
+
+    def __init__(self, build: GraphBuilder, controls: Iterable[Control]) -> None:
+        self._build = build
+        self._made_by = {value: op for op in build.ops for value in op.results}
+        self._of_region: dict[int, int] = {}  # controls of bodies that no op needs so far
+        self._of_join: dict[int, int] = {}
+        for control in controls:
+            self._of_region |= dict.fromkeys(control.regions, control.value)
+            joins = (build.ops[index] for index in control.joins)
+            decided = (join.results[0] for join in joins if len(join.operands) > 1)
+            self._of_join |= dict.fromkeys(decided, control.value)
+        self._found: set[int] = set()
+        self._add(op for op in build.ops if _stays(op))
+        self.unread = {v for op in build.ops if op not in self for v in op.results}
+        while self._add(filter(self._is_constraint_that_runs, build.ops)):
+            pass
+
+    def __contains__(self, op: OpDraft) -> bool:
+        return id(op) in self._found
+
+    def _add(self, ops: Iterable[OpDraft]) -> bool:
+        """Add ops and all that they need; true where one is new."""
+        todo, before = [*ops], len(self._found)
+        while todo:
+            op = todo.pop()
+            if op not in self:
+                self._found.add(id(op))
+                needed = (*op.operands, *self._controls(op))
+                todo += [self._made_by[value] for value in needed]
+        return len(self._found) > before
+
+    def _controls(self, op: OpDraft) -> Iterator[int]:
+        """Values that decide whether an op runs, or which of its operands it hands on."""
+        if op.kind is OpKind.JOIN and op.results[0] in self._of_join:
+            yield self._of_join[op.results[0]]
+        for region in self._around(op):
+            if region in self._of_region:
+                yield self._of_region.pop(region)
+
+    def _is_constraint_that_runs(self, op: OpDraft) -> bool:
+        is_new = op.kind is OpKind.CONSTRAINT and op not in self
+        return is_new and self._of_region.keys().isdisjoint(self._around(op))
+
+    def _around(self, op: OpDraft) -> Iterator[int]:
+        region = op.region
+        while region >= 0:
+            yield region
+            region = self._build.regions[region].parent
+
+
+def _stays(op: OpDraft) -> bool:
+    is_border = op.kind in (OpKind.ARGUMENT, OpKind.RESULT)
+    return is_border or op.op_class is OpClass.CUSTOM or op.collective is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -163,6 +163,13 @@ class GraphBuilder:
     def tie(self, group: object, value: int) -> None:
         """Add a value to a group whose members must be sharded alike."""
         self._alike.setdefault(group, {})[value] = None
+
+    def untie(self, values: Set[int]) -> None:
+        """Take values out of all groups; the paths of copies lead to those that are left."""
+        for group, members in self._alike.items():
+            left = self._alike[group] = {one: None for one in members if one not in values}
+            if left and isinstance(group, str) and self.value_by_path.get(group) in values:
+                self.value_by_path[group] = next(iter(left))
 
     def note(self, text: str) -> None:
         """Tell the user something, once."""

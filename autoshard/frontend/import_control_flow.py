@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
+from autoshard.frontend.dead_code import Control
 from autoshard.frontend.importer import Env, Importer, Scope
 from autoshard.frontend.trip_counts import Loop, LoopCounter
 from autoshard.graph.program import OpKind
@@ -48,16 +49,15 @@ def import_while(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
             join.operands = (*join.operands, value)
             join.rule = identity_rule(importer.build.shape(value), 2)
     importer.build.close_region(region)
-    importer.control_values.append(goes_on[0])
+    importer.controls.append(Control(goes_on[0], (region,), tuple(joins)))
     importer.loops.append(Loop(region, tuple(joins), goes_on[0], *place))
     env.update(zip(op.results, carried, strict=True))
 
 
 def import_case(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
     place = importer.place(op, scope)
-    importer.control_values.append(env[op.operands[0]])
     shares = _shares(importer, op, env)
-    returned = []
+    returned, regions, joins = [], list[int](), list[int]()
     for branch, share in zip(op.regions, shares, strict=True):
         region = importer.build.open_region(
             "branch", scope.region, trip_count=share, source=place[0]
@@ -65,12 +65,15 @@ def import_case(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
         inside = Scope(region, scope.repeat * share, scope.free_axes, *place)
         returned.append(importer.block(branch.blocks[0], dict(env), inside))
         importer.build.close_region(region)
+        regions.append(region)
     for position, result in enumerate(op.results):
         sources = tuple(values[position] for values in returned)
         index = _join(importer, "case", sources, result.type, place, scope)
         join = importer.build.ops[index]
         join.operand_repeats = tuple(scope.repeat * share for share in shares)
         env[result] = join.results[0]
+        joins.append(index)
+    importer.controls.append(Control(env[op.operands[0]], tuple(regions), tuple(joins)))
 
 
 def _join(

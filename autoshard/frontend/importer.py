@@ -15,6 +15,7 @@ from autoshard.constraints.program import holder_of
 from autoshard.errors import AutoshardError, ExportError
 from autoshard.frontend import op_kinds
 from autoshard.frontend.asked_inside import AskedInside, AskedReads, Place, add_constraint
+from autoshard.frontend.dead_code import Control
 from autoshard.frontend.declared_cost import declared_cost
 from autoshard.frontend.graph_builder import GraphBuilder, TensorType
 from autoshard.frontend.op_flops import op_flops
@@ -102,7 +103,7 @@ class Importer:
     reads: AskedReads = field(init=False)
     build: GraphBuilder = field(default_factory=GraphBuilder)
     loops: list[Loop] = field(default_factory=list)
-    control_values: list[int] = field(default_factory=list)
+    controls: list[Control] = field(default_factory=list)
     functions: dict[str, Any] = field(default_factory=dict)
     meshes: dict[str, Mesh] = field(default_factory=dict)
     mesh_axes: frozenset[str] = frozenset()

@@ -177,7 +177,7 @@ def _import(importer: Importer, module: Any) -> Graph:
     import_results(importer, returned)
     importer.build.close_region(scope.region)
     count_loops(importer)
-    leave_out_dead_code(importer.build, importer.control_values)
+    leave_out_dead_code(importer.build, importer.controls)
     _report_constants(importer)
     return importer.build.finish(importer.names.donated, importer.num_captured)
 

@@ -69,6 +69,51 @@ def test_what_a_loop_carries_for_itself_alone_is_not_paid_for() -> None:
     assert planned == compiled == 0
 
 
+def halved(x: jax.Array) -> jax.Array:
+    """Divided by two until small."""
+
+    def body(state: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        return state[0] + 1, lax.cond(
+            state[0] % 2 == 0, lambda x: lax.with_sharding_constraint(x / 2, P()), jnp.sin, state[1]
+        )
+
+    made: jax.Array = lax.while_loop(lambda s: (s[0] < 3) & (s[1].max() > 1), body, (0, x))[1]
+    return made
+
+
+def test_a_loop_that_an_unrolled_body_runs_for_nobody_is_not_paid_for() -> None:
+    """The carry of the first half is read by nobody: so is its loop, with the constraint in it."""
+
+    def fn(x: jax.Array, rows: jax.Array) -> Any:
+        def body(_: jax.Array, row: jax.Array) -> tuple[jax.Array, None]:
+            return halved(lax.with_sharding_constraint(row, P("a"))), None
+
+        return lax.scan(body, x, rows, unroll=2)[0]
+
+    rows = jax.ShapeDtypeStruct((4, 1024, 64), np.dtype(np.float32))
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        planned, compiled = verified(
+            fn, rows.update(shape=(1024, 64)), rows, out_shardings=P(), default_trip_count=1.0
+        )
+    assert planned == compiled > 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_operand_of_another_type_is_gathered_before_it_is_converted(dtype: str) -> None:
+    x = jax.ShapeDtypeStruct((256, 128), jnp.dtype(dtype))
+    w = jax.ShapeDtypeStruct((128, 512), np.dtype(np.float32))
+
+    def product(x: jax.Array, w: jax.Array) -> Any:
+        return lax.dot_general(x, w, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+
+    columns = P(None, ("a", "b"))
+    planned, compiled = verified(
+        product, x, w, in_shardings=(P(None, "b"), columns), out_shardings=columns
+    )
+    assert planned == compiled > 0
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "int4", "int8"])
 def test_arguments_and_results_are_sent_as_wide_as_the_compiler_sends_them(dtype: str) -> None:
     """XLA on CPUs sends bfloat16 as float32, 8-bit floats as float16, 4-bit integers as bytes."""
