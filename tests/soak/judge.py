@@ -28,6 +28,7 @@ from autoshard.verification.collective_comparison import compare_collectives
 from tests.export.compile_module import compiles
 from tests.soak.program import (
     Program,
+    Type,
     arguments_of,
     function_of,
     jax_mesh,
@@ -261,21 +262,28 @@ class _Trial:
 
 
 def _fails_by_hand(program: Program) -> bool:
-    """Whether JAX alone fails under the shardings that are asked."""
+    """Whether JAX alone fails under the shardings that are asked.
+
+    A result in the place of a donated argument comes back as that is given.
+    """
     asked = program.asked
     mesh = jax_mesh(asked.mesh)
     types = [kind for _, kind in program.main.parameters]
-    given, wanted = (
-        tuple(None if spec is None else sharding_of(spec, mesh) for spec in specs) or None
-        for specs in (asked.arguments, asked.results)
-    )
-    if wanted is not None and len(wanted) == 1:
-        (wanted,) = wanted
-    step = jax.jit(
-        function_of(program.source, scope_of(mesh)), in_shardings=given, out_shardings=wanted
+    given = [None if spec is None else sharding_of(spec, mesh) for spec in asked.arguments]
+    again = {types[place]: given[place] for place in asked.donated if given}
+    step = function_of(program.source, scope_of(mesh))
+    made = jax.tree.leaves(jax.eval_shape(step, *arguments_of(types)))
+    wanted = [
+        again.get(Type.of(one)) if spec is None else sharding_of(spec, mesh)
+        for one, spec in zip(made, asked.results or (None,) * len(made), strict=True)
+    ]
+    by_hand = jax.jit(
+        step,
+        in_shardings=tuple(given) or None,
+        out_shardings=tuple(wanted) if len(wanted) > 1 else wanted[0],
     )
     try:
-        jax.tree.map(np.asarray, step(*arguments_of(types)))
+        jax.tree.map(np.asarray, by_hand(*arguments_of(types)))
     except _OF_JAX:
         return True
     return False

@@ -55,6 +55,15 @@ def test_a_program_that_xla_miscompiles_for_one_device_is_no_fault_of_its_plan()
     assert judge(program).verdict == "rounding"
 
 
+def test_an_empty_result_that_jax_cannot_read_is_no_fault_of_its_plan() -> None:
+    """jaxlib 0.10.2 returns it whole, whatever its sharding says."""
+    kind = Type((0, 8), "float32")
+    step = Step("v1", "v0 * 2.0", ("v0",), kind)
+    asked = Asked(mesh=(2, 4), arguments=(((), ("a",)),), results=(None,), donated=(0,))
+    program = Program(Body("main", (("v0", kind),), (step,), ("v1",)), asked)
+    assert judge(program).verdict == "invalid"
+
+
 def test_numbers_are_compared_to_the_precision_of_their_type() -> None:
     exact = np.ones(4, np.float32)
     assert _differing([exact + np.float32(1e-5)], [exact]) == ""
