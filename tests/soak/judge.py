@@ -303,7 +303,7 @@ def _alone(program: Program, *, is_wide: bool = False, is_compiled: bool = True)
     types = [kind for _, kind in program.main.parameters]
     function = function_of(program.source, scope)
     run = jax.jit(function) if is_compiled else function
-    made = run(*arguments_of(types, is_wide=is_wide))
+    made = run(*map(jnp.asarray, arguments_of(types, is_wide=is_wide)))
     return [np.asarray(leaf) for leaf in jax.tree.leaves(made)]
 
 

@@ -9,12 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from tests.soak.__main__ import module_text, run
 from tests.soak.generate import program_of
-from tests.soak.judge import Outcome, _differing, judge
+from tests.soak.judge import Outcome, _alone, _differing, judge
 from tests.soak.minimise import minimal
 from tests.soak.program import Asked, Body, Program, Step, Type
 from tests.soak.worker import Worker
@@ -62,6 +63,14 @@ def test_an_empty_result_that_jax_cannot_read_is_no_fault_of_its_plan() -> None:
     asked = Asked(mesh=(2, 4), arguments=(((), ("a",)),), results=(None,), donated=(0,))
     program = Program(Body("main", (("v0", kind),), (step,), ("v1",)), asked)
     assert judge(program).verdict == "invalid"
+
+
+def test_a_function_runs_op_by_op_on_arrays_that_it_updates() -> None:
+    program = chain("{x}.at[0].set(1.0)")
+    with jax.enable_x64(True):
+        (made,) = _alone(program, is_wide=True, is_compiled=False)
+    assert made.dtype == np.float64
+    assert made[0] == 1.0
 
 
 def test_numbers_are_compared_to_the_precision_of_their_type() -> None:
