@@ -25,6 +25,28 @@ the search for more answers needs the rest."""
 Choices = tuple[int, ...]
 
 
+def best_of_answers(
+    problem: Problem, answers: Sequence[Choices], request: Request
+) -> list[Choices]:
+    """Makes the best answer of what answers took, where some fit; nothing else moves.
+
+    Args:
+        problem: With a memory limit.
+        answers: Of which some fit.
+        request: As for `moved_on`.
+
+    Returns:
+        At most one answer, which fits.
+    """
+    told = [(evaluate(problem, answer), answer) for answer in dict.fromkeys(answers)]
+    if not any(found.is_allowed for found, _ in told):
+        return []
+    compressed, _ = compress_memory(problem)
+    seen = [np.array(answer, np.int64) for found, answer in told if found.cost < FORBIDDEN]
+    best = recombine(compressed, seen, _for_a_while(request))
+    return [] if best is None else [_as_choices(best)]
+
+
 def moved_on(problem: Problem, answers: Sequence[Choices], request: Request) -> list[Choices]:
     """Makes better answers of those that fit.
 

@@ -18,7 +18,7 @@ from solvers.engines.protocol import Engine, Request
 from solvers.evaluate import evaluate
 from solvers.exact_lane import ExactLane, find_least_peak, run_engine
 from solvers.few_rows import solve_at_few_rows
-from solvers.first_moves import moved_on
+from solvers.first_moves import best_of_answers, moved_on
 from solvers.grounded import Grounded
 from solvers.incumbent import Incumbent
 from solvers.lanes import POLL_SECONDS, Lane, run_lanes
@@ -223,15 +223,15 @@ def _solve_auto(run: Run) -> None:
         )
     _seek_leanest(run)
     if has_few_rows:
-        _move_on(run)
+        _move_on(run, best_of_answers)
         _solve_at_few_rows(run)
         if run.is_done() or run.is_over():
             return
-    _move_on(run)
+    _move_on(run, moved_on)
     _solve_within_memory(run)
 
 
-def _move_on(run: Run) -> None:
+def _move_on(run: Run, make: Callable[..., list[tuple[int, ...]]]) -> None:
     """Makes what it can of answers that fit, where a gap is allowed."""
     if run.relative_gap == 0 or run.cost is None or run.is_over():
         return
@@ -240,7 +240,7 @@ def _move_on(run: Run) -> None:
         deadline=run.deadline, seed=run.seed, relative_gap=run.relative_gap, stop=run.stop.is_set
     )
     with run.stage("moves"):
-        for choices in moved_on(run.problem, run.hints, request):
+        for choices in make(run.problem, run.hints, request):
             run.offer(choices)
     run.log.append(f"moves from answers that fit: from {before} to {run.cost}")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from solvers import FORBIDDEN, Problem, evaluate, solve
 from solvers.engines.protocol import Request
-from solvers.first_moves import moved_on
+from solvers.first_moves import best_of_answers, moved_on
 from tests.solvers.instances import LayeredShape, layered_problem, small_problems
 
 
@@ -42,6 +42,22 @@ def test_what_holds_least_and_what_costs_least_make_a_better_answer_of_both(shar
     best = solve(tight, relative_gap=0.01).cost
     assert best is not None
     assert cost - best <= 0.2 * (leanest.cost - best)
+
+
+@given(problem=small_problems(), data=st.data())
+def test_the_best_of_answers_takes_every_choice_from_one_and_is_no_dearer(
+    problem: Problem, data: st.DataObject
+) -> None:
+    choices = st.tuples(*(st.integers(0, len(costs) - 1) for costs in problem.node_costs))
+    hints = data.draw(st.lists(choices, max_size=3))
+    told = [evaluate(problem, hint) for hint in hints]
+    fitting = [found.cost for found in told if found.is_allowed and found.cost < FORBIDDEN]
+    found = best_of_answers(problem, hints, Request())
+    assert bool(found) == bool(fitting)
+    for best in found:
+        assert all(choice in taken for choice, *taken in zip(best, *hints, strict=True))
+        assert evaluate(problem, best).is_allowed
+        assert evaluate(problem, best).cost <= min(fitting)
 
 
 def test_who_asks_for_the_best_so_far_gets_what_fits_at_once() -> None:
