@@ -38,8 +38,9 @@ def leave_out_dead_code(build: GraphBuilder, controls: Iterable[Control]) -> Non
 
     Among them a value that a loop carries for its own next run alone, which JAX leaves in a
     `while`, and whole loops that an unrolled body runs for nobody. Custom calls and collectives
-    that the user wrote stay, with the loops around them: they may have effects. So do constraints
-    in bodies that run. A copy of a value that nothing needs need not be sharded like the others.
+    that the user wrote stay, with the loops around them: they may have effects. Arrays without
+    elements are constants to XLA, and need nothing. A copy of a value that nothing needs need not
+    be sharded like the others.
 
     Args:
         build: The whole program.
@@ -60,7 +61,7 @@ def leave_out_dead_code(build: GraphBuilder, controls: Iterable[Control]) -> Non
 
 
 class _Alive:
-    """The ops that a program runs for its results, its effects and its constraints.
+    """The ops that a program runs for its results and its effects.
 
     `unread` holds the values that neither a result nor an effect needs.
     """
@@ -78,22 +79,24 @@ class _Alive:
         self._found: set[int] = set()
         self._add(op for op in build.ops if _stays(op))
         self.unread = {v for op in build.ops if op not in self for v in op.results}
-        while self._add(filter(self._is_constraint_that_runs, build.ops)):
-            pass
 
     def __contains__(self, op: OpDraft) -> bool:
         return id(op) in self._found
 
-    def _add(self, ops: Iterable[OpDraft]) -> bool:
-        """Add ops and all that they need; true where one is new."""
-        todo, before = [*ops], len(self._found)
+    def _add(self, ops: Iterable[OpDraft]) -> None:
+        """Add ops and all that they need."""
+        todo = [*ops]
         while todo:
             op = todo.pop()
-            if op not in self:
+            if op not in self and not self._is_empty(op):
                 self._found.add(id(op))
                 needed = (*op.operands, *self._controls(op))
                 todo += [self._made_by[value] for value in needed]
-        return len(self._found) > before
+
+    def _is_empty(self, op: OpDraft) -> bool:
+        """True where an op makes only arrays without elements."""
+        is_work = op.kind is OpKind.COMPUTE and bool(op.results) and not _stays(op)
+        return is_work and all(0 in self._build.shape(value) for value in op.results)
 
     def _controls(self, op: OpDraft) -> Iterator[int]:
         """Values that decide whether an op runs, or which of its operands it hands on."""
@@ -102,10 +105,6 @@ class _Alive:
         for region in self._around(op):
             if region in self._of_region:
                 yield self._of_region.pop(region)
-
-    def _is_constraint_that_runs(self, op: OpDraft) -> bool:
-        is_new = op.kind is OpKind.CONSTRAINT and op not in self
-        return is_new and self._of_region.keys().isdisjoint(self._around(op))
 
     def _around(self, op: OpDraft) -> Iterator[int]:
         region = op.region

@@ -144,9 +144,6 @@ def own_rule(op: Any, operands: Shapes, results: Shapes) -> tuple[Rule, bool]:
         target = ir.StringAttr(op.attributes["call_target_name"]).value
         if target in op_kinds.IDENTITY_CUSTOM_CALLS:
             return aligned_rule(operands, results), False
-    if name == "reshape" and 0 in (*operands[0], *results[0]):
-        # Nothing is in it, so nothing moves however it is cut.
-        return aligned_rule(operands, results), False
     rule = batched_rule(operands, results, 0)
     return rule, any(prod(shape) > 1 for shape in (*operands, *results))
 

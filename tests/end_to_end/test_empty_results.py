@@ -39,3 +39,17 @@ def test_a_given_up_argument_that_the_user_cuts_keeps_its_sharding() -> None:
         baselines=False,
     )
     assert plan.out_shardings.spec == P(None, "data")
+
+
+def test_what_is_computed_for_a_result_without_elements_alone_is_not_paid_for() -> None:
+    x = jax.ShapeDtypeStruct((1024, 128), np.dtype(np.float32))
+    plan = autoshard.optimize(
+        lambda x: jnp.sort(x, axis=0)[:0],
+        x,
+        mesh=MESH,
+        hardware="cpu-host",
+        in_shardings=(P("data"),),
+        baselines=False,
+    )
+    found = plan.verify("local")
+    assert found.predicted_bytes == found.compiled_bytes == 0
