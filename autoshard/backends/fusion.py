@@ -22,6 +22,8 @@ class FusionPolicy:
             narrower.
         recomputed_ops: Vector operations an element that two matmuls to 128 columns each compute
             of two tensors in bfloat16, before a kernel of its own stores what they read.
+        quantized_bits: Bits of the widest elements that computed ones are stored in once they are
+            converted, where matmuls would compute them; 0: none.
         op_costs: (element-wise op, operations) of those that take more than one.
         matmuls_read_single_source: A matmul computes operands made of one tensor of no wider
             elements, and constants.
@@ -61,6 +63,7 @@ class FusionPolicy:
     longest_row: int
     narrows_matmuls: bool
     recomputed_ops: int
+    quantized_bits: int
     op_costs: tuple[tuple[str, float], ...]
     matmuls_read_single_source: bool
     min_concatenated_part: int

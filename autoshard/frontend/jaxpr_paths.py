@@ -109,19 +109,38 @@ def body_mesh(eqn: JaxprEqn) -> AbstractMesh | None:
     return mesh.update_axis_types(dict.fromkeys(names, AxisType.Manual))
 
 
-def rewrite_bodies(eqn: JaxprEqn, rewrite: Callable[[str, Jaxpr], Jaxpr]) -> dict[str, Any] | None:
-    """The parameters of an equation with every body rewritten; None when it holds no body."""
+def rewrite_bodies(
+    eqn: JaxprEqn,
+    rewrite: Callable[[str, Jaxpr], Jaxpr],
+    once: dict[tuple[str, int], Body] | None = None,
+) -> dict[str, Any] | None:
+    """The parameters of an equation with every body rewritten; None when it holds no body.
+
+    Args:
+        eqn: The equation.
+        rewrite: Makes the new body, of its key and the old one.
+        once: Bodies rewritten so far, by key and identity of the old one, which is alive: a body
+            that several equations hold stays one, and is lowered to one function.
+    """
     if eqn.primitive.name in CLOSED_BODIES:
         return None
+
+    def rewritten(key: str, body: Body) -> Body:
+        if once is None:
+            return _rewrite_body(key, body, rewrite)
+        if (key, id(body)) not in once:
+            once[key, id(body)] = _rewrite_body(key, body, rewrite)
+        return once[key, id(body)]
+
     changed: dict[str, Any] = {}
     for name, value in eqn.params.items():
         if isinstance(value, (Jaxpr, ClosedJaxpr)):
-            changed[name] = _rewrite_body(name, value, rewrite)
+            changed[name] = rewritten(name, value)
         elif isinstance(value, (tuple, list)) and any(
             isinstance(member, (Jaxpr, ClosedJaxpr)) for member in value
         ):
             members = [
-                _rewrite_body(f"{name}[{position}]", member, rewrite)
+                rewritten(f"{name}[{position}]", member)
                 if isinstance(member, (Jaxpr, ClosedJaxpr))
                 else member
                 for position, member in enumerate(value)

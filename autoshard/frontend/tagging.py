@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.frontend.equation_places import equation_sources
 from autoshard.frontend.jaxpr_paths import (
+    Body,
     ConstraintEquations,
     all_open,
     body_mesh,
@@ -57,20 +58,11 @@ def with_equation_names(closed: ClosedJaxpr) -> ClosedJaxpr:
     relative to the equation that holds it (`E[.jaxpr/5]`), whose name precedes them: a body that
     several equations hold stays one function, so the compiler sees the program as it is applied.
     """
-    bodies: dict[tuple[str, int], Jaxpr] = {}
-    closed_bodies: dict[tuple[str, int], ClosedJaxpr] = {}
-
-    def named_body(key: str, body: Jaxpr) -> Jaxpr:
-        if (key, id(body)) not in bodies:
-            bodies[key, id(body)] = named(body, f".{key}/")
-        return bodies[key, id(body)]
+    once: dict[tuple[str, int], Body] = {}
 
     def of(eqn: JaxprEqn, path: str) -> JaxprEqn:
-        params = dict(rewrite_bodies(eqn, named_body) or eqn.params)
-        for key, body in eqn.params.items():
-            if isinstance(body, ClosedJaxpr):
-                params[key] = closed_bodies.setdefault((key, id(body)), params[key])
-        return eqn.replace(params=params, source_info=_named_source(eqn, path))
+        params = rewrite_bodies(eqn, lambda key, body: named(body, f".{key}/"), once)
+        return eqn.replace(params=params or eqn.params, source_info=_named_source(eqn, path))
 
     def named(jaxpr: Jaxpr, prefix: str) -> Jaxpr:
         return jaxpr.replace(eqns=[of(eqn, f"{prefix}{i}") for i, eqn in enumerate(jaxpr.eqns)])

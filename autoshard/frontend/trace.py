@@ -24,6 +24,7 @@ from autoshard.frontend.annotations import annotated_shardings
 from autoshard.frontend.dangling import honour_dangling
 from autoshard.frontend.dead_code import without_dead_equations
 from autoshard.frontend.device_orders import DeviceOrder
+from autoshard.frontend.equal_equations import without_equal_equations
 from autoshard.frontend.explicit_axes import (
     ArgumentAxes,
     argument_axes,
@@ -65,7 +66,7 @@ class Program:
     """A function traced to one jaxpr over flat arrays.
 
     Args:
-        jaxpr: Without dead code; every argument is kept, used or not.
+        jaxpr: Without dead code and equal equations; every argument is kept, used or not.
         call: The arguments it was traced with.
         results: What it returns, as abstract arrays.
         updated: Pairs of a flat argument and the result that replaces it in an object.
@@ -362,7 +363,7 @@ def _refuse_ordered_effects(call: Call, stage: jax.stages.Traced) -> None:
 
 
 def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxpr:
-    """The traced jaxpr without dead code, arrays the function closes over as its constants.
+    """The traced jaxpr, what is dead or computed twice left out, captured arrays as constants.
 
     A sharding constraint whose result is dropped is no dead code: it shards the value itself.
 
@@ -373,7 +374,7 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
     if internal_mutable_array_effect in hoisted.effects:
         # As lowering would do later; a constraint cannot stand between updates of a reference.
         hoisted = _discharged(hoisted)
-    live = without_dead_equations(honour_dangling(hoisted.jaxpr))
+    live = without_equal_equations(without_dead_equations(honour_dangling(hoisted.jaxpr)))
     num_captured = len(live.invars) - num_args
     jaxpr = live.replace(
         constvars=[*live.constvars, *live.invars[:num_captured]], invars=live.invars[num_captured:]

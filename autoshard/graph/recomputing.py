@@ -1,4 +1,4 @@
-"""Buffers that values outside memory are computed from; operands that matmuls compute again."""
+"""Buffers that values outside memory are computed from; operands that matmuls compute, or read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from autoshard.backends import FusionPolicy, LayoutPolicy
+from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.op_traits import RENAMES, is_elementwise
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind, Value
 
@@ -92,6 +93,22 @@ def is_cheaper_stored(
     )
     num_bytes = (moved_more + others) / max(1, num_elements) + _KERNEL_BYTES
     return sum(made.ops.values()) > round(fusion.recomputed_ops * num_bytes / _PROBED_BYTES)
+
+
+def is_quantized(graph: Graph, value: Value, made: Computed, fusion: FusionPolicy) -> bool:
+    """True for computed elements that are converted to few bits and read by a matmul.
+
+    They are stored as they are converted: no matmul computes a quantization for each of its tiles.
+    """
+    op = graph.maker(value.index)
+    if op.name != "convert" or value.bits > fusion.quantized_bits or not made.ops:
+        return False
+    if graph.values[op.operands[0]].bits <= value.bits:
+        return False
+    ends = trace_forward(
+        graph, value.index, lambda reader: is_elementwise(reader) or reader.name in RENAMES
+    )
+    return any(end.kind is OpKind.COMPUTE and end.op_class in PRODUCTS for end in ends)
 
 
 def matmuls_reading(graph: Graph, value: int) -> Iterator[Op]:

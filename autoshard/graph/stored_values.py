@@ -15,6 +15,7 @@ from autoshard.graph.recomputing import (
     Computed,
     computed_from,
     is_cheaper_stored,
+    is_quantized,
     matmuls_reading,
 )
 from autoshard.graph.scatters import is_one_hot, scattered_sums
@@ -57,6 +58,7 @@ def stored_values(
             made = own if is_stored else computed_from(graph, value, behind, costs)
             is_stored = (
                 is_stored
+                or is_quantized(graph, value, made, fusion)
                 or is_cheaper_stored(graph, value, made, fusion, layout)
                 or _is_written_with_a_sum(graph, value, made, fusion, layout)
             )

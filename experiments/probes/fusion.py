@@ -35,6 +35,19 @@ def fuses_into_matmuls(bench: Bench) -> bool:
     return before
 
 
+def quantized_bits(bench: Bench) -> int:
+    """Twice a bfloat16 tensor, as integers of 4, 8 and 16 bits, that a bfloat16 matmul reads."""
+    rows, weight = Array((2048, 1024), "bfloat16"), Array((1024, 1024), "bfloat16")
+
+    def is_stored(bits: int) -> bool:
+        def program(_: Pin, x: Any, weight: Any) -> Any:
+            return (2 * x).astype(f"int{bits}").astype(jnp.bfloat16) @ weight
+
+        return "multiply" not in _fused_with_matmul(_whole(bench, program, rows, weight))
+
+    return max((bits for bits in (4, 8, 16) if is_stored(bits)), default=0)
+
+
 def longest_row(bench: Bench) -> int:
     """A softmax of bfloat16 scores, from 512 elements a row on, and the sums of its rows."""
 
@@ -280,6 +293,7 @@ def _fusion(measure: Any, platforms: frozenset[str] = BOTH) -> Probe:
 
 PROBES = (
     _fusion(fuses_into_matmuls),
+    Probe(record="fusion.quantized_bits", unit="bits", measure=quantized_bits, platforms=TPU),
     Probe(record="fusion.longest_row", unit="elements", measure=longest_row, platforms=TPU),
     _fusion(narrows_matmuls, CUDA),
     _fusion(sinks_into_loops),

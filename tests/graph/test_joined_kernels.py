@@ -128,7 +128,7 @@ def residual(num_readers: int) -> Any:
     def program(x: Any, y: Any, scale: Any, weight: Any) -> Any:
         made = jnp.sin(x) * jnp.sin(y)
         squares = jnp.sum(jnp.square(made), axis=-1)
-        return squares, *((made * scale) @ weight * n for n in range(num_readers))
+        return squares, *((made * scale) @ (weight * n) for n in range(num_readers))
 
     return program
 

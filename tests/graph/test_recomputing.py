@@ -83,3 +83,45 @@ def test_what_would_be_read_more_often_than_written_and_read_is_stored() -> None
 def test_a_division_weighs_as_much_as_it_costs(machine: str, *, is_stored: bool) -> None:
     assert _stores(machine, lambda a, b, _: a / b) == is_stored
     assert not _stores(machine, lambda a, b, _: a / 3 + b)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "is_stored"),
+    [
+        (lambda x: (2 * x).astype(jnp.float8_e4m3fn), True),
+        (lambda x: jnp.clip(x, -8, 7).astype(jnp.int4), True),
+        (lambda x: x.astype(jnp.int8), False),  # a bare conversion
+        (lambda x: (2 * x).astype(jnp.int16), False),
+        (lambda x: x.astype(jnp.int8) + 1, False),  # arithmetic of few bits
+        (lambda x: x > 0, False),
+    ],
+)
+def test_a_quantized_operand_is_stored_for_a_single_matmul(
+    quantize: Callable[[jax.Array], jax.Array], is_stored: bool
+) -> None:
+    """Source: the same programs by libtpu 0.0.52 for v4, v5e, v5p, v6e and TPU7x."""
+
+    def program(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return (quantize(x).astype(jnp.bfloat16) * 3) @ weight
+
+    assert _stores_few_bits(program) is is_stored
+
+
+def test_what_only_element_wise_ops_read_is_not_stored_for_its_few_bits() -> None:
+    def program(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return (2 * x).astype(jnp.float8_e4m3fn).astype(jnp.bfloat16) + weight
+
+    assert not _stores_few_bits(program)
+
+
+def _stores_few_bits(program: Callable[..., jax.Array]) -> bool:
+    """True where a v5e stores elements of at most 16 bits that are no bfloat16."""
+    square = jax.ShapeDtypeStruct((512, 512), "bfloat16")
+    graph, _ = exported(program, square, square, mesh="x=2")
+    buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5e")))
+    return any(
+        buffers.is_stored[value]
+        for op in graph.ops
+        for value in op.results
+        if op.name in ("convert", "compare", "add") and graph.values[value].dtype != "bf16"
+    )
