@@ -24,6 +24,8 @@ class LayoutPolicy:
         mxu_fill_cycles: Cycles that fill and drain the matrix units, beside the arithmetic.
         ragged_cycles: Cycles of a ragged matmul for each element of its result and each pair of
             groups: it runs as a convolution over the groups.
+        turn_cycles: Cycles for 1,024 elements of a copy that exchanges the last two dimensions; 0:
+            what batched matmuls read and write is not copied for its dimension order.
         depthwise_macs: Multiply-adds a cycle of a depthwise convolution, which vector units
             compute, and of its kernel's gradient; empty: those of the matrix units.
         min_conv_batch: Images on a device below which a convolution moves rows of pixels into the
@@ -54,6 +56,7 @@ class LayoutPolicy:
     mxu_min_rows: int
     mxu_fill_cycles: int
     ragged_cycles: float
+    turn_cycles: float
     depthwise_macs: tuple[float, ...]
     min_conv_batch: int
     fast_convert_bytes: int

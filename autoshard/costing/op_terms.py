@@ -11,12 +11,14 @@ from autoshard.costing.look_ups import LookUps
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.reductions import Reductions
 from autoshard.costing.stack_slices import StackSlices
+from autoshard.costing.turned_copies import TurnedCopies
 from autoshard.costing.written_collectives import WrittenCollectives
 
 OP_TERMS: tuple[OpTermKind, ...] = (
     KernelTime,
     LookUps,
     ImageCopies,
+    TurnedCopies,
     StackSlices,
     LoopBorders,
     Arrivals,

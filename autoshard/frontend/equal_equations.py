@@ -72,9 +72,10 @@ def _key(eqn: JaxprEqn) -> Hashable:
     return eqn.primitive, operands, params, types, _comparable(eqn.ctx)
 
 
-def _operand(atom: Any) -> Hashable:
+def _operand(atom: Var | Literal) -> Hashable:
     if not isinstance(atom, Literal):
-        return atom
+        name: Hashable = atom
+        return name
     value = np.asarray(atom.val)
     return atom.aval, value.tobytes() if value.size == 1 else id(atom)
 

@@ -32,6 +32,7 @@ from autoshard.graph.reused_operands import without_reused
 from autoshard.graph.run_late import run_late
 from autoshard.graph.scatters import scattered_into, zeros_filled_at
 from autoshard.graph.stored_values import is_stored_constant, stored_values
+from autoshard.graph.turned_rows import turned_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Buffers:
         updates: Element-wise ops of which come results only, where all of one state run at once.
         parts: Element-wise results that a product puts together for its operand, by the first of
             them: they are written by one kernel.
+        turned_rows: By reshape, the value that is copied to another dimension order for it.
         again: Values that are written for gathers alone: all else computes them.
         reads: Per op and operand, what of whole tensors the op reads from buffers through it.
         written: By value on the way from a product, what is written in its place.
@@ -78,6 +80,7 @@ class Buffers:
     filled_at: Mapping[int, int] = field(default_factory=dict)
     updates: frozenset[int] = frozenset()
     parts: Mapping[int, int] = field(default_factory=dict)
+    turned_rows: Mapping[int, int] = field(default_factory=dict)
     again: frozenset[int] = frozenset()
 
     def is_fused(self, op: Op, value: int) -> bool:
@@ -111,7 +114,8 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
     addends = scattered_into(graph) if fusion.scatters_into_addends else {}
     parts = joined_parts(graph) if fuses else {}
     stored = stored_values(graph, fusion, backend.layout, written, addends)
-    for one in parts:
+    turned_copies = turned_rows(graph) if backend.layout.turn_cycles else {}
+    for one in (*parts, *turned_copies.values()):
         stored[one] = True
     turned = find_turned(graph, stored) if backend.layout.keeps_matmul_layouts else None
     for one in turned.written if turned else ():
@@ -132,6 +136,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         joined=reads.joined,
         updates=updates(graph) if fuses else frozenset(),
         parts=parts,
+        turned_rows=turned_copies,
         again=again,
         turned=turned,
     )

@@ -35,6 +35,12 @@ def transposed_operands(graph: Graph, op: Op) -> Iterator[int]:
             yield place
 
 
+def batch_leads(rule: Rule, place: int) -> bool:
+    """True where the batch dimensions of an operand come before all others longer than 1."""
+    kinds = [kind for kind, _ in _order(rule, place)]
+    return not any(kinds[: kinds.count(_BATCH)])
+
+
 _BATCH = 0
 _FREE = (1, 2)
 """The place of free dimensions in the left and the right matrix; contracted ones have the other."""

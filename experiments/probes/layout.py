@@ -216,6 +216,17 @@ def min_conv_batch(bench: Bench) -> int:
     return min(whole)
 
 
+def turn_cycles(bench: Bench) -> float:
+    """A copy of bfloat16[16, 512, 1024] that exchanges its last two dimensions."""
+    compiled = bench.compile(
+        lambda _, x: jax.lax.optimization_barrier(jnp.swapaxes(x, 1, 2)),
+        Array((16, 512, 1024), "bfloat16"),
+        mesh=f"d={bench.num_devices}",
+    )
+    (spent,) = filter(None, map(cycles, compiled.entry))
+    return round(spent / (16 * 512), 1)
+
+
 def depthwise_macs(bench: Bench) -> tuple[float, float]:
     """Depthwise convolutions of 7 and 31 taps over bfloat16[16, 512, 512], and their gradients."""
     few, many = 7, 31
@@ -330,6 +341,7 @@ PROBES = (
     _layout(multiplied_bits, "(element type, bits)", BOTH),
     _layout(mxu_min_rows, "rows"),
     _layout(mxu_fill_cycles, "cycles"),
+    _layout(turn_cycles, "cycles"),
     _layout(depthwise_macs, "multiply-adds a cycle: (convolution, gradient of its kernel)"),
     _layout(min_conv_batch, "images"),
     _layout(fast_convert_bytes, "bytes"),

@@ -1,0 +1,99 @@
+"""Copies to the dimension order of attention, as libtpu 0.0.52 makes them for a v5p."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autoshard.backends import backend_for
+from autoshard.graph.buffers import find_buffers
+from autoshard.graph.turned_rows import turned_rows
+from cost_models import get_hardware
+from tests.planner.graphs import plan
+from tests.planner.traced import exported
+
+BATCH, TIME, HEADS, HEAD = 4, 128, 8, 64
+WIDTH = HEADS * HEAD
+
+Split = Callable[[Any, Any], Any]
+
+
+def heads(rows: Any) -> Any:
+    return rows.reshape(BATCH, TIME, HEADS, HEAD)
+
+
+def rotated(rows: Any) -> Any:
+    first, second = jnp.split(heads(rows), 2, axis=-1)
+    return jnp.concatenate([first - second, first + second], axis=-1)
+
+
+def attention(split: Split) -> Callable[..., Any]:
+    def program(x: Any, queries: Any, keys: Any, values: Any, bias: Any) -> Any:
+        q, k, v = (split(x @ weight, bias) for weight in (queries, keys, values))
+        weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k), axis=-1)
+        made = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+        return jnp.einsum("bqhd,hde->bqe", made, queries.reshape(HEADS, HEAD, WIDTH))
+
+    return program
+
+
+def arguments() -> list[jax.ShapeDtypeStruct]:
+    shapes = [(BATCH, TIME, WIDTH), *[(WIDTH, WIDTH)] * 3, (WIDTH,)]
+    return [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+
+
+def num_copies(program: Callable[..., Any]) -> int:
+    graph, _ = exported(program, *arguments(), mesh="x=1")
+    buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5p")))
+    assert all(buffers.is_stored[value] for value in buffers.turned_rows.values())
+    return len(buffers.turned_rows)
+
+
+@pytest.mark.parametrize(
+    ("split", "copies"),
+    [
+        (lambda rows, _: heads(rows), 0),
+        (lambda rows, bias: heads(rows + bias), 3),
+        (lambda rows, _: heads(rows * 0.125), 3),
+        (lambda rows, _: heads(jax.nn.gelu(rows)), 3),
+        (lambda rows, bias: heads(rows) + bias.reshape(HEADS, HEAD), 0),
+        (lambda rows, _: rotated(rows), 0),
+    ],
+)
+def test_rows_that_element_wise_ops_make_are_copied_for_heads(split: Split, copies: int) -> None:
+    assert num_copies(attention(split)) == copies
+
+
+def test_gradients_of_heads_are_copied_for_element_wise_ops() -> None:
+    program = attention(lambda rows, _: heads(jax.nn.gelu(rows)))
+
+    def gradients(*values: Any) -> Any:
+        return jax.grad(lambda *v: jnp.sum(program(*v) ** 2), argnums=(1, 2, 3))(*values)
+
+    assert num_copies(gradients) == 6
+
+
+def test_heads_that_are_pieces_of_no_row_are_not_copied() -> None:
+    def program(x: Any, y: Any) -> Any:
+        return jnp.einsum("bqd,bkd->bqk", jnp.sin(x).reshape(8, 64, 64), y.reshape(8, 64, 64))
+
+    x = jax.ShapeDtypeStruct((8, 4096), jnp.bfloat16)
+    graph, _ = exported(program, x, x, mesh="x=1")
+    assert not turned_rows(graph)
+
+
+@pytest.mark.parametrize(("hardware", "takes_time"), [("tpu-v5p", True), ("h100", False)])
+def test_copies_take_time_where_nothing_of_a_matmul_stays_in_vmem(
+    hardware: str, *, takes_time: bool
+) -> None:
+    def seconds(split: Split) -> float:
+        graph, wishes = exported(attention(split), *arguments(), mesh="x=1")
+        return plan(graph, "x=1", wishes, None, hardware).account.compute_seconds
+
+    rows_first = seconds(lambda rows, bias: heads(rows + bias))
+    heads_first = seconds(lambda rows, bias: heads(rows) + bias.reshape(HEADS, HEAD))
+    assert (rows_first > heads_first + 3e-6) is takes_time
