@@ -1,4 +1,4 @@
-"""Equations that compute what one before them computed: compilers run them once."""
+"""Common subexpression elimination (CSE) of a jaxpr, as XLA does before it partitions."""
 
 from __future__ import annotations
 
@@ -8,49 +8,75 @@ from typing import Any
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
-from autoshard.frontend.jaxpr_paths import Body, rewrite_bodies
+from autoshard.frontend.jaxpr_paths import Body, bodies, rewrite_bodies
 
-_KEPT_APART = frozenset({"checkpoint", "optimization_barrier", "remat", "remat2"})
-"""Primitives that are there so that nothing is merged."""
+_KEPT_APART = frozenset(
+    {
+        # Against CSE.
+        "checkpoint",
+        "optimization_barrier",
+        "remat",
+        "remat2",
+        # Kernels may have effects that no jaxpr tells.
+        "pallas_call",
+        # Other numbers at each run.
+        "rng_uniform",
+    }
+)
+"""Primitives of which every equation runs, however equal."""
 
 
-def without_equal_equations(jaxpr: Jaxpr, once: dict[tuple[str, int], Body] | None = None) -> Jaxpr:
+def without_equal_equations(jaxpr: Jaxpr) -> Jaxpr:
     """The same with one equation in the place of equal ones; its results are read for all of them.
 
     XLA merges equal instructions before it partitions: without this a plan would pay for each, and
-    shard each. Equations are equal if their primitives, parameters and operands are; those with
-    effects stay. Bodies are looked through by themselves.
-
-    Args:
-        jaxpr: A program, or a body.
-        once: Bodies done so far, by key and identity.
+    shard each. Equations are equal if their primitives, parameters and operands are. Those that
+    have effects or are kept apart stay, and so do those around them. The equations of a body are
+    merged with one another only.
     """
-    known: dict[Hashable, JaxprEqn] = {}
-    first: dict[Var, Var] = {}
-    done: dict[tuple[str, int], Body] = {} if once is None else once
-    eqns: list[JaxprEqn] = []
-
-    def read(atoms: Iterable[Any]) -> list[Any]:
-        return [atom if isinstance(atom, Literal) else first.get(atom, atom) for atom in atoms]
-
-    for eqn in jaxpr.eqns:
-        operands = read(eqn.invars)
-        params = rewrite_bodies(eqn, lambda _, body: without_equal_equations(body, done), done)
-        new = eqn.replace(invars=operands, params=params or eqn.params)
-        same = new if _stays(eqn) else known.setdefault(_key(new), new)
-        if same is not new and _makes_all(same, new):
-            first.update(zip(new.outvars, same.outvars, strict=True))
-        else:
-            eqns.append(new)
-    if len(eqns) == len(jaxpr.eqns) and all(
-        new.params == old.params for new, old in zip(eqns, jaxpr.eqns, strict=True)
-    ):
-        return jaxpr
-    return jaxpr.replace(eqns=eqns, outvars=read(jaxpr.outvars))
+    return _Merging().merged(jaxpr)
 
 
-def _stays(eqn: JaxprEqn) -> bool:
-    return bool(eqn.effects) or eqn.primitive.name in _KEPT_APART
+class _Merging:
+    """Bodies seen so far, by identity: those of the program, which are alive meanwhile."""
+
+    def __init__(self) -> None:
+        self._merged: dict[tuple[str, int], Body] = {}
+        self._kept: dict[int, bool] = {}
+
+    def merged(self, jaxpr: Jaxpr) -> Jaxpr:
+        """A program, or a body, without equal equations; itself if it has none."""
+        known: dict[Hashable, JaxprEqn] = {}
+        first: dict[Var, Var] = {}
+        eqns: list[JaxprEqn] = []
+
+        def read(atoms: Iterable[Any]) -> list[Any]:
+            return [atom if isinstance(atom, Literal) else first.get(atom, atom) for atom in atoms]
+
+        for eqn in jaxpr.eqns:
+            operands = read(eqn.invars)
+            params = rewrite_bodies(eqn, lambda _, body: self.merged(body), self._merged)
+            new = eqn.replace(invars=operands, params=params or eqn.params)
+            same = new if self._is_kept(eqn) else known.setdefault(_key(new), new)
+            if same is not new and _makes_all(same, new):
+                first.update(zip(new.outvars, same.outvars, strict=True))
+            else:
+                eqns.append(new)
+        if len(eqns) == len(jaxpr.eqns) and all(
+            new.params == old.params for new, old in zip(eqns, jaxpr.eqns, strict=True)
+        ):
+            return jaxpr
+        return jaxpr.replace(eqns=eqns, outvars=read(jaxpr.outvars))
+
+    def _is_kept(self, eqn: JaxprEqn) -> bool:
+        is_kept = bool(eqn.effects) or eqn.primitive.name in _KEPT_APART
+        return is_kept or any(self._keeps(body) for _, body in bodies(eqn))
+
+    def _keeps(self, body: Jaxpr) -> bool:
+        """True where a body holds an equation that is kept."""
+        if id(body) not in self._kept:
+            self._kept[id(body)] = any(map(self._is_kept, body.eqns))
+        return self._kept[id(body)]
 
 
 def _makes_all(same: JaxprEqn, eqn: JaxprEqn) -> bool:

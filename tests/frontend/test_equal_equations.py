@@ -11,13 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.experimental import pallas as pl
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 import autoshard
 from autoshard.frontend.equal_equations import without_equal_equations
 
 X = jnp.arange(12.0).reshape(3, 4)
+ROWS = jax.ShapeDtypeStruct((3, 4), jnp.float32)
 HALF = jax.jit(lambda x: x * 0.5)
+
+
+def _copy(read: Any, written: Any) -> None:
+    written[...] = read[...]
 
 
 def names(closed: ClosedJaxpr) -> list[str]:
@@ -67,9 +73,28 @@ def test_what_is_kept_apart_on_purpose_stays() -> None:
     assert names(merged(apart, X)).count("tanh") == 2
     assert names(merged(barriers, X)).count("optimization_barrier") == 2
     assert len(names(merged(told, X))) == 3
+    kernel = jax.jit(pl.pallas_call(_copy, out_shape=ROWS, interpret=True))
+    assert names(merged(lambda x: kernel(x) + kernel(x), X)).count("jit") == 2
     layer = jax.checkpoint(lambda x: jnp.tanh(x) ** 2)
     assert len({*names(merged(lambda x: layer(x) + layer(x), X))}) == 2
     assert len(names(merged(lambda x: layer(x) + layer(x), X))) == 3
+
+
+@pytest.mark.parametrize("wrap", [lambda draw: draw, jax.jit])
+def test_draws_without_a_key_differ(wrap: Callable[..., Any]) -> None:
+    draw = wrap(lambda: jax.lax.rng_uniform(0.0, 1.0, (8,)))
+
+    def program(x: jax.Array) -> Any:
+        return draw() - draw() + 0 * x
+
+    plan = autoshard.optimize(program, jnp.zeros(8), mesh="x=8", hardware="tpu-v5e")
+    assert np.abs(np.asarray(plan.jit(program)(jnp.zeros(8)))).max() > 0
+
+
+def test_a_function_that_holds_a_barrier_stays() -> None:
+    inner = jax.jit(lambda x: jnp.tanh(jax.lax.optimization_barrier(x)))
+    outer = jax.jit(lambda x: inner(x) * 2)
+    assert names(merged(lambda x: outer(x) + outer(x), X)) == ["jit", "jit", "add"]
 
 
 def test_bodies_are_looked_through_and_stay_shared() -> None:
