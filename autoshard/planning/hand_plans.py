@@ -335,6 +335,10 @@ class HandBaselines(Sequence[Baseline]):
     def __repr__(self) -> str:
         return repr(self._rows)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles hold the rows alone."""
+        return tuple, (self._rows,)
+
 
 def hand_plan_notes(solution: Solution, prices: HandPrices) -> tuple[str, ...]:
     """What to tell of the hand plans that were not priced; nothing where all were."""

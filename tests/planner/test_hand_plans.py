@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -304,6 +306,13 @@ def test_rows_equal_what_they_are_once_priced() -> None:
     prices = priced(solved(step()))
     assert rows(prices) == tuple(rows(prices))
     assert rows(prices, budget=1) != rows(prices)
+
+
+def test_rows_are_copied_and_pickled_without_their_problem() -> None:
+    found = rows(priced(solved(step())))
+    for other in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert other == tuple(found)
+        assert isinstance(other, tuple)
 
 
 def test_hand_plans_that_time_is_up_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
