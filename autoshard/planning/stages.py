@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from autoshard.encoding.picoseconds import PICOSECONDS
@@ -167,20 +169,49 @@ class Stages:
             )
 
 
-@contextmanager
-def collecting(*, never: bool) -> Iterator[None]:
+def collecting(*, never: bool) -> AbstractContextManager[None]:
     """No search for cycles among objects, or one in many.
 
     Stages make objects by the million that live on: looking through them took a fifth of the time.
     """
-    was_enabled, thresholds = gc.isenabled(), gc.get_threshold()
-    if never:
-        gc.disable()
-    else:
-        gc.set_threshold(max(_SELDOM, thresholds[0]), *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        if was_enabled:
-            gc.enable()
+    return (_COLLECTING_NEVER if never else _COLLECTING_SELDOM).held()
+
+
+class _Shared:
+    """A setting of the process that threads hold together; the last one puts it back.
+
+    Args:
+        change: Changes it; returns what puts it back.
+    """
+
+    def __init__(self, change: Callable[[], Callable[[], None]]) -> None:
+        self._change, self._num_holders, self._lock = change, 0, threading.Lock()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self._lock:
+            if not self._num_holders:
+                self._put_back = self._change()
+            self._num_holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_holders -= 1
+                if not self._num_holders:
+                    self._put_back()
+
+
+def _collect_never() -> Callable[[], None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    return gc.enable if was_enabled else gc.disable
+
+
+def _collect_seldom() -> Callable[[], None]:
+    first, *others = before = gc.get_threshold()
+    gc.set_threshold(max(_SELDOM, first), *others)
+    return partial(gc.set_threshold, *before)
+
+
+_COLLECTING_NEVER, _COLLECTING_SELDOM = _Shared(_collect_never), _Shared(_collect_seldom)

@@ -125,3 +125,16 @@ def test_cycles_are_looked_for_seldom_in_a_long_stage_and_never_in_another() -> 
         assert gc.isenabled()
     assert gc.isenabled()
     assert gc.get_threshold() == before
+
+
+def test_plans_made_at_once_leave_the_collector_as_it_was() -> None:
+    before = gc.get_threshold()
+    for name in ("graph", "solve"):
+        first, second = Stages().time(name), Stages().time(name)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert gc.isenabled() is (name == "solve")
+        second.__exit__(None, None, None)
+        assert gc.isenabled()
+        assert gc.get_threshold() == before
