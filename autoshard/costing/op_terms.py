@@ -9,6 +9,7 @@ from autoshard.costing.image_copies import ImageCopies
 from autoshard.costing.kernel_time import KernelTime
 from autoshard.costing.look_ups import LookUps
 from autoshard.costing.loop_borders import LoopBorders
+from autoshard.costing.piece_sums import PieceSums
 from autoshard.costing.reductions import Reductions
 from autoshard.costing.stack_slices import StackSlices
 from autoshard.costing.turned_copies import TurnedCopies
@@ -19,6 +20,7 @@ OP_TERMS: tuple[OpTermKind, ...] = (
     LookUps,
     ImageCopies,
     TurnedCopies,
+    PieceSums,
     StackSlices,
     LoopBorders,
     Arrivals,
