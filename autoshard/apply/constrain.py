@@ -56,7 +56,7 @@ def constrain_jaxpr(
         ShardingError: A sharding that JAX cannot say there.
     """
     if not constraints and not schedules:
-        return closed
+        return with_own_calls(closed)
     jax_mesh = mesh if isinstance(mesh, JaxMesh) else JaxMesh(mesh)
     inserter = _Inserter(constraints, jax_mesh, schedules or {})
     jaxpr = inserter.insert(closed.jaxpr, "", None)

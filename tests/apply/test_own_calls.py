@@ -63,6 +63,12 @@ def test_a_function_that_is_called_once_keeps_its_name() -> None:
     assert with_own_calls(closed) is closed
 
 
+def test_a_plan_without_constraints_tells_them_apart_too() -> None:
+    closed = jax.make_jaxpr(twice)(X)
+    mesh = AbstractMesh((2,), ("x",))
+    assert calls(constrain_jaxpr(closed, {}, mesh)) == calls(with_own_calls(closed))
+
+
 def test_what_reduces_one_dimension_alone_stays() -> None:
     def one(x: Any) -> Any:
         return jnp.var(x.reshape(4, 6, 4, 4), axis=3)
