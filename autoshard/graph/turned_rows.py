@@ -7,7 +7,9 @@ element-wise ops make lies in rows, and a copy exchanges the dimensions.
 
 from __future__ import annotations
 
-from autoshard.graph.dataflow import trace_back
+from collections.abc import Iterator
+
+from autoshard.graph.dataflow import source_of, trace_back
 from autoshard.graph.op_traits import is_elementwise
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.transposed_operands import batch_leads
@@ -25,12 +27,13 @@ def turned_rows(graph: Graph) -> dict[int, int]:
     for op in graph.ops:
         if op.name != "reshape" or op.kind is not OpKind.COMPUTE:
             continue
-        (rows,), (pieces,) = op.operands, op.results
-        if _splits_last(graph, rows, pieces):
-            if _is_made_of_a_matmul(graph, rows) and _is_read_by_heads(graph, pieces):
-                found[op.index] = rows
-        elif _splits_last(graph, pieces, rows) and _is_merged_of_heads(graph, op):
-            found[op.index] = pieces
+        before, after = _unconstrained(graph, op.operands[0]), op.results[0]
+        is_split = _splits_last(graph, before, after) and (
+            _is_made_of_a_matmul(graph, before) and _is_read_by_heads(graph, after)
+        )
+        is_merged = _splits_last(graph, after, before) and _is_merged_of_heads(graph, before, after)
+        if is_split or is_merged:
+            found[op.index] = before
     return found
 
 
@@ -42,29 +45,47 @@ def _splits_last(graph: Graph, rows: int, pieces: int) -> bool:
 
 def _is_made_of_a_matmul(graph: Graph, value: int) -> bool:
     """True for the result of element-wise ops, one of which reads a matmul."""
-    made = trace_back(graph, [value], lambda op, _: is_elementwise(op))
-    return bool(made.inner) and any(_is_matmul(graph.maker(one)) for one in made.frontier)
+    made = trace_back(graph, [value], lambda op, _: is_elementwise(op) or _is_constraint(op))
+    is_computed = any(is_elementwise(graph.maker(one)) for one in made.inner)
+    return is_computed and any(_is_matmul(graph.maker(one)) for one in made.frontier)
 
 
 def _is_read_by_heads(graph: Graph, value: int) -> bool:
     """True where a matmul whose batch does not lead reads a value, or one that is transposed."""
-    readers = [graph.ops[index] for index in graph.consumers[value]]
-    return any(_is_by_heads(reader, reader.operands.index(value)) for reader in readers) or any(
-        _is_matmul(graph.ops[index])
-        for reader in readers
+    readers = [*_readers(graph, value)]
+    return any(_is_by_heads(reader, place) for reader, place in readers) or any(
+        _is_matmul(behind)
+        for reader, _ in readers
         if reader.name == "transpose"
-        for index in graph.consumers[reader.results[0]]
+        for behind, _ in _readers(graph, reader.results[0])
     )
 
 
-def _is_merged_of_heads(graph: Graph, op: Op) -> bool:
+def _is_merged_of_heads(graph: Graph, pieces: int, rows: int) -> bool:
     """True where element-wise ops read in rows what a batched matmul made transposed."""
-    (value,) = op.operands
-    maker = graph.maker(value)
-    if maker.name != "transpose" or not _is_matmul(graph.maker(maker.operands[0])):
+    maker = graph.maker(pieces)
+    if maker.name != "transpose":
         return False
-    readers = (graph.ops[index] for index in graph.consumers[op.results[0]])
-    return len(graph.values[value].shape) > 3 and any(map(is_elementwise, readers))
+    made = _unconstrained(graph, maker.operands[0])
+    readers = (reader for reader, _ in _readers(graph, rows))
+    is_of_heads = _is_matmul(graph.maker(made)) and len(graph.values[pieces].shape) > 3
+    return is_of_heads and any(map(is_elementwise, readers))
+
+
+def _readers(graph: Graph, value: int) -> Iterator[tuple[Op, int]]:
+    """Ops that read a value, as it is or constrained, each with the place of the operand."""
+    for index in graph.consumers[value]:
+        reader = graph.ops[index]
+        if _is_constraint(reader):
+            yield from _readers(graph, reader.results[0])
+        else:
+            places = enumerate(reader.operands)
+            yield from ((reader, place) for place, operand in places if operand == value)
+
+
+def _unconstrained(graph: Graph, value: int) -> int:
+    """The value that constraints are on."""
+    return source_of(graph, value, lambda op, _: _is_constraint(op))
 
 
 def _is_by_heads(op: Op, place: int) -> bool:
@@ -73,3 +94,7 @@ def _is_by_heads(op: Op, place: int) -> bool:
 
 def _is_matmul(op: Op) -> bool:
     return op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL
+
+
+def _is_constraint(op: Op) -> bool:
+    return op.kind is OpKind.CONSTRAINT

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from autoshard.backends import backend_for
 from autoshard.graph.buffers import find_buffers
@@ -29,6 +31,11 @@ def heads(rows: Any) -> Any:
 def rotated(rows: Any) -> Any:
     first, second = jnp.split(heads(rows), 2, axis=-1)
     return jnp.concatenate([first - second, first + second], axis=-1)
+
+
+def constrained(value: Any) -> Any:
+    mesh = jax.sharding.AbstractMesh((1,), ("x",))
+    return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, P("x")))
 
 
 def attention(split: Split) -> Callable[..., Any]:
@@ -60,6 +67,9 @@ def num_copies(program: Callable[..., Any]) -> int:
         (lambda rows, bias: heads(rows + bias), 3),
         (lambda rows, _: heads(rows * 0.125), 3),
         (lambda rows, _: heads(jax.nn.gelu(rows)), 3),
+        (lambda rows, bias: constrained(heads(rows + bias)), 3),
+        (lambda rows, bias: heads(constrained(constrained(rows) + bias)), 3),
+        (lambda rows, _: heads(constrained(rows)), 0),
         (lambda rows, bias: heads(rows) + bias.reshape(HEADS, HEAD), 0),
         (lambda rows, _: rotated(rows), 0),
     ],
@@ -68,8 +78,11 @@ def test_rows_that_element_wise_ops_make_are_copied_for_heads(split: Split, copi
     assert num_copies(attention(split)) == copies
 
 
-def test_gradients_of_heads_are_copied_for_element_wise_ops() -> None:
-    program = attention(lambda rows, _: heads(jax.nn.gelu(rows)))
+@pytest.mark.parametrize("constrain", [lambda value: value, constrained])
+def test_gradients_of_heads_are_copied_for_element_wise_ops(
+    constrain: Callable[[Any], Any],
+) -> None:
+    program = attention(lambda rows, _: constrain(heads(constrain(jax.nn.gelu(rows)))))
 
     def gradients(*values: Any) -> Any:
         return jax.grad(lambda *v: jnp.sum(program(*v) ** 2), argnums=(1, 2, 3))(*values)
