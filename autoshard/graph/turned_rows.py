@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoshard.graph.dataflow import source_of, trace_back
+from autoshard.graph.dataflow import source_of
 from autoshard.graph.op_traits import is_elementwise
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.transposed_operands import batch_leads
@@ -24,15 +24,15 @@ def turned_rows(graph: Graph) -> dict[int, int]:
         normalized, before and after the reshape, and their gradients, by libtpu 0.0.52 for a v5p.
     """
     found: dict[int, int] = {}
+    of_matmuls = _of_matmuls(graph)
     for op in graph.ops:
         if op.name != "reshape" or op.kind is not OpKind.COMPUTE:
             continue
         before, after = _unconstrained(graph, op.operands[0]), op.results[0]
-        is_split = _splits_last(graph, before, after) and (
-            _is_made_of_a_matmul(graph, before) and _is_read_by_heads(graph, after)
-        )
+        is_computed = before in of_matmuls and is_elementwise(graph.maker(before))
+        is_split = is_computed and _splits_last(graph, before, after)
         is_merged = _splits_last(graph, after, before) and _is_merged_of_heads(graph, before, after)
-        if is_split or is_merged:
+        if is_merged or (is_split and _is_read_by_heads(graph, after)):
             found[op.index] = before
     return found
 
@@ -43,11 +43,14 @@ def _splits_last(graph: Graph, rows: int, pieces: int) -> bool:
     return len(other) == len(one) + 1 and one[:-1] == other[: len(one) - 1] and 1 not in other[-2:]
 
 
-def _is_made_of_a_matmul(graph: Graph, value: int) -> bool:
-    """True for the result of element-wise ops, one of which reads a matmul."""
-    made = trace_back(graph, [value], lambda op, _: is_elementwise(op) or _is_constraint(op))
-    is_computed = any(is_elementwise(graph.maker(one)) for one in made.inner)
-    return is_computed and any(_is_matmul(graph.maker(one)) for one in made.frontier)
+def _of_matmuls(graph: Graph) -> set[int]:
+    """Results of matmuls, and of element-wise ops that read one of these."""
+    found: set[int] = set()
+    for op in graph.ops:
+        passes = is_elementwise(op) or _is_constraint(op)
+        if _is_matmul(op) or (passes and not found.isdisjoint(op.operands)):
+            found.update(op.results)
+    return found
 
 
 def _is_read_by_heads(graph: Graph, value: int) -> bool:

@@ -12,7 +12,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from autoshard.backends import backend_for
+from autoshard.graph import turned_rows as turned_rows_module
 from autoshard.graph.buffers import find_buffers
+from autoshard.graph.op_traits import is_elementwise
+from autoshard.graph.program import Op
 from autoshard.graph.turned_rows import turned_rows
 from cost_models import get_hardware
 from tests.planner.graphs import plan
@@ -97,6 +100,27 @@ def test_heads_that_are_pieces_of_no_row_are_not_copied() -> None:
     x = jax.ShapeDtypeStruct((8, 4096), jnp.bfloat16)
     graph, _ = exported(program, x, x, mesh="x=1")
     assert not turned_rows(graph)
+
+
+def test_the_time_to_find_copies_grows_as_the_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: Any, weight: Any) -> Any:
+        for _ in range(40):
+            rows = heads(x * 0.5)
+            scores = jnp.einsum("bqhd,bkhd->bhqk", rows, rows)
+            x = x + jnp.einsum("bhqk,bkhd->bqhd", scores, rows).reshape(x.shape) @ weight
+        return x
+
+    shapes = ((BATCH, TIME, WIDTH), (WIDTH, WIDTH))
+    graph, _ = exported(program, *(jax.ShapeDtypeStruct(s, "bfloat16") for s in shapes), mesh="x=1")
+    asked: list[Op] = []
+
+    def counted(op: Op) -> bool:
+        asked.append(op)
+        return is_elementwise(op)
+
+    monkeypatch.setattr(turned_rows_module, "is_elementwise", counted)
+    assert len(turned_rows(graph)) == 39  # the first rows are made of an argument
+    assert len(asked) <= 4 * len(graph.ops)
 
 
 @pytest.mark.parametrize(("hardware", "takes_time"), [("tpu-v5p", True), ("h100", False)])
