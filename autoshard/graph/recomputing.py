@@ -99,15 +99,21 @@ def is_quantized(graph: Graph, value: Value, made: Computed, fusion: FusionPolic
     """True for computed elements that are converted to few bits and read by a matmul.
 
     They are stored as they are converted: no matmul computes a quantization for each of its tiles.
+    One that another quantization reads is computed with that.
     """
-    op = graph.maker(value.index)
-    if op.name != "convert" or value.bits > fusion.quantized_bits or not made.ops:
+
+    def narrows(op: Op) -> bool:
+        if op.name != "convert":
+            return False
+        before, after = (graph.values[v].bits for v in (op.operands[0], op.results[0]))
+        return after <= fusion.quantized_bits and after < before
+
+    def passes(reader: Op) -> bool:
+        return not narrows(reader) and (is_elementwise(reader) or reader.name in RENAMES)
+
+    if not made.ops or not narrows(graph.maker(value.index)):
         return False
-    if graph.values[op.operands[0]].bits <= value.bits:
-        return False
-    ends = trace_forward(
-        graph, value.index, lambda reader: is_elementwise(reader) or reader.name in RENAMES
-    )
+    ends = trace_forward(graph, value.index, passes)
     return any(end.kind is OpKind.COMPUTE and end.op_class in PRODUCTS for end in ends)
 
 

@@ -114,12 +114,25 @@ def test_what_only_element_wise_ops_read_is_not_stored_for_its_few_bits() -> Non
     assert not _stores_few_bits(program)
 
 
+def test_a_quantization_of_a_quantized_tensor_is_stored_alone() -> None:
+    """Source: the same program by libtpu 0.0.52 for a v5e."""
+
+    def few(x: jax.Array) -> jax.Array:
+        return (2 * x).astype(jnp.int8).astype(jnp.bfloat16)
+
+    assert _num_stored(lambda x, weight: few(few(x) + 1) @ weight) == 1
+
+
 def _stores_few_bits(program: Callable[..., jax.Array]) -> bool:
-    """True where a v5e stores elements of at most 16 bits that are no bfloat16."""
+    return _num_stored(program) > 0
+
+
+def _num_stored(program: Callable[..., jax.Array]) -> int:
+    """Buffers of a v5e with elements of at most 16 bits that are no bfloat16."""
     square = jax.ShapeDtypeStruct((512, 512), "bfloat16")
     graph, _ = exported(program, square, square, mesh="x=2")
     buffers = find_buffers(graph, backend_for(get_hardware("tpu-v5e")))
-    return any(
+    return sum(
         buffers.is_stored[value]
         for op in graph.ops
         for value in op.results
