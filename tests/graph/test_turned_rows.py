@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,6 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from autoshard.backends import backend_for
+from autoshard.costing.turned_copies import TurnedCopies
 from autoshard.graph import turned_rows as turned_rows_module
 from autoshard.graph.buffers import find_buffers
 from autoshard.graph.op_traits import is_elementwise
@@ -134,3 +137,32 @@ def test_copies_take_time_where_nothing_of_a_matmul_stays_in_vmem(
     rows_first = seconds(lambda rows, bias: heads(rows + bias))
     heads_first = seconds(lambda rows, bias: heads(rows) + bias.reshape(HEADS, HEAD))
     assert (rows_first > heads_first + 3e-6) is takes_time
+
+
+@pytest.mark.parametrize(
+    ("examples", "rows", "is_copied"),
+    [(4, 384, True), (4, 512, False), (2, 512, False), (1, 512, True), (1, 2048, True)],
+)
+def test_several_examples_of_many_rows_are_computed_in_the_order_of_attention(
+    examples: int, rows: int, *, is_copied: bool
+) -> None:
+    """Source: the same programs by libtpu 0.0.52 for a v5p."""
+
+    def program(x: Any, queries: Any, keys: Any, bias: Any) -> Any:
+        q, k = ((x @ w + bias).reshape(examples, rows, HEADS, HEAD) for w in (queries, keys))
+        return jnp.einsum("bqhd,bkhd->bhqk", q, k)
+
+    shapes = [(examples, rows, WIDTH), (WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH,)]
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    graph, wishes = exported(program, *arguments, mesh="x=1")
+    solution = plan(graph, "x=1", wishes, None, "tpu-v5p")
+    facts = solution.encoder.facts
+    vmem = replace(facts.vmem, short_lived=(False,) * len(graph.values))
+    outside: Any = SimpleNamespace(
+        graph=graph, buffers=facts.buffers, costing=facts.costing, vmem=vmem
+    )
+    seconds = [
+        TurnedCopies(outside).seconds(graph.ops[index], (solution.decoded.candidates[index],)).sum()
+        for index in facts.buffers.turned_rows
+    ]
+    assert [one > 0 for one in seconds] == [is_copied] * 2
