@@ -106,7 +106,7 @@ def test_light_operands_are_not_offered_steps() -> None:
 
 
 def test_products_of_nothing_run_in_no_steps() -> None:
-    graph, op = product_graph(0, 64, 64, "x=4")
+    graph, op = product_graph(64, 0, 64, "x=4")
     assert not offered(graph, op, parts_of("x=4"))
 
 
