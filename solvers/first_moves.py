@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.engines.protocol import Request
-from solvers.evaluate import evaluate
+from solvers.evaluate import Evaluation, evaluate
 from solvers.local_search import LocalSearch
 from solvers.memory_rows import compress_memory
 from solvers.problem import FORBIDDEN, IntArray, Problem
@@ -38,11 +38,11 @@ def best_of_answers(
     Returns:
         At most one answer, which fits.
     """
-    told = [(evaluate(problem, answer), answer) for answer in dict.fromkeys(answers)]
-    if not any(found.is_allowed for found, _ in told):
+    usable = _usable(problem, answers)
+    if not any(found.is_allowed for found, _ in usable):
         return []
     compressed, _ = compress_memory(problem)
-    seen = [np.array(answer, np.int64) for found, answer in told if found.cost < FORBIDDEN]
+    seen = [np.array(answer, dtype=np.int64) for _, answer in usable]
     best = recombine(compressed, seen, _for_a_while(request))
     return [] if best is None else [_as_choices(best)]
 
@@ -58,11 +58,7 @@ def moved_on(problem: Problem, answers: Sequence[Choices], request: Request) -> 
     Returns:
         Answers that fit, at most as dear as those they were made of; none where none fits.
     """
-    told = [(evaluate(problem, answer), answer) for answer in dict.fromkeys(answers)]
-    usable = sorted(
-        ((found, answer) for found, answer in told if found.cost < FORBIDDEN),
-        key=lambda item: item[0].cost,
-    )
+    usable = sorted(_usable(problem, answers), key=lambda item: item[0].cost)
     fitting = [(found, answer) for found, answer in usable if found.is_allowed]
     if not fitting:
         return []
@@ -80,6 +76,12 @@ def moved_on(problem: Problem, answers: Sequence[Choices], request: Request) -> 
     if best is not None:
         moved.append(local.improved(best, deadline=request.deadline))
     return [_as_choices(found) for found in moved]
+
+
+def _usable(problem: Problem, answers: Sequence[Choices]) -> list[tuple[Evaluation, Choices]]:
+    """Different answers without a forbidden cost, over the memory limit or not, as given."""
+    told = [(evaluate(problem, answer), answer) for answer in dict.fromkeys(answers)]
+    return [(found, answer) for found, answer in told if found.cost < FORBIDDEN]
 
 
 def _moved(

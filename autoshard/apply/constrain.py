@@ -55,13 +55,13 @@ def constrain_jaxpr(
             number of dimensions, or a schedule for another product.
         ShardingError: A sharding that JAX cannot say there.
     """
-    if not constraints and not schedules:
-        return with_own_calls(closed)
-    jax_mesh = mesh if isinstance(mesh, JaxMesh) else JaxMesh(mesh)
-    inserter = _Inserter(constraints, jax_mesh, schedules or {})
-    jaxpr = inserter.insert(closed.jaxpr, "", None)
-    inserter.check_all_placed()
-    return with_own_calls(ClosedJaxpr(jaxpr, closed.consts))
+    if constraints or schedules:
+        jax_mesh = mesh if isinstance(mesh, JaxMesh) else JaxMesh(mesh)
+        inserter = _Inserter(constraints, jax_mesh, schedules or {})
+        jaxpr = inserter.insert(closed.jaxpr, "", None)
+        inserter.check_all_placed()
+        closed = ClosedJaxpr(jaxpr, closed.consts)
+    return with_own_calls(closed)
 
 
 @dataclass(eq=False)

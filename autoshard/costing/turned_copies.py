@@ -39,9 +39,9 @@ class TurnedCopies:
         """float64[num_candidates]: of one run."""
         costing, value = self.facts.costing, self.facts.graph.values[self.values[op.index]]
         shards = costing.arrays(candidates).result_shards[0]
-        compute = costing.model.hardware.compute
+        clock = costing.model.hardware.compute.clock_hertz or np.inf
         cycles = costing.backend.layout.turn_cycles * prod(value.shape) / shards / 1024
-        seconds = compute.kernel_launch_seconds + cycles / (compute.clock_hertz or np.inf)
+        seconds = costing.launch_seconds + cycles / clock
         vmem = self.facts.vmem
         is_held = vmem.short_lived[value.index] & (value.num_bytes / shards <= vmem.capacity)
         is_copied = [self._is_copied(op, candidate) for candidate in candidates]

@@ -59,13 +59,7 @@ class NamedOps:
 
     def sending(self, name: str) -> tuple[Op | None, int | None]:
         """The op that a collective serves, and which operand, where its name tells."""
-        constraint = _CONSTRAINT.findall(name)
-        if constraint:
-            path, _, use = split_uses(constraint[-1])[0].partition("<")
-            operand = int(use.partition("~")[0]) if use else None
-            equation = path if use else path.rpartition(".")[0]
-        else:
-            equation, operand = equation_of(name), None
+        equation, operand = _constrained(name) or (equation_of(name), None)
         ops = self.at(equation)
         return (self.heaviest_beside(ops[0]), operand) if ops else (None, None)
 
@@ -79,12 +73,23 @@ class NamedOps:
 
 def equation_of(name: str) -> str:
     """The innermost equation path in the name of a compiled op; "" where there is none."""
-    parts = [str(part) for part in _EQUATION.findall(name)]
-    if parts:
-        outer = next((i for i in reversed(range(len(parts))) if not parts[i].startswith(".")), None)
-        return "" if outer is None else "".join(parts[outer:])
-    constraint = _CONSTRAINT.findall(name)
-    if not constraint:
-        return ""
-    path, _, use = split_uses(str(constraint[-1]))[0].partition("<")
-    return path if use else path.rpartition(".")[0]
+    parts: list[str] = _EQUATION.findall(name)
+    if not parts:
+        equation, _ = _constrained(name) or ("", None)
+        return equation
+    path = ""
+    for part in parts:
+        if not part.startswith("."):
+            path = part
+        elif path:
+            path += part
+    return path
+
+
+def _constrained(name: str) -> tuple[str, int | None] | None:
+    """The equation of the constraint in a name, and which operand of it is constrained, if one."""
+    found = _CONSTRAINT.findall(name)
+    if not found:
+        return None
+    path, _, use = split_uses(found[-1])[0].partition("<")
+    return (path, int(use.partition("~")[0])) if use else (path.rpartition(".")[0], None)

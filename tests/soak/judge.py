@@ -262,7 +262,7 @@ class _Trial:
 
 
 def _fails_by_hand(program: Program) -> bool:
-    """Whether JAX alone fails under the shardings that are asked.
+    """True where JAX alone fails under the shardings asked for.
 
     A result in the place of a donated argument comes back as that is given.
     """
