@@ -7,7 +7,7 @@ record in `ChoiceGraph.undo` turns it back into a best answer of the original.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -166,8 +166,13 @@ def drop_dominated(graph: ChoiceGraph, node: int) -> None:
 
 
 def _undominated(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
+    """Returns bool[choices]: those that no other beats; of equal choices the first stays.
+
+    To beat is transitive: a choice that is beaten need not be compared with any further one. So
+    each is compared with the most likely one first, and what is left with all that is left.
+    """
     costs = graph.costs_of(node)
-    all_kept = np.ones(len(costs), dtype=bool)
+    keep = np.ones(len(costs), dtype=bool)
     others = sorted(graph.neighbours[node])
     tables = {other: _with_partner_first(graph, node, other) for other in others}
     total = costs[None, :] - costs[:, None]  # [s, p]: what p costs more than s, at least
@@ -178,23 +183,57 @@ def _undominated(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
     for usage in usage_by_time(graph.node_terms[node]):
         holds_no_more = usage[p] <= usage[s]
         p, s = p[holds_no_more], s[holds_no_more]
-        if not p.size:
-            return all_kept
+    open_ = np.full_like(total, _BLOCKED)
+    open_[s, p] = total[s, p]
+    likely = open_.argmin(axis=1)
+    first = np.flatnonzero(open_.min(axis=1) <= 0)
+    p1, s1, excess = _those_beating(graph, node, tables, likely[first], first, total)
+    keep[s1[(p1 < s1) | (excess < 0)]] = False
+    is_left = keep[p] & keep[s]
+    p, s, _ = _those_beating(graph, node, tables, p[is_left], s[is_left], total)
+    beats = np.zeros((len(costs),) * 2, dtype=bool)
+    beats[p, s] = True
+    ties = beats & beats.T
+    beats &= ~(ties & np.tri(len(costs), dtype=bool))
+    return np.asarray(keep & ~beats.any(axis=0))
+
+
+def _those_beating(
+    graph: ChoiceGraph,
+    node: int,
+    tables: Mapping[int, IntArray],
+    p: IntArray,
+    s: IntArray,
+    total: IntArray,
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Returns the pairs in which p beats s on all edges, and what p costs more than s, at most.
+
+    Args:
+        graph: The graph.
+        node: Whose choices these are.
+        tables: By neighbour, the partners in the rows.
+        p: int64[pairs].
+        s: int64[pairs].
+        total: int64[choices, choices]: by s and p, what p costs more than s, at least.
+    """
     excess = total[s, p]
     for other, table in tables.items():
         # One by one, the least each may add is replaced by what it adds.
         if not p.size:
-            return all_kept
+            break
         liked = graph.cache.compute(_liked, table)[s]
         excess = excess - (table[liked, p] - table[liked, s])
         most, own = np.minimum(-excess, FORBIDDEN_FROM - 1), np.empty_like(excess)
         _find_excess(np.ascontiguousarray(graph.table(node, other)), p, s, most, own)
         may_beat = own <= most
         p, s, excess = p[may_beat], s[may_beat], (excess + own)[may_beat]
-    beats = _those_holding_no_more(graph, node, p, s)
-    ties = beats & beats.T
-    beats &= ~(ties & np.tri(len(costs), dtype=bool))  # of equal choices the first stays
-    return np.asarray(~beats.any(axis=0))
+    for other in tables:
+        for usage in usage_by_time(graph.terms_between(node, other)):
+            if not p.size:
+                break
+            holds_no_more = _holding_no_more(usage, p, s)
+            p, s, excess = p[holds_no_more], s[holds_no_more], excess[holds_no_more]
+    return p, s, excess
 
 
 def _with_partner_first(graph: ChoiceGraph, node: int, other: int) -> IntArray:
@@ -249,23 +288,14 @@ def _find_excess(
         excess[pair] = found
 
 
-def _those_holding_no_more(
-    graph: ChoiceGraph, node: int, p: IntArray, s: IntArray
-) -> npt.NDArray[np.bool_]:
-    """Returns bool[choices, choices]: the pairs (p, s) given where p holds no more on any edge."""
-    for other in sorted(graph.neighbours[node]):
-        for usage in usage_by_time(graph.terms_between(node, other)):
-            holds_no_more = np.empty(len(p), dtype=bool)
-            step = max(1, _BLOCK // usage.shape[1])
-            for start in range(0, len(p), step):
-                part = slice(start, start + step)
-                holds_no_more[part] = (usage[p[part]] <= usage[s[part]]).all(axis=1)
-            p, s = p[holds_no_more], s[holds_no_more]
-            if not p.size:
-                break
-    beats = np.zeros((len(graph.costs_of(node)),) * 2, dtype=bool)
-    beats[p, s] = True
-    return beats
+def _holding_no_more(usage: IntArray, p: IntArray, s: IntArray) -> npt.NDArray[np.bool_]:
+    """Returns bool[pairs]: p holds no more than s, whatever the partner chooses."""
+    found = np.empty(len(p), dtype=bool)
+    step = max(1, _BLOCK // usage.shape[1])
+    for start in range(0, len(p), step):
+        part = slice(start, start + step)
+        found[part] = (usage[p[part]] <= usage[s[part]]).all(axis=1)
+    return found
 
 
 def usage_by_time(terms: list[Term]) -> list[IntArray]:

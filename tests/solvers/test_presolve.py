@@ -20,6 +20,7 @@ from solvers.presolve import (
     eliminate_low_degree,
     presolve,
     reduce_fully,
+    rules,
 )
 from solvers.presolve.graph import Term
 from solvers.presolve.rules import (
@@ -34,7 +35,7 @@ from solvers.presolve.rules import (
     usage_by_time,
 )
 from solvers.problem import IntArray
-from tests.solvers.instances import small_problems
+from tests.solvers.instances import random_problem, small_problems
 
 
 def optimum(problem: Problem) -> int | None:
@@ -239,6 +240,43 @@ def test_of_two_equal_choices_the_first_stays() -> None:
     small = presolve(Problem((ints(3, 3, 3),)), rules=(drop_dominated,))
     assert small.restore((0,)) == (0,)
     assert small.problem.num_columns == 1
+
+
+def beats(problem: Problem, node: int, p: int, s: int) -> bool:
+    """The formula of `drop_dominated`, memory left out."""
+    more = int(problem.node_costs[node][p] - problem.node_costs[node][s])
+    for edge in problem.edges:
+        if node in (edge.u, edge.v):
+            table = edge.costs if edge.u == node else edge.costs.T
+            more += int((table[p] - table[s]).max())
+    return more <= 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_no_choice_is_left_that_another_one_beats(seed: int) -> None:
+    problem = random_problem(seed, forbidden_share=0.0, has_memory=False, most_choices=6)
+    small = presolve(problem, rules=(drop_dominated,)).problem
+    for node, costs in enumerate(small.node_costs):
+        for p, s in itertools.permutations(range(len(costs)), 2):
+            assert not beats(small, node, p, s)
+
+
+def test_a_choice_that_is_beaten_is_compared_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def counted(table: IntArray, p: IntArray, s: IntArray, *rest: IntArray) -> None:
+        compared.append(len(p))
+        find_excess(table, p, s, *rest)
+
+    find_excess = rules._find_excess
+    monkeypatch.setattr(rules, "_find_excess", counted)
+    num_choices = 50  # each beats all that follow
+    table = np.arange(num_choices, dtype=np.int64)[:, None] + np.array([[0, 3]])
+    problem = Problem((np.zeros(num_choices, dtype=np.int64), ints(5, 0)), (Edge(0, 1, table),))
+    small = presolve(problem, rules=(drop_dominated,))
+    assert [len(costs) for costs in small.problem.node_costs] == [1, 1]
+    assert compared[0] <= num_choices
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 2)), max_size=8))
