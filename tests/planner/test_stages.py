@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from autoshard.planning import stages as stages_module
-from autoshard.planning.stages import StageProgress, Stages, TimeLimit
+from autoshard.planning.stages import StageProgress, Stages, TimeLimit, collecting
 from solvers import Progress
 
 
@@ -125,6 +125,27 @@ def test_cycles_are_looked_for_seldom_in_a_long_stage_and_never_in_another() -> 
         assert gc.isenabled()
     assert gc.isenabled()
     assert gc.get_threshold() == before
+
+
+def test_what_stages_made_is_frozen_until_the_plan_is_made() -> None:
+    with collecting(never=False):
+        with Stages().time("graph"):
+            made = [[number] for number in range(1000)]
+        assert gc.get_freeze_count() >= len(made)
+    assert gc.get_freeze_count() == 0
+    with Stages().time("graph"):
+        made = [[number] for number in range(1000)]
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_process_froze_itself_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        with collecting(never=False), Stages().time("graph"):
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_plans_made_at_once_leave_the_collector_as_it_was() -> None:
