@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from solvers.interned import Interned
 from solvers.problem import IntArray, Problem
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -38,15 +39,16 @@ class Contents:
     """Numbers for arrays: equal ones for equal contents."""
 
     def __init__(self) -> None:
-        self._by_content: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._interned = Interned()
+        self._by_interned: dict[int, int] = {}
         self._by_identity: dict[int, int] = {}
 
     def number(self, array: IntArray) -> int:
         """Returns an array's number; arrays must outlive this."""
         found = self._by_identity.get(id(array))
         if found is None:
-            key = (array.shape, array.tobytes())
-            found = self._by_content.setdefault(key, len(self._by_content))
+            kept = id(self._interned.of(array))
+            found = self._by_interned.setdefault(kept, len(self._by_interned))
             self._by_identity[id(array)] = found
         return found
 

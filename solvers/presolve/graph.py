@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from solvers.interned import Interned
 from solvers.problem import FORBIDDEN, EdgeMemory, IntArray, NodeMemory, Problem
 from solvers.saturating import FORBIDDEN_FROM, add, saturate
 
 Pair = tuple[int, int]
 
 _MANY_TERMS = 16
-_DIGESTED_FROM = 1024  # bytes: longer contents are told apart by their digests
 
 
 def pair_of(u: int, v: int) -> Pair:
@@ -79,17 +78,12 @@ class TableCache:
     """
 
     def __init__(self) -> None:
-        self._by_content: dict[tuple[object, ...], npt.NDArray[Any]] = {}
+        self._interned = Interned()
         self._results: dict[tuple[object, ...], npt.NDArray[Any]] = {}
 
     def intern(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns the one array kept for this content."""
-        whole = np.ascontiguousarray(table)
-        if whole.nbytes < _DIGESTED_FROM:
-            content = whole.tobytes()
-        else:
-            content = hashlib.blake2b(whole.data, digest_size=16).digest()
-        return self._by_content.setdefault((whole.dtype.char, whole.shape, content), whole)
+        return self._interned.of(table)
 
     def compute(
         self,

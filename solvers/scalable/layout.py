@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from solvers.interned import Interned
 from solvers.kernels import FlatGraph
 from solvers.problem import FORBIDDEN, IntArray, Problem
 from solvers.saturating import saturate
@@ -67,7 +68,8 @@ class _Pool:
 
     def __init__(self) -> None:
         self._by_id: dict[tuple[int, bool], int] = {}
-        self._by_content: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._by_block: dict[int, int] = {}
+        self._interned = Interned()
         self._blocks: list[IntArray] = []
         self._size = 0
         self._kept: list[IntArray] = []  # so that no id is used twice
@@ -80,13 +82,12 @@ class _Pool:
             return self._size - array.size
         if key not in self._by_id:
             self._kept.append(array)
-            block = np.ascontiguousarray(array.T if is_turned else array)
-            content = (block.shape, block.tobytes())
-            if content not in self._by_content:
-                self._by_content[content] = self._size
+            block = self._interned.of(array.T if is_turned else array)
+            if id(block) not in self._by_block:
+                self._by_block[id(block)] = self._size
                 self._blocks.append(block.ravel())
                 self._size += block.size
-            self._by_id[key] = self._by_content[content]
+            self._by_id[key] = self._by_block[id(block)]
         return self._by_id[key]
 
     def joined(self) -> IntArray:
