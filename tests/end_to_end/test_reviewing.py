@@ -139,9 +139,10 @@ def test_few_constraints_bring_about_all_of_the_plan(plan: autoshard.Plan) -> No
 
 def test_a_gpt_2_of_its_published_width_takes_few_constraints() -> None:
     model, tokens = Gpt2(768, 50304), jax.ShapeDtypeStruct((16, 256), jnp.int32)
-    fastest, simple = (planned(model, tokens, simplicity=share) for share in (0, 0.02))
-    assert len(simple.constraints) <= 12  # 40 where the first price was the only one
-    assert simple.data.priced_seconds <= 1.02 * fastest.data.priced_seconds
+    fastest, usual = planned(model, tokens, simplicity=0), planned(model, tokens)
+    assert len(usual.constraints) <= 12  # 47 where moves and no constraints were counted
+    assert usual.data.priced_seconds <= 1.01 * fastest.data.priced_seconds
+    assert usual.data.solver.gap <= 0.01
 
 
 def test_a_module_is_asked_for_its_sharding(plan: autoshard.Plan) -> None:

@@ -8,19 +8,27 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import autoshard
 from autoshard.errors import InputError
 from autoshard.planning import simpler
 from autoshard.planning.searches import Searches
 from autoshard.planning.simpler import Penalties
+from experiments.workloads import get_workload
 from experiments.workloads.registry import SMALL_WORKLOADS
 from solvers import FORBIDDEN, Edge, NodeMemory, Problem, Result, Status, solve
 
 PRESET = SMALL_WORKLOADS["embedding"]
 WORKLOAD = PRESET.build("embedding", PRESET.config)
+
+
+def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def planned(simplicity: float | None, relative_gap: float = 0.01, **asked: Any) -> autoshard.Plan:
@@ -196,6 +204,53 @@ def test_a_plan_in_rounds_is_made_simpler_in_the_last_one() -> None:
     counts = [len(plan.data.wanted_uses) for plan in found]
     assert [len(plan.data.rounds) for plan in found] == [2, 2]
     assert counts[1] < counts[0]
+
+
+def narrowed(params: Any, x: Any) -> Any:
+    for weight in params:
+        x = jnp.tanh(x @ weight.astype(jnp.bfloat16))
+    return x
+
+
+def test_a_move_takes_one_constraint_from_an_argument_and_two_from_what_an_op_makes() -> None:
+    weights, x = array(512, 512), array(4096, 512, dtype=jnp.bfloat16)
+    plan = autoshard.optimize(
+        narrowed,
+        [weights, weights],
+        x,
+        mesh="data=8",
+        hardware="tpu-v5p",
+        in_shardings=([P("data"), P("data")], P("data")),
+        baselines=False,
+    )
+    solution = plan.solution
+    assert solution is not None
+    encoded, graph = solution.encoded, solution.graph
+    most = {
+        graph.maker(graph.ops[index].operands[position]).name: edges.max()
+        for (index, position), edges in (
+            (read, simpler._num_constraints(solution)[number])
+            for read, number in encoded.edge_by_read.items()
+        )
+    }
+    assert most["argument"] == 1
+    assert most["convert"] == 2
+
+
+def test_a_plan_that_ends_near_its_gap_is_made_simpler_too() -> None:
+    workload = get_workload("llama_7b", layers=2)
+    plan = autoshard.optimize(
+        workload.step,
+        workload.state,
+        workload.batch,
+        mesh="data=4,model=8",
+        hardware="tpu-v5p",
+        donate_argnums=0,
+        baselines=False,
+        relative_gap=0.005,
+    )
+    assert len(plan.constraints) <= 40  # 52 where the first price followed what the gap left
+    assert plan.data.solver.gap <= 0.005
 
 
 def test_by_default_the_plan_stays_within_the_gap(fastest: autoshard.Plan) -> None:
