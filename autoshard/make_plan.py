@@ -387,12 +387,12 @@ def _beside_plans_by_hand(
 def _propagate(program: TracedProgram) -> Propagate:
     """Shardings of all values from those of arguments, captured arrays first, and results."""
     first, paths = program.graph.num_captured, program.graph.value_by_path
-    propagation = PropagationByLayer(program.traced, program.mesh)
+    propagation = PropagationByLayer(program.traced, program.mesh, paths)
 
     def propagate(
         inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None]
     ) -> Mapping[str, Sharding]:
-        return propagation.propagate(paths, inputs[first:], outputs)
+        return propagation.propagate(inputs[first:], outputs)
 
     return propagate
 

@@ -14,7 +14,7 @@ import autoshard
 from autoshard.apply.boundary_shardings import planned_in_module
 from autoshard.apply.found_constraints import with_constraints
 from autoshard.apply.propagation.by_layer import PropagationByLayer
-from autoshard.apply.propagation.few_layers import few_layers_of
+from autoshard.apply.propagation.few_layers import FewLayers, few_layers_of
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.frontend.trace import trace
 from autoshard.plans.plan import PlanData
@@ -184,11 +184,29 @@ def test_shardings_of_arguments_spread_through_few_layers_as_through_all() -> No
     mesh = parse_mesh_sizes(MESH)
     traced = trace(train_step, arguments(8), mesh=mesh)
     rows, columns = parse_sharding('[{"data"}, {}]'), parse_sharding('[{}, {"model"}]')
-    whole, by_layer = propagator_for(traced, mesh), PropagationByLayer(traced, mesh)
+    whole = propagator_for(traced, mesh)
     paths = [path for path in whole.paths if path not in whole.free_paths]
+    by_layer = PropagationByLayer(traced, mesh, paths)
     alike = [columns, rows] * 8
     for layers in (alike, [rows, *alike[1:]], [*alike[:9], rows, *alike[10:]], [None] * 16):
         given = [*layers, rows]
-        found = by_layer.propagate(paths, given, layers)
+        found = by_layer.propagate(given, layers)
         wanted = whole.propagate(given, layers)
         assert found.items() >= {path: wanted[path] for path in paths}.items()
+
+
+def test_the_copies_of_paths_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = parse_mesh_sizes(MESH)
+    traced = trace(train_step, arguments(8), mesh=mesh)
+    looked_up, with_copy = [], FewLayers.with_copy
+
+    def counted(few: FewLayers, path: str | None) -> str | None:
+        looked_up.append(path)
+        return with_copy(few, path)
+
+    monkeypatch.setattr(FewLayers, "with_copy", counted)
+    by_layer = PropagationByLayer(traced, mesh, list(traced.operand_paths))
+    by_layer.propagate([None] * 17)
+    looked_up.clear()
+    by_layer.propagate([None] * 17)
+    assert not looked_up

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,24 +18,24 @@ class PropagationByLayer:
     Args:
         program: Tagged.
         mesh: Of all shardings.
+        paths: Of the values whose shardings are asked for.
     """
 
     program: PlannedProgram
     mesh: Mesh
+    paths: Collection[str]
 
     def propagate(
-        self, paths: Iterable[str], in_shardings: Shardings, out_shardings: Shardings = ()
+        self, in_shardings: Shardings, out_shardings: Shardings = ()
     ) -> Mapping[str, Sharding]:
         """Where values end up, but for those of which every reader has a copy.
 
         Equal layers are propagated once where they are given equal shardings.
         """
-        few = self._few
-        if few is None or not self._gives_alike(in_shardings):
+        if self._few is None or not self._gives_alike(in_shardings):
             return self._whole.propagate(in_shardings, out_shardings)
         found = self._of_few.propagate(in_shardings, out_shardings)
-        copies = ((path, self._arguments.get(path) or few.with_copy(path)) for path in paths)
-        return {path: found[copy] for path, copy in copies if copy in found}
+        return {path: found[copy] for path, copy in self._copies if copy in found}
 
     def _gives_alike(self, in_shardings: Shardings) -> bool:
         given = {f"in.{index}": sharding for index, sharding in enumerate(in_shardings)}
@@ -50,6 +50,13 @@ class PropagationByLayer:
         """By argument that layers left out read, the one in its place."""
         assert self._few is not None
         return dict(self._few.argument_copies(self.program.operand_paths))
+
+    @cached_property
+    def _copies(self) -> Sequence[tuple[str, str | None]]:
+        """Paths, each with that of the value in its place in the smaller program."""
+        few, arguments = self._few, self._arguments
+        assert few is not None
+        return [(path, arguments.get(path) or few.with_copy(path)) for path in self.paths]
 
     @cached_property
     def _of_few(self) -> Propagator:
