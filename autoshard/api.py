@@ -120,8 +120,8 @@ def optimize(
         relative_gap: Stop once the plan is proven this close to the best.
         seed: One seed, one plan.
         simplicity: How much of the step time may be given up for a plan that is easier to review,
-            with fewer constraints, equal layers alike and one order of axes; by default 1 %, as far as
-            `relative_gap` leaves room. 0 gives up nothing. Not where a mesh is searched.
+            with fewer constraints, equal layers alike and one order of axes; by default 1 %, as far
+            as `relative_gap` leaves room. 0 gives up nothing. Not where a mesh is searched.
         constraint_effort: How much work the search for the smallest set of constraints may take,
             as a multiple of the usual limit; inf for no limit.
         baselines: Price plans written by hand too, for the report.
