@@ -41,9 +41,9 @@ def reversed_kernels(graph: Graph, backend: Backend) -> frozenset[int]:
     return frozenset(op.index for op in graph.ops if op.name == "reverse")
 
 
-PARTIAL, SUMMED, ROWS = "partial sum", "sum", "rows to sum"
-"""Tags: what is held until it is summed over devices, what the sum is written to meanwhile, and
-rows of which the sum takes the place."""
+PARTIAL, SUMMED, ROWS, WORK = "partial sum", "sum", "rows to sum", "working memory"
+"""Tags: what is held until it is summed over devices, what the sum is written to meanwhile, rows of
+which the sum takes the place, and what an op holds beside its operands and results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class ChoiceMemory:
                 is_brief = room.vmem.holds_copies or op.name == "reshape"
                 usage = (held * room.overhead).astype(np.int64)
                 left = room.vmem.hbm_bytes(usage, may_hold=is_brief)
-                yield NodeMemory(node, room.earliest(op.index, op.index), op.index + 1, left)
+                yield NodeMemory(node, room.earliest(op.index, op.index), op.index + 1, left, WORK)
 
     def _summed_rows(self) -> Iterator[NodeMemory]:
         """Padded rows that look-ups sum over devices: there until all of one call have been."""
@@ -283,7 +283,7 @@ class ChoiceMemory:
         for (value, _), (op, place) in last.items():
             num_groups = prod(graph.values[op.operands[2]].shape)
             usage = num_groups * self._local(graph.values[value], op, place, is_result=False)
-            yield NodeMemory(self.node_by_op[op.index], first[value], op.index + 1, usage)
+            yield NodeMemory(self.node_by_op[op.index], first[value], op.index + 1, usage, WORK)
 
     def _split_sums(self) -> Iterator[NodeMemory]:
         """Parts of split-k matmuls: there until their sum is, which fusible readers compute."""
@@ -309,10 +309,10 @@ class ChoiceMemory:
             at_once = np.where(
                 is_moved, parts, np.maximum(parts - held, 0.0) if is_fused else parts
             )
-            yield NodeMemory(node, run, run + 1, at_once.astype(np.int64))
+            yield NodeMemory(node, run, run + 1, at_once.astype(np.int64), WORK)
             if is_fused and stop > run + 1:
                 later = np.where(is_moved, 0.0, np.maximum(parts - held, 0.0))
-                yield NodeMemory(node, run + 1, stop, later.astype(np.int64))
+                yield NodeMemory(node, run + 1, stop, later.astype(np.int64), WORK)
 
     def _products(self, op: Op, made: Value, candidates: tuple[Candidate, ...]) -> Products:
         """What devices multiply under each candidate."""
@@ -342,7 +342,7 @@ class ChoiceMemory:
                 piece = self._local(value, op, 0, is_result=False)
                 usage = np.where(usage > 0, np.maximum(usage - piece, 0), 0)
             left = room.vmem.hbm_bytes(usage, may_hold=room.vmem.holds_copies)
-            yield NodeMemory(node, run, run + 1, left)
+            yield NodeMemory(node, run, run + 1, left, WORK)
 
     def _library_copies(self) -> Iterator[NodeMemory]:
         """Kernels and images in the order that a library of convolutions takes."""
@@ -355,7 +355,9 @@ class ChoiceMemory:
                 value = graph.values[op.operands[copy.place]]
                 usage = copy.growth * self._local(value, op, copy.place, is_result=False)
                 stop = self.room.buffers.time_of(copy.last) + 1
-                yield NodeMemory(self.node_by_op[copy.op], copy.op, stop, usage.astype(np.int64))
+                yield NodeMemory(
+                    self.node_by_op[copy.op], copy.op, stop, usage.astype(np.int64), WORK
+                )
 
     def _positions(self) -> Iterator[NodeMemory]:
         """Positions in an image that the gradient of a max pool selects, and what stands there."""
@@ -369,7 +371,7 @@ class ChoiceMemory:
             usage = usage + rank * self._local(source, op, 1, is_result=False, bits=_INDEX_BITS)
             if memory.stores_image_positions:
                 usage = usage + rank * self._local(image, op, 0, is_result=False, bits=_INDEX_BITS)
-            yield NodeMemory(node, op.index, op.index + 1, usage)
+            yield NodeMemory(node, op.index, op.index + 1, usage, WORK)
 
     def _transposed_operands(self) -> Iterator[NodeMemory]:
         """Operands of matmuls in the order of matrices."""
@@ -380,7 +382,7 @@ class ChoiceMemory:
             for place in transposed_operands(graph, op):
                 value = graph.values[op.operands[place]]
                 usage = self._local(value, op, place, is_result=False)
-                yield NodeMemory(node, op.index, op.index + 1, usage)
+                yield NodeMemory(node, op.index, op.index + 1, usage, WORK)
 
     def _copied_arguments(self) -> Iterator[NodeMemory]:
         """Results that are arguments unchanged: the program writes a copy."""
@@ -430,7 +432,7 @@ class ChoiceMemory:
             else:
                 continue
             usage = self._local(found, op, position, is_result=False)
-            yield NodeMemory(node, start, stop, usage)
+            yield NodeMemory(node, start, stop, usage, WORK)
 
     def _partial_bytes(
         self,

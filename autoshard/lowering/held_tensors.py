@@ -66,6 +66,8 @@ class HeldTensors:
         name = value.name or op.name
         if one.kind == "chunks":
             name = f"panels and sums of {op.name}"
+        elif one.kind == "work":
+            name = f"working memory of {op.name}"
         elif one.kind == "copy" and op.kind is OpKind.ARGUMENT:
             name = f"narrower copy of {name}"
         elif one.kind == "copy":

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from autoshard.backends import LayoutPolicy
 from autoshard.costing.tiles import tiled_in
+from autoshard.encoding.choice_memory import ROWS, WORK
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.graph.program import OpKind
@@ -111,6 +112,8 @@ def _buffers(
                 kind = "argument"
             elif op.kind is OpKind.ARGUMENT:
                 kind = "copy"  # converted for its readers
+            elif term.tag in {ROWS, WORK}:
+                kind = "work"
         else:
             edge = problem.edges[problem.edge_memory[number - num_nodes].edge]
             value, kind, is_here_from_the_start = encoded.maker(edge.u).results[0], "copy", False

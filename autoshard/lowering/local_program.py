@@ -109,9 +109,12 @@ class Buffer:
     """Bytes that a device holds for a part of the program.
 
     Args:
-        kind: `argument`, `value`, `copy` (resharded or converted) or `chunks` (panels and sums of a
-            collective matmul); of a compiled program also `output` and `temporary`.
-        value: Index of the value in the graph of a plan; -1 in a compiled program.
+        kind: `argument`, `value`, `copy` (resharded or converted), `chunks` (panels and sums of a
+            collective matmul) or `work` (what an op holds beside its operands and results: operands
+            in another order, halos, parts of a sum); of a compiled program also `output` and
+            `temporary`.
+        value: Index of the value in the graph of a plan, of working memory the first result of its
+            op; -1 in a compiled program.
         op: Index of the op that makes it, of a resharded copy of the op that it is made for; -1 in
             a compiled program.
         num_bytes: On one device.

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import pytest
 
+import autoshard
 from autoshard.graph.program import Graph
 from autoshard.plans.plan import MemoryUse
 from autoshard.wishes.wishes import Wishes
@@ -65,3 +70,24 @@ def test_of_many_tensors_the_largest_at_every_op_are_kept() -> None:
     assert [one.name for one in held if one.start == 0] == [f"x{n}" for n in range(19, 7, -1)]
     made_last = [one.name for one in held if one.kind == "value"]
     assert made_last == [f"x{n}" for n in range(9, 20)]  # where these are, x8 is not among 12
+
+
+def test_operands_that_a_convolution_copies_are_its_working_memory_and_not_its_result() -> None:
+    def gradient(kernel: Any, images: Any) -> Any:
+        def loss(kernel: Any) -> Any:
+            made = jax.lax.conv_general_dilated(
+                images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            return jnp.sum(made**2)
+
+        return jax.grad(loss)(kernel)
+
+    args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((3, 3, 8, 8), (16, 32, 32, 8))]
+    found = autoshard.optimize(gradient, *args, mesh="x=2", hardware="cpu-host", baselines=False)
+    rows = found.data.memory.held
+    assert rows is not None
+    kernels = [one for one in rows if one.type_text == "f32[3, 3, 8, 8]" and one.kind != "argument"]
+    copies = [one for one in kernels if one.kind == "work"]
+    assert {one.name for one in copies} == {"working memory of convolution"}
+    assert max(one.local_bytes for one in copies) > 100 * 4 * 3 * 3 * 8 * 8
+    assert all(one.local_bytes < 5 * 4 * 3 * 3 * 8 * 8 for one in kernels if one not in copies)
