@@ -6,6 +6,7 @@ propagation makes of it.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,8 @@ from autoshard.plans.plan import Baseline
 from autoshard.sharding import Sharding
 from autoshard.wishes.ties import constrained_arguments
 from solvers import evaluate
+
+_LOGGER = logging.getLogger("autoshard")
 
 Propagate = Callable[[Sequence[Sharding | None], Sequence[Sharding | None]], Mapping[str, Sharding]]
 
@@ -292,6 +295,9 @@ def with_floor(
 class HandBaselines(Sequence[Baseline]):
     """Rows of the report for the hand plans that were priced, which are lowered on first use.
 
+    An interrupt while they are lowered ends that, and rows that are not there yet are left out.
+    Once the rows are there, the planning problem is let go.
+
     Args:
         prices: The hand plans.
         budget: Bytes per device allowed, or None.
@@ -299,15 +305,22 @@ class HandBaselines(Sequence[Baseline]):
     """
 
     def __init__(self, prices: HandPrices, budget: int | None, stages: Stages) -> None:
-        self._prices, self._budget, self._stages = prices, budget, stages
+        self._priced, self._budget, self._stages = dict(prices.priced), budget, stages
+        self._num_rows = len(self._priced)
 
     @cached_property
     def _rows(self) -> tuple[Baseline, ...]:
-        return self._stages.settled(self._made)
-
-    def _made(self) -> tuple[Baseline, ...]:
-        with self._stages.time("baselines"):
-            return tuple(self._row(name, one.solution) for name, one in self._prices.priced.items())
+        rows = []
+        try:
+            with self._stages.time("baselines"):
+                for name, one in self._priced.items():
+                    rows.append(self._row(name, one.solution))
+        except KeyboardInterrupt:
+            left_out = ", ".join(list(self._priced)[len(rows) :])
+            _LOGGER.warning("interrupted: rows of plans by hand left out: %s", left_out)
+        self._num_rows = len(rows)
+        self._priced.clear()
+        return tuple(rows)
 
     def _row(self, name: str, solution: Solution) -> Baseline:
         peak = solution.peak_bytes
@@ -321,7 +334,7 @@ class HandBaselines(Sequence[Baseline]):
         )
 
     def __len__(self) -> int:
-        return len(self._prices.priced)
+        return self._num_rows
 
     def __getitem__(self, index: Any) -> Any:
         return self._rows[index]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import pickle
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -129,6 +131,35 @@ def test_what_others_compute_on_the_machine_is_no_time_of_hand_plans(
     clock = SimpleNamespace(process_time=time.process_time, monotonic=lambda: next(wall))
     monkeypatch.setattr(hand_plans_module, "time", clock)
     assert priced(solved(step())).late == ()
+
+
+def test_an_interrupt_ends_the_lowering_of_rows_and_keeps_those_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = rows(priced(solved(step())))
+    make, made = HandBaselines._row, []
+
+    def interrupted(self: HandBaselines, name: str, solution: Solution) -> Baseline:
+        made.append(name)
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return make(self, name, solution)
+
+    monkeypatch.setattr(HandBaselines, "_row", interrupted)
+    assert [b.name for b in found] == ["replicated"]
+    assert len(found) == 1
+    assert made == ["replicated", "data parallel"]  # not all of them once more
+
+
+def test_rows_that_were_read_let_the_planning_problem_go() -> None:
+    prices = priced(solved(step()))
+    problem = weakref.ref(prices.priced["fsdp"])
+    found = rows(prices)
+    del prices
+    assert problem() is not None
+    assert len(list(found)) == 3
+    gc.collect()
+    assert problem() is None
 
 
 def test_fsdp_holds_less_and_moves_more_than_replicas() -> None:
