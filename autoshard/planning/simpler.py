@@ -32,6 +32,10 @@ _LEAST_RISE = 2.0
 _CLOSE = 0.02
 """How near the best each solve ends, in the share that may be given up. A choice: at 0.1, plans
 between two known ones are missed (GPT-2 of width 768: 21 constraints, not 9)."""
+_NEAR, _MANY_COLUMNS = 0.5, 4_000_000
+"""The same, where presolve leaves more columns of the plan's own problem than that: searches as
+close as the others take minutes there (405B Llama of 4 layers: 9 million, over 75 s; 32 layers of
+an 8B Llama, 0.9 million, take one). A choice."""
 _DEARER = (1.0, 2.0, 4.0)
 """Prices of memory, in those that proved the bound: the first at which choices fit. A choice."""
 _MOST_PARTS, _MOST_OF_PART = 3, 0.95
@@ -237,7 +241,9 @@ class _Trade:
         return self._best_of(priced, start)
 
     def _best_of(self, priced: Problem, start: tuple[int, ...]) -> tuple[int, ...] | None:
-        gap = _CLOSE * self.share / evaluate(priced, self.solution.choices).cost
+        is_large = self.solution.result.reduced_columns > _MANY_COLUMNS
+        share = (_NEAR if is_large else _CLOSE) * self.share
+        gap = share / evaluate(priced, self.solution.choices).cost
         result = self.searches.another(priced, start, relative_gap=gap, copies_alike=True)
         return result.choices if result.status in _PROVEN else None
 

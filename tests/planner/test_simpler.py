@@ -167,7 +167,7 @@ def test_choices_at_prices_of_memory_are_searched_until_some_fit_or_a_clock_cuts
     before: Any = SimpleNamespace(
         choices=(1,),
         encoded=SimpleNamespace(problem=problem),
-        result=SimpleNamespace(memory_prices={0: price}),
+        result=SimpleNamespace(memory_prices={0: price}, reduced_columns=0),
     )
     limits: list[int | None] = []
 
@@ -181,6 +181,29 @@ def test_choices_at_prices_of_memory_are_searched_until_some_fit_or_a_clock_cuts
     trade = simpler._Trade(before, searches, None, Penalties((np.array([0, 0]),), ()))
     assert trade.at(1, (1,)) == answer
     assert limits == searched
+
+
+@pytest.mark.parametrize(("num_columns", "share"), [(1_000_000, 0.02), (9_000_000, 0.5)])
+def test_searches_for_simpler_plans_of_large_problems_end_farther_from_the_best(
+    num_columns: int, share: float
+) -> None:
+    asked = []
+
+    def another(priced: Problem, *_: Any, relative_gap: float, **__: Any) -> Result:
+        asked.append(relative_gap)
+        return solve(priced)
+
+    problem = Problem((np.array([1000, 1020]),))
+    solution: Any = SimpleNamespace(
+        encoded=SimpleNamespace(problem=problem),
+        choices=(0,),
+        result=replace(solve(problem), reduced_columns=num_columns),
+    )
+    penalties = Penalties((np.array([1, 0]),), ())
+    searches: Any = SimpleNamespace(another=another)
+    trade = simpler._Trade(solution, searches, 0.01, penalties)
+    assert trade.at(0, (0,)) == (0,)
+    assert asked == [pytest.approx(share * 0.01)]
 
 
 def test_a_plan_whose_search_the_clock_cuts_stays_as_it_is(
