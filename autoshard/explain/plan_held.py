@@ -22,8 +22,9 @@ def held_to(
 ) -> Solution | None:
     """The problem of a solution, solved with every tensor as a plan has it.
 
-    How ops read their operands is decided anew, at the least cost. Tensors for which the problem
-    has no such choice are left free.
+    How ops read their operands is decided anew, at the least cost, which may be less than in a plan
+    that gave up time for fewer constraints. Tensors for which the problem has no such choice are
+    left free.
 
     Args:
         solution: Of the same program on the same mesh.

@@ -37,7 +37,7 @@ def loosely(plan_name: str, **options: object) -> Solution:
 
 @pytest.mark.parametrize("name", ["mlp", "gpt_scan"])
 def test_a_plan_is_found_again_tensor_by_tensor_at_its_price(name: str, tmp_path: Path) -> None:
-    plan = planned(name)
+    plan = planned(name, simplicity=0)  # a simpler plan may read operands at more than least cost
     plan.save(tmp_path / "plan.json")
     saved = autoshard.load_plan(tmp_path / "plan.json").data
     held = held_to(loosely(name), saved)
