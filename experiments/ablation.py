@@ -55,6 +55,8 @@ OFF: Mapping[str, object] = {
     "layout.max_low_tile_rows": 0,
     "layout.mxu_min_rows": 1,
     "layout.mxu_fill_cycles": 0,
+    "layout.mxu_window_cycles": 0,
+    "layout.operand_cycles": 0,
     "layout.ragged_cycles": 0.0,
     "layout.min_conv_batch": 1,
     "layout.fast_convert_bytes": 0,

@@ -22,6 +22,9 @@ class LayoutPolicy:
             few rows.
         mxu_min_rows: A matmul of fewer rows takes the time of one of so many.
         mxu_fill_cycles: Cycles that fill and drain the matrix units, beside the arithmetic.
+        mxu_window_cycles: Cycles in which a matmul's first windows are read and its last ones
+            written, over the square root of those of its arithmetic.
+        operand_cycles: Cycles for 1,024 elements of an operand that a matmul computes itself.
         ragged_cycles: Cycles of a ragged matmul for each element of its result and each pair of
             groups: it runs as a convolution over the groups.
         turn_cycles: Cycles for 1,024 elements of a copy that exchanges the last two dimensions; 0:
@@ -55,6 +58,8 @@ class LayoutPolicy:
     max_low_tile_rows: int
     mxu_min_rows: int
     mxu_fill_cycles: int
+    mxu_window_cycles: float
+    operand_cycles: float
     ragged_cycles: float
     turn_cycles: float
     depthwise_macs: tuple[float, ...]

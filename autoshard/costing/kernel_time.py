@@ -17,7 +17,8 @@ from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.vmem import prefetched
 from autoshard.graph.custom_cost import CustomCost
-from autoshard.graph.op_traits import READS_FUSED
+from autoshard.graph.dataflow import source_of
+from autoshard.graph.op_traits import READS_FUSED, is_elementwise, renames
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
 from autoshard.layouts import Layout
 from cost_models import memory_efficiency
@@ -57,6 +58,7 @@ class KernelTime:
             self._is_carried_apart(op),
             self._vmem_key(op),
             self._with_matmul(op),
+            self._computed_operands(op),
             tuple(
                 (buffers.is_stored[v], v in buffers.unless_summed, buffers.owner[v] == v)
                 for v in op.results
@@ -122,7 +124,19 @@ class KernelTime:
             started = seconds + more + self._ragged_seconds(op, arrays)
             seconds = np.where(seconds > 0.0, started, 0.0)
             seconds += self._epilogue_seconds(op, candidates, seconds)
+            seconds += self._window_seconds(flops, dtype)
         return seconds
+
+    def _window_seconds(self, flops: FloatArray, dtype: str) -> FloatArray | float:
+        """Seconds of a matmul's first and last windows, which no arithmetic runs beside.
+
+        Larger matmuls have larger windows and more of them: both grow with the root.
+        """
+        compute, cycles = self.costing.model.hardware.compute, self.backend.layout.mxu_window_cycles
+        if not cycles or not compute.clock_hertz:
+            return 0.0
+        arithmetic = flops / compute.matmul.of(dtype)
+        return cycles * np.sqrt(arithmetic / compute.clock_hertz)
 
     def _ragged_seconds(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
         """Seconds of a ragged matmul beside its arithmetic, unless it contracts the rows."""
@@ -270,7 +284,31 @@ class KernelTime:
             num_bytes += counts * local
         if op.op_class is OpClass.REDUCE:
             num_bytes += self._passed_bytes(op, candidates)
-        return num_bytes
+        return num_bytes + self._computed_bytes(op, arrays)
+
+    def _computed_bytes(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
+        """float64[num_candidates]: as how many bytes operands count that a matmul computes."""
+        clock = self.costing.model.hardware.compute.clock_hertz
+        computed = self._computed_operands(op)
+        if not computed or not clock:
+            return 0.0
+        cycles = self.backend.layout.operand_cycles * self.costing.memory_speed(op.op_class) / 1024
+        return sum(
+            prod(self.graph.values[op.operands[place]].shape) / arrays.operand_shards[place]
+            for place in computed
+        ) * (cycles / clock)
+
+    def _computed_operands(self, op: Op) -> tuple[int, ...]:
+        """Operands of a matmul that it computes element by element before it multiplies them."""
+        if op.op_class is not OpClass.MATMUL or not self.backend.layout.operand_cycles:
+            return ()
+        graph, stored = self.graph, self.buffers.is_stored
+
+        def is_computed(value: int) -> bool:
+            source = source_of(graph, value, lambda maker, one: renames(maker) and not stored[one])
+            return not stored[source] and is_elementwise(graph.maker(source))
+
+        return tuple(place for place, value in enumerate(op.operands) if is_computed(value))
 
     def _saved_in_vmem(self, op: Op) -> float:
         """Share of the time of a read that is saved where the bytes are in VMEM."""

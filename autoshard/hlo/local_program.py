@@ -57,6 +57,9 @@ _BY_ELEMENT = frozenset(
 
 _UNESTIMATED = ("scatter", "gather", "sort")
 
+_HOLDS = frozenset({"fusion", "async-start"})
+"""Instructions that compute what they call; a SparseCore runs gathers and scatters of a TPU so."""
+
 _COPIES = frozenset({"concatenate", "copy", "pad", "reshape", "reverse", "slice"})
 """Ops that read what they write, of which an instruction of its own may have no estimate."""
 
@@ -242,7 +245,7 @@ class HloReader:
         A scatter goes before what it is fused with.
         """
         inside = [(instruction, beside)]
-        if instruction.opcode == "fusion":
+        if instruction.opcode in _HOLDS:
             inside = list(self._all_inside(instruction))
         for name in _UNESTIMATED:
             for one, near in inside:
@@ -269,8 +272,8 @@ class HloReader:
         """Cycles of one instruction; of work by element at most those of its bytes."""
         if not cycles or not self._is_by_element(instruction):
             return cycles
-        operands = (beside[name].num_bytes for name in instruction.operands if name in beside)
-        num_bytes = instruction.num_bytes + sum(operands)
+        read = (beside[name].laid_out_bytes for name in instruction.operands if name in beside)
+        num_bytes = instruction.laid_out_bytes + sum(read)
         return min(cycles, num_bytes / speed.bytes_per_second * speed.clock_hz)
 
     def _is_by_element(self, instruction: Instruction) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from autoshard.hlo.text import Instruction
+from cost_models import get_hardware
 from experiments.probes.bench import Array, Bench, Compiled, Pin, cycles
 from experiments.probes.probe import BOTH, TPU, InconclusiveError, Probe
 
@@ -137,6 +139,56 @@ def mxu_fill_cycles(bench: Bench) -> int:
     beside = round(taken[8] - rows * (with_matmul - by_row) - 8 * by_row)
     start = kernel_cycles(bench)
     return beside - start if beside >= start else beside  # some matmuls have no start of a kernel
+
+
+def mxu_window_cycles(bench: Bench) -> float:
+    """Of six matmuls bfloat16[r, 2048] @ [2048, 2048] with `tanh` between, r of 1024 and 4096."""
+    compute = get_hardware(bench.target.hardware).compute
+    assert compute.clock_hertz is not None
+    start, found = kernel_cycles(bench), []
+    for rows in (1024, 4096):
+        taken = _chained_matmul_cycles(bench, rows)
+        arithmetic = 2 * rows * 2048**2 / compute.matmul.bfloat16 * compute.clock_hertz
+        found.append(max(taken - arithmetic - start, 0.0) / arithmetic**0.5)
+    return round(sum(found) / len(found), 1)
+
+
+def _chained_matmul_cycles(bench: Bench, rows: int) -> int:
+    """Cycles of one of six matmuls after another, of which neither end is at an end."""
+
+    def program(_: Pin, value: Any, *weights: Any) -> Any:
+        for weight in weights:
+            value = jnp.tanh(value @ weight)
+        return value
+
+    matrix = Array((2048, 2048), "bfloat16")
+    compiled = bench.compile(
+        program,
+        Array((rows, 2048), "bfloat16"),
+        *[matrix] * 6,
+        mesh=f"d={bench.num_devices}",
+    )
+    taken = [cycles(made) for made in compiled.entry if "convolution" in compiled.opcodes(made)]
+    middle = taken[len(taken) // 2]
+    if len(taken) != 6 or middle is None:
+        raise InconclusiveError(f"cycles of six matmuls: {taken}")
+    return middle
+
+
+def operand_cycles(bench: Bench) -> float:
+    """What a ReLU of bfloat16[32768, 512] adds to its matmul with [512, 512]."""
+
+    def taken(program: Callable[..., Any]) -> int:
+        operands = Array((32768, 512), "bfloat16"), Array((512, 512), "bfloat16")
+        compiled = bench.compile(program, *operands, mesh=f"d={bench.num_devices}")
+        found = [spent for made in compiled.entry if (spent := cycles(made))]
+        if len(found) != 1:
+            raise InconclusiveError(f"it is {len(found)} kernels")
+        return found[0]
+
+    alone = taken(lambda _, value, weight: value @ weight)
+    computed = taken(lambda _, value, weight: jax.nn.relu(value) @ weight)
+    return round((computed - alone) * 1024 / (32768 * 512), 2)
 
 
 def _matmul_bend(taken: dict[int, int]) -> tuple[int, float, float]:
@@ -341,6 +393,8 @@ PROBES = (
     _layout(multiplied_bits, "(element type, bits)", BOTH),
     _layout(mxu_min_rows, "rows"),
     _layout(mxu_fill_cycles, "cycles"),
+    _layout(mxu_window_cycles, "cycles over the root of cycles"),
+    _layout(operand_cycles, "cycles"),
     _layout(turn_cycles, "cycles"),
     _layout(depthwise_macs, "multiply-adds a cycle: (convolution, gradient of its kernel)"),
     _layout(min_conv_batch, "images"),
