@@ -13,12 +13,12 @@ from autoshard.costing.candidate_arrays import CandidateArrays, written_layouts
 from autoshard.costing.cost_term import Candidates, FloatArray
 from autoshard.costing.joined_updates import LoopKernels
 from autoshard.costing.look_ups import LOOK_UPS
+from autoshard.costing.matmul_time import MatmulTime
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.vmem import prefetched
 from autoshard.graph.custom_cost import CustomCost
-from autoshard.graph.dataflow import source_of
-from autoshard.graph.op_traits import READS_FUSED, is_elementwise, renames
+from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
 from autoshard.layouts import Layout
 from cost_models import memory_efficiency
@@ -38,7 +38,7 @@ class KernelTime:
     def __init__(self, facts: ProgramFacts) -> None:
         self.facts, self.vmem = facts, facts.vmem
         self.graph, self.buffers, self.costing = facts.graph, facts.buffers, facts.costing
-        self.backend = facts.costing.backend
+        self.backend, self.matmuls = facts.costing.backend, MatmulTime(facts)
         joins = self.backend.fusion.fuses_stack_updates
         self.loops = LoopKernels.of(facts.graph, facts.buffers) if joins else LoopKernels()
         self.joined: dict[int, list[int]] = {}
@@ -58,7 +58,7 @@ class KernelTime:
             self._is_carried_apart(op),
             self._vmem_key(op),
             self._with_matmul(op),
-            self._computed_operands(op),
+            self.matmuls.computed_operands(op),
             tuple(
                 (buffers.is_stored[v], v in buffers.unless_summed, buffers.owner[v] == v)
                 for v in op.results
@@ -105,13 +105,17 @@ class KernelTime:
                 num_bytes += self._bytes_written(op, value, tiles)
         flops = costing.padded_flops(op, candidates)
         if op.name == "dynamic_update_slice":
-            update = graph.values[op.operands[1]].num_bytes / arrays.operand_shards[1]
-            num_bytes = 2.0 * update
+            row = op.operands[1]
+            update = graph.values[row].num_bytes / arrays.operand_shards[1]
+            num_bytes = update + self._passed_through(row, update)
         elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
             return self._fused_seconds(op, candidates, flops)
         dtype = costing.operand_dtype(graph, op)
         if op.declared is not None:
             return self._declared_seconds(op, op.declared, arrays, dtype)
+        single = self.matmuls.singly_bytes(op, candidates)
+        if single is not None:
+            num_bytes, flops = num_bytes + single, np.where(single > 0.0, 0.0, flops)
         model = costing.model
         work = _work_class(op).value
         seconds = np.asarray(model.compute_seconds(flops, num_bytes, dtype, work))
@@ -120,46 +124,12 @@ class KernelTime:
         if op.op_class is OpClass.CONVOLUTION:
             seconds = seconds + costing.vector_seconds(op, candidates)
         if op.op_class is OpClass.MATMUL:
-            more = self._start_seconds(op) - costing.launch_seconds
-            started = seconds + more + self._ragged_seconds(op, arrays)
+            more = self.matmuls.start_seconds(op) - costing.launch_seconds
+            started = seconds + more + self.matmuls.ragged_seconds(op, arrays)
             seconds = np.where(seconds > 0.0, started, 0.0)
             seconds += self._epilogue_seconds(op, candidates, seconds)
-            seconds += self._window_seconds(flops, dtype)
+            seconds += self.matmuls.window_seconds(flops, dtype)
         return seconds
-
-    def _window_seconds(self, flops: FloatArray, dtype: str) -> FloatArray | float:
-        """Seconds of a matmul's first and last windows, which no arithmetic runs beside.
-
-        Larger matmuls have larger windows and more of them: both grow with the root.
-        """
-        compute, cycles = self.costing.model.hardware.compute, self.backend.layout.mxu_window_cycles
-        if not cycles or not compute.clock_hertz:
-            return 0.0
-        arithmetic = flops / compute.matmul.of(dtype)
-        return cycles * np.sqrt(arithmetic / compute.clock_hertz)
-
-    def _ragged_seconds(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
-        """Seconds of a ragged matmul beside its arithmetic, unless it contracts the rows."""
-        clock = self.costing.model.hardware.compute.clock_hertz
-        if op.name != "ragged_dot" or not clock:
-            return 0.0
-        rows, matrices, groups = (self.graph.values[value].shape for value in op.operands)
-        if len(rows) == len(matrices):
-            return 0.0
-        elements = prod(self.graph.values[op.results[0]].shape) / arrays.result_shards[0]
-        return self.backend.layout.ragged_cycles * prod(groups) ** 2 * elements / clock
-
-    def _start_seconds(self, op: Op) -> float:
-        """Seconds until a matmul is under way.
-
-        In loops of machines that keep matmul results in VMEM nothing has to come from HBM first.
-        """
-        compute = self.costing.model.hardware.compute
-        cycles, clock = self.backend.layout.mxu_fill_cycles, compute.clock_hertz
-        fills = cycles / clock if clock else 0.0
-        if self.backend.memory.matmul_results_in_vmem:
-            return fills if op.repeat > 1 else compute.kernel_launch_seconds
-        return compute.kernel_launch_seconds + fills
 
     def _epilogue_seconds(self, op: Op, candidates: Candidates, seconds: FloatArray) -> FloatArray:
         """float64[num_candidates]: what is off, or comes to it, for what is fused with a matmul.
@@ -171,7 +141,7 @@ class KernelTime:
         """
         costing = self.costing
         whole, launches, summed = self._with_matmul(op)
-        speed, start = costing.elementwise_speed, self._start_seconds(op)
+        speed, start = costing.elementwise_speed, self.matmuls.start_seconds(op)
         is_apart = [_is_apart(c) for c in candidates]
         pieces = np.array([costing.parts.num_pieces(c.results[0]) for c in candidates])
         alone = whole / pieces / speed
@@ -284,31 +254,7 @@ class KernelTime:
             num_bytes += counts * local
         if op.op_class is OpClass.REDUCE:
             num_bytes += self._passed_bytes(op, candidates)
-        return num_bytes + self._computed_bytes(op, arrays)
-
-    def _computed_bytes(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
-        """float64[num_candidates]: as how many bytes operands count that a matmul computes."""
-        clock = self.costing.model.hardware.compute.clock_hertz
-        computed = self._computed_operands(op)
-        if not computed or not clock:
-            return 0.0
-        cycles = self.backend.layout.operand_cycles * self.costing.memory_speed(op.op_class) / 1024
-        return sum(
-            prod(self.graph.values[op.operands[place]].shape) / arrays.operand_shards[place]
-            for place in computed
-        ) * (cycles / clock)
-
-    def _computed_operands(self, op: Op) -> tuple[int, ...]:
-        """Operands of a matmul that it computes element by element before it multiplies them."""
-        if op.op_class is not OpClass.MATMUL or not self.backend.layout.operand_cycles:
-            return ()
-        graph, stored = self.graph, self.buffers.is_stored
-
-        def is_computed(value: int) -> bool:
-            source = source_of(graph, value, lambda maker, one: renames(maker) and not stored[one])
-            return not stored[source] and is_elementwise(graph.maker(source))
-
-        return tuple(place for place, value in enumerate(op.operands) if is_computed(value))
+        return num_bytes + self.matmuls.computed_bytes(op, arrays)
 
     def _saved_in_vmem(self, op: Op) -> float:
         """Share of the time of a read that is saved where the bytes are in VMEM."""
@@ -363,11 +309,31 @@ class KernelTime:
             return in_memory if is_product else local
         if op.index in self.buffers.updates:
             in_memory = local if self.facts.always_spills else np.zeros_like(local)
+        return self._passed_through(value, local, in_memory, work)
+
+    def _passed_through(
+        self,
+        value: int,
+        local: FloatArray,
+        in_memory: FloatArray | None = None,
+        work: OpClass = OpClass.ELEMENTWISE,
+    ) -> FloatArray:
+        """float64[num_candidates]: as how many bytes it counts to write a tensor of so many.
+
+        Args:
+            value: The tensor.
+            local: Its bytes.
+            in_memory: Of these, those that are written to HBM; all where it is None.
+            work: At whose memory speed they count.
+        """
+        passes, written = self.costing.passes, local if in_memory is None else in_memory
+        if passes is None:
+            return written
         bits, speed = self.graph.values[value].bits, self.costing.memory_speed(work)
         elements = local * 8.0 / bits
         if bits < 32:
-            return np.asarray(in_memory + elements * speed / passes.narrowed)
-        return np.where(in_memory, in_memory, elements * speed / passes.kept)
+            return np.asarray(written + elements * speed / passes.narrowed)
+        return np.where(written, written, elements * speed / passes.kept)
 
     def _is_carried_apart(self, op: Op) -> bool:
         """True where a kernel of its own writes what an op makes for the next run of a loop."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from autoshard.costing.cost_term import Candidates, FloatArray
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.program import Graph, Op, OpKind, Value
 
 
 class LoopBorders:
@@ -20,7 +20,8 @@ class LoopBorders:
     narrower elements, is converted whole before the loop, where it lies.
 
     Attributes:
-        filled: By op of a carry, bytes of the whole.
+        filled: By op of a carry, bytes of the whole, narrower elements as 32 bits: filling takes as
+            long (zeros of bfloat16 and float32 by libtpu 0.0.52 for a v4, v5e, v5p and v6e).
         converted: By op of an argument, bytes that are read and written of the whole.
     """
 
@@ -30,10 +31,15 @@ class LoopBorders:
         self.facts, graph = facts, facts.graph
         self.converted = facts.converted_for_loops
         self.filled = {
-            op.index: graph.values[op.results[0]].num_bytes
+            op.index: self._filled_bytes(graph.values[op.results[0]])
             for op in graph.ops
             if _is_carry_of_free(graph, op) and not _is_written_in_order(graph, op)
         }
+
+    def _filled_bytes(self, value: Value) -> int:
+        is_by_element = self.facts.costing.passes is not None
+        wider = max(32 // value.bits, 1) if is_by_element and value.bits else 1
+        return value.num_bytes * wider
 
     def key(self, op: Op) -> Hashable | None:
         return self.filled.get(op.index) or self.converted.get(op.index)

@@ -19,6 +19,7 @@ from autoshard.graph.recomputing import (
     matmuls_reading,
 )
 from autoshard.graph.scatters import is_one_hot, scattered_sums
+from autoshard.graph.sliced_operands import sliced_operands
 from autoshard.graph.window import Window
 
 TILE_DIMS = 2
@@ -39,6 +40,8 @@ def stored_values(
     kept = {*addends, *addends.values(), *sources}
     if fusion.materializes_scatter_sums:
         kept |= scattered_sums(graph)
+    if fusion.stores_sliced_operands:
+        kept |= sliced_operands(graph)
     in_place = {
         operand
         for total, addend in addends.items()

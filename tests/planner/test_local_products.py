@@ -121,7 +121,13 @@ def batched_seconds(rows: int, tile: tuple[int, int, int]) -> list[float]:
     machine = get_hardware("tpu-v5e")
     machine = replace(
         machine,
-        compute=replace(machine.compute, matmul_tile=tile, kernel_launch_seconds=0.0, passes=None),
+        compute=replace(
+            machine.compute,
+            matmul_tile=tile,
+            kernel_launch_seconds=0.0,
+            clock_hertz=None,
+            passes=None,
+        ),
         memory=replace(machine.memory, bytes_per_second=1e15),
     )
     parts = parts_of("x=8")

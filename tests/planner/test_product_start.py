@@ -77,3 +77,28 @@ def test_few_rows_take_as_long_as_the_least() -> None:
 
 def test_so_do_few_columns() -> None:
     assert flops(SIDE, 8, "tpu-v5e") == pytest.approx(flops(8, SIDE, "tpu-v5e"))
+
+
+def operand(*, is_computed: bool) -> Graph:
+    program = Program()
+    value, weight = program.argument(8192, SIDE), program.argument(SIDE, SIDE)
+    read = program.elementwise(value, name="maximum") if is_computed else value
+    return program.graph(program.matmul(read, weight))
+
+
+@pytest.mark.parametrize("name", ["tpu-v5e", "tpu-v5p"])
+def test_a_matmul_takes_longer_for_an_operand_that_it_computes(name: str) -> None:
+    clock, cycles = get_hardware(name).compute.clock_hertz, get_backend(name).layout.operand_cycles
+    assert clock is not None
+    more = seconds(operand(is_computed=True), name) - seconds(operand(is_computed=False), name)
+    assert more == pytest.approx(cycles * 8192 * SIDE / 1024 / clock, rel=0.05)
+
+
+def test_one_row_is_multiplied_and_summed_on_vector_units() -> None:
+    machine = get_hardware("tpu-v5p")
+    passes = machine.compute.passes
+    assert passes is not None
+    one, eight = (seconds(product(rows, columns=2**16), "tpu-v5p") for rows in (1, 8))
+    multiplied = SIDE * 2**16
+    assert one > multiplied / passes.narrowed
+    assert one > 1.5 * eight

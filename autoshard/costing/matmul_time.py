@@ -1,0 +1,102 @@
+"""What a matmul takes beside its arithmetic and its traffic, where matrix units compute it."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from autoshard.costing.candidate_arrays import CandidateArrays
+from autoshard.costing.cost_term import Candidates, FloatArray
+from autoshard.costing.local_products import local_products, product_factors
+from autoshard.costing.program_facts import ProgramFacts
+from autoshard.graph.dataflow import source_of
+from autoshard.graph.op_traits import is_elementwise, renames
+from autoshard.graph.program import Op, OpClass
+
+
+class MatmulTime:
+    """Starts, windows, operands that are computed, and matmuls that are none."""
+
+    def __init__(self, facts: ProgramFacts) -> None:
+        self.graph, self.buffers, self.costing = facts.graph, facts.buffers, facts.costing
+        self.compute = facts.costing.model.hardware.compute
+        self.backend = facts.costing.backend
+        self.layout = self.backend.layout
+
+    def start_seconds(self, op: Op) -> float:
+        """Seconds until a matmul is under way.
+
+        In loops of machines that keep matmul results in VMEM nothing has to come from HBM first.
+        """
+        clock, launch = self.compute.clock_hertz, self.compute.kernel_launch_seconds
+        fills = self.layout.mxu_fill_cycles / clock if clock else 0.0
+        if self.backend.memory.matmul_results_in_vmem:
+            return fills if op.repeat > 1 else launch
+        return launch + fills
+
+    def window_seconds(self, flops: FloatArray, dtype: str) -> FloatArray | float:
+        """Seconds of a matmul's first and last windows, which no arithmetic runs beside.
+
+        Larger matmuls have larger windows and more of them: both grow with the root.
+        """
+        cycles, clock = self.layout.mxu_window_cycles, self.compute.clock_hertz
+        if not cycles or not clock:
+            return 0.0
+        return cycles * np.sqrt(flops / self.compute.matmul.of(dtype) / clock)
+
+    def ragged_seconds(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
+        """Seconds of a ragged matmul beside its arithmetic, unless it contracts the rows."""
+        clock = self.compute.clock_hertz
+        if op.name != "ragged_dot" or not clock:
+            return 0.0
+        rows, matrices, groups = (self.graph.values[value].shape for value in op.operands)
+        if len(rows) == len(matrices):
+            return 0.0
+        elements = prod(self.graph.values[op.results[0]].shape) / arrays.result_shards[0]
+        return self.layout.ragged_cycles * prod(groups) ** 2 * elements / clock
+
+    def computed_operands(self, op: Op) -> tuple[int, ...]:
+        """Operands of a matmul that it computes element by element before it multiplies them."""
+        if op.op_class is not OpClass.MATMUL or not self.layout.operand_cycles:
+            return ()
+        graph, stored = self.graph, self.buffers.is_stored
+
+        def is_computed(value: int) -> bool:
+            source = source_of(graph, value, lambda maker, one: renames(maker) and not stored[one])
+            return not stored[source] and is_elementwise(graph.maker(source))
+
+        return tuple(place for place, value in enumerate(op.operands) if is_computed(value))
+
+    def computed_bytes(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
+        """float64[num_candidates]: as how many bytes operands count that a matmul computes."""
+        clock, computed = self.compute.clock_hertz, self.computed_operands(op)
+        if not computed or not clock:
+            return 0.0
+        elements = sum(
+            prod(self.graph.values[op.operands[place]].shape) / arrays.operand_shards[place]
+            for place in computed
+        )
+        seconds = self.layout.operand_cycles / 1024 / clock
+        return elements * seconds * self.costing.memory_speed(op.op_class)
+
+    def singly_bytes(self, op: Op, candidates: Candidates) -> FloatArray | None:
+        """float64[num_candidates]: as how many bytes products count that are summed singly.
+
+        A matmul of one local row or column is a multiplication and a reduction on vector units; 0
+        of others. None where no candidate has one.
+
+        Source: matmuls of bfloat16 and float32[1, 4096] @ [4096, 16384], transposed or not, and of
+            one column, by libtpu 0.0.52 for a v5e and a v5p. Batched ones stay matmuls.
+        """
+        passes, is_reduced = self.costing.passes, self.backend.fusion.strength_reduces_dots
+        if passes is None or not is_reduced or op.name != "dot_general" or op.rule is None:
+            return None
+        if product_factors(op.rule).batch:
+            return None
+        rows, columns, _ = local_products(self.costing.parts, op.rule, candidates)
+        is_single = np.minimum(rows, columns) == 1
+        if not is_single.any():
+            return None
+        multiplied = op.flops / 2.0 / self.costing.arrays(candidates).cut
+        return np.where(is_single, multiplied * self.costing.pass_bytes(passes.narrowed), 0.0)

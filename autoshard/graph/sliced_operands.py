@@ -1,0 +1,78 @@
+"""Slices of stacks that a TPU writes before matmuls read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoshard.graph.dataflow import trace_forward
+from autoshard.graph.op_traits import FUSIBLE, TRANSPARENT
+from autoshard.graph.program import Graph, Op, OpClass, OpKind
+from autoshard.graph.transposed_operands import batch_leads
+
+
+def sliced_operands(graph: Graph) -> frozenset[int]:
+    """What loops slice of stacks for several matmuls, or for one that works in heads.
+
+    A matmul that multiplies a slice in rows reads it from the stack. One whose batch dimensions do
+    not lead (attention over pieces of rows), or whose result is split for such a one, multiplies in
+    another dimension order; where two matmuls read a slice it is written once.
+
+    Source: layers of attention and of an MLP under `scan`, forward and with gradients, rotated
+        queries or not, kept or computed again, by libtpu 0.0.52 for a v5e and a v5p.
+    """
+    return frozenset(
+        op.results[0]
+        for op in graph.ops
+        if op.name == "dynamic_slice" and op.repeat > 1 and _is_written(graph, op.results[0])
+    )
+
+
+def _is_written(graph: Graph, piece: int) -> bool:
+    matmuls = [*_matmuls(graph, piece)]
+    return len({op.index for op, _ in matmuls}) > 1 or any(
+        _is_by_heads(op, place) or _is_split_for_heads(graph, op) for op, place in matmuls
+    )
+
+
+def _matmuls(graph: Graph, value: int) -> Iterator[tuple[Op, int]]:
+    """Matmuls that read a value, as it is or transparently, each with the place of the operand."""
+    todo = [value]
+    while todo:
+        read = todo.pop()
+        for index in graph.consumers[read]:
+            op = graph.ops[index]
+            if op.kind is OpKind.CONSTRAINT or (op.name in TRANSPARENT and op.results):
+                todo += op.results
+            elif op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL:
+                yield op, op.operands.index(read)
+
+
+def _is_by_heads(op: Op, place: int) -> bool:
+    return place < 2 and op.rule is not None and not batch_leads(op.rule, place)
+
+
+def _is_split_for_heads(graph: Graph, matmul: Op) -> bool:
+    """True where what is computed of a result, with its last dimension in two, is read by heads."""
+    for split in trace_forward(graph, matmul.results[0], _is_constraint):
+        if split.name != "reshape" or not _splits_last(graph, split):
+            continue
+        made = split.results[0]
+        for reader in trace_forward(graph, made, _is_computed_through):
+            if reader.op_class is not OpClass.MATMUL or reader.kind is not OpKind.COMPUTE:
+                continue
+            if any(_is_by_heads(reader, place) for place in range(min(2, len(reader.operands)))):
+                return True
+    return False
+
+
+def _is_constraint(op: Op) -> bool:
+    return op.kind is OpKind.CONSTRAINT
+
+
+def _is_computed_through(op: Op) -> bool:
+    return _is_constraint(op) or (op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE)
+
+
+def _splits_last(graph: Graph, op: Op) -> bool:
+    before, after = graph.values[op.operands[0]].shape, graph.values[op.results[0]].shape
+    return len(after) == len(before) + 1 and before[:-1] == after[: len(before) - 1]
