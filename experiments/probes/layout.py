@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from autoshard.hlo.text import Instruction
-from cost_models import get_hardware
+from cost_models import get_hardware, memory_efficiency
 from experiments.probes.bench import Array, Bench, Compiled, Pin, cycles
 from experiments.probes.probe import BOTH, TPU, InconclusiveError, Probe
 
@@ -176,19 +175,22 @@ def _chained_matmul_cycles(bench: Bench, rows: int) -> int:
 
 
 def operand_cycles(bench: Bench) -> float:
-    """What a ReLU of bfloat16[32768, 512] adds to its matmul with [512, 512]."""
+    """float32[64, 512, 512] converted in a matmul with bfloat16[64, 512, 64], beside traffic."""
 
-    def taken(program: Callable[..., Any]) -> int:
-        operands = Array((32768, 512), "bfloat16"), Array((512, 512), "bfloat16")
-        compiled = bench.compile(program, *operands, mesh=f"d={bench.num_devices}")
-        found = [spent for made in compiled.entry if (spent := cycles(made))]
-        if len(found) != 1:
-            raise InconclusiveError(f"it is {len(found)} kernels")
-        return found[0]
+    def program(_: Pin, value: Any, other: Any) -> Any:
+        return jnp.einsum("bij,bjk->bik", value.astype(jnp.bfloat16), other)
 
-    alone = taken(lambda _, value, weight: value @ weight)
-    computed = taken(lambda _, value, weight: jax.nn.relu(value) @ weight)
-    return round((computed - alone) * 1024 / (32768 * 512), 2)
+    operands = Array((64, 512, 512), "float32"), Array((64, 512, 64), "bfloat16")
+    compiled = bench.compile(program, *operands, mesh=f"d={bench.num_devices}")
+    taken = [spent for made in compiled.entry if (spent := cycles(made))]
+    if len(taken) != 1:
+        raise InconclusiveError(f"it is {len(taken)} kernels")
+    machine = get_hardware(bench.target.hardware)
+    assert machine.compute.clock_hertz is not None
+    elements = 64 * 512 * 512
+    speed = machine.memory.bytes_per_second * memory_efficiency(machine, "matmul")
+    traffic = 4 * elements / speed * machine.compute.clock_hertz
+    return round(max(taken[0] - kernel_cycles(bench) - traffic, 0.0) * 1024 / elements, 2)
 
 
 def _matmul_bend(taken: dict[int, int]) -> tuple[int, float, float]:
