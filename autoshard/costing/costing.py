@@ -87,6 +87,13 @@ class Costing(MoveCosts):
         """Seconds that a kernel takes beside its work."""
         return self.model.hardware.compute.kernel_launch_seconds
 
+    def moved_seconds(self, num_bytes: FloatArray, bits: int) -> FloatArray:
+        """Seconds of kernels that move so many bytes in order, of elements of so many bits."""
+        counted = 2.0 * num_bytes
+        if self.passes is not None and 0 < bits < 32:
+            counted = counted + num_bytes * 8.0 / bits * self.pass_bytes(self.passes.narrowed)
+        return self.kernel_seconds(counted, "float32")
+
     def kernel_seconds(
         self, num_bytes: FloatArray, dtype: str, op_class: str = OpClass.ELEMENTWISE.value
     ) -> FloatArray:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import ClassVar
 
+import numpy as np
+
 from autoshard.costing.cost_term import Candidates, FloatArray
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
@@ -12,17 +14,19 @@ from autoshard.graph.program import Graph, Op, OpKind, Value
 
 
 class LoopBorders:
-    """Carries that are filled before a loop, and arguments that are converted for one.
+    """Carries that are filled before a loop or copied behind it, arguments converted for one.
 
     A carry that starts as something every device can make (zeros) is filled. A stack that each run
     writes its own row of, in order, is not: libtpu 0.0.42 leaves it as it is allocated, and fills
     those that are written from the end (gradients). An argument that a loop reads unchanged, in
-    narrower elements, is converted whole before the loop, where it lies.
+    narrower elements, is converted whole before the loop, where it lies. What a loop makes beside
+    the donated argument that it replaces is copied there (caches under `scan`, by libtpu 0.0.52).
 
     Attributes:
         filled: By op of a carry, bytes of the whole, narrower elements as 32 bits: filling takes as
             long (zeros of bfloat16 and float32 by libtpu 0.0.52 for a v4, v5e, v5p and v6e).
         converted: By op of an argument, bytes that are read and written of the whole.
+        copied: Ops of carries.
     """
 
     is_sent: ClassVar[bool] = False
@@ -30,6 +34,7 @@ class LoopBorders:
     def __init__(self, facts: ProgramFacts) -> None:
         self.facts, graph = facts, facts.graph
         self.converted = facts.converted_for_loops
+        self.copied = {graph.values[value].op for value in facts.donated_results.beside}
         self.filled = {
             op.index: self._filled_bytes(graph.values[op.results[0]])
             for op in graph.ops
@@ -42,7 +47,9 @@ class LoopBorders:
         return value.num_bytes * wider
 
     def key(self, op: Op) -> Hashable | None:
-        return self.filled.get(op.index) or self.converted.get(op.index)
+        borders = self.filled.get(op.index, 0), self.converted.get(op.index, 0)
+        found = (*borders, op.index in self.copied)
+        return found if any(found) else None
 
     def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: of one run of the loop."""
@@ -50,8 +57,13 @@ class LoopBorders:
         pieces = costing.arrays(candidates).result_shards[0]
         if op.index in self.converted:
             return costing.conversion_seconds(self.converted[op.index] / pieces)
-        dtype = model_dtype(self.facts.graph.values[op.results[0]].dtype)
-        return costing.kernel_seconds(self.filled[op.index] / pieces, dtype, "fill")
+        value, seconds = self.facts.graph.values[op.results[0]], np.zeros(len(candidates))
+        if op.index in self.filled:
+            filled = self.filled[op.index] / pieces
+            seconds = seconds + costing.kernel_seconds(filled, model_dtype(value.dtype), "fill")
+        if op.index in self.copied:
+            seconds = seconds + costing.moved_seconds(value.num_bytes / pieces, value.bits)
+        return seconds
 
 
 def _is_carry_of_free(graph: Graph, op: Op) -> bool:

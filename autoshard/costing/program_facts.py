@@ -17,6 +17,7 @@ from autoshard.costing.sliced_stacks import SlicedStacks
 from autoshard.costing.tile_padding import TilePadding
 from autoshard.costing.vmem import Vmem
 from autoshard.graph.buffers import Buffers
+from autoshard.graph.donated_results import DonatedResults, donated_results
 from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph, Op, OpKind
 from autoshard.layouts import Layout
@@ -24,11 +25,21 @@ from autoshard.layouts import Layout
 
 @dataclass(eq=False)
 class ProgramFacts:
-    """A program on a machine."""
+    """A program on a machine.
+
+    Args:
+        alike: Arguments and the results that replace them, by position.
+    """
 
     graph: Graph
     buffers: Buffers
     costing: Costing
+    alike: Sequence[tuple[int, int]] = ()
+
+    @cached_property
+    def donated_results(self) -> DonatedResults:
+        """Values that end in the buffers of donated arguments."""
+        return donated_results(self.graph, self.buffers, self.alike)
 
     @cached_property
     def tiles(self) -> TilePadding:

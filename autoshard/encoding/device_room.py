@@ -19,7 +19,6 @@ from autoshard.graph.images import image_channels
 from autoshard.graph.program import Graph, Value
 from autoshard.graph.row_lookups import row_values
 from autoshard.layouts import Layout
-from autoshard.wishes.wishes import Wishes
 
 NEGLIGIBLE_SHARE = 1e-4  # buffers below this share of the budget are not worth a memory term
 NEGLIGIBLE_SHARE_HELD = 1e-2  # nor below this one of the arguments, all of them cut evenly
@@ -66,7 +65,6 @@ class DeviceRoom:
     def of(
         cls,
         facts: ProgramFacts,
-        wishes: Wishes,
         memory_limit: int | None,
         *,
         is_scarce: bool = False,
@@ -76,7 +74,7 @@ class DeviceRoom:
         vmem = facts.vmem
         is_tiled = costing.backend.layout.is_tiled
         channels = image_channels(graph) if is_tiled else {}
-        reused, beside = _results_of_donated(graph, buffers, wishes)
+        reused, beside = facts.donated_results
         return cls(
             graph,
             buffers,
@@ -179,23 +177,3 @@ def _repeated_results(graph: Graph, buffers: Buffers) -> frozenset[int]:
             found.append(op.index)
         first.add(owner)
     return frozenset(found)
-
-
-def _results_of_donated(
-    graph: Graph, buffers: Buffers, wishes: Wishes
-) -> tuple[frozenset[int], frozenset[int]]:
-    """Values made in the buffer of a donated argument, and those made beside it that end there.
-
-    A loop makes one beside an argument that it, or what comes after, reads.
-    """
-    places = {op.results[0] for op in graph.arguments}
-    reused, beside = set(), set()
-    for argument, result in wishes.alike:
-        owner = buffers.owner[graph.results[result].operands[0]]
-        if argument not in graph.donated or owner in places:
-            continue
-        reused.add(owner)
-        read_until = buffers.last_use[graph.arguments[argument].results[0]]
-        if graph.maker(owner).name == "while" and read_until > buffers.intervals[owner][0] + 1:
-            beside.add(owner)
-    return frozenset(reused - beside), frozenset(beside)

@@ -116,10 +116,8 @@ class Encoder:
         graph, buffers, costing = self.graph, self.buffers, self.costing
         self._read_bits = ReadBits.of(graph, costing.backend)
         self.tables = Tables(graph, self._read_bits, Resharder(costing.parts, costing))
-        self.facts = ProgramFacts(graph, buffers, costing)
-        self.room = DeviceRoom.of(
-            self.facts, self.wishes, self.memory_limit, is_scarce=self.is_scarce
-        )
+        self.facts = ProgramFacts(graph, buffers, costing, self.wishes.alike)
+        self.room = DeviceRoom.of(self.facts, self.memory_limit, is_scarce=self.is_scarce)
         self.node_costs = NodeCosts(self.facts, self._candidates, self.op_terms)
         self.read_costs = ReadCosts(self.facts, self.tables, self._candidates)
         self._copies = CopyMemory(self.room)
