@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autoshard.encoding.choice_memory import ROWS, SUMMED
+from autoshard.encoding.choice_memory import PARTIAL, ROWS, SUMMED
 from autoshard.encoding.copy_memory import SLICED
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
@@ -13,6 +13,8 @@ from autoshard.graph.program import Op, OpKind
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
 from autoshard.lowering.op_times import OpTimes
 from solvers import EdgeMemory
+
+_UNTIL_SUMMED = frozenset({PARTIAL, SUMMED, ROWS})
 
 
 class IssuedRanges:
@@ -56,7 +58,7 @@ class IssuedRanges:
         maker = self._graph.maker(value).index
         tag = self._encoded.problem.node_memory[one.term].tag
         begun, over = self._times.sums.get(maker, (-1, -1))
-        if tag and begun >= 0:
+        if tag in _UNTIL_SUMMED and begun >= 0:
             start = begun if tag == SUMMED else self._times.run[maker]
             return start, begun if tag == ROWS else over + 1
         if (one.start, one.stop) == self._before.intervals[owner]:
