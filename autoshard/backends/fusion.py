@@ -41,8 +41,8 @@ class FusionPolicy:
         materializes_moved_elements: What is padded, concatenated, reversed or sliced with a stride
             is stored before; padding between elements, and a stride along a dimension of a tile,
             are kernels of their own.
-        stores_sliced_operands: In a loop, a slice of a stack that several matmuls read, or one that
-            works in heads, is a kernel of its own.
+        stores_sliced_operands: In a loop, a slice of a stack for a matmul that works in heads is a
+            kernel of its own.
         sinks_into_loops: A loop makes in each run all that is made of constants and positions; else
             only a constant that no called function makes.
         one_hot_scatters: A scatter of one element a row becomes a comparison of positions, which is

@@ -11,11 +11,11 @@ from autoshard.graph.transposed_operands import batch_leads
 
 
 def sliced_operands(graph: Graph) -> frozenset[int]:
-    """What loops slice of stacks for several matmuls, or for one that works in heads.
+    """Slices of stacks in loops for matmuls that work in heads.
 
-    A matmul that multiplies a slice in rows reads it from the stack. One whose batch dimensions do
-    not lead (attention over pieces of rows), or whose result is split for such a one, multiplies in
-    another dimension order; where two matmuls read a slice it is written once.
+    A matmul that multiplies a slice in rows reads it from the stack, and so does each of several
+    that read one slice. A matmul whose batch dimensions do not lead (attention over pieces of
+    rows), or whose result is split for such a one, multiplies in another dimension order.
 
     Source: layers of attention and of an MLP under `scan`, forward and with gradients, rotated
         queries or not, kept or computed again, by libtpu 0.0.52 for a v5e and a v5p.
@@ -28,9 +28,9 @@ def sliced_operands(graph: Graph) -> frozenset[int]:
 
 
 def _is_written(graph: Graph, piece: int) -> bool:
-    matmuls = [*_matmuls(graph, piece)]
-    return len({op.index for op, _ in matmuls}) > 1 or any(
-        _is_by_heads(op, place) or _is_split_for_heads(graph, op) for op, place in matmuls
+    return any(
+        _is_by_heads(op, place) or _is_split_for_heads(graph, op)
+        for op, place in _matmuls(graph, piece)
     )
 
 

@@ -51,8 +51,9 @@ def test_a_weight_that_a_matmul_multiplies_in_rows_is_not() -> None:
     assert not sliced_operands(scanned(mlp, 2))
 
 
-def test_a_weight_that_two_matmuls_read_is() -> None:
-    assert len(sliced_operands(scanned(twice, 1))) == 1
+def test_each_of_two_matmuls_slices_a_weight_that_both_multiply_in_rows() -> None:
+    # tanh(x @ w) @ w, and its gradient without a barrier, by libtpu 0.0.52 for a v5e and a v5p
+    assert not sliced_operands(scanned(twice, 1))
 
 
 @pytest.mark.parametrize("layer", [attention, mlp])
