@@ -87,12 +87,32 @@ class Costing(MoveCosts):
         """Seconds that a kernel takes beside its work."""
         return self.model.hardware.compute.kernel_launch_seconds
 
-    def moved_seconds(self, num_bytes: FloatArray, bits: int) -> FloatArray:
-        """Seconds of kernels that move so many bytes in order, of elements of so many bits."""
-        counted = 2.0 * num_bytes
-        if self.passes is not None and 0 < bits < 32:
-            counted = counted + num_bytes * 8.0 / bits * self.pass_bytes(self.passes.narrowed)
-        return self.kernel_seconds(counted, "float32")
+    def stored_bytes(
+        self,
+        local: FloatArray,
+        bits: int,
+        in_memory: FloatArray | None = None,
+        op_class: OpClass = OpClass.ELEMENTWISE,
+    ) -> FloatArray:
+        """float64[n]: as how many bytes it counts to write so many; elements pass the vector unit.
+
+        Args:
+            local: float64[n], bytes.
+            bits: Of an element.
+            in_memory: float64[n], bytes of these that are written to HBM; all where it is None.
+            op_class: At whose memory speed they count.
+        """
+        passes, written = self.passes, local if in_memory is None else in_memory
+        if passes is None or not bits:
+            return written
+        elements, speed = local * 8.0 / bits, self.memory_speed(op_class)
+        if bits < 32:
+            return np.asarray(written + elements * speed / passes.narrowed)
+        return np.where(written, written, elements * speed / passes.kept)
+
+    def moved_bytes(self, local: FloatArray, bits: int) -> FloatArray:
+        """float64[n]: as how many bytes it counts to read and write so many, in order."""
+        return local + self.stored_bytes(local, bits)
 
     def kernel_seconds(
         self, num_bytes: FloatArray, dtype: str, op_class: str = OpClass.ELEMENTWISE.value

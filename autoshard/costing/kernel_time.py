@@ -106,13 +106,11 @@ class KernelTime:
                 num_bytes += self._bytes_written(op, value, tiles)
         flops = costing.padded_flops(op, candidates)
         if op.name == "dynamic_update_slice":
-            row = op.operands[1]
-            update = graph.values[row].num_bytes / arrays.operand_shards[1]
-            num_bytes = update + self._passed_through(row, update)
+            row, whole = graph.values[op.operands[1]], graph.values[op.results[0]]
+            num_bytes = costing.moved_bytes(row.num_bytes / arrays.operand_shards[1], row.bits)
             if self._updates_copy(op):
-                made = op.results[0]
-                whole = graph.values[made].num_bytes / arrays.result_shards[0]
-                num_bytes = num_bytes + whole + self._passed_through(made, whole)
+                local = whole.num_bytes / arrays.result_shards[0]
+                num_bytes = num_bytes + costing.moved_bytes(local, whole.bits)
         elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
             return self._fused_seconds(op, candidates, flops)
         dtype = costing.operand_dtype(graph, op)
@@ -314,31 +312,8 @@ class KernelTime:
             return in_memory if is_product else local
         if op.index in self.buffers.updates:
             in_memory = local if self.facts.always_spills else np.zeros_like(local)
-        return self._passed_through(value, local, in_memory, work)
-
-    def _passed_through(
-        self,
-        value: int,
-        local: FloatArray,
-        in_memory: FloatArray | None = None,
-        work: OpClass = OpClass.ELEMENTWISE,
-    ) -> FloatArray:
-        """float64[num_candidates]: as how many bytes it counts to write a tensor of so many.
-
-        Args:
-            value: The tensor.
-            local: Its bytes.
-            in_memory: Of these, those that are written to HBM; all where it is None.
-            work: At whose memory speed they count.
-        """
-        passes, written = self.costing.passes, local if in_memory is None else in_memory
-        if passes is None:
-            return written
-        bits, speed = self.graph.values[value].bits, self.costing.memory_speed(work)
-        elements = local * 8.0 / bits
-        if bits < 32:
-            return np.asarray(written + elements * speed / passes.narrowed)
-        return np.where(written, written, elements * speed / passes.kept)
+        bits = self.graph.values[value].bits
+        return self.costing.stored_bytes(local, bits, in_memory, work)
 
     def _updates_copy(self, op: Op) -> bool:
         """True where a row is written into a copy: the tensor that it is of stays as it is.

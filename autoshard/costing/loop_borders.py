@@ -58,11 +58,13 @@ class LoopBorders:
         if op.index in self.converted:
             return costing.conversion_seconds(self.converted[op.index] / pieces)
         value, seconds = self.facts.graph.values[op.results[0]], np.zeros(len(candidates))
+        dtype = model_dtype(value.dtype)
         if op.index in self.filled:
             filled = self.filled[op.index] / pieces
-            seconds = seconds + costing.kernel_seconds(filled, model_dtype(value.dtype), "fill")
+            seconds = seconds + costing.kernel_seconds(filled, dtype, "fill")
         if op.index in self.copied:
-            seconds = seconds + costing.moved_seconds(value.num_bytes / pieces, value.bits)
+            moved = costing.moved_bytes(value.num_bytes / pieces, value.bits)
+            seconds = seconds + costing.kernel_seconds(moved, dtype)
         return seconds
 
 

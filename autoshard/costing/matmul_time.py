@@ -1,4 +1,4 @@
-"""What a matmul takes beside its arithmetic and its traffic, where matrix units compute it."""
+"""Seconds and bytes of a matmul beside its arithmetic and its operands and results."""
 
 from __future__ import annotations
 

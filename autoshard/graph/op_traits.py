@@ -26,7 +26,18 @@ READS_FUSED = FUSIBLE | {OpClass.REDUCE}
 
 def renames(op: Op) -> bool:
     """True for an op whose result takes the buffer of its operand, constraints included."""
-    return op.kind is OpKind.CONSTRAINT or op.name in RENAMES
+    return is_constraint(op) or op.name in RENAMES
+
+
+def is_constraint(op: Op) -> bool:
+    """True for an op that says how its operand is sharded, and computes nothing."""
+    return op.kind is OpKind.CONSTRAINT
+
+
+def splits_last(graph: Graph, rows: int, pieces: int) -> bool:
+    """True where the second tensor is the first with its last dimension in two."""
+    one, other = graph.values[rows].shape, graph.values[pieces].shape
+    return len(other) == len(one) + 1 and one[:-1] == other[: len(one) - 1]
 
 
 def is_elementwise(op: Op) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoshard.graph.dataflow import trace_forward
-from autoshard.graph.op_traits import FUSIBLE, TRANSPARENT
+from autoshard.graph.op_traits import FUSIBLE, TRANSPARENT, is_constraint, splits_last
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
-from autoshard.graph.transposed_operands import batch_leads
+from autoshard.graph.transposed_operands import works_in_heads
 
 
 def sliced_operands(graph: Graph) -> frozenset[int]:
@@ -29,7 +29,7 @@ def sliced_operands(graph: Graph) -> frozenset[int]:
 
 def _is_written(graph: Graph, piece: int) -> bool:
     return any(
-        _is_by_heads(op, place) or _is_split_for_heads(graph, op)
+        works_in_heads(op, place) or _is_split_for_heads(graph, op)
         for op, place in _matmuls(graph, piece)
     )
 
@@ -41,38 +41,22 @@ def _matmuls(graph: Graph, value: int) -> Iterator[tuple[Op, int]]:
         read = todo.pop()
         for index in graph.consumers[read]:
             op = graph.ops[index]
-            if op.kind is OpKind.CONSTRAINT or (op.name in TRANSPARENT and op.results):
+            if is_constraint(op) or (op.name in TRANSPARENT and op.results):
                 todo += op.results
             elif op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL:
                 yield op, op.operands.index(read)
 
 
-def _is_by_heads(op: Op, place: int) -> bool:
-    return place < 2 and op.rule is not None and not batch_leads(op.rule, place)
-
-
 def _is_split_for_heads(graph: Graph, matmul: Op) -> bool:
     """True where what is computed of a result, with its last dimension in two, is read by heads."""
-    for split in trace_forward(graph, matmul.results[0], _is_constraint):
-        if split.name != "reshape" or not _splits_last(graph, split):
-            continue
-        made = split.results[0]
-        for reader in trace_forward(graph, made, _is_computed_through):
-            if reader.op_class is not OpClass.MATMUL or reader.kind is not OpKind.COMPUTE:
-                continue
-            if any(_is_by_heads(reader, place) for place in range(min(2, len(reader.operands)))):
-                return True
-    return False
-
-
-def _is_constraint(op: Op) -> bool:
-    return op.kind is OpKind.CONSTRAINT
+    return any(
+        works_in_heads(reader, place)
+        for split in trace_forward(graph, matmul.results[0], is_constraint)
+        if split.name == "reshape" and splits_last(graph, split.operands[0], split.results[0])
+        for reader in trace_forward(graph, split.results[0], _is_computed_through)
+        for place in range(2)
+    )
 
 
 def _is_computed_through(op: Op) -> bool:
-    return _is_constraint(op) or (op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE)
-
-
-def _splits_last(graph: Graph, op: Op) -> bool:
-    before, after = graph.values[op.operands[0]].shape, graph.values[op.results[0]].shape
-    return len(after) == len(before) + 1 and before[:-1] == after[: len(before) - 1]
+    return is_constraint(op) or (op.kind is OpKind.COMPUTE and op.op_class in FUSIBLE)

@@ -41,6 +41,12 @@ def batch_leads(rule: Rule, place: int) -> bool:
     return not any(kinds[: kinds.count(_BATCH)])
 
 
+def works_in_heads(op: Op, place: int) -> bool:
+    """True for a matmul with batch dimensions behind others of an operand, as attention has."""
+    is_matmul = op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL
+    return is_matmul and place < 2 and op.rule is not None and not batch_leads(op.rule, place)
+
+
 _BATCH = 0
 _FREE = (1, 2)
 """The place of free dimensions in the left and the right matrix; contracted ones have the other."""

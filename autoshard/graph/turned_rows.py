@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoshard.graph.dataflow import source_of
-from autoshard.graph.op_traits import is_elementwise
+from autoshard.graph.op_traits import is_constraint, is_elementwise, splits_last
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
-from autoshard.graph.transposed_operands import batch_leads
+from autoshard.graph.transposed_operands import works_in_heads
 
 
 def turned_rows(graph: Graph) -> dict[int, int]:
@@ -38,16 +38,15 @@ def turned_rows(graph: Graph) -> dict[int, int]:
 
 
 def _splits_last(graph: Graph, rows: int, pieces: int) -> bool:
-    """True where the second tensor is the first with its last dimension in two."""
-    one, other = graph.values[rows].shape, graph.values[pieces].shape
-    return len(other) == len(one) + 1 and one[:-1] == other[: len(one) - 1] and 1 not in other[-2:]
+    """True where neither part of the last dimension has one element."""
+    return splits_last(graph, rows, pieces) and 1 not in graph.values[pieces].shape[-2:]
 
 
 def _of_matmuls(graph: Graph) -> set[int]:
     """Results of matmuls, and of element-wise ops that read one of these."""
     found: set[int] = set()
     for op in graph.ops:
-        passes = is_elementwise(op) or _is_constraint(op)
+        passes = is_elementwise(op) or is_constraint(op)
         if _is_matmul(op) or (passes and not found.isdisjoint(op.operands)):
             found.update(op.results)
     return found
@@ -56,7 +55,7 @@ def _of_matmuls(graph: Graph) -> set[int]:
 def _is_read_by_heads(graph: Graph, value: int) -> bool:
     """True where a matmul whose batch does not lead reads a value, or one that is transposed."""
     readers = [*_readers(graph, value)]
-    return any(_is_by_heads(reader, place) for reader, place in readers) or any(
+    return any(works_in_heads(reader, place) for reader, place in readers) or any(
         _is_matmul(behind)
         for reader, _ in readers
         if reader.name == "transpose"
@@ -79,7 +78,7 @@ def _readers(graph: Graph, value: int) -> Iterator[tuple[Op, int]]:
     """Ops that read a value, as it is or constrained, each with the place of the operand."""
     for index in graph.consumers[value]:
         reader = graph.ops[index]
-        if _is_constraint(reader):
+        if is_constraint(reader):
             yield from _readers(graph, reader.results[0])
         else:
             places = enumerate(reader.operands)
@@ -88,16 +87,8 @@ def _readers(graph: Graph, value: int) -> Iterator[tuple[Op, int]]:
 
 def _unconstrained(graph: Graph, value: int) -> int:
     """The value that constraints are on."""
-    return source_of(graph, value, lambda op, _: _is_constraint(op))
-
-
-def _is_by_heads(op: Op, place: int) -> bool:
-    return _is_matmul(op) and place < 2 and op.rule is not None and not batch_leads(op.rule, place)
+    return source_of(graph, value, lambda op, _: is_constraint(op))
 
 
 def _is_matmul(op: Op) -> bool:
     return op.kind is OpKind.COMPUTE and op.op_class is OpClass.MATMUL
-
-
-def _is_constraint(op: Op) -> bool:
-    return op.kind is OpKind.CONSTRAINT

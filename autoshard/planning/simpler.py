@@ -30,7 +30,7 @@ Choices."""
 _LEAST_RISE = 2.0
 """Of the price before: the next one where it rises. A choice."""
 _CLOSE = 0.02
-"""How near the best each solve ends, in the share that may be given up. A choice: at 0.1, plans
+"""The gap at which each solve ends, over the share that may be given up. A choice: at 0.1, plans
 between two known ones are missed (GPT-2 of width 768: 21 constraints, not 9)."""
 _NEAR, _MANY_COLUMNS = 0.5, 4_000_000
 """The same, where presolve leaves more columns of the plan's own problem than that: searches as
@@ -204,13 +204,14 @@ class _Trade:
         return self.penalties.count(self.problem, choices)
 
     def saved(self, choices: Sequence[int], simpler: Sequence[int]) -> int:
-        """How many penalties simpler choices have less; 0 if they have none less."""
+        """The number of penalties that simpler choices save; 0 if they save none."""
         return max(0, self.count(choices) - self.count(simpler))
 
     def first_price(self, choices: Sequence[int]) -> float:
-        """The price of a penalty to begin with: no smaller where a plan near its gap has no room.
+        """The price of a penalty to begin with, from all that may ever be given up.
 
-        A search at it may find a plan that costs less.
+        Not from the room that is left: where a plan ends near its gap there is next to none, and a
+        search at this price may still find a cheaper plan.
         """
         number = self.count(choices)
         return _FIRST_PRICE * self.share / number if number else 0.0

@@ -103,7 +103,7 @@ def test_narrow_elements_take_passes_of_the_vector_unit(bits: int) -> None:
     passes = V5P.compute.passes
     assert passes is not None
     num_bytes = np.array(2.0**24)
-    found = float(costing.moved_seconds(num_bytes, bits))
+    found = float(costing.kernel_seconds(costing.moved_bytes(num_bytes, bits), "float32"))
     narrowed = num_bytes * 8 / bits / passes.narrowed if bits < 32 else 0.0
     moved = 2 * num_bytes / costing.elementwise_speed
     assert found == pytest.approx(moved + narrowed + costing.launch_seconds)

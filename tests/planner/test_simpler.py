@@ -19,7 +19,7 @@ from autoshard.errors import InputError
 from autoshard.planning import simpler
 from autoshard.planning.searches import Searches
 from autoshard.planning.simpler import Penalties
-from experiments.workloads import get_workload
+from experiments.workloads import Workload, get_workload
 from experiments.workloads.registry import SMALL_WORKLOADS
 from solvers import FORBIDDEN, Edge, NodeMemory, Problem, Result, Status, solve
 
@@ -31,15 +31,22 @@ def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def planned(simplicity: float | None, relative_gap: float = 0.01, **asked: Any) -> autoshard.Plan:
+def planned_step(workload: Workload, **asked: Any) -> autoshard.Plan:
     return autoshard.optimize(
-        WORKLOAD.step,
-        WORKLOAD.state,
-        WORKLOAD.batch,
-        mesh="data=2,model=4",
-        hardware="cpu-host",
+        workload.step,
+        workload.state,
+        workload.batch,
         donate_argnums=0,
         baselines=False,
+        **asked,
+    )
+
+
+def planned(simplicity: float | None, relative_gap: float = 0.01, **asked: Any) -> autoshard.Plan:
+    return planned_step(
+        WORKLOAD,
+        mesh="data=2,model=4",
+        hardware="cpu-host",
         simplicity=simplicity,
         relative_gap=relative_gap,
         **asked,
@@ -262,16 +269,7 @@ def test_a_move_takes_one_constraint_from_an_argument_and_two_from_what_an_op_ma
 
 def test_a_plan_that_ends_near_its_gap_is_made_simpler_too() -> None:
     workload = get_workload("llama_7b", layers=2)
-    plan = autoshard.optimize(
-        workload.step,
-        workload.state,
-        workload.batch,
-        mesh="data=4,model=8",
-        hardware="tpu-v5p",
-        donate_argnums=0,
-        baselines=False,
-        relative_gap=0.005,
-    )
+    plan = planned_step(workload, mesh="data=4,model=8", hardware="tpu-v5p", relative_gap=0.005)
     assert len(plan.constraints) <= 40  # 52 where the first price followed what the gap left
     assert plan.data.solver.gap <= 0.005
 
