@@ -1,12 +1,15 @@
-"""The referee: exact cost and peak memory of given choices, in Python integers."""
+"""The referee: exact cost and peak memory of given choices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from solvers.errors import ProblemError
-from solvers.problem import FORBIDDEN, Problem
+from solvers.flat import Flat
+from solvers.problem import FORBIDDEN, IntArray, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,50 +44,37 @@ def evaluate(problem: Problem, choices: Sequence[int]) -> Evaluation:
             f"{len(choices)} choices given, expected one per node: {problem.num_nodes}",
             where="choices",
         )
-    cost = 0
-    has_forbidden = False
-    for node, (costs, choice) in enumerate(zip(problem.node_costs, choices, strict=True)):
-        if not 0 <= choice < len(costs):
-            raise ProblemError(
-                f"is {choice}, node {node} has {len(costs)} choices", where=f"choices[{node}]"
-            )
-        paid = costs.item(choice)
-        has_forbidden |= paid >= FORBIDDEN
-        cost += paid
-    for edge in problem.edges:
-        paid = edge.costs.item(choices[edge.u], choices[edge.v])
-        has_forbidden |= paid >= FORBIDDEN
-        cost += paid
-    peak, peak_time, fits = _peak(problem, choices)
-    return Evaluation(cost, peak, peak_time, fits and not has_forbidden)
-
-
-def _peak(problem: Problem, choices: Sequence[int]) -> tuple[int, int, bool]:
-    change_at: dict[int, int] = {}
-
-    def hold(start: int, stop: int, held: int) -> None:
-        if held and start < stop:
-            change_at[start] = change_at.get(start, 0) + held
-            change_at[stop] = change_at.get(stop, 0) - held
-
-    for term in problem.node_memory:
-        hold(term.start, term.stop, term.usage.item(choices[term.node]))
-    for pair in problem.edge_memory:
-        edge = problem.edges[pair.edge]
-        hold(pair.start, pair.stop, pair.usage.item(choices[edge.u], choices[edge.v]))
-    for limit in problem.memory_limits:
-        change_at.setdefault(limit.start, 0)
-    peak = peak_time = held = 0
-    fits = True
-    for time in sorted(change_at):
-        held += change_at[time]
-        if held > peak:
-            peak, peak_time = held, time
-        fits = fits and all(
-            held <= limit.limit
-            for limit in problem.memory_limits
-            if limit.start <= time < limit.stop
+    flat, chosen = Flat.of(problem), np.asarray(choices, dtype=np.int64)
+    sizes = flat.costs.last_sizes
+    outside = np.flatnonzero((chosen < 0) | (chosen >= sizes))
+    if outside.size:
+        node = int(outside[0])
+        raise ProblemError(
+            f"is {chosen[node]}, node {node} has {sizes[node]} choices", where=f"choices[{node}]"
         )
-    if problem.memory_limit is not None:
-        fits = fits and peak <= problem.memory_limit
-    return peak, peak_time, fits
+    paid = np.concatenate((flat.costs.at(chosen), flat.tables.at(flat.pairs(chosen))))
+    peak, peak_time, fits = _peak(problem, flat, flat.held(chosen))
+    has_forbidden = bool((paid >= FORBIDDEN).any())
+    return Evaluation(_exact_sum(paid), peak, peak_time, fits and not has_forbidden)
+
+
+def _exact_sum(numbers: IntArray) -> int:
+    """The sum in Python's integers, of two halves that each fit 64 bits."""
+    return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())
+
+
+def _peak(problem: Problem, flat: Flat, usage: IntArray) -> tuple[int, int, bool]:
+    """The most bytes held, when first, and whether the limits allow all that is held."""
+    times, starts, stops = flat.changes
+    change = np.zeros(len(times), dtype=np.int64)
+    np.add.at(change, starts, usage)
+    np.subtract.at(change, stops, usage)
+    held = np.cumsum(change)
+    at = int(held.argmax()) if held.size else 0
+    peak = int(held[at]) if held.size else 0
+    fits = problem.memory_limit is None or peak <= problem.memory_limit
+    for limit in problem.memory_limits:
+        first = np.searchsorted(times, limit.start, side="right") - 1  # what is held as it begins
+        last = np.searchsorted(times, limit.stop) if limit.start < limit.stop else 0
+        fits = fits and int(held[max(first, 0) : last].max(initial=0)) <= limit.limit
+    return peak, int(times[at]) if peak else 0, fits

@@ -9,20 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from solvers.flat import Flat
 from solvers.problem import EdgeMemory, IntArray, NodeMemory, Problem
 
 
 def memory_terms(problem: Problem) -> list[NodeMemory | EdgeMemory]:
     """Returns all terms, those of nodes first."""
     return [*problem.node_memory, *problem.edge_memory]
-
-
-def least_and_most(terms: Sequence[NodeMemory | EdgeMemory]) -> tuple[IntArray, IntArray]:
-    """Returns int64[terms] twice: the least and the most each may hold."""
-    distinct = {id(term.usage): term.usage for term in terms}
-    bounds = {key: (int(usage.min()), int(usage.max())) for key, usage in distinct.items()}
-    pairs = np.array([bounds[id(term.usage)] for term in terms], dtype=np.int64).reshape(-1, 2)
-    return pairs[:, 0].copy(), pairs[:, 1].copy()
 
 
 def compress_memory(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
@@ -35,22 +28,21 @@ def compress_memory(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
     Returns:
         The problem in row numbers (no limit where no row is left), and a time for every row.
     """
-    terms = [term for term in memory_terms(problem) if term.start < term.stop]
-    if problem.memory_limit is None or not terms:
-        return replace(problem, node_memory=(), edge_memory=(), memory_limit=None), ()
-    starts = np.array([term.start for term in terms], dtype=np.int64)
-    stops = np.array([term.stop for term in terms], dtype=np.int64)
-    _, most = least_and_most(terms)
+    flat = Flat.of(problem)
+    is_held = flat.starts < flat.stops
+    without = replace(problem, node_memory=(), edge_memory=(), memory_limit=None)
+    if problem.memory_limit is None or not is_held.any():
+        return without, ()
+    starts, stops = flat.starts[is_held], flat.stops[is_held]
     times = np.unique(starts)
     all_stops = np.unique(stops)
     until = np.append(times[1:], np.iinfo(np.int64).max)
     first_stop = all_stops[np.searchsorted(all_stops, times, side="right")]
     times = times[first_stop <= until]
-    largest_use = _profile(times, starts, stops, most)
+    largest_use = _profile(times, starts, stops, _most(flat)[is_held])
     times = times[largest_use > problem.memory_limit]
     if not times.size:
-        return replace(problem, node_memory=(), edge_memory=(), memory_limit=None), ()
-
+        return without, ()
     return at_times(problem, times.tolist()), tuple(times.tolist())
 
 
@@ -59,14 +51,12 @@ def at_times(problem: Problem, times: Sequence[int]) -> Problem:
 
     What fits the original fits this one.
     """
-    terms = memory_terms(problem)
-    firsts = np.searchsorted(times, [term.start for term in terms]).tolist()
-    lasts = np.searchsorted(times, [term.stop for term in terms]).tolist()
+    flat = Flat.of(problem)
+    firsts, lasts = np.searchsorted(times, flat.starts), np.searchsorted(times, flat.stops)
     node_memory: list[NodeMemory] = []
     edge_memory: list[EdgeMemory] = []
-    for term, first, last in zip(terms, firsts, lasts, strict=True):
-        if first >= last:
-            continue
+    for place in np.flatnonzero(firsts < lasts).tolist():
+        term, first, last = flat.terms[place], int(firsts[place]), int(lasts[place])
         if isinstance(term, NodeMemory):
             node_memory.append(NodeMemory(term.node, first, last, term.usage))
         else:
@@ -76,26 +66,23 @@ def at_times(problem: Problem, times: Sequence[int]) -> Problem:
 
 def least_use(problem: Problem) -> tuple[int, int]:
     """Returns a bound on every peak, and when: the most the least usages add up to at one time."""
-    terms = [term for term in memory_terms(problem) if term.start < term.stop]
-    if not terms:
+    flat = Flat.of(problem)
+    held = _profile_of(flat, flat.usages.of_each(lambda usage: int(usage.min())))
+    if not held.size:
         return 0, 0
-    starts = np.array([term.start for term in terms], dtype=np.int64)
-    stops = np.array([term.stop for term in terms], dtype=np.int64)
-    least, _ = least_and_most(terms)
-    times = np.unique(starts)
-    held = _profile(times, starts, stops, least)
-    return int(held.max()), int(times[held.argmax()])
+    at = int(held.argmax())
+    return int(held[at]), int(flat.changes[0][at])
 
 
 def most_use(problem: Problem) -> int:
     """Returns what no peak is above: the most the largest usages add up to at one time."""
-    terms = [term for term in memory_terms(problem) if term.start < term.stop]
-    if not terms:
-        return 0
-    starts = np.array([term.start for term in terms], dtype=np.int64)
-    stops = np.array([term.stop for term in terms], dtype=np.int64)
-    _, most = least_and_most(terms)
-    return int(_profile(np.unique(starts), starts, stops, most).max())
+    flat = Flat.of(problem)
+    return int(_profile_of(flat, _most(flat)).max(initial=0))
+
+
+def _most(flat: Flat) -> IntArray:
+    """Returns int64[terms]: the most each may hold."""
+    return flat.usages.of_each(lambda usage: int(usage.max()))
 
 
 def violated_times(problem: Problem, choices: Sequence[int], *, most: int = 8) -> tuple[int, ...]:
@@ -121,6 +108,15 @@ def _profile(times: IntArray, starts: IntArray, stops: IntArray, held: IntArray)
     return np.cumsum(change)[:-1]
 
 
+def _profile_of(flat: Flat, held: IntArray) -> IntArray:
+    """Returns int64[times of changes]: what terms that hold so much add up to from each on."""
+    times, starts, stops = flat.changes
+    change = np.zeros(len(times), dtype=np.int64)
+    np.add.at(change, starts, held)
+    np.subtract.at(change, stops, held)
+    return np.cumsum(change)
+
+
 class RowUse:
     """Use at every row of a problem whose times are row numbers, for given choices.
 
@@ -133,34 +129,14 @@ class RowUse:
         self.problem = problem
         self.num_rows = num_rows
         self.limit = problem.memory_limit
-        node_terms, pair_terms = problem.node_memory, problem.edge_memory
-        terms = memory_terms(problem)
-        self._starts = np.array([term.start for term in terms], dtype=np.int64)
-        self._stops = np.array([term.stop for term in terms], dtype=np.int64)
-        distinct = {id(term.usage): term.usage for term in terms}  # repeated parts share them
-        firsts = np.cumsum([0, *(usage.size for usage in distinct.values())]).tolist()
-        first_of = dict(zip(distinct, firsts, strict=False))
-        self._offsets = np.array([first_of[id(term.usage)] for term in terms], dtype=np.int64)
-        self._usages = np.concatenate([np.empty(0, np.int64), *map(np.ravel, distinct.values())])
-        edges = [problem.edges[term.edge] for term in pair_terms]
-        self._rows_of = np.array(
-            [term.node for term in node_terms] + [edge.u for edge in edges], dtype=np.int64
-        )
-        self._strides = np.array(
-            [1] * len(node_terms) + [edge.costs.shape[1] for edge in edges], dtype=np.int64
-        )
-        self._columns_of = np.array([edge.v for edge in edges], dtype=np.int64)
-        self._num_node_terms = len(node_terms)
 
     def held(self, choices: Sequence[int] | IntArray) -> IntArray:
         """Returns int64[rows]: bytes held at each row."""
-        chosen = np.asarray(choices, dtype=np.int64)
-        at = self._offsets + chosen[self._rows_of] * self._strides
-        at[self._num_node_terms :] += chosen[self._columns_of]
-        held = self._usages[at]
+        flat = Flat.of(self.problem)
+        held = flat.held(np.asarray(choices, dtype=np.int64))
         change = np.zeros(self.num_rows + 1, dtype=np.int64)
-        np.add.at(change, self._starts, held)
-        np.subtract.at(change, self._stops, held)
+        np.add.at(change, flat.starts, held)
+        np.subtract.at(change, flat.stops, held)
         return np.asarray(np.cumsum(change)[:-1], dtype=np.int64)
 
 

@@ -93,7 +93,7 @@ class MemoryLimit:
     limit: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Problem:
     """Nodes with choices, pair costs, and memory over half-open intervals.
 

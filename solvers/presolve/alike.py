@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from solvers.flat import Flat, SharedArrays
 from solvers.interned import Interned
 from solvers.problem import IntArray, Problem
 
@@ -35,37 +36,23 @@ class Alike:
         return int(self.class_of.max(initial=-1)) + 1
 
 
-class Contents:
-    """Numbers for arrays: equal ones for equal contents."""
-
-    def __init__(self) -> None:
-        self._interned = Interned()
-        self._by_interned: dict[int, int] = {}
-        self._by_identity: dict[int, int] = {}
-
-    def number(self, array: IntArray) -> int:
-        """Returns an array's number; arrays must outlive this."""
-        found = self._by_identity.get(id(array))
-        if found is None:
-            kept = id(self._interned.of(array))
-            found = self._by_interned.setdefault(kept, len(self._by_interned))
-            self._by_identity[id(array)] = found
-        return found
-
-
 def alike(problem: Problem, rounds: int) -> Alike:
     """Classes of nodes that look alike so many edges far. When memory is held may differ."""
-    contents = Contents()
+    contents, flat = Interned(), Flat.of(problem)
+
+    def numbers(arrays: SharedArrays) -> IntArray:
+        return arrays.of_each(lambda array: id(contents.of(array)))
+
     held: list[list[int]] = [[] for _ in problem.node_costs]
-    for term in problem.node_memory:
-        held[term.node].append(contents.number(term.usage))
+    for node, usage in zip(flat.node_of_term.tolist(), numbers(flat.usages).tolist(), strict=False):
+        held[node].append(usage)
     known: dict[tuple[int, tuple[int, ...]], int] = {}
     own = [
-        known.setdefault((contents.number(costs), tuple(sorted(usages))), len(known))
-        for costs, usages in zip(problem.node_costs, held, strict=True)
+        known.setdefault((costs, tuple(sorted(usages))), len(known))
+        for costs, usages in zip(numbers(flat.costs).tolist(), held, strict=True)
     ]
     classes = np.array(own, dtype=np.int64)
-    tables = np.array([contents.number(edge.costs) for edge in problem.edges], dtype=np.int64)
+    tables = by_first_appearance(numbers(flat.tables))
     ends = ends_of(problem)
     sides = np.repeat(2 * tables, 2) + np.arange(len(ends)) % 2
     far = ends.reshape(-1, 2)[:, ::-1].ravel()
@@ -78,7 +65,8 @@ def alike(problem: Problem, rounds: int) -> Alike:
 
 def ends_of(problem: Problem) -> IntArray:
     """Returns int64[2 * edges]: the node at each end of each edge."""
-    return np.array([end for edge in problem.edges for end in (edge.u, edge.v)], dtype=np.int64)
+    flat = Flat.of(problem)
+    return np.column_stack((flat.u, flat.v)).ravel()
 
 
 def by_first_appearance(numbers: Sequence[int] | IntArray) -> IntArray:

@@ -7,7 +7,8 @@ from collections.abc import Sequence, Set
 import numpy as np
 import numpy.typing as npt
 
-from solvers.memory_rows import least_and_most, num_rows_of
+from solvers.flat import Flat
+from solvers.memory_rows import num_rows_of
 from solvers.problem import EdgeMemory, IntArray, NodeMemory, Problem
 from solvers.restricted import Restricted, restrict
 
@@ -92,10 +93,11 @@ class LiveTerms:
         self._of_nodes = [term for term in problem.node_memory if term.start < term.stop]
         self._of_pairs = [term for term in problem.edge_memory if term.start < term.stop]
         self.num_of_nodes = len(self._of_nodes)
-        terms: list[NodeMemory | EdgeMemory] = [*self._of_nodes, *self._of_pairs]
-        self.starts = np.array([term.start for term in terms], dtype=np.int64)
-        self.stops = np.array([term.stop for term in terms], dtype=np.int64)
-        self.least, self.most = least_and_most(terms)
+        flat = Flat.of(problem)
+        is_held = flat.starts < flat.stops
+        self.starts, self.stops = flat.starts[is_held], flat.stops[is_held]
+        self.least = flat.usages.of_each(lambda usage: int(usage.min()))[is_held]
+        self.most = flat.usages.of_each(lambda usage: int(usage.max()))[is_held]
 
     def of_node(self, t: int) -> NodeMemory:
         return self._of_nodes[t]

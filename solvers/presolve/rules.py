@@ -6,7 +6,6 @@ record in `ChoiceGraph.undo` turns it back into a best answer of the original.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -301,25 +300,25 @@ def _holding_no_more(usage: IntArray, p: IntArray, s: IntArray) -> npt.NDArray[n
 def usage_by_time(terms: list[Term]) -> list[IntArray]:
     """Returns the summed usage of every set of terms that is live at one time, each set once.
 
-    Copies of a part that make one choice hold the same at many times.
+    Copies of a part that make one choice hold the same at many times. Sums that are multiples of
+    one another, which rules read alike, count as one.
     """
-    if len(terms) <= 1:
-        return [term.usage for term in terms]
     usages = {id(term.usage): term.usage for term in terms}
-    changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for term in terms:
-        changes[term.start].append((id(term.usage), 1))
-        changes[term.stop].append((id(term.usage), -1))
-    live: Counter[int] = Counter()
-    found: dict[frozenset[tuple[int, int]], IntArray] = {}
-    for moment in sorted(changes):
-        for usage, more in changes[moment]:
-            live[usage] += more
-        live = +live
-        if live and frozenset(live.items()) not in found:
-            held = sum(count * usages[usage] for usage, count in live.items())
-            found[frozenset(live.items())] = np.asarray(held)
-    return list(found.values())
+    if len(usages) <= 1:
+        return list(usages.values())
+    place = {key: i for i, key in enumerate(usages)}
+    bounds = np.array([(term.start, term.stop) for term in terms], dtype=np.int64)
+    kinds = np.array([place[id(term.usage)] for term in terms], dtype=np.int64)
+    moments, at = np.unique(bounds, return_inverse=True)
+    starts, stops = at.reshape(-1, 2).T
+    change = np.zeros((len(moments), len(usages)), dtype=np.int64)
+    np.add.at(change, (starts, kinds), 1)
+    np.subtract.at(change, (stops, kinds), 1)
+    live = np.cumsum(change, axis=0)
+    live //= np.maximum(np.gcd.reduce(live, axis=1), 1)[:, None]
+    sets = dict.fromkeys(map(np.ndarray.tobytes, live[live.any(axis=1)]))
+    times = np.frombuffer(b"".join(sets), np.int64).reshape(-1, len(usages))
+    return list(np.tensordot(times, np.stack(list(usages.values())), 1))
 
 
 STRUCTURAL_RULES: tuple[Rule, ...] = (forbid, decompose, fix_single, merge_forced)
