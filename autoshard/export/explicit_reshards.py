@@ -159,9 +159,11 @@ class _Inserter:
         )
         key = (rule, mesh, work, operands, tuple(results), tuple(known or ()))
         if key not in self._agreements:
-            self._agreements[key] = agree(
-                rule, operands, results, mesh, self.prices, work, known=known
-            )
+            found = agree(rule, operands, results, mesh, self.prices, work, known=known)
+            if rule is not None and _hides_slices(op, operands, found):
+                rule = replace(rule, need_replication=rule.need_replication | rule.permutation)
+                found = agree(rule, operands, results, mesh, self.prices, work, known=known)
+            self._agreements[key] = found
         return self._agreements[key]
 
     def tensor(self, value: MlirValue, op: MlirOp) -> OpTensor:
@@ -215,6 +217,17 @@ class _Inserter:
             if moved != value:
                 first = _first_reader(value, moved)
                 value.replace_all_uses_except(moved, first)
+
+
+def _hides_slices(op: MlirOp, operands: Sequence[OpTensor], found: Agreement) -> bool:
+    """True of a concatenation that reshards what it reads.
+
+    Shardy lets slices of one value be concatenated in shards, and takes a reshard for no slice.
+    """
+    return op.name == "stablehlo.concatenate" and any(
+        tensor.sharding != wanted
+        for tensor, wanted in zip(operands, found.operands, strict=True)
+    )
 
 
 def _fitting(rule: Rule | None, op: MlirOp) -> Rule | None:

@@ -72,6 +72,20 @@ def test_a_constraint_becomes_a_reshard_and_keeps_its_openness() -> None:
     ]
 
 
+def test_slices_concatenated_again_stay_whole_where_they_are_resharded() -> None:
+    """Shardy's rule lets slices of one value be cut, but not reshards of them."""
+    text = MESH + (
+        "func.func @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {\n"
+        "  %0 = stablehlo.slice %a [0:0, 0:8] : (tensor<8x8xf32>) -> tensor<0x8xf32>\n"
+        "  %1 = stablehlo.concatenate %0, %a, dim = 0"
+        " : (tensor<0x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>\n"
+        '  %2 = stablehlo.negate %1 {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"y"},'
+        " {}]>]>} : tensor<8x8xf32>\n"
+        "  return %2 : tensor<8x8xf32>\n}"
+    )
+    assert not verify_module(run_stage(text, "explicit"))
+
+
 GROUP = MESH + (
     'func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>},'
     " %b: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [OTHER]>}) -> tensor<8xf32> {\n"
