@@ -253,10 +253,9 @@ def _beside_types(sharding: NamedSharding, aval: Any) -> NamedSharding:
 
 
 def _is_written_gather(eqn: JaxprEqn) -> bool:
-    is_sharded = any(typed_axes(eqn.invars[0].aval))
     return (
         eqn.primitive.name == "reshard"
-        and is_sharded
+        and any(typed_axes(eqn.invars[0].aval))
         and "transpose(" not in str(eqn.source_info.name_stack)
     )
 

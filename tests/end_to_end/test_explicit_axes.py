@@ -161,6 +161,14 @@ def test_a_reshard_to_no_axes_gathers() -> None:
     assert "all-gather" in [found.kind for found in plan.data.collectives]
 
 
+def test_what_is_made_of_nothing_under_a_written_sharding_without_axes_traces() -> None:
+    def numbered(x: Any) -> Any:
+        return x + jnp.arange(32.0, out_sharding=P())
+
+    plan = planned(numbered, X)
+    np.testing.assert_array_equal(plan.jit()(X), X + np.arange(32.0, dtype=np.float32))
+
+
 def test_a_gradient_that_jax_reshards_to_the_type_of_a_free_weight_stays_sharded() -> None:
     def grads(x: Any, w: Any) -> Any:
         def loss(w: Any) -> Any:
