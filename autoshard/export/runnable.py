@@ -3,8 +3,8 @@
 XLA's own round trip keeps shardings of arguments and results, sharding constraints and manual
 computations; what it does not know (data-flow edges, reshards, Shardy's collectives) makes it
 refuse the module. On global values those are all the identity, so each becomes a constraint. So do
-the shardings of what convolutions read and make: cut as other ops ask, within a group or in space
-by some of the axes alone, they are wrong (jaxlib 0.10.2).
+the shardings of what convolutions, pools and pads read and make: cut as other ops ask, within a
+group or in space by some of the axes alone, they are wrong, or end the process (jaxlib 0.10.2).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from autoshard.mlir_modules import (
 )
 
 _AS_CONSTRAINT = frozenset({*KIND_BY_OP, "sdy.reshard"})
+_HELD = frozenset({"stablehlo.convolution", "stablehlo.pad", "stablehlo.reduce_window"})
 
 
 def runnable_module(module: str | bytes) -> bytes:
@@ -48,7 +49,7 @@ def make_runnable(module: Module) -> None:
     """As `runnable_module`, of a parsed module, in place."""
     inline_named_computations(module.operation)
     for op in list(operations_of(module.operation)):
-        if op.name == "stablehlo.convolution":
+        if op.name in _HELD:
             _hold(op)
     for op in list(operations_of(module.operation)):
         if op.name == "sdy.data_flow_edge":
@@ -73,10 +74,10 @@ def _hold(op: MlirOp) -> None:
     for place, operand in enumerate(op.operands):
         if _has_sharding(operand):
             op.operands[place] = _constrained(operand, operand, ir.InsertionPoint(op))
-    (result,) = op.results
-    if _has_sharding(result):
-        made = _constrained(result, result, ir.InsertionPoint.after(op))
-        result.replace_all_uses_except(made, made.owner.operation)
+    for result in op.results:
+        if _has_sharding(result):
+            made = _constrained(result, result, ir.InsertionPoint.after(op))
+            result.replace_all_uses_except(made, made.owner.operation)
 
 
 def _has_sharding(value: MlirValue) -> bool:

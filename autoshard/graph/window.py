@@ -29,6 +29,11 @@ class Window:
     base_dilation: int = 1
     dilation: int = 1
 
+    @property
+    def starts_between_elements(self) -> bool:
+        """True where padding cuts off some of the gaps before an element of a dilated image."""
+        return self.low < 0 and self.low % self.base_dilation != 0
+
     def is_aligned(self, image: int, made: int, pieces: int) -> bool:
         """True where the windows of each piece of the result start in the same piece of the image.
 

@@ -249,6 +249,26 @@ def test_no_plan_cuts_a_reduction_that_has_no_all_reduce() -> None:
     assert all(map(np.array_equal, found, expected))
 
 
+def test_no_plan_cuts_a_dilated_image_whose_padding_starts_within_a_gap() -> None:
+    """XLA ends the process: "get_first_valid_element_offset_on_dilated_shard(0) == ..."."""
+
+    def fn(x: jax.Array, kernel: jax.Array) -> Any:
+        return lax.conv_general_dilated(
+            x,
+            kernel,
+            (1,),
+            [(-1, 2)],
+            lhs_dilation=(2,),
+            dimension_numbers=("NTC", "TIO", "NTC"),
+        )
+
+    arguments = (array(1, 16, 3), array(1, 3, 4))
+    plan = autoshard.optimize(
+        fn, *arguments, mesh=mesh_of(4), in_shardings=(P(None, "data"), P()), baselines=False
+    )
+    np.testing.assert_array_equal(plan.jit()(*arguments), fn(*arguments))
+
+
 @pytest.mark.parametrize("mesh", ["data=2,model=4", "data=4,model=2", "data=8"])
 def test_a_depthwise_convolution_with_a_multiplier_computes_the_same(mesh: str) -> None:
     arguments = (array(3, 9, 9, 4), array(3, 3, 1, 8))

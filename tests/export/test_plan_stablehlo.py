@@ -240,3 +240,25 @@ def test_a_custom_call_that_names_a_comparator_is_exported() -> None:
         largest, jnp.ones((8, 16)), mesh="a=8", hardware="cpu-host", baselines=False
     )
     assert verify_module(plan.stablehlo("collectives")) == ()
+
+
+def test_a_pad_is_run_whole_where_the_last_step_says_so() -> None:
+    """Cut as another reader of its operand, it ended the process: a check of XLA's partitioner."""
+
+    def fn(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        wave = jnp.sin(x)
+        return lax.pad(wave, jnp.float32(0), [(-1, 2, 1)]), jnp.cos(wave)
+
+    x = np.arange(16, dtype=np.float32)
+    plan = autoshard.optimize(
+        fn,
+        x,
+        mesh="p=4",
+        hardware="cpu-host",
+        in_shardings=jax.P(),
+        out_shardings=(jax.P(), jax.P("p")),
+        baselines=False,
+    )
+    found = compiles(plan.stablehlo("collectives"), plan.export(), (x,), plan)
+    for made, expected in zip(found, fn(x), strict=True):
+        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
