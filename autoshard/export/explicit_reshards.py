@@ -225,8 +225,7 @@ def _hides_slices(op: MlirOp, operands: Sequence[OpTensor], found: Agreement) ->
     Shardy lets slices of one value be concatenated in shards, and takes a reshard for no slice.
     """
     return op.name == "stablehlo.concatenate" and any(
-        tensor.sharding != wanted
-        for tensor, wanted in zip(operands, found.operands, strict=True)
+        tensor.sharding != wanted for tensor, wanted in zip(operands, found.operands, strict=True)
     )
 
 

@@ -77,6 +77,17 @@ def test_shardings_that_arguments_carry_are_a_plan_of_their_own() -> None:
     assert "yours" not in {row.name for row in free.data.baselines}
 
 
+def test_a_random_key_carries_no_sharding() -> None:
+    """The words of a key stay together, which is nobody's annotation."""
+
+    def noisy(params: Any, x: Any, key: Any) -> Any:
+        return mlp(params, x + jax.random.normal(key, x.shape))
+
+    params = {"w": shape(512, 512), "v": shape(512, 512)}
+    plan = planned(noisy, params, shape(64, 512), jax.random.key(0))
+    assert "yours" not in {row.name for row in plan.data.baselines}
+
+
 def test_what_flax_notes_of_its_variables_is_yours_too() -> None:
     nnx = pytest.importorskip("flax.nnx")
 

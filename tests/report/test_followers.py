@@ -41,6 +41,24 @@ def test_moments_of_a_part_of_a_model_are_named_by_what_the_parts_do_not_share()
     assert told(*names) == {names[0]: [f"mu: {names[2]}", f"nu: {names[3]}"]}
 
 
+def test_moments_go_with_their_own_layer_where_many_are_alike_and_two_models_are_given() -> None:
+    """All moments of layers of one shape were told with the first of them."""
+    layers = [
+        f"{layer}.{name}" for layer in ("key", "query", "up", "bn") for name in ("bias", "kernel")
+    ]
+    models = [f"{model}.{name}" for model in ("model", "ema") for name in (*layers, "bn.mean")]
+    moments = [f"opt.s[0].{moment}.{name}" for moment in ("mu", "nu") for name in layers]
+    assert told(*models, "model.pos", *moments, "opt.s[0].mu.pos") == {
+        f"model.{name}": [f"mu: opt.s[0].mu.{name}", f"nu: opt.s[0].nu.{name}"] for name in layers
+    } | {"model.pos": ["mu: opt.s[0].mu.pos"]}
+
+
+def test_counters_are_no_moments_of_one_another() -> None:
+    others = [f"model.{layer}.kernel" for layer in "abcdefgh"]
+    counters = ["opt.s[0].count", "model.a.drop.rngs.count", "model.b.drop.rngs.count"]
+    assert told(*counters, *others) == {}
+
+
 def test_layers_beside_one_another_are_not_told_together() -> None:
     assert told("params['a']['w']", "params['b']['w']", "params['c']['d']['w']") == {}
 
