@@ -35,8 +35,8 @@ def moments_of(tensors: Sequence[PlannedTensor]) -> dict[int, list[tuple[str, in
         equal[frozenset(shapes)].append(root)
     found: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
     copied: set[int] = set()
-    for leaves, roots in sorted(equal.items(), key=lambda one: -len(one[0])):  # the largest first
-        is_whole = () not in trees[roots[0]] and len(leaves) * _MOST_COPIES >= len(tensors)
+    for shaped, roots in sorted(equal.items(), key=lambda one: -len(one[0])):  # the largest first
+        is_whole = () not in trees[roots[0]] and len(shaped) * _MOST_COPIES >= len(tensors)
         for root, home in _homes(roots, is_whole=is_whole):
             if not copied.isdisjoint((*trees[root].values(), *trees[home].values())):
                 continue

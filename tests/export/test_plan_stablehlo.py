@@ -249,7 +249,7 @@ def test_a_pad_is_run_whole_where_the_last_step_says_so() -> None:
         wave = jnp.sin(x)
         return lax.pad(wave, jnp.float32(0), [(-1, 2, 1)]), jnp.cos(wave)
 
-    x = np.arange(16, dtype=np.float32)
+    x = jnp.arange(16.0)
     plan = autoshard.optimize(
         fn,
         x,
