@@ -166,6 +166,17 @@ class Costing(MoveCosts):
             return np.zeros_like(multiply_adds)
         return np.asarray(multiply_adds / (macs * clock))
 
+    def window_seconds(self, flops: FloatArray, dtype: str) -> FloatArray:
+        """Seconds of a matmul's first and last windows, which no arithmetic runs beside.
+
+        Larger matmuls have larger windows and more of them: both grow with the root.
+        """
+        compute = self.model.hardware.compute
+        cycles, clock = self.backend.layout.mxu_window_cycles, compute.clock_hertz
+        if not cycles or not clock:
+            return np.zeros_like(flops)
+        return np.asarray(cycles * np.sqrt(flops / compute.matmul.of(dtype) / clock))
+
     def arithmetic_seconds(self, graph: Graph, op: Op, candidate: Candidate) -> float:
         """Seconds of a matmul's or convolution's arithmetic alone; 0 of other ops."""
         if op.op_class not in PRODUCTS:
@@ -208,12 +219,10 @@ class Costing(MoveCosts):
             for place, elements in enumerate(panels, start=1)
         )
         num_bytes += 2.0 * self.step_sums_bytes(graph, op, candidate)
-        one = self.model.compute_seconds(
-            self.padded_flops(op, (candidate,)) / steps,
-            np.asarray(num_bytes),
-            self.operand_dtype(graph, op),
-            op.op_class.value,
-        )
+        flops, dtype = self.padded_flops(op, (candidate,)) / steps, self.operand_dtype(graph, op)
+        one = self.model.compute_seconds(flops, np.asarray(num_bytes), dtype, op.op_class.value)
+        if op.op_class is OpClass.MATMUL:
+            one = one + self.window_seconds(flops, dtype)
         sent = sum(
             self.message_seconds(found, self.step_bits(graph, op, found.place))
             * found.message.count

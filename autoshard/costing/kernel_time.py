@@ -131,7 +131,7 @@ class KernelTime:
             started = seconds + more + self.matmuls.ragged_seconds(op, arrays)
             seconds = np.where(seconds > 0.0, started, 0.0)
             seconds += self._epilogue_seconds(op, candidates, seconds)
-            seconds += self.matmuls.window_seconds(flops, dtype)
+            seconds += costing.window_seconds(flops, dtype)
         return seconds
 
     def _epilogue_seconds(self, op: Op, candidates: Candidates, seconds: FloatArray) -> FloatArray:

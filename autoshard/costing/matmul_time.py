@@ -35,16 +35,6 @@ class MatmulTime:
             return fills if op.repeat > 1 else launch
         return launch + fills
 
-    def window_seconds(self, flops: FloatArray, dtype: str) -> FloatArray | float:
-        """Seconds of a matmul's first and last windows, which no arithmetic runs beside.
-
-        Larger matmuls have larger windows and more of them: both grow with the root.
-        """
-        cycles, clock = self.layout.mxu_window_cycles, self.compute.clock_hertz
-        if not cycles or not clock:
-            return 0.0
-        return cycles * np.sqrt(flops / self.compute.matmul.of(dtype) / clock)
-
     def ragged_seconds(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
         """Seconds of a ragged matmul beside its arithmetic, unless it contracts the rows."""
         clock = self.compute.clock_hertz

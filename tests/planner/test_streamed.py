@@ -288,3 +288,21 @@ def test_a_schedule_in_its_smallest_form_sends_as_the_whole_one(mesh: str) -> No
         assert messages_of(parts, op.rule, candidate) == messages_of_small(
             parts, op.rule, candidate
         )
+
+
+def test_every_step_has_windows_that_no_arithmetic_runs_beside() -> None:
+    graph, op = product_graph(4096, 4096, 4096, "x=4", "bfloat16")
+    encoder = encoder_for(graph, "x=4", hardware="tpu-v5p")
+    costing, compute = encoder.costing, encoder.costing.model.hardware.compute
+    candidate = offered(graph, op, costing.parts)[0]
+    assert candidate.streamed is not None
+    backend = costing.backend
+    seconds, _ = costing.streamed_seconds(graph, op, candidate)
+    costing.backend = replace(backend, layout=replace(backend.layout, mxu_window_cycles=0.0))
+    without, _ = costing.streamed_seconds(graph, op, candidate)
+    steps, clock = candidate.streamed.num_steps, compute.clock_hertz
+    assert clock is not None
+    cycles = 2 * 4096**3 / 4 / steps / compute.matmul.bfloat16 * clock
+    windows = steps * backend.layout.mxu_window_cycles * cycles**0.5 / clock
+    assert seconds - without == pytest.approx(windows, rel=0.05)
+    assert windows > 0
