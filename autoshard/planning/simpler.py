@@ -38,6 +38,9 @@ close as the others take minutes there (405B Llama of 4 layers: 9 million, over 
 an 8B Llama, 0.9 million, take one). A choice."""
 _DEARER = (1.0, 2.0, 4.0)
 """Prices of memory, in those that proved the bound: the first at which choices fit. A choice."""
+_MOST_BEFORE_LOWERING = 4.0
+"""Memory that a part gives up by the problem, over what it may, and still is lowered: the compiler
+holds what the problem says within a few hundredths of the limit. A choice."""
 _MOST_PARTS, _MOST_OF_PART = 3, 0.95
 """Parts of a plan that are tried, and how much of the last one the next may take. Choices."""
 _PROVEN = frozenset({Status.OPTIMAL, Status.WITHIN_GAP})
@@ -55,13 +58,10 @@ class Penalties:
     nodes: tuple[IntArray, ...]
     edges: tuple[IntArray, ...]
 
-    def count(self, problem: Problem, choices: Sequence[int]) -> int:
-        of_nodes = (counts[choice] for counts, choice in zip(self.nodes, choices, strict=True))
-        of_edges = (
-            counts[choices[edge.u], choices[edge.v]]
-            for counts, edge in zip(self.edges, problem.edges, strict=True)
-        )
-        return int(sum(of_nodes) + sum(of_edges))
+    def as_costs(self, problem: Problem) -> Problem:
+        """The nodes and edges of a problem at a cost of one for each of them."""
+        ends = zip(problem.edges, self.edges, strict=True)
+        return Problem(self.nodes, tuple(Edge(edge.u, edge.v, counts) for edge, counts in ends))
 
     def simplest_part(
         self, problem: Problem, choices: Sequence[int], simpler: Sequence[int], room: float
@@ -164,7 +164,7 @@ def simpler(solution: Solution, searches: Searches, simplicity: float | None) ->
     return best
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Trade:
     """Time and memory of a plan for simplicity.
 
@@ -173,12 +173,15 @@ class _Trade:
         searches: For the solves.
         simplicity: The share that may be given up; None for the usual one.
         penalties: What makes a plan less simple.
+        fitting_times: Of the prices of memory that proved the bound, those at which choices last
+            fitted; the next search begins at half as many.
     """
 
     solution: Solution
     searches: Searches
     simplicity: float | None
     penalties: Penalties
+    fitting_times: float = _DEARER[0]
 
     @property
     def problem(self) -> Problem:
@@ -200,8 +203,13 @@ class _Trade:
         within_gap = self.solution.result.lower_bound / max(1.0 - gap, 1e-9)
         return min(self.share, within_gap - cost)
 
+    @cached_property
+    def _counted(self) -> Problem:
+        return self.penalties.as_costs(self.problem)
+
     def count(self, choices: Sequence[int]) -> int:
-        return self.penalties.count(self.problem, choices)
+        """The number of penalties in a plan."""
+        return evaluate(self._counted, choices).cost
 
     def saved(self, choices: Sequence[int], simpler: Sequence[int]) -> int:
         """The number of penalties that simpler choices save; 0 if they save none."""
@@ -234,10 +242,12 @@ class _Trade:
         """
         priced = self.penalties.priced(self.problem, price)
         prices = self.solution.result.memory_prices
-        for times in _DEARER if prices else ():
+        least = self.fitting_times / 2.0
+        for times in [times for times in _DEARER if times >= least] if prices else ():
             dearer = {time: times * one for time, one in prices.items()}
             found = self._best_of(with_priced_memory(priced, dearer), start)
             if found is None or evaluate(priced, found).is_allowed:
+                self.fitting_times = times
                 return found
         return self._best_of(priced, start)
 
@@ -256,15 +266,26 @@ class _Trade:
             part = self.penalties.simplest_part(problem, best.choices, found, left)
             if self.count(part) >= number or not evaluate(problem, part).is_allowed:
                 break
-            other = self.decided(part)
-            over = _given_up(other, self.solution, self.simplicity)
-            if over <= 1.0:
-                return other
+            over = self.memory_given_up(part)
+            if over <= _MOST_BEFORE_LOWERING:
+                other = self.decided(part)
+                over = _given_up(other, self.solution, self.simplicity)
+                if over <= 1.0:
+                    return other
             more = self.more(part, best.choices)
             if more <= 0:  # all that is left is free: no smaller part would be another
                 break
             left = _MOST_OF_PART * more / over
         return None
+
+    def memory_given_up(self, choices: Sequence[int]) -> float:
+        """Memory that choices give up by the problem, over what they may."""
+        limit = self.problem.memory_limit
+        if limit is None:
+            return 0.0
+        more = evaluate(self.problem, choices).peak - self.solution.alive_bytes
+        share = USUAL if self.simplicity is None else self.simplicity
+        return more / max(share * limit, 1.0)
 
     def decided(self, choices: tuple[int, ...]) -> Solution:
         """The plan of choices, lowered."""

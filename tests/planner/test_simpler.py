@@ -190,6 +190,55 @@ def test_choices_at_prices_of_memory_are_searched_until_some_fit_or_a_clock_cuts
     assert limits == searched
 
 
+def test_the_next_search_begins_at_half_the_price_of_memory_at_which_choices_fitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = NodeMemory(node=0, usage=np.array([128, 0]), start=0, stop=1)
+    problem = Problem((np.array([0, 10]),), node_memory=(held,), memory_limit=50)
+    before: Any = SimpleNamespace(
+        choices=(1,),
+        encoded=SimpleNamespace(problem=problem),
+        result=SimpleNamespace(memory_prices={0: 0.0225}, reduced_columns=0),
+    )
+    prices: list[int] = []
+
+    def another(priced: Problem, *_: Any, **__: Any) -> Result:
+        prices.append(int(priced.node_costs[0][0]))
+        return solve(priced)
+
+    monkeypatch.setattr(simpler._Trade, "room", 1.0)
+    searches: Any = SimpleNamespace(another=another)
+    trade = simpler._Trade(before, searches, None, Penalties((np.array([0, 0]),), ()))
+    assert [trade.at(1, (1,)), trade.at(1, (1,))] == [(1,), (1,)]
+    assert prices == [2, 5, 11, 5, 11]
+
+
+def test_a_part_that_holds_far_more_by_the_problem_is_not_lowered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = NodeMemory(node=0, usage=np.array([0, 500]), start=0, stop=1)
+    costs = (np.array([0, 9]), np.array([0, 5]))
+    problem = Problem(costs, node_memory=(held,), memory_limit=1000)
+    before: Any = SimpleNamespace(
+        choices=(0, 0), encoded=SimpleNamespace(problem=problem), alive_bytes=0
+    )
+    tried: list[tuple[int, ...]] = []
+
+    def decided(_: Any, choices: tuple[int, ...]) -> Any:
+        tried.append(choices)
+        return SimpleNamespace(choices=choices)
+
+    monkeypatch.setattr(simpler._Trade, "room", 300.0)
+    monkeypatch.setattr(simpler._Trade, "decided", decided)
+    monkeypatch.setattr(simpler, "_given_up", lambda *_: 0.5)
+    unused: Any = None
+    trade = simpler._Trade(before, unused, None, Penalties((np.array([1, 0]),) * 2, ()))
+    assert trade.part_of(before, (1, 1)) is None
+    assert tried == []
+    assert trade.part_of(before, (0, 1)) is not None
+    assert tried == [(0, 1)]
+
+
 @pytest.mark.parametrize(("num_columns", "share"), [(1_000_000, 0.02), (9_000_000, 0.5)])
 def test_searches_for_simpler_plans_of_large_problems_end_farther_from_the_best(
     num_columns: int, share: float
