@@ -178,6 +178,17 @@ def timed(run: Callable[[], T]) -> tuple[T, float]:
     return run(), spent() - began
 
 
+def compile_packages(tree: Path) -> None:
+    """Write the bytecode that processes load, as an installer does."""
+    packages = [str(tree / name) for name in ("autoshard", "cost_models", "solvers")]
+    command = [sys.executable, "-m", "compileall", "-q", *packages]
+    subprocess.run(command, check=True, env=_with_bytecode())
+
+
+def _with_bytecode() -> dict[str, str]:
+    return {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def run_point(name: str, limit: float, tree: Path = ROOT) -> Found | str:
     """Plan a point in a process of its own, with the packages of a tree; text where it fails."""
     point = POINTS[name]
@@ -186,7 +197,7 @@ def run_point(name: str, limit: float, tree: Path = ROOT) -> Found | str:
     try:
         done = subprocess.run(
             [sys.executable, __file__, "--point", name, "--tree", str(tree)],
-            env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+            env={**_with_bytecode(), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
             capture_output=True,
             text=True,
             check=False,
@@ -314,6 +325,8 @@ def measure_all(names: list[str], limit: float, tree: Path | None, revision: str
     sys.path.insert(0, str(ROOT))
     from experiments.results_table import markdown_table, write_page
 
+    for one in (ROOT, *(() if tree is None else (tree,))):
+        compile_packages(one)
     rows, before_by_name, now_by_name = [], {}, {}
     for name in names:
         before: Found | str = "not run"
@@ -336,7 +349,8 @@ def measure_all(names: list[str], limit: float, tree: Path | None, revision: str
             " a fresh"
             f" process that ends after {limit:g} times the seconds asked for, of wall time (three"
             " times that where the least peak is sought first, which does not count). Numba's"
-            " kernels come from its cache on disk; the first plan on a machine compiles them.\n"
+            " kernels come from its cache on disk, as Python's bytecode does; the first plan on a"
+            " machine compiles them.\n"
         )
         path = write_page("planning_speed", "Planning time, trace to plan", text)
     print(f"wrote {path}")

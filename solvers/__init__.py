@@ -6,19 +6,12 @@ from solvers.evaluate import Evaluation, evaluate
 from solvers.k_best import solve_k_best
 from solvers.memory_rows import least_use
 from solvers.priced_memory import with_priced_memory
-from solvers.problem import (
-    FORBIDDEN,
-    Edge,
-    EdgeMemory,
-    MemoryLimit,
-    NodeMemory,
-    Problem,
-    verify_problem,
-)
+from solvers.problem import FORBIDDEN, Edge, EdgeMemory, MemoryLimit, NodeMemory, Problem
 from solvers.restricted import Restricted, restrict
 from solvers.result import Progress, Result, Status, proven_status
 from solvers.settled import Settled, settle
 from solvers.solve import NO_ROOM, solve
+from solvers.verify_problem import verify_problem
 
 __all__ = [
     "CATALOG",

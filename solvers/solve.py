@@ -27,10 +27,11 @@ from solvers.memory_pricing import PROVEN_PEAK_SHARE
 from solvers.memory_rows import least_use
 from solvers.own_process import OwnProcess
 from solvers.presolve import reduce_fully
-from solvers.problem import Problem, require_problem
+from solvers.problem import Problem
 from solvers.result import Progress, Result
 from solvers.run import Run
 from solvers.scalable import run_scalable
+from solvers.verify_problem import require_problem
 
 NO_ROOM = 1
 """A limit that nothing fits: solving then finds the least there is."""

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from experiments.planning_speed import COLUMNS, POINTS, row_of, seconds_per_layer
+from pathlib import Path
+
+import pytest
+
+from experiments.planning_speed import (
+    COLUMNS,
+    POINTS,
+    compile_packages,
+    row_of,
+    seconds_per_layer,
+)
 from experiments.workloads import DEEP_WORKLOADS, WORKLOADS
 
 
@@ -23,3 +33,14 @@ def test_seconds_of_a_layer_leave_out_depths_that_were_not_measured() -> None:
 
 def test_every_point_is_of_a_known_workload() -> None:
     assert {point.workload for point in POINTS.values()} <= WORKLOADS.keys() | DEEP_WORKLOADS.keys()
+
+
+def test_points_load_bytecode_of_their_tree_whatever_the_shell_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    for name in ("autoshard", "cost_models", "solvers"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one.py").write_text("x = 1\n")
+    compile_packages(tmp_path)
+    assert len(list(tmp_path.glob("*/__pycache__/one.*.pyc"))) == 3
