@@ -1,4 +1,4 @@
-"""The windows of an MLIR operation: convolutions and pools."""
+"""The windows of an MLIR operation: convolutions, pools, and pads that shift."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ def read_windows(op: Any, name: str, operands: Sequence[Shape]) -> tuple[Window,
         return _of_convolution(op, operands[1])
     if name in ("reduce_window", "select_and_scatter"):
         return _of_pool(op, len(operands[0]))
+    if name == "pad":
+        return _of_shift(op, len(operands[0]))
     return ()
 
 
@@ -73,6 +75,19 @@ def _of_pool(op: Any, rank: int) -> tuple[Window, ...]:
         for dim in range(rank)
     )
     return tuple(one for one in found if one != Window(image=one.image, made=one.made, size=1))
+
+
+def _of_shift(op: Any, rank: int) -> tuple[Window, ...]:
+    """Of a pad that moves elements along a dimension, as many out of it as it puts in."""
+    low, high, between = (
+        integers(op, where, rank, 0)
+        for where in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    return tuple(
+        Window(image=dim, made=dim, size=1, low=low[dim])
+        for dim in range(rank)
+        if low[dim] and low[dim] == -high[dim] and not between[dim]
+    )
 
 
 def integers(op: Any, attribute: str, number: int, default: int) -> list[int]:

@@ -109,7 +109,7 @@ class Op:
         is_sum: Of a reduction, whether it adds; others take a maximum, say.
         spread: Of a slice, dimensions that it skips elements of; of a pad, those that it pads
             between elements.
-        windows: Of a convolution or pool, by dimension of the image.
+        windows: Of a convolution or pool, by dimension of the image; of a pad, those it shifts.
         memory_kind: Of what brings its operand to another memory, the kind of that; else "".
         in_function: Of a FREE op, whether it stands in a function that the program calls.
     """

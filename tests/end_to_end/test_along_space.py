@@ -1,4 +1,4 @@
-"""Convolutions and pools cut along space: numbers, bytes of halos, and when they are planned."""
+"""Convolutions, pools and shifts cut along space: numbers, bytes of halos, and when they are planned."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def conv(stride: int = 1, padding: Any = "SAME", **options: Any) -> Callable[...
     return lambda x, k: lax.conv_general_dilated(
         x, k, (stride,) * 2, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"), **options
     )
+
+
+def shifted(rows: int) -> Callable[..., Any]:
+    zero = jnp.float32(0)
+    return lambda x: lax.pad(x, zero, [(0, 0, 0), (rows, -rows, 0), (0, 0, 0), (0, 0, 0)])
 
 
 def image_gradient(stride: int) -> Callable[..., Any]:
@@ -127,6 +132,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "a pool": (pool(3, 2), (IMAGE,), (ROWS,), ROWS, ROW),
     "a pool whose windows tile": (pool(2, 2), (IMAGE,), (ROWS,), ROWS, 0),
     "its gradient": (pool_gradient, (IMAGE, MADE[:, ::2, ::2, :4]), (ROWS, ROWS), ROWS, 0),
+    "a pad that shifts": (shifted(1), (IMAGE,), (ROWS,), ROWS, ROW),
+    "a pad that shifts up": (shifted(-2), (IMAGE,), (ROWS,), ROWS, 2 * ROW),
 }
 
 
