@@ -11,8 +11,9 @@ from autoshard.encoding.encoded import Encoded
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.errors import ConstraintError
 from autoshard.frontend.program_facts import read_program
-from autoshard.planning.residual_nodes import LeanProgram, with_residual_nodes
+from autoshard.planning.residual_nodes import with_residual_nodes
 from autoshard.planning.residual_problem import HOST, KEEP, ResidualProblem
+from autoshard.planning.residual_program import LeanProgram
 from autoshard.planning.residual_terms import asked_states
 from autoshard.planning.searches import LONG, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution
