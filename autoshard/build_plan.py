@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -15,6 +15,7 @@ from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.frontend.key_arrays import without_word_dims
 from autoshard.planning.hand_plans import HandBaselines, HandPrices, hand_plan_notes
 from autoshard.planning.planner import spoken_priorities
+from autoshard.planning.pricing import seconds_with
 from autoshard.planning.product_records import planned_products
 from autoshard.planning.round_records import planned_rounds
 from autoshard.planning.solution import Solution
@@ -58,6 +59,10 @@ class Solved:
     residuals: ResidualChoice | None = None
     accumulation: Accumulation | None = None
     notes: tuple[str, ...] = ()
+
+    def price(self, changes: Mapping[str, Sharding]) -> float | None:
+        """Predicted seconds of a step in which some values, by path, are sharded otherwise."""
+        return seconds_with(self.solution, changes, self.setting.options)
 
 
 PEAK_SPREAD = 0.15

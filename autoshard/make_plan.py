@@ -31,7 +31,6 @@ from autoshard.plan_cache.key import plan_key
 from autoshard.plan_cache.lookup import Lookup
 from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plans, with_floor
 from autoshard.planning.planner import encode_scarce, plan_graph, simplified
-from autoshard.planning.pricing import seconds_with
 from autoshard.planning.searches import LONG, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.planning.stages import collecting
@@ -198,7 +197,7 @@ def _plan_from_cache(
         None,
         traced,
         setting.choice.readings[data.mesh][2],
-        price=lambda changes: seconds_with(solve_again().solution, changes, setting.options),
+        price=lambda changes: solve_again().price(changes),
         prices=HardwarePrices.of(setting.machine, data.mesh),
         solve_again=solve_again,
     )
@@ -400,13 +399,13 @@ def _propagate(program: TracedProgram) -> Propagate:
 
 def _plan(data: PlanData, solved: Solved) -> Plan:
     """A plan of a program without a function."""
-    setting, program, solution = solved.setting, solved.program, solved.solution
+    setting, program = solved.setting, solved.program
     return Plan(
         data,
         None,
         program.traced,
         setting.choice.readings[program.mesh][2],
-        price=lambda changes: seconds_with(solution, changes, setting.options),
+        price=solved.price,
         prices=HardwarePrices.of(setting.machine, program.mesh),
         solved=solved,
     )

@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from autoshard.aot.program import ShardedProgram
 from autoshard.aot.targets import LOCAL
 from autoshard.aot.verify import VerifyOptions, verify_plan
 from autoshard.apply.against_propagation import against_propagation
-from autoshard.apply.boundary_shardings import as_written, in_module, planned_in_module
-from autoshard.apply.found_constraints import with_constraints
+from autoshard.apply.boundary_shardings import in_module, planned_in_module
 from autoshard.apply.logical_names import named_dims, names_by_pattern
 from autoshard.apply.logical_rules import LogicalRules, find_logical_rules
-from autoshard.apply.named_shardings import JaxMesh, flat_named_shardings
+from autoshard.apply.named_shardings import JaxMesh
 from autoshard.apply.named_specs import argument_specs, module_rules
-from autoshard.apply.placing import check_like, init, shard, without_static
 from autoshard.apply.plan_code import plan_code
 from autoshard.apply.propagation.propagator import propagator_for
 from autoshard.apply.wrapping import PlannedFunction, jit_with, wrap
@@ -43,11 +41,11 @@ from autoshard.export.plan_module import annotated_module
 from autoshard.export.planned_text import PLANNED, planned_text
 from autoshard.export.platform_module import AS_WRITTEN, lowered_for
 from autoshard.frontend.annotations import names_from_metadata
-from autoshard.frontend.meshes import abstract_mesh, concrete_mesh
+from autoshard.frontend.meshes import abstract_mesh
 from autoshard.frontend.program_facts import read_program
 from autoshard.frontend.trace import Traced
+from autoshard.plan_boundary import PlanBoundary
 from autoshard.planned_call import PlannedCall
-from autoshard.planning.pricing import seconds_with
 from autoshard.planning.solution import Solution
 from autoshard.plans.plan import PlanData
 from autoshard.plans.plan_json import save_plan
@@ -59,13 +57,11 @@ from autoshard.refine.request import check_request, is_measured
 from autoshard.refine.rounds import RefineOptions, refine_plan
 from autoshard.report import format_brief, format_frame, format_program, format_report
 from autoshard.report.partition_rules import partition_rules
+from autoshard.searched_constraints import searched_constraints
 from autoshard.sharding import Mesh, Sharding
 from autoshard.verification.compiled_prices import CompiledPrices
 from autoshard.verification.propagation_comparison import PropagationComparison
 from autoshard.verification.verification import Verification
-
-_LEAST_FOR_CONSTRAINTS = 0.05
-"""Of the time limit. A choice: without it a late plan has every constraint of its search."""
 
 
 @dataclass(eq=False, repr=False)
@@ -102,7 +98,10 @@ class Plan:
     solve_again: Callable[[], Solved] | None = None
     call: PlannedCall | None = None
     corrections: SavedCorrections | None = None
-    _jax_mesh: JaxMesh | None = field(default=None, init=False)
+    _boundary: PlanBoundary = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._boundary = PlanBoundary(self.data, self.traced, self.mesh, self.static_argnums)
 
     @property
     def solution(self) -> Solution | None:
@@ -131,27 +130,9 @@ class Plan:
                     where=f"plan for {self.data.function}",
                     fix="save it again with plan.save(...) where it was made",
                 )
-            self.data = self._with_constraints(self.traced)
+            self.data = searched_constraints(self.data, self.traced, self.price, self.solved)
         assert self.data.constraints is not None
         return self.data.constraints
-
-    def _with_constraints(self, traced: Traced) -> PlanData:
-        if self.solved is None:
-            return with_constraints(self.data, traced, self.price)
-        setting = self.solved.setting
-
-        def search() -> PlanData:
-            with setting.stages.time("constraints"):
-                return with_constraints(
-                    self.data,
-                    traced,
-                    self.price,
-                    effort=setting.options.constraint_effort,
-                    is_over=setting.stages.half_of_the_rest(_LEAST_FOR_CONSTRAINTS),
-                    tell=setting.stages.tell,
-                )
-
-        return setting.stages.settled(search)
 
     @property
     def in_shardings(self) -> Any:
@@ -163,9 +144,7 @@ class Plan:
             PlanError: No plan was found, or it was read from a file and has no argument tree.
             InputError: This machine has too few devices for the mesh.
         """
-        flat = self._named(self._arguments_as_written, "argument")
-        positional, _ = jax.tree.unflatten(self._program().in_tree, flat)
-        return positional
+        return self._boundary.in_shardings()
 
     @property
     def out_shardings(self) -> Any:
@@ -174,33 +153,7 @@ class Plan:
         Of a function of Flax NNX objects: of what it returns, and by flat argument of what replaces
         their arrays.
         """
-        flat = self._named(self._results_as_written, "result")
-        return jax.tree.unflatten(self._program().out_tree, flat)
-
-    @property
-    def _arguments_as_written(self) -> list[Sharding]:
-        asked = None if self.traced is None else self.traced.user_in
-        return as_written(self.data.arguments, asked, self.data.mesh)
-
-    @property
-    def _results_as_written(self) -> list[Sharding]:
-        asked = None if self.traced is None else self.traced.user_out
-        return as_written(self.data.results, asked, self.data.mesh)
-
-    def _named(self, shardings: list[Sharding], kind: str) -> tuple[NamedSharding | None, ...]:
-        self.data.require_feasible()
-        tensors = self.data.arguments if kind == "argument" else self.data.results
-        names = [f"{kind} `{tensor.name}`" for tensor in tensors]
-        return flat_named_shardings(shardings, self._devices(), names)
-
-    def _program(self) -> Traced:
-        if self.traced is None:
-            raise PlanError(
-                "a plan read from a file does not know the trees of the function's arguments",
-                where=f"plan for {self.data.function}",
-                fix="use plan.jit(fn), which finds them on the first call",
-            )
-        return self.traced
+        return self._boundary.out_shardings()
 
     @property
     def _is_of_module(self) -> bool:
@@ -208,11 +161,6 @@ class Plan:
         if self.traced is not None:
             return self.traced.platform == AS_WRITTEN
         return is_module_file(self.data.target or "")
-
-    def _devices(self) -> JaxMesh:
-        if self._jax_mesh is None:
-            self._jax_mesh = JaxMesh(self.mesh or concrete_mesh(self.data.mesh))
-        return self._jax_mesh
 
     def replan(self, *args: Any, batch: int | None = None, **changes: Any) -> Plan:
         """Plan again after a change: the search starts from this plan.
@@ -255,7 +203,7 @@ class Plan:
         return wrap(
             self._function(fn),
             self.constraints,
-            self._devices(),
+            self._boundary.devices,
             record=self.data.program,
             static_argnums=self.static_argnums,
             schedules=self.data.schedules,
@@ -298,13 +246,13 @@ class Plan:
         check_types(
             donate_argnums=jit_kwargs["donate_argnums"], static_argnums=jit_kwargs["static_argnums"]
         )
-        mesh = self._devices()
+        mesh = self._boundary.devices
         return jit_with(
             self._function(fn),
             self.constraints,
             mesh,
-            self._arguments_as_written,
-            self._results_as_written,
+            self._boundary.arguments,
+            self._boundary.results,
             record=self.data.program,
             schedules=self.data.schedules,
             rewriting=self.data.rewriting,
@@ -321,8 +269,7 @@ class Plan:
             tree: Like the argument.
             argument: Which positional argument it is for; of a tuple of arguments, which ones.
         """
-        check_like(tree, self._shapes_of(argument), f"plan for {self.data.function}")
-        return shard(tree, self._in_shardings_of(argument), self._devices())
+        return self._boundary.shard(tree, argument)
 
     def init(
         self, fn: Callable[..., Any], argument: int | tuple[int, ...] = 0
@@ -335,22 +282,7 @@ class Plan:
             fn: Returns something like the argument.
             argument: Which positional argument it is for; of a tuple of arguments, which ones.
         """
-        return init(fn, self._in_shardings_of(argument), self._devices())
-
-    def _in_shardings_of(self, argument: int | tuple[int, ...]) -> Any:
-        return self._of_arguments(self.in_shardings, argument)
-
-    def _shapes_of(self, argument: int | tuple[int, ...]) -> Any:
-        shapes, _ = jax.tree.unflatten(self._program().in_tree, self._program().in_avals)
-        return self._of_arguments(shapes, argument)
-
-    def _of_arguments(self, trees: Sequence[Any], argument: int | tuple[int, ...]) -> Any:
-        """Those of positional arguments, counted with the static ones, as users do."""
-        check_types(argument=argument)
-        if isinstance(argument, tuple):
-            return tuple(self._of_arguments(trees, one) for one in argument)
-        where = f"plan for {self.data.function}"
-        return trees[without_static(argument, len(trees), self.static_argnums, where)]
+        return self._boundary.init(fn, argument)
 
     def _function(self, fn: Callable[..., Any] | None) -> Callable[..., Any]:
         self.data.require_feasible()
@@ -382,7 +314,7 @@ class Plan:
             PlanError: No plan was found, or it was read from a file without its program.
         """
         check_types(inputs=inputs)
-        program = self._program()
+        program = self._boundary.program
         given = (
             planned_in_module(program, self.data)
             if inputs == "plan"
@@ -458,7 +390,7 @@ class Plan:
                 function takes Flax NNX objects.
         """
         self.data.require_feasible()
-        program = self._program()
+        program = self._boundary.program
         if program.takes_objects:
             raise PlanError(
                 f"`{self.data.function}` takes Flax NNX objects, and jax.jit takes no shardings for"
@@ -469,8 +401,8 @@ class Plan:
             )
         return plan_code(
             program,
-            self._arguments_as_written,
-            self._results_as_written,
+            self._boundary.arguments,
+            self._boundary.results,
             self.constraints,
             JaxMesh(self.mesh or abstract_mesh(self.data.mesh)),
             function=self.data.function,
@@ -499,7 +431,7 @@ class Plan:
         """
         check_types(names=names)
         self.data.require_feasible()
-        traced = self._program()
+        traced = self._boundary.program
         if names is None:
             logical = names_from_metadata(traced.in_tree)
         else:
@@ -553,7 +485,7 @@ class Plan:
         if of == "arguments":
             found = partition_rules(argument_specs(self.data.arguments))
         elif of == "modules":
-            found = tuple(module_rules(self._selectable(self._program()), self.data.values))
+            found = tuple(module_rules(self._selectable(self._boundary.program), self.data.values))
         else:
             raise InputError(
                 f"there are no rules of {of!r}",
@@ -682,30 +614,21 @@ class Plan:
         }
         contenders = Contenders(self.data.function, self.solved, self.data)
         contenders.check(named)
-        start = self.solved.setting.options.corrections
         options = RefineOptions(
             target=target,
             rounds=rounds,
             minutes=minutes,
-            start=start,
+            start=self.solved.setting.options.corrections,
             tell=progress or (lambda _: None),
         )
         compiles = self._compiler(target, arguments, keep_in)
-        refined = refine_plan(contenders, named, compiles, options)
-        record = refined.data.refinement
-        assert record is not None
+        found = refine_plan(contenders, named, compiles, options)
         return replace(
             self,
-            data=refined.data,
-            solved=refined.solved,
-            price=_price_of(refined.solved),
-            corrections=SavedCorrections(
-                function=self.data.function,
-                program=self.data.planned_program,
-                hardware=self.data.hardware,
-                compiler=record.compiler,
-                corrections=refined.corrections,
-            ),
+            data=found.data,
+            solved=found.solved,
+            price=None if found.solved is None else found.solved.price,
+            corrections=found.learnt(self.data),
         )
 
     def _compiler(
@@ -715,7 +638,7 @@ class Plan:
         keep_in: str | os.PathLike[str] | None,
     ) -> Compile:
         """What compiles plans of this program, or runs them on the devices at hand."""
-        traced = self._program()
+        traced = self._boundary.program
         options = VerifyOptions(
             topology=LOCAL if is_measured(target) else target,
             keep_in=None if keep_in is None else Path(keep_in),
@@ -782,7 +705,7 @@ class Plan:
         return planned_text(self._annotated(platform), stage, self.prices)
 
     def _annotated(self, platform: str | None) -> bytes:
-        program = lowered_for(self._program(), self.data.mesh, platform, self.data.schedules)
+        program = lowered_for(self._boundary.program, self.data.mesh, platform, self.data.schedules)
         return annotated_module(program, self.data, self.constraints)
 
     def export(self, *, platform: str | None = None, flat: bool = False) -> jax.export.Exported:
@@ -800,9 +723,9 @@ class Plan:
         chosen = platform or jax.default_backend()
         return exported(
             self._annotated(chosen),
-            self._program(),
-            self._named(self._arguments_as_written, "argument"),
-            self._named(self._results_as_written, "result"),
+            self._boundary.program,
+            self._boundary.named_arguments,
+            self._boundary.named_results,
             platform=chosen,
             flat=flat,
         )
@@ -847,10 +770,3 @@ class Plan:
     def _repr_html_(self) -> str:
         """The page in a frame, for notebooks."""
         return format_frame(self.data)
-
-
-def _price_of(solved: Solved | None) -> Callable[[Mapping[str, Sharding]], float | None] | None:
-    if solved is None:
-        return None
-    solution, options = solved.solution, solved.setting.options
-    return lambda changes: seconds_with(solution, changes, options)

@@ -18,6 +18,7 @@ from autoshard.refine.attribution import Observation, observe
 from autoshard.refine.choosing import best_of, least_missing
 from autoshard.refine.compiled_plan import CYCLES, Compile, CompiledPlan
 from autoshard.refine.contenders import Contender, Contenders
+from autoshard.refine.corrections_file import SavedCorrections
 from autoshard.refine.learnt import Learnt, in_words, neighbours
 from autoshard.refine.outcomes import Outcomes
 from autoshard.refine.replanning import REPEATS, NoFurtherRoundError, Proposal, Replanner
@@ -71,6 +72,17 @@ class Refined:
     data: PlanData
     solved: Solved | None
     corrections: Corrections
+
+    def learnt(self, data: PlanData) -> SavedCorrections:
+        """What refining a plan learnt, for a file."""
+        assert self.data.refinement is not None
+        return SavedCorrections(
+            function=data.function,
+            program=data.planned_program,
+            hardware=data.hardware,
+            compiler=self.data.refinement.compiler,
+            corrections=self.corrections,
+        )
 
 
 def refine_plan(

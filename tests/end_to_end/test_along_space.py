@@ -1,4 +1,4 @@
-"""Convolutions, pools and shifts cut along space: numbers, bytes of halos, and when they are planned."""
+"""Convolutions, pools and shifts cut along space: numbers, bytes of halos, when they are made."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_the_best_measured_plan_comes_back_with_its_spread(target: str) -> None:
 
 def test_a_measured_plan_is_read_for_what_the_model_did_not_know() -> None:
     found = plan()
-    found = replace(found, data=with_constraints(found.data, found._program(), None))
+    found = replace(found, data=with_constraints(found.data, found._boundary.program, None))
     measure = found._compiler("measure", None, None)
     compiled = finished(measure(found.data, 60.0))
     assert compiled.measure == "measured"
@@ -79,7 +79,7 @@ def test_a_plan_that_was_run_costs_what_it_took_against_the_first() -> None:
     base = plan()
     solution = base.solution
     assert solution is not None
-    observed = replace(base, data=with_constraints(base.data, base._program(), None))
+    observed = replace(base, data=with_constraints(base.data, base._boundary.program, None))
     compiled = finished(observed._compiler("measure", None, None)(observed.data, 60.0))
     twice = replace(compiled, seconds=2 * solution.step_seconds)
     learnt = Learnt(near=neighbours(solution.graph))
