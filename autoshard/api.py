@@ -14,6 +14,7 @@ from autoshard.errors import InputError
 from autoshard.export.module_file import read_module_file
 from autoshard.export.read_module import read_module
 from autoshard.export.sound_module import require_sound
+from autoshard.frontend.meshes import is_mesh
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT
 from autoshard.frontend.signature import argument_positions, function_name
 from autoshard.frontend.trace import Traced, trace
@@ -236,6 +237,12 @@ def _optimized(
         refine=said.refine,
         start=said.start,
     )
+    if said.mesh is None and any(map(is_mesh, args)):
+        raise InputError(
+            "a mesh stands among the arguments of the function",
+            where=f"`{function_name(fn)}`",
+            fix="name it: optimize(fn, *args, mesh=mesh)",
+        )
     folder = cache_folder(said.cache)
     request = read_request(said.mesh, said.devices, said.axis_names)
     options = read_solve_options(

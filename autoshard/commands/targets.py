@@ -78,10 +78,12 @@ def load_target(name: str) -> Target:
     """
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name or "/" in module_name or module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
         raise InputError(
             f'expected module:function, found "{name}"',
             where="TARGET",
-            fix="write dots in the module and a colon before the function, as in train:train_step",
+            fix="write dots in the module and a colon before the function, as in"
+            f" {dotted or 'train'}:{function_name or 'train_step'}",
         )
     module = _import_module(module_name)
     function = _find_function(module, function_name)

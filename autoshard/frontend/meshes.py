@@ -56,6 +56,11 @@ def read_mesh(mesh: Any) -> tuple[Mesh, AbstractMesh, jax.sharding.Mesh | None]:
     return ours, abstract_mesh(ours), None
 
 
+def is_mesh(value: Any) -> bool:
+    """True of a mesh of JAX's or ours."""
+    return isinstance(value, (jax.sharding.Mesh, AbstractMesh, Mesh))
+
+
 def abstract_mesh(mesh: Mesh) -> AbstractMesh:
     """The mesh to trace under: the same names and sizes, every axis Auto, no devices."""
     return AbstractMesh(tuple(mesh.sizes.values()), mesh.axis_names)

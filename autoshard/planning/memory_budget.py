@@ -20,6 +20,8 @@ _UNITS = {
 }
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
+_LEAST_BYTES = 1024
+"""Of a budget written as text without a unit: fewer are a slip for gigabytes."""
 
 
 def parse_memory_budget(budget: str | float | None, device_bytes: int) -> int | None:
@@ -47,6 +49,12 @@ def parse_memory_budget(budget: str | float | None, device_bytes: int) -> int | 
             raise _not_a_budget(budget)
         amount = float(match[1]) * _UNITS[match[2].upper()]
         is_fraction = not match[2] and 0 < amount <= 1
+        if not match[2] and 1 < amount < _LEAST_BYTES:
+            raise InputError(
+                f"memory budget {budget!r} has no unit, and so many bytes hold no program",
+                where="memory_budget",
+                fix=f'write the unit, as in "{budget.strip()}GiB"',
+            )
     elif isinstance(budget, bool) or not isinstance(budget, (int, float)):
         raise _not_a_budget(budget)
     else:

@@ -51,7 +51,7 @@ def residuals_section(choice: ResidualChoice | None) -> RenderableType:
 
 
 def _bound_text(choice: ResidualChoice) -> str:
-    if choice.bound_seconds is None:
+    if not choice.bound_seconds:  # none is known, or nothing fits
         return "in the order they were planned"
     return f"none is faster than {format_seconds(choice.bound_seconds)}, by the joint problem"
 

@@ -95,12 +95,21 @@ def test_a_named_tuple_is_no_tuple_of_arguments(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["train", "train:", ":step", "train.py:step", "a/train:step"])
-def test_names_of_another_form_are_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("train", "train:train_step"),
+        ("train:", "train:train_step"),
+        (":step", "train:step"),
+        ("train.py:step", "train:step"),
+        ("./a/train.py:step", "a.train:step"),
+    ],
+)
+def test_names_of_another_form_are_refused_and_written_right(name: str, written: str) -> None:
     assert refusal(name) == (
         f'expected module:function, found "{name}"\n'
         "  where: TARGET\n"
-        "  fix: write dots in the module and a colon before the function, as in train:train_step"
+        f"  fix: write dots in the module and a colon before the function, as in {written}"
     )
 
 

@@ -63,6 +63,16 @@ def test_without_any_mesh_the_ways_to_give_one_are_told() -> None:
     )
 
 
+def test_a_mesh_among_the_arguments_is_told_its_name() -> None:
+    with pytest.raises(InputError) as caught:
+        autoshard.optimize(jnp.sin, jnp.zeros(8), MESH)
+    assert str(caught.value) == (
+        "a mesh stands among the arguments of the function\n"
+        "  where: `sin`\n"
+        "  fix: name it: optimize(fn, *args, mesh=mesh)"
+    )
+
+
 @pytest.mark.parametrize("mesh", ["data=2,model=4", MESH.abstract_mesh], ids=["text", "abstract"])
 def test_a_mesh_without_devices_needs_a_machine(mesh: Any) -> None:
     assert refusal(mesh=mesh) == (

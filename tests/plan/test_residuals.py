@@ -7,6 +7,7 @@ from dataclasses import replace
 from autoshard.plans.plan_diff import diff_plans
 from autoshard.plans.plan_json import dump_plan, parse_plan
 from autoshard.remat.choice import Residual, ResidualChoice, TriedResiduals
+from autoshard.report import format_report
 from tests.plan.plans import gpt_plan
 
 CHOICE = ResidualChoice(
@@ -55,3 +56,9 @@ def test_plans_of_one_program_with_other_residuals_differ_in_their_fingerprints(
     (residual,) = found.residuals
     assert residual.name == "dot_general model.py:12 (block) f32[4, 8, 16]"
     assert (residual.before, residual.after) == ("-", "computed again")
+
+
+def test_where_nothing_fits_no_bound_of_nothing_is_told() -> None:
+    """It said "none is faster than 0 s"."""
+    plan = replace(gpt_plan(), residuals=replace(CHOICE, bound_seconds=0.0))
+    assert "Sets of residuals  in the order they were planned\n" in format_report(plan)

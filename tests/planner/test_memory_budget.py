@@ -52,6 +52,18 @@ def test_anything_else_is_refused(budget: str | float) -> None:
     )
 
 
+@pytest.mark.parametrize("budget", ["16", " 80 "])
+def test_a_few_bytes_without_a_unit_are_refused(budget: str) -> None:
+    """`--memory 16` was planned for half a minute, and then did not fit 16 bytes."""
+    with pytest.raises(InputError) as caught:
+        parse_memory_budget(budget, DEVICE)
+    assert str(caught.value) == (
+        f"memory budget {budget!r} has no unit, and so many bytes hold no program\n"
+        "  where: memory_budget\n"
+        f'  fix: write the unit, as in "{budget.strip()}GiB"'
+    )
+
+
 @given(st.integers(1, 2**53))
 def test_a_number_of_bytes_is_taken_to_the_byte(num_bytes: int) -> None:
     assert parse_memory_budget(num_bytes, DEVICE) == num_bytes
