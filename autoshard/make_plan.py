@@ -372,7 +372,7 @@ def _beside_plans_by_hand(
     if not (setting.baselines and solution.is_feasible):
         return solution, HandPrices({})
     traced, options, stages = program.traced, setting.options, setting.stages
-    pairs = zip(traced.annotated, traced.in_avals, strict=True)
+    pairs = zip(traced.annotated, traced.in_avals, strict=False)  # arguments of a module carry none
     own = [None if given is None else with_word_dims(given, aval) for given, aval in pairs]
     annotated = (*(None,) * program.graph.num_captured, *own)
 
