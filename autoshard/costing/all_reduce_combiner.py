@@ -1,4 +1,4 @@
-"""Which sums over devices a compiler takes in one call: gradients of one body, of one type."""
+"""Which sums over devices a compiler takes in one call: gradients of one type, and their norms."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import inf, isfinite, prod
 
 from autoshard.graph.op_traits import FUSIBLE
 from autoshard.graph.partial_sums import LoopSum
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _SUMMING = PRODUCTS | {OpClass.REDUCE, OpClass.SCATTER}
+_Group = tuple[int, str, float]
+"""Region and type of sums, and how many reductions come one after another behind them."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class CombinedSums:
     Args:
         in_body: Where the sum is taken in the region of the op.
         after_loop: Where it leaves the loop that adds it up.
-        groups: Per region and type, ops whose sums may be one call, in program order.
+        groups: Ops whose sums may be one call, in program order.
     """
 
     in_body: Mapping[int, int]
@@ -38,44 +40,44 @@ class CombinedSums:
 def combined_sums(graph: Graph, late: Sequence[LoopSum] = ()) -> CombinedSums:
     """By op, how many sums one call can take, that of its result included.
 
-    Ops whose sum other sums or products wait for are left out, and so are single numbers, which may
-    well be the only ones summed.
+    Ops whose sum a product or another region waits for are left out. What nothing waits for but
+    element-wise ops and the end of the region (the gradients of weights) is summed when all of it
+    is there; so is what as many reductions wait for, one after another (gradients that are clipped
+    by their norm), and so are these (their squares, a number of each weight).
 
-    What nothing waits for but element-wise ops and the end of the region (the gradients of weights)
-    is summed when all of it is there. XLA does so for host CPUs, for an H100 (which lays the
-    gradients end to end) and for TPUs: of the body of a backward scan of GPT two all-reduces are
-    left, one of twelve `bfloat16` gradients and one of four of `float32` (jaxlib 0.10.2,
-    libtpu 0.0.42). What leaves its loop is summed with those of the region around that, and not
-    with what stays: of two LSTMs one all-reduce is left after the backward scans, with the gradient
-    of the output layer in it, and one of each bias in every run where those are cut in the loop.
+    XLA does so for host CPUs, for an H100 (which lays the gradients end to end) and for TPUs: of
+    the body of a backward scan of GPT two all-reduces are left, one of twelve `bfloat16` gradients
+    and one of four of `float32` (jaxlib 0.10.2, libtpu 0.0.42); of gradients clipped by their norm
+    over shards one of the gradients and one of all norms (libtpu 0.0.52). What leaves its loop is
+    summed with those of the region around that, and not with what stays: of two LSTMs one
+    all-reduce is left after the backward scans, with the gradient of the output layer in it, and
+    one of each bias in every run where those are cut in the loop.
     """
     readers = graph.consumers
-    waits = [False] * len(graph.values)
+    behind = [0.0] * len(graph.values)
     for op in reversed(graph.ops):
         for value in op.results:
-            waits[value] = any(
-                _makes_wait(graph, graph.ops[reader], op, waits) for reader in readers[value]
-            )
-    groups = {
-        op.index: (op.region, graph.values[op.results[0]].dtype)
+            made = (_behind(graph, graph.ops[reader], op, behind) for reader in readers[value])
+            behind[value] = max(made, default=0.0)
+    groups: dict[int, _Group] = {
+        op.index: (op.region, graph.values[op.results[0]].dtype, behind[op.results[0]])
         for op in graph.ops
         if op.kind is OpKind.COMPUTE
         and op.op_class in _SUMMING
         and not _passes_on(graph, op)
-        and graph.values[op.results[0]].shape
-        and not waits[op.results[0]]
+        and isfinite(behind[op.results[0]])
     }
-    leaving = {
-        one.op: (_region_around(graph, one), graph.values[one.carried].dtype)
-        for one in late
-        if not _makes_wait_outside(graph, one, readers, waits)
-    }
+    leaving: dict[int, _Group] = {}
+    for one in late:
+        outside = _behind_loop(graph, one, readers, behind)
+        if isfinite(outside):
+            leaving[one.op] = _region_around(graph, one), graph.values[one.carried].dtype, outside
     late_ops = {one.op for one in late}
     staying = Counter(group for index, group in groups.items() if index not in late_ops)
     in_body = {index: staying[group] + (index in late_ops) for index, group in groups.items()}
     together = staying + Counter(leaving.values())
     in_body |= {i: together[group] for i, group in groups.items() if i not in late_ops}
-    members: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    members: defaultdict[_Group, list[int]] = defaultdict(list)
     for index, group in groups.items():
         if index not in late_ops:
             members[group].append(index)
@@ -88,28 +90,37 @@ def _region_around(graph: Graph, one: LoopSum) -> int:
     return graph.regions[graph.ops[one.add].region].parent
 
 
-def _makes_wait_outside(
-    graph: Graph, one: LoopSum, readers: Sequence[Sequence[int]], waits: Sequence[bool]
-) -> bool:
-    """True where a sum, a product or another region waits for what a loop has added up."""
+def _behind_loop(
+    graph: Graph, one: LoopSum, readers: Sequence[Sequence[int]], behind: Sequence[float]
+) -> float:
+    """As `_behind`, of what a loop has added up."""
     carry = graph.maker(one.carried)
     after = (graph.ops[reader] for reader in readers[one.carried] if reader != one.add)
-    return any(_makes_wait(graph, reader, carry, waits) for reader in after)
+    return max((_behind(graph, reader, carry, behind) for reader in after), default=0.0)
 
 
-def _makes_wait(graph: Graph, reader: Op, maker: Op, waits: Sequence[bool]) -> bool:
-    """True where a sum, a product or another region needs what is made before its own has ended."""
+def _behind(graph: Graph, reader: Op, maker: Op, behind: Sequence[float]) -> float:
+    """Reductions that wait for what is made, one after another, before its region has ended.
+
+    Infinite where a product, a scatter or another region waits.
+    """
     if reader.kind is OpKind.RESULT or (reader.kind is OpKind.JOIN and reader.index < maker.index):
-        return False
+        return 0.0
     if reader.kind is OpKind.CONSTRAINT:
-        return waits[reader.results[0]]
-    if not _passes_on(graph, reader) or reader.region != maker.region:
-        return True
-    return any(waits[value] for value in reader.results)
+        return behind[reader.results[0]]
+    if reader.region != maker.region:
+        return inf
+    found = max((behind[value] for value in reader.results), default=0.0)
+    if _passes_on(graph, reader):
+        return found
+    is_reduction = reader.kind is OpKind.COMPUTE and reader.op_class is OpClass.REDUCE
+    return found + 1.0 if is_reduction else inf
 
 
 def _passes_on(graph: Graph, op: Op) -> bool:
     """True where an op sums nothing: element by element, or over dimensions of size one."""
+    if op.kind is OpKind.FREE:  # of a number, as many as there are elements
+        return True
     if op.kind is not OpKind.COMPUTE:
         return False
     if op.op_class is OpClass.REDUCE:

@@ -44,6 +44,17 @@ def test_a_sum_that_a_product_waits_for_has_a_call_of_its_own() -> None:
     assert sharing(graph)["dot_general"] == [None, 1]
 
 
+def test_gradients_clipped_by_their_norm_share_a_call_and_so_do_their_norms() -> None:
+    program = Program()
+    left = program.argument(WIDTH, ROWS)
+    made = [program.matmul(left, program.argument(ROWS, WIDTH)) for _ in range(3)]
+    norms = [program.sum(one) for one in made]
+    scale = program.elementwise(*norms, name="rsqrt")
+    clipped = [program.elementwise(one, name="multiply") for one in made]
+    graph = program.graph(scale, *clipped)
+    assert sharing(graph) == {"dot_general": [3, 3, 3], "reduce": [3, 3, 3]}
+
+
 def test_a_sum_over_a_dimension_of_size_one_keeps_nothing_waiting() -> None:
     program = Program()
     bias = program.sum(program.argument(WIDTH, 1, ROWS))
