@@ -276,8 +276,8 @@ def test_a_plan_whose_search_the_clock_cuts_stays_as_it_is(
 
 def test_a_plan_in_rounds_is_made_simpler_in_the_last_one() -> None:
     asked = {
-        "batch['dense']": '[{"data"}, {?}]',
-        "state['params']['tables'][0]": '[{"model"}p1, {?}]',
+        "batch['dense']": '[{"data"}p1, {?}]',
+        "state['params']['tables'][1]": '[{"model", "data"}, {?}]',
     }
     found = [planned(share, constraints=asked) for share in (0, 0.1)]
     counts = [len(plan.data.wanted_uses) for plan in found]
