@@ -13,8 +13,11 @@ from autoshard.graph.partial_sums import LoopSum
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _SUMMING = PRODUCTS | {OpClass.REDUCE, OpClass.SCATTER}
-_Group = tuple[int, str, float]
-"""Region and type of sums, and how many reductions come one after another behind them."""
+_Group = tuple[int, str, float, bool]
+"""Region and type of sums, how many reductions come one after another behind them, tensors or not.
+
+Numbers are apart: they may well be all that is summed (a loss beside gradients of whole batches).
+"""
 
 
 @dataclass(frozen=True)
@@ -60,18 +63,21 @@ def combined_sums(graph: Graph, late: Sequence[LoopSum] = ()) -> CombinedSums:
             made = (_behind(graph, graph.ops[reader], op, behind) for reader in readers[value])
             behind[value] = max(made, default=0.0)
     groups: dict[int, _Group] = {
-        op.index: (op.region, graph.values[op.results[0]].dtype, behind[op.results[0]])
+        op.index: (op.region, made.dtype, behind[made.index], bool(made.shape))
         for op in graph.ops
+        for made in (graph.values[value] for value in op.results[:1])
         if op.kind is OpKind.COMPUTE
         and op.op_class in _SUMMING
         and not _passes_on(graph, op)
-        and isfinite(behind[op.results[0]])
+        and isfinite(behind[made.index])
     }
     leaving: dict[int, _Group] = {}
     for one in late:
         outside = _behind_loop(graph, one, readers, behind)
         if isfinite(outside):
-            leaving[one.op] = _region_around(graph, one), graph.values[one.carried].dtype, outside
+            carried = graph.values[one.carried]
+            around = _region_around(graph, one)
+            leaving[one.op] = around, carried.dtype, outside, bool(carried.shape)
     late_ops = {one.op for one in late}
     staying = Counter(group for index, group in groups.items() if index not in late_ops)
     in_body = {index: staying[group] + (index in late_ops) for index, group in groups.items()}
