@@ -23,7 +23,7 @@ from autoshard.sharding import Sharding
 
 @dataclass(frozen=True)
 class PlanBoundary:
-    """What goes into a planned function, and what comes out.
+    """Arguments and results of a planned function.
 
     Args:
         data: The plan.

@@ -65,11 +65,7 @@ def _exact_sum(numbers: IntArray) -> int:
 
 def _peak(problem: Problem, flat: Flat, usage: IntArray) -> tuple[int, int, bool]:
     """The most bytes held, when first, and whether the limits allow all that is held."""
-    times, starts, stops = flat.changes
-    change = np.zeros(len(times), dtype=np.int64)
-    np.add.at(change, starts, usage)
-    np.subtract.at(change, stops, usage)
-    held = np.cumsum(change)
+    times, held = flat.changes[0], flat.use(usage)
     at = int(held.argmax()) if held.size else 0
     peak = int(held[at]) if held.size else 0
     fits = problem.memory_limit is None or peak <= problem.memory_limit

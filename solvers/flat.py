@@ -158,6 +158,11 @@ class Flat:
         times, places = np.unique(both, return_inverse=True)
         return times, places[: len(self.starts)], places[len(self.starts) :]
 
+    def use(self, held: IntArray) -> IntArray:
+        """Returns int64[times of changes]: the sum of int64[terms] from each on."""
+        times, starts, stops = self.changes
+        return use_between(starts, stops, held, len(times))
+
     def pairs(self, choices: IntArray) -> IntArray:
         """Returns int64[edges]: the place in each flattened table that choices of its ends pick."""
         return choices[self.u] * self.costs.last_sizes[self.v] + choices[self.v]
@@ -166,6 +171,15 @@ class Flat:
         """Returns int64[terms]: bytes that each holds with int64[nodes] choices."""
         of_edges = self.pairs(choices)[self.edge_of_term]
         return self.usages.at(np.concatenate((choices[self.node_of_term], of_edges)))
+
+
+def use_between(starts: IntArray, stops: IntArray, held: IntArray, num_places: int) -> IntArray:
+    """Returns int64[num_places]: what terms add up to that hold so much from a place to another."""
+    change = np.zeros(num_places + 1, dtype=np.int64)
+    np.add.at(change, starts, held)
+    np.subtract.at(change, stops, held)
+    found: IntArray = np.cumsum(change)[:-1]
+    return found
 
 
 _FLAT: WeakKeyDictionary[Problem, Flat] = WeakKeyDictionary()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.flat import Flat
+from solvers.flat import Flat, use_between
 from solvers.problem import EdgeMemory, IntArray, NodeMemory, Problem
 
 
@@ -39,7 +39,8 @@ def compress_memory(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
     until = np.append(times[1:], np.iinfo(np.int64).max)
     first_stop = all_stops[np.searchsorted(all_stops, times, side="right")]
     times = times[first_stop <= until]
-    largest_use = _profile(times, starts, stops, _most(flat)[is_held])
+    firsts, lasts = np.searchsorted(times, starts), np.searchsorted(times, stops)
+    largest_use = use_between(firsts, lasts, _most(flat)[is_held], len(times))
     times = times[largest_use > problem.memory_limit]
     if not times.size:
         return without, ()
@@ -67,7 +68,7 @@ def at_times(problem: Problem, times: Sequence[int]) -> Problem:
 def least_use(problem: Problem) -> tuple[int, int]:
     """Returns a bound on every peak, and when: the most the least usages add up to at one time."""
     flat = Flat.of(problem)
-    held = _profile_of(flat, flat.usages.of_each(lambda usage: int(usage.min())))
+    held = flat.use(flat.usages.of_each(lambda usage: int(usage.min())))
     if not held.size:
         return 0, 0
     at = int(held.argmax())
@@ -77,7 +78,7 @@ def least_use(problem: Problem) -> tuple[int, int]:
 def most_use(problem: Problem) -> int:
     """Returns what no peak is above: the most the largest usages add up to at one time."""
     flat = Flat.of(problem)
-    return int(_profile_of(flat, _most(flat)).max(initial=0))
+    return int(flat.use(_most(flat)).max(initial=0))
 
 
 def _most(flat: Flat) -> IntArray:
@@ -100,23 +101,6 @@ def violated_times(problem: Problem, choices: Sequence[int], *, most: int = 8) -
     return tuple(times[row] for row in rows_to_add(held, compressed.memory_limit, (), most=most))
 
 
-def _profile(times: IntArray, starts: IntArray, stops: IntArray, held: IntArray) -> IntArray:
-    """Returns int64[times]: what intervals holding `held` add up to at each time."""
-    change = np.zeros(len(times) + 1, dtype=np.int64)
-    np.add.at(change, np.searchsorted(times, starts), held)
-    np.subtract.at(change, np.searchsorted(times, stops), held)
-    return np.cumsum(change)[:-1]
-
-
-def _profile_of(flat: Flat, held: IntArray) -> IntArray:
-    """Returns int64[times of changes]: what terms that hold so much add up to from each on."""
-    times, starts, stops = flat.changes
-    change = np.zeros(len(times), dtype=np.int64)
-    np.add.at(change, starts, held)
-    np.subtract.at(change, stops, held)
-    return np.cumsum(change)
-
-
 class RowUse:
     """Use at every row of a problem whose times are row numbers, for given choices.
 
@@ -134,10 +118,7 @@ class RowUse:
         """Returns int64[rows]: bytes held at each row."""
         flat = Flat.of(self.problem)
         held = flat.held(np.asarray(choices, dtype=np.int64))
-        change = np.zeros(self.num_rows + 1, dtype=np.int64)
-        np.add.at(change, flat.starts, held)
-        np.subtract.at(change, flat.stops, held)
-        return np.asarray(np.cumsum(change)[:-1], dtype=np.int64)
+        return use_between(flat.starts, flat.stops, held, self.num_rows)
 
 
 def price(usage: IntArray, weight: float) -> IntArray:

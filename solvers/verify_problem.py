@@ -1,4 +1,4 @@
-"""What makes a choice problem ill-formed, with the path of each fault."""
+"""Faults of an ill-formed choice problem, each with its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sums over devices a compiler takes in one call: gradients of one type, and their norms."""
+"""Sums over devices that a compiler takes in one call: gradients of one type, and their norms."""
 
 from __future__ import annotations
 
@@ -63,21 +63,18 @@ def combined_sums(graph: Graph, late: Sequence[LoopSum] = ()) -> CombinedSums:
             made = (_behind(graph, graph.ops[reader], op, behind) for reader in readers[value])
             behind[value] = max(made, default=0.0)
     groups: dict[int, _Group] = {
-        op.index: (op.region, made.dtype, behind[made.index], bool(made.shape))
+        op.index: _group(graph, op.region, op.results[0], behind[op.results[0]])
         for op in graph.ops
-        for made in (graph.values[value] for value in op.results[:1])
         if op.kind is OpKind.COMPUTE
         and op.op_class in _SUMMING
         and not _passes_on(graph, op)
-        and isfinite(behind[made.index])
+        and isfinite(behind[op.results[0]])
     }
     leaving: dict[int, _Group] = {}
     for one in late:
         outside = _behind_loop(graph, one, readers, behind)
         if isfinite(outside):
-            carried = graph.values[one.carried]
-            around = _region_around(graph, one)
-            leaving[one.op] = around, carried.dtype, outside, bool(carried.shape)
+            leaving[one.op] = _group(graph, _region_around(graph, one), one.carried, outside)
     late_ops = {one.op for one in late}
     staying = Counter(group for index, group in groups.items() if index not in late_ops)
     in_body = {index: staying[group] + (index in late_ops) for index, group in groups.items()}
@@ -89,6 +86,12 @@ def combined_sums(graph: Graph, late: Sequence[LoopSum] = ()) -> CombinedSums:
             members[group].append(index)
     after_loop = {index: together[group] for index, group in leaving.items()}
     return CombinedSums(in_body, after_loop, tuple(map(tuple, members.values())))
+
+
+def _group(graph: Graph, region: int, value: int, behind: float) -> _Group:
+    """The group of a sum that is taken in a region."""
+    made = graph.values[value]
+    return region, made.dtype, behind, bool(made.shape)
 
 
 def _region_around(graph: Graph, one: LoopSum) -> int:

@@ -1,4 +1,4 @@
-"""What keeping forward ops takes: their buffers, until backward passes have read them."""
+"""Memory of forward ops that are kept: their buffers, until backward passes have read them."""
 
 from __future__ import annotations
 

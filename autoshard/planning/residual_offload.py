@@ -1,4 +1,4 @@
-"""What offloading stacks of residuals to the host takes: its memory, and the link to it."""
+"""Host memory and link time of stacks of residuals that are offloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What computing forward ops again takes, and what the rest then costs."""
+"""Prices of forward ops that are computed again, and of the rest of the program then."""
 
 from __future__ import annotations
 

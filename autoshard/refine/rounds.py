@@ -74,7 +74,7 @@ class Refined:
     corrections: Corrections
 
     def learnt(self, data: PlanData) -> SavedCorrections:
-        """What refining a plan learnt, for a file."""
+        """The corrections that refining a plan found, for a file."""
         assert self.data.refinement is not None
         return SavedCorrections(
             function=data.function,

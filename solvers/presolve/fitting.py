@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 import numpy.typing as npt
 
-from solvers.flat import Flat
+from solvers.flat import Flat, use_between
 from solvers.memory_rows import num_rows_of
 from solvers.problem import EdgeMemory, IntArray, NodeMemory, Problem
 from solvers.restricted import Restricted, restrict
@@ -120,11 +120,8 @@ class LiveTerms:
 
     def slack(self, num_rows: int) -> IntArray:
         """Returns int64[rows]: the limit less the least of all terms."""
-        change = np.zeros(num_rows + 1, dtype=np.int64)
-        np.add.at(change, self.starts, self.least)
-        np.subtract.at(change, self.stops, self.least)
-        slack: IntArray = (self._problem.memory_limit or 0) - np.cumsum(change)[:-1]
-        return slack
+        least = use_between(self.starts, self.stops, self.least, num_rows)
+        return (self._problem.memory_limit or 0) - least
 
 
 class RangeLeast:
