@@ -5,9 +5,7 @@ Answers that fit with much to spare are dear, cheap ones do not fit: a good one 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -17,10 +15,7 @@ from solvers.local_search import LocalSearch
 from solvers.memory_rows import compress_memory
 from solvers.problem import FORBIDDEN, IntArray, Problem
 from solvers.recombination import recombine
-
-RECOMBINING_SHARE = 0.1
-"""Of the time left: how long to look for the best of what the answers took. A choice, not measured:
-the search for more answers needs the rest."""
+from solvers.within_memory import solve_at_prices
 
 Choices = tuple[int, ...]
 
@@ -43,7 +38,7 @@ def best_of_answers(
         return []
     compressed, _ = compress_memory(problem)
     seen = [np.array(answer, dtype=np.int64) for _, answer in usable]
-    best = recombine(compressed, seen, _for_a_while(request))
+    best = recombine(compressed, seen, request, solve_at_prices)
     return [] if best is None else [_as_choices(best)]
 
 
@@ -72,7 +67,7 @@ def moved_on(problem: Problem, answers: Sequence[Choices], request: Request) -> 
             starts[repaired] = None
     moved = [_moved(local, start, [a for _, a in usable], request) for start in starts]
     seen = [np.array(answer, dtype=np.int64) for _, answer in usable]
-    best = recombine(compressed, [*seen, *moved], _for_a_while(request))
+    best = recombine(compressed, [*seen, *moved], request, solve_at_prices)
     if best is not None:
         moved.append(local.improved(best, deadline=request.deadline))
     return [_as_choices(found) for found in moved]
@@ -98,10 +93,3 @@ def _moved(
 
 def _as_choices(found: IntArray) -> Choices:
     return tuple(found.tolist())
-
-
-def _for_a_while(request: Request) -> Request:
-    seconds = request.seconds_left()
-    if seconds is None:
-        return request
-    return replace(request, deadline=time.monotonic() + RECOMBINING_SHARE * seconds)

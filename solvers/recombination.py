@@ -6,7 +6,7 @@ some of either's choices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -21,14 +21,31 @@ from solvers.restricted import restrict
 MOST_COLUMNS = 100_000
 """Columns of the largest problem worth it."""
 
+SolveReduced = Callable[[Problem, Request], Sequence[int] | None]
+"""Looks for allowed choices of a reduced problem, from the answers, which are the hints."""
 
-def recombine(problem: Problem, answers: Sequence[IntArray], request: Request) -> IntArray | None:
+
+def branch_and_cut(problem: Problem, request: Request) -> Sequence[int] | None:
+    """The best choices by HiGHS, or the best it has once time is up."""
+    try:
+        return Contained(MathOptHighs()).solve(problem, request).choices
+    except EngineError:
+        return None
+
+
+def recombine(
+    problem: Problem,
+    answers: Sequence[IntArray],
+    request: Request,
+    solve: SolveReduced = branch_and_cut,
+) -> IntArray | None:
     """Finds the cheapest allowed choices of which every one is in some answer.
 
     Args:
         problem: With a memory limit; times are row numbers.
         answers: int64[nodes] each; they need not fit.
         request: How long it may take, and how near the best the result shall be.
+        solve: Solves what reductions leave.
 
     Returns:
         Choices; None where none are allowed, or the problem is still large, or time was short.
@@ -43,13 +60,10 @@ def recombine(problem: Problem, answers: Sequence[IntArray], request: Request) -
         return None
     if reduced.problem.num_columns > MOST_COLUMNS:
         return None
-    if not reduced.problem.num_nodes:
-        choices: Sequence[int] | None = ()
-    else:
-        try:
-            choices = Contained(MathOptHighs()).solve(reduced.problem, request).choices
-        except EngineError:
-            return None
+    choices: Sequence[int] | None = ()
+    if reduced.problem.num_nodes:
+        hints = tuple(reduced.reduce(restricted.reduce(answer.tolist())) for answer in answers)
+        choices = solve(reduced.problem, request.for_part(reduced.constant, hints=hints))
     if choices is None:
         return None
     return np.array(restricted.restore(reduced.restore(choices)), dtype=np.int64)

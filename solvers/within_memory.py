@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from solvers.bound_pruning import solve_by_bounds
 from solvers.elimination import order_elimination
 from solvers.engines.protocol import Engine, Request
 from solvers.evaluate import evaluate
@@ -17,6 +18,7 @@ from solvers.memory_pricing import (
     resolution_factor,
     with_costs_times,
 )
+from solvers.memory_rows import num_rows_of
 from solvers.presolve import STRUCTURAL_RULES, Reduced, reduce_fully
 from solvers.price_oracles import NEAR, AscentOracle, EliminationOracle, Oracle
 from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
@@ -37,9 +39,9 @@ STILL_SHRINKING = 0.8
 NEAR_OF_GAP = 0.1
 """Of the gap that is allowed: how near the bound at given prices an answer counts as the best."""
 
-RECOMBINING_SHARE = 0.3
-"""Of the time left: how long to look for the best of what answers seen took. A choice, not
-measured: larger than in `first_moves`, as it comes after the search for prices, not before it."""
+RECOMBINED_OF_GAP = 0.1
+"""Of the gap that is allowed: how near the best of what answers took is looked for. A choice: what
+it starts from decides how good the answer is in the end."""
 
 _MOST_LEVELS = 6
 _LEAST_PEAK_ROUNDS = 30
@@ -114,6 +116,7 @@ class WithinMemory:
             an answer to prune by; None for all of it.
         looks_for_least_peak: Begin with an answer that fits, if there is one.
         prices: To start from, by row; the bound known was proven at these.
+        recombines: Look for the best of what the answers seen took.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class WithinMemory:
         finishing_share: float | None = None,
         looks_for_least_peak: bool = True,
         prices: Mapping[int, float] | None = None,
+        recombines: bool = True,
     ) -> None:
         self.first = problem
         self.num_rows = num_rows
@@ -135,6 +139,7 @@ class WithinMemory:
         self.is_elimination_only = is_elimination_only
         self.finishing_share = finishing_share
         self.looks_for_least_peak = looks_for_least_peak
+        self.recombines = recombines
         self.answer = MemoryAnswer(lower_bound=request.lower_bound)
         self.prices = dict(prices or {})  # by row of the first problem
 
@@ -282,7 +287,7 @@ class WithinMemory:
             self.take(level, search, factor)
             if self.is_done() or self.request.is_over():
                 break
-            if len(stages) > 1:
+            if len(stages) > 1 and self.recombines:
                 self.recombine(level, search)
             if self.is_done():
                 break
@@ -304,11 +309,7 @@ class WithinMemory:
     def recombine(self, level: _Level, search: PriceSearch) -> None:
         """Looks for the best of what the answers seen took; they need not fit."""
         request = self.request.for_part(level.constant)
-        seconds = self.request.seconds_left()
-        if seconds is not None:
-            until = time.monotonic() + RECOMBINING_SHARE * seconds
-            request = replace(request, deadline=until)
-        found = recombine(level.problem, search.answers(), request)
+        found = recombine(level.problem, search.answers(), request, solve_at_prices)
         if found is not None:
             self.offer(level.restore(found))
 
@@ -405,6 +406,33 @@ class WithinMemory:
         self._settle(oracle, search)
         most = (self.answer.cost - level.constant) * factor + search.price_of_limit()
         return forbid_pairs(level.problem, oracle.ascent, most)
+
+
+def solve_at_prices(problem: Problem, request: Request) -> Sequence[int] | None:
+    """The best choices that prices of memory find from known ones: work ends with its rounds.
+
+    Args:
+        problem: Reduced.
+        request: With the gap of a whole search, of which `RECOMBINED_OF_GAP` is looked for here.
+
+    Returns:
+        Choices that fit; None where none were found.
+    """
+    request = replace(request, relative_gap=RECOMBINED_OF_GAP * request.relative_gap)
+    if problem.memory_limit is None:
+        return solve_by_bounds(
+            problem,
+            relative_gap=request.relative_gap,
+            constant=request.constant,
+            deadline=request.deadline,
+            seed=request.seed,
+            hints=request.hints,
+        ).choices
+    rows = num_rows_of(problem)
+    within = WithinMemory(
+        problem, rows, request, None, looks_for_least_peak=False, recombines=False
+    )
+    return within.run().choices
 
 
 class LeastPeak:
