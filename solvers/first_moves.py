@@ -5,14 +5,16 @@ Answers that fit with much to spare are dear, cheap ones do not fit: a good one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from solvers.engines.protocol import Request
 from solvers.evaluate import Evaluation, evaluate
+from solvers.few_rows import MOST_ROUNDS, ROWS_A_LOOK
 from solvers.local_search import LocalSearch
-from solvers.memory_rows import compress_memory
+from solvers.memory_rows import RowUse, at_times, compress_memory, rows_to_add
 from solvers.problem import FORBIDDEN, IntArray, Problem
 from solvers.recombination import recombine
 from solvers.within_memory import solve_at_prices
@@ -36,9 +38,9 @@ def best_of_answers(
     usable = _usable(problem, answers)
     if not any(found.is_allowed for found, _ in usable):
         return []
-    compressed, _ = compress_memory(problem)
+    compressed, times = compress_memory(problem)
     seen = [np.array(answer, dtype=np.int64) for _, answer in usable]
-    best = recombine(compressed, seen, request, solve_at_prices)
+    best = _recombined(RowUse(compressed, len(times)), seen, request)
     return [] if best is None else [_as_choices(best)]
 
 
@@ -67,10 +69,35 @@ def moved_on(problem: Problem, answers: Sequence[Choices], request: Request) -> 
             starts[repaired] = None
     moved = [_moved(local, start, [a for _, a in usable], request) for start in starts]
     seen = [np.array(answer, dtype=np.int64) for _, answer in usable]
-    best = recombine(compressed, [*seen, *moved], request, solve_at_prices)
+    best = _recombined(RowUse(compressed, len(times)), [*seen, *moved], request)
     if best is not None:
         moved.append(local.improved(best, deadline=request.deadline))
     return [_as_choices(found) for found in moved]
+
+
+def _recombined(use: RowUse, answers: Sequence[IntArray], request: Request) -> IntArray | None:
+    """The best of what answers took, with the limit at rows where they, and it, would pass it.
+
+    Args:
+        use: Of a problem whose times are row numbers.
+        answers: int64[nodes] each; they need not fit.
+        request: As for `moved_on`.
+
+    Returns:
+        Choices that fit; None where none were found.
+    """
+    problem = use.problem
+    limit = math.inf if problem.memory_limit is None else problem.memory_limit
+    rows: list[int] = []
+    passing = answers
+    for _ in range(MOST_ROUNDS):
+        for held in map(use.held, passing):
+            rows = sorted({*rows, *rows_to_add(held, limit, rows, most=ROWS_A_LOOK)})
+        found = recombine(at_times(problem, rows), answers, request, solve_at_prices)
+        if found is None or use.held(found).max(initial=0) <= limit:
+            return found
+        passing = [found]
+    return None
 
 
 def _usable(problem: Problem, answers: Sequence[Choices]) -> list[tuple[Evaluation, Choices]]:

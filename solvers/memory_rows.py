@@ -175,7 +175,9 @@ def priced(
     )
 
 
-def rows_to_add(held: IntArray, limit: int, present: Sequence[int], *, most: int = 4) -> list[int]:
+def rows_to_add(
+    held: IntArray, limit: float, present: Sequence[int], *, most: int = 4
+) -> list[int]:
     """Picks violated rows that are worst among their neighbours, worst first.
 
     Args:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers import FORBIDDEN, Problem, evaluate, solve
+from solvers import FORBIDDEN, Problem, evaluate, first_moves, solve
 from solvers.engines.protocol import Request
 from solvers.first_moves import best_of_answers, moved_on
+from solvers.memory_rows import compress_memory, num_rows_of
+from solvers.recombination import recombine
 from tests.solvers.instances import LayeredShape, layered_problem, small_problems
 
 
@@ -85,3 +88,29 @@ def test_who_asks_for_the_best_so_far_gets_what_fits_at_once() -> None:
     tight = replace(problem, memory_limit=evaluate(problem, lean).peak)
     assert moved_on(tight, [lean], Request(stop=lambda: True)) == [lean]
     assert moved_on(tight, [lean], Request()) != [lean]
+
+
+def test_answers_are_recombined_with_the_limit_at_the_rows_where_they_pass_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = layered_problem(LayeredShape(num_layers=24, ops_per_layer=20, num_choices=8))
+    cheapest, lean = (
+        solve(one, relative_gap=0.01) for one in (problem, replace(problem, memory_limit=0))
+    )
+    assert cheapest.choices is not None
+    assert cheapest.peak is not None
+    assert lean.least_peak is not None
+    assert lean.least_peak_choices is not None
+    limit = int(lean.least_peak + 0.8 * (cheapest.peak - lean.least_peak))
+    tight = replace(problem, memory_limit=limit)
+    looked_at: list[int] = []
+
+    def recombined(problem: Problem, *given: Any) -> Any:
+        looked_at.append(num_rows_of(problem))
+        return recombine(problem, *given)
+
+    monkeypatch.setattr(first_moves, "recombine", recombined)
+    hints = [lean.least_peak_choices, cheapest.choices]
+    (found,) = best_of_answers(tight, hints, Request(relative_gap=0.001))
+    assert evaluate(tight, found).is_allowed
+    assert looked_at[-1] <= 0.5 * num_rows_of(compress_memory(tight)[0])
