@@ -41,6 +41,9 @@ class FusionPolicy:
         materializes_moved_elements: What is padded, concatenated, reversed or sliced with a stride
             is stored before; padding between elements, and a stride along a dimension of a tile,
             are kernels of their own.
+        max_positions: Positions at which a kernel computes a value that it does not store, where
+            slices, pads and concatenations read it at several; of a pad or a concatenation one.
+            0: no limit.
         stores_sliced_operands: In a loop, a slice of a stack for a matmul that works in heads is a
             kernel of its own.
         sinks_into_loops: A loop makes in each run all that is made of constants and positions; else
@@ -76,6 +79,7 @@ class FusionPolicy:
     scatters_into_addends: bool
     materializes_scatter_sums: bool
     materializes_moved_elements: bool
+    max_positions: int
     stores_sliced_operands: bool
     sinks_into_loops: bool
     one_hot_scatters: bool

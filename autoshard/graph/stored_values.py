@@ -7,6 +7,7 @@ from math import prod
 
 from autoshard.backends import FusionPolicy, LayoutPolicy
 from autoshard.graph.dataflow import trace_back, trace_forward
+from autoshard.graph.index_uses import store_widely_indexed
 from autoshard.graph.library_copies import is_read_reversed
 from autoshard.graph.op_traits import FUSIBLE, READS_FUSED, is_elementwise
 from autoshard.graph.product_writes import meeting
@@ -67,6 +68,8 @@ def stored_values(
             )
             behind.append(own if is_stored else made)
         stored.append(is_stored)
+    if fusion.max_positions:
+        store_widely_indexed(graph, stored, fusion.max_positions)
     return stored
 
 

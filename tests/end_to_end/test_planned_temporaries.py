@@ -58,3 +58,34 @@ def test_operands_that_are_no_matrices_are_transposed(
         baselines=False,
     )
     assert plan.verify().memory_difference == pytest.approx(0, abs=0.1)
+
+
+def scan_gradient(gates: Any, inputs: Any) -> Any:
+    def last(one: Any, other: Any) -> Any:
+        return one[0] * other[0], other[0] * one[1] + other[1]
+
+    def loss(inputs: Any) -> Any:
+        return jnp.sum(lax.associative_scan(last, (gates, inputs), axis=1)[1] ** 2)
+
+    return jax.grad(loss)(inputs)
+
+
+def shifted_sum(gates: Any, inputs: Any) -> Any:
+    product = jnp.pad(gates * inputs, ((0, 0), (0, 32), (0, 0)))
+    return sum(product[:, at : at + 128] for at in range(20))
+
+
+@pytest.mark.parametrize("step", [scan_gradient, shifted_sum])
+def test_a_kernel_computes_no_value_at_many_positions(step: Any) -> None:
+    rows = jax.ShapeDtypeStruct((64, 128, 64), jnp.float32)
+    plan = autoshard.optimize(
+        step,
+        rows,
+        rows,
+        mesh="data=8",
+        hardware="cpu-host",
+        in_shardings=P("data"),
+        out_shardings=P("data"),
+        baselines=False,
+    )
+    assert plan.verify().memory_difference == pytest.approx(0, abs=0.15)
