@@ -27,6 +27,10 @@ USUAL = 0.01
 _FIRST_PRICE, _MOST_SOLVES = 8.0, 5
 """The first over the price at which no plan gives up more than the share, and how many are tried.
 Choices."""
+_LEAST_ROOM = 0.25
+"""Of the share: the room by which the first price goes at least. A plan that ends near its gap has
+next to none, and a search at this price may still find a cheaper one; at the whole share most of
+what is found gives up too much. A choice."""
 _LEAST_RISE = 2.0
 """Of the price before: the next one where it rises. A choice."""
 _CLOSE = 0.02
@@ -193,6 +197,12 @@ class _Trade:
         share = USUAL if self.simplicity is None else self.simplicity
         return share * evaluate(self.problem, self.solution.choices).cost
 
+    @property
+    def slack(self) -> float:
+        """By how much a search may miss the best, in the problem's units."""
+        is_large = self.solution.result.reduced_columns > _MANY_COLUMNS
+        return (_NEAR if is_large else _CLOSE) * self.share
+
     @cached_property
     def room(self) -> float:
         """The most that the simpler plan may cost more, in the problem's units."""
@@ -216,18 +226,19 @@ class _Trade:
         return max(0, self.count(choices) - self.count(simpler))
 
     def first_price(self, choices: Sequence[int]) -> float:
-        """The price of a penalty to begin with, from all that may ever be given up.
-
-        Not from the room that is left: where a plan ends near its gap there is next to none, and a
-        search at this price may still find a cheaper plan.
-        """
+        """The price of a penalty to begin with, from what may be given up."""
         number = self.count(choices)
-        return _FIRST_PRICE * self.share / number if number else 0.0
+        room = max(self.room, _LEAST_ROOM * self.share)
+        return _FIRST_PRICE * room / number if number else 0.0
 
     def price_between(self, choices: Sequence[int], dearer: Sequence[int]) -> float:
-        """The price at which simpler, dearer choices are as good; 0 if they save no penalty."""
-        saved = self.saved(choices, dearer)
-        return self.more(dearer, choices) / saved if saved else 0.0
+        """The price at which simpler, dearer choices are as good.
+
+        Returns:
+            0 if they save no penalty, or are so near that a search may miss all that is between.
+        """
+        saved, more = self.saved(choices, dearer), self.more(dearer, choices)
+        return more / saved if saved and more > self.slack else 0.0
 
     def more(self, choices: Sequence[int], than: Sequence[int]) -> int:
         """The cost of choices beyond that of others, in the problem's units."""
@@ -252,9 +263,7 @@ class _Trade:
         return self._best_of(priced, start)
 
     def _best_of(self, priced: Problem, start: tuple[int, ...]) -> tuple[int, ...] | None:
-        is_large = self.solution.result.reduced_columns > _MANY_COLUMNS
-        share = (_NEAR if is_large else _CLOSE) * self.share
-        gap = share / evaluate(priced, self.solution.choices).cost
+        gap = self.slack / evaluate(priced, self.solution.choices).cost
         result = self.searches.another(priced, start, relative_gap=gap, copies_alike=True)
         return result.choices if result.status in _PROVEN else None
 

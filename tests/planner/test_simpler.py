@@ -133,6 +133,32 @@ def test_a_plan_that_is_no_dearer_and_gives_up_too_much_as_lowered_is_tried_once
     assert tried == [(1,)]
 
 
+@pytest.mark.parametrize(("room", "price"), [(40.0, 320.0), (20.0, 160.0), (1.0, 80.0), (-5, 80)])
+def test_the_first_price_follows_the_room_down_to_a_quarter_of_the_share(
+    room: float, price: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem(node_costs=(np.array([4000, 0]),), edges=())
+    before: Any = SimpleNamespace(choices=(0,), encoded=SimpleNamespace(problem=problem))
+    monkeypatch.setattr(simpler._Trade, "room", room)
+    unused: Any = None
+    trade = simpler._Trade(before, unused, None, Penalties((np.array([1, 0]),), ()))
+    assert trade.first_price((0,)) == price
+    assert trade.first_price((1,)) == 0.0
+
+
+@pytest.mark.parametrize(("columns", "price"), [(0, 10.0), (5_000_000, 0.0)])
+def test_nothing_is_sought_between_plans_so_near_that_a_search_may_miss_it(
+    columns: int, price: float
+) -> None:
+    problem = Problem(node_costs=(np.array([4000, 4010]),), edges=())
+    result = SimpleNamespace(reduced_columns=columns)  # of many, a search may miss 20 of 40
+    encoded = SimpleNamespace(problem=problem)
+    before: Any = SimpleNamespace(choices=(0,), encoded=encoded, result=result)
+    unused: Any = None
+    trade = simpler._Trade(before, unused, None, Penalties((np.array([1, 0]),), ()))
+    assert trade.price_between((0,), (1,)) == price
+
+
 def test_of_a_simpler_plan_that_does_not_fit_what_is_free_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -274,13 +300,20 @@ def test_a_plan_whose_search_the_clock_cuts_stays_as_it_is(
     assert planned(0.02).data.values == fastest.data.values
 
 
-def test_a_plan_in_rounds_is_made_simpler_in_the_last_one() -> None:
-    asked = {
-        "batch['dense']": '[{"data"}p1, {?}]',
-        "state['params']['tables'][1]": '[{"model", "data"}, {?}]',
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"dense": '[{"data"}p1, {?}]', "tables[1]": '[{"model", "data"}, {?}]'},
+        {"dense": '[{"data"}, {?}]', "tables[0]": '[{"model"}p1, {?}]'},  # 5 uses before and after
+    ],
+)
+def test_a_plan_in_rounds_has_fewer_constraints_for_the_last_one(asked: dict[str, str]) -> None:
+    names = {"dense": "batch['dense']"} | {
+        f"tables[{number}]": f"state['params']['tables'][{number}]" for number in (0, 1)
     }
-    found = [planned(share, constraints=asked) for share in (0, 0.1)]
-    counts = [len(plan.data.wanted_uses) for plan in found]
+    constraints = {names[name]: sharding for name, sharding in asked.items()}
+    found = [planned(share, constraints=constraints) for share in (0, 0.1)]
+    counts = [len(plan.constraints) for plan in found]
     assert [len(plan.data.rounds) for plan in found] == [2, 2]
     assert counts[1] < counts[0]
 
