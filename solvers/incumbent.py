@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from solvers.problem import FORBIDDEN
 from solvers.result import relative_gap as gap_between
 
+MOST_KEPT = 64
+"""Answers kept, the first ones: dear ones that need little memory come before cheap ones."""
+
 
 class Incumbent:
     """One problem in flight, shared by the threads that work on it.
@@ -43,6 +46,7 @@ class Incumbent:
         self._lock = threading.Lock()
         self._cost: int | None = None
         self._choices: tuple[int, ...] | None = None
+        self._kept: list[tuple[int, ...]] = []
         self._bound = lower_bound
         self._is_infeasible = False
         self._least_peak: int | None = None
@@ -69,6 +73,8 @@ class Incumbent:
                 return False
             self._cost = int(cost)
             self._choices = tuple(int(choice) for choice in choices)
+            if len(self._kept) < MOST_KEPT:
+                self._kept.append(self._choices)
         self._tell(source)
         return True
 
@@ -76,6 +82,11 @@ class Incumbent:
         """Returns the least cost offered and its choices; None and None before the first."""
         with self._lock:
             return self._cost, self._choices
+
+    def kept(self) -> list[tuple[int, ...]]:
+        """Returns the first answers that were cheaper than all before them, as they came."""
+        with self._lock:
+            return list(self._kept)
 
     def offer_bound(self, lower_bound: int, *, source: str = "") -> None:
         """Raises the bound: no allowed choices cost less, proven."""

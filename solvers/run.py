@@ -22,7 +22,7 @@ _REFEREE_SECONDS_PER_ENTRY = 4e-6
 
 
 MOST_HINTS = 8
-"""Answers kept to start from, the last ones first."""
+"""Answers kept to start from, the last ones first; the cheapest that is allowed is one of them."""
 
 
 @dataclass(slots=True)
@@ -146,9 +146,11 @@ class Run:
         """Lets the referee judge choices; keeps the cheapest that are allowed, and the leanest."""
         taken = tuple(int(choice) for choice in choices)
         found = evaluate(self.problem, taken)
-        self.hints = [taken, *self.hints[: MOST_HINTS - 1]]
         if found.is_allowed and (self.cost is None or found.cost < self.cost):
             self.choices, self.cost = taken, found.cost
+        self.hints = [taken, *(hint for hint in self.hints if hint != taken)][:MOST_HINTS]
+        if self.choices is not None and self.choices not in self.hints:
+            self.hints[-1] = self.choices
         if found.cost < FORBIDDEN and (self.least_peak is None or found.peak < self.least_peak):
             self.leanest, self.least_peak = taken, found.peak
         return found.is_allowed

@@ -431,7 +431,7 @@ def _run(
             return True
         cost, choices = first.best()
         if choices is not None and cost not in judged:
-            judged[cost] = run.offer(grounded.restore(choices))
+            judged[cost] = evaluate(run.problem, grounded.restore(choices)).is_allowed
         return judged[cost]
 
     try:
@@ -443,6 +443,9 @@ def _run(
             grace_seconds=run.share_of_limit(GRACE_SHARE, MOST_GRACE_SECONDS),
         )
     finally:
+        if is_relaxed:  # all of them, not only those that were the best at a look
+            for choices in first.kept():
+                run.offer(grounded.restore(choices))
         is_allowed = run.take(grounded, first)
         if not run.is_done():
             for incumbent in incumbents[1:]:
