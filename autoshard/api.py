@@ -14,6 +14,7 @@ from autoshard.errors import InputError
 from autoshard.export.module_file import read_module_file
 from autoshard.export.read_module import read_module
 from autoshard.export.sound_module import require_sound
+from autoshard.frontend.argument_roles import jitted_argnums
 from autoshard.frontend.meshes import is_mesh
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT
 from autoshard.frontend.signature import argument_positions, function_name
@@ -35,6 +36,7 @@ from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.plan import (
     PlanData,
 )
+from autoshard.printable import printable
 from autoshard.refine.corrections_file import load_corrections
 from autoshard.refine.learnt import in_words
 from autoshard.refine.request import is_measured, target_hardware
@@ -110,8 +112,9 @@ def optimize(
         constraints: What else is asked: a mapping from selector (`params**["w1"]`,
             `model.py:42 dot_general`) to sharding, a list of `Pin`, `Uses` and `Group`, and of
             `Keep`, `Recompute` and `Offload` for residuals, or the path of a YAML file.
-        donate_argnums: Arguments whose buffers the step may reuse.
-        static_argnums: Arguments that are no arrays.
+        donate_argnums: Arguments whose buffers the step may reuse; of a `jax.jit` function, those
+            that it donates unless others are given.
+        static_argnums: Arguments that are no arrays; likewise.
         kwargs: Keyword arguments of the function.
         trip_counts: Trip counts of loops the program does not tell, by `"file.py:line"`.
         default_trip_count: For loops that nobody tells; the plan notes each.
@@ -237,6 +240,7 @@ def _optimized(
         refine=said.refine,
         start=said.start,
     )
+    said = _with_argnums_of_jit(fn, len(args), said)
     if said.mesh is None and any(map(is_mesh, args)):
         raise InputError(
             "a mesh stands among the arguments of the function",
@@ -307,6 +311,13 @@ def _optimized(
         note = f"costs corrected from {where}: {used}"
     donated = argument_positions(said.donate_argnums, len(args), "donate_argnums", fn)
     static = argument_positions(said.static_argnums, len(args), "static_argnums", fn)
+    for both in sorted({*donated} & {*static}):
+        raise InputError(
+            f"argument {both} is donated and static: what is no array has no buffer to reuse",
+            where=f"donate_argnums={said.donate_argnums!r}, static_argnums={said.static_argnums!r}"
+            f" of `{name}`",
+            fix="name it in one of them",
+        )
 
     def finished(data: PlanData) -> PlanData:
         notes = (*data.notes, *filter(None, [note]))
@@ -325,6 +336,21 @@ def _optimized(
         call=PlannedCall.of(fn, args, said, graph, _optimized),
     )
     return plan if said.refine is None else plan.refine(said.refine)
+
+
+def _with_argnums_of_jit(
+    fn: Callable[..., Any], num_args: int, said: OptimizeOptions
+) -> OptimizeOptions:
+    """The options, with what a `jax.jit` function donates and holds static where none is given."""
+    donated, static = (
+        tuple(position for position in positions if position < num_args)
+        for positions in jitted_argnums(fn)
+    )
+    return replace(
+        said,
+        donate_argnums=donated if said.donate_argnums == () else said.donate_argnums,
+        static_argnums=static if said.static_argnums == () else said.static_argnums,
+    )
 
 
 def optimize_module(
@@ -394,6 +420,12 @@ def optimize_module(
         baselines=baselines,
         refine=refine,
     )
+    if isinstance(module, str) and module and not any(map(module.__contains__, "{ \n")):
+        raise InputError(
+            "the module is a single word, as names of files are",
+            where=f"module={printable(module, 200)!r}",
+            fix="pass the text of the module, or its file as a pathlib.Path",
+        )
     folder = cache_folder(cache)
     hardware = _hardware_for(refine, hardware)
     if refine is not None and is_measured(refine):

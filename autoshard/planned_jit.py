@@ -18,12 +18,15 @@ from autoshard.api import optimize
 from autoshard.apply.wrapping import PlannedFunction, call_signature
 from autoshard.argument_types import check_types
 from autoshard.errors import InputError
-from autoshard.frontend.argument_roles import ArgumentRoles, read_roles
+from autoshard.frontend.argument_roles import ArgumentRoles, jitted_argnums, read_roles
 from autoshard.frontend.meshes import mesh_in_context
 from autoshard.frontend.signature import Call, flatten_call
 from autoshard.plan import Plan
 
 _OWN = frozenset({"fn", "args", "kwargs", "donate_argnums", "static_argnums"})
+_OF_JIT = frozenset(
+    {"compiler_options", "donate_argnames", "donate_argnums", "static_argnames", "static_argnums"}
+)
 _OPTIONS = frozenset(inspect.signature(optimize).parameters) - _OWN
 
 
@@ -230,7 +233,8 @@ def jit(
     Args:
         fn: Any JAX function; left out, what is returned decorates one.
         mesh: As for `optimize`; that of `jax.set_mesh` at the call if not given.
-        donate_argnums: Arguments whose buffers the step may reuse.
+        donate_argnums: Arguments whose buffers the step may reuse; of a `jax.jit` function, those
+            that it donates unless others are given. Likewise the static ones.
         donate_argnames: The same by name.
         static_argnums: Arguments that are no arrays; they must be hashable.
         static_argnames: The same by name, keyword-only ones too.
@@ -243,8 +247,9 @@ def jit(
     options = {"mesh": mesh, **options}
     for name in options:
         if name not in _OPTIONS:
-            close = difflib.get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_OPTIONS)}"
+            known = sorted(_OPTIONS | _OF_JIT)
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
             raise InputError(
                 f"there is no option {name!r}",
                 where=f"autoshard.jit({name}={options[name]!r})",
@@ -265,7 +270,14 @@ def jit(
                 where="autoshard.jit(...)",
                 fix="pass the function to plan first, or only options to decorate one",
             )
-        arguments = read_roles(fn, donate_argnums, donate_argnames, static_argnums, static_argnames)
+        donated, static = jitted_argnums(fn)
+        arguments = read_roles(
+            fn,
+            donated if donate_argnums == donate_argnames == () else donate_argnums,
+            donate_argnames,
+            static if static_argnums == static_argnames == () else static_argnums,
+            static_argnames,
+        )
         return PlannedJit(fn, arguments, options, compiler_options)
 
     return planned if fn is None else planned(fn)

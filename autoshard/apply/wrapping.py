@@ -253,6 +253,8 @@ class PlannedFunction:
             return self._wrapped(*args, **kwargs)
         if self._donate_argnums and not trace_state_clean():
             self._warn_of_donation()
+        if mesh.platform == "cpu" and trace_state_clean():
+            self._refuse_deleted(args, kwargs)
         function, leaves_in, finish = self._function_for(args, kwargs)
         leaves_in = to_auto_axes(leaves_in, mesh)
         try:
@@ -263,15 +265,47 @@ class PlannedFunction:
             raise
         return finish(to_given_axes(results, mesh))
 
+    def _refuse_deleted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse arrays without a buffer, at which jaxlib 0.10.2 ends the process on CPUs.
+
+        Raises:
+            InputError: An earlier call was given one to reuse.
+        """
+        if not any(map(_is_deleted, jax.tree.leaves((args, kwargs)))):
+            return
+        call = self._flat_call(args, kwargs)
+        gone = zip(call.arguments.names, call.arguments.leaves, strict=True)
+        name = next(name for name, leaf in gone if _is_deleted(leaf))
+        raise InputError(
+            f"`{name}` was donated to an earlier call, and its buffer is gone",
+            where=f"`{call.name}`",
+            fix="go on with what the call returns, as in state = step(state, batch); to keep the"
+            " argument, plan without donating it",
+        )
+
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Tell a failed call of another program than the one planned, before JAX tells of trees.
+        """Tell why a call failed, where that is another program or sharding than the one planned.
 
         Raises:
             ExportError: The function does not trace for these arguments.
             PlanError: It is another program.
+            InputError: An argument lies on the devices otherwise than planned.
         """
-        wrapped = self._wrapped
-        wrapped.check(wrapped.trace(flatten_call(wrapped.fn, args, kwargs, wrapped.static_argnums)))
+        call = self._flat_call(args, kwargs)
+        self._wrapped.check(self._wrapped.trace(call))
+        given = zip(call.arguments.names, call.arguments.leaves, self._argument_places, strict=True)
+        for name, leaf, place in given:
+            if place is not None and _lies_elsewhere(leaf, place):
+                raise InputError(
+                    f"`{name}` lies on the devices as {_placement(leaf.sharding)}, and is planned"
+                    f" as {place.spec}",
+                    where=f"`{call.name}`",
+                    fix="place it as planned, plan.shard(tree, argument), or let calls move"
+                    " arguments: plan.jit(moves_arguments=True)",
+                )
+
+    def _flat_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        return flatten_call(self._wrapped.fn, args, kwargs, self._wrapped.static_argnums)
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """Trace for these arguments, arrays or `jax.ShapeDtypeStruct`s, as `jax.jit` does.
@@ -468,3 +502,17 @@ def _numbers(numbers: int | Sequence[int]) -> tuple[int, ...]:
 
 def _identity(value: Any) -> Any:
     return value
+
+
+def _is_deleted(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.is_deleted()
+
+
+def _lies_elsewhere(leaf: Any, place: NamedSharding) -> bool:
+    """True for an array that was placed, in another way than wanted."""
+    is_placed = isinstance(leaf, jax.Array) and leaf.committed
+    return is_placed and not leaf.sharding.is_equivalent_to(place, leaf.ndim)
+
+
+def _placement(sharding: jax.sharding.Sharding) -> str:
+    return str(sharding.spec if isinstance(sharding, NamedSharding) else sharding)

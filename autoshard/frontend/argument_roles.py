@@ -28,6 +28,13 @@ class ArgumentRoles:
     static_names: frozenset[str]
 
 
+def jitted_argnums(fn: Callable[..., Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Positions that a `jax.jit` function donates, and that are static; of another, none."""
+    info = getattr(fn, "_jit_info", None)  # private; checked on jax 0.10.2
+    found = (getattr(info, "donate_argnums", ()), getattr(info, "static_argnums", ()))
+    return found[0] or (), found[1] or ()
+
+
 def read_roles(
     fn: Callable[..., Any],
     donate_argnums: int | Sequence[int],

@@ -55,7 +55,8 @@ class ProgramRecord:
             or _differing_counts(self, other, lines)
             or _differing_line(self, other, lines)
             or _differing_types("result", self, other)
-            or "its arguments or results have another tree structure"
+            or "its arguments or results have another tree structure, or keywords in the place of"
+            " positions"
         )
 
 

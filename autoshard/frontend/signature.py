@@ -7,6 +7,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import CoroutineType, GeneratorType
 from typing import Any
 
 import jax
@@ -289,7 +290,7 @@ def flat_function(call: Call) -> tuple[Callable[..., tuple[Any, ...]], Results]:
         held = written_tracers(roots)
         returned = call.fn(*positional, **given[1])
         flat = flatten_named([("result", returned)], returned)
-        _refuse_text(call, returned)
+        _refuse_other_results(call, returned)
         updates = {} if call.arguments.objects is None else _updates(call, leaves, given)
         kept = (*flat.leaves, *updates.values())
         check_side_effects(held, written_tracers(roots), kept, call.name)
@@ -304,10 +305,16 @@ def flat_function(call: Call) -> tuple[Callable[..., tuple[Any, ...]], Results]:
     return run, results
 
 
-def _refuse_text(call: Call, returned: Any) -> None:
-    """Refuse text among what is returned; the text of an Equinox module is a setting of it."""
+def _refuse_other_results(call: Call, returned: Any) -> None:
+    """Refuse text and generators among what is returned; text of an Equinox module is a setting."""
     leaves = jax.tree.leaves(returned, is_leaf=_is_library_object)
     texts = [leaf for leaf in leaves if isinstance(leaf, (str, bytes))]
+    if any(isinstance(leaf, (GeneratorType, CoroutineType)) for leaf in leaves):
+        raise InputError(
+            f"`{call.name}` returns a generator or coroutine, of which nothing has run",
+            where="its result",
+            fix="return arrays: a tuple in the place of a generator, no async function",
+        )
     if texts:
         raise InputError(
             f"`{call.name}` returns text, and a result can only be an array: {texts[0]!r}",

@@ -171,8 +171,8 @@ def trace(
     """Trace a function once and lower it with every value tagged by its path.
 
     Nothing is computed and no device of the mesh is needed. A function that is already `jax.jit`-ed
-    is traced as any other: shardings of that call stay in the program as written, but JAX does not
-    tell which arguments it donates or treats as static, so say so here.
+    is traced as any other: shardings of that call stay in the program as written, but
+    which arguments it donates or treats as static is said here.
 
     Args:
         fn: The user's function.
@@ -394,7 +394,7 @@ def abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape, type and weak type of an argument, without where it lies.
 
     Raises:
-        InputError: A Python number that no array type of JAX holds.
+        InputError: A number or an array that no type of JAX holds.
     """
     is_abstract = isinstance(leaf, (jax.ShapeDtypeStruct, jax.core.AbstractValue))
     try:
@@ -402,6 +402,12 @@ def abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
     except OverflowError as error:
         raise InputError(
             str(error), where="an argument of the call", fix="pass a smaller number, or an array"
+        ) from error
+    except TypeError as error:
+        raise InputError(
+            f"an array of {getattr(leaf, 'dtype', type(leaf).__name__)}s is none to JAX",
+            where="an argument of the call",
+            fix="pass arrays of numbers, and other values in static_argnums",
         ) from error
     return jax.ShapeDtypeStruct(
         aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False))

@@ -21,7 +21,7 @@ _UNITS = {
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _LEAST_BYTES = 1024
-"""Of a budget written as text without a unit: fewer are a slip for gigabytes."""
+"""Of a budget in text or with a fraction, without a unit: fewer are a slip for gigabytes."""
 
 
 def parse_memory_budget(budget: str | float | None, device_bytes: int) -> int | None:
@@ -50,16 +50,14 @@ def parse_memory_budget(budget: str | float | None, device_bytes: int) -> int | 
         amount = float(match[1]) * _UNITS[match[2].upper()]
         is_fraction = not match[2] and 0 < amount <= 1
         if not match[2] and 1 < amount < _LEAST_BYTES:
-            raise InputError(
-                f"memory budget {budget!r} has no unit, and so many bytes hold no program",
-                where="memory_budget",
-                fix=f'write the unit, as in "{budget.strip()}GiB"',
-            )
+            raise _without_unit(budget)
     elif isinstance(budget, bool) or not isinstance(budget, (int, float)):
         raise _not_a_budget(budget)
     else:
         amount = float(budget)
         is_fraction = isinstance(budget, float) and 0 < amount <= 1
+        if isinstance(budget, float) and 1 < amount < _LEAST_BYTES:
+            raise _without_unit(budget)
     if not 0 < amount < 1e18:
         raise _not_a_budget(budget)
     return int(amount * device_bytes) if is_fraction else int(amount)
@@ -82,6 +80,15 @@ def parse_bytes(text: str) -> int:
             fix='write bytes (16000000000) or a unit ("16GiB", "16GB")',
         )
     return int(amount)
+
+
+def _without_unit(budget: str | float) -> InputError:
+    return InputError(
+        f"memory budget {budget!r} has no unit, and so many bytes hold no program",
+        where="memory_budget",
+        fix=f'write the unit, as in "{str(budget).strip()}GiB"; a fraction of the device is at'
+        " most 1",
+    )
 
 
 def _not_a_budget(budget: object) -> InputError:

@@ -470,7 +470,8 @@ def test_a_plan_for_another_program_is_refused_with_the_difference() -> None:
         " 2:float32[8,16] = mul[] 0 2.0:float32[]"
     )
     assert refusal(lambda x, ws: list(scanned(x, ws)), X, WS) == (
-        f"{start}its arguments or results have another tree structure"
+        f"{start}its arguments or results have another tree structure, or keywords in the place of"
+        " positions"
     )
 
 

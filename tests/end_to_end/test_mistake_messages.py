@@ -1,4 +1,4 @@
-"""Forty-five mistakes of new users: the whole message of each, in one golden file."""
+"""Fifty-one mistakes of new users: the whole message of each, in one golden file."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ MISTAKES: dict[str, Callable[[Path], Any]] = {
     "a negative budget": lambda _: plan(memory_budget=-1),
     "an unknown unit": lambda _: plan(memory_budget="12 parsecs"),
     "a budget that is true": lambda _: plan(memory_budget=True),
+    "a fraction above one": lambda _: plan(memory_budget=1.5),
     # shardings asked for
     "an unknown axis": lambda _: plan(in_shardings=(P("batch"), P())),
     "a dimension that does not divide": lambda _: plan(in_shardings=(P(), P(None, "model"))),
@@ -85,6 +86,11 @@ MISTAKES: dict[str, Callable[[Path], Any]] = {
     "an unknown overlap": lambda _: plan(overlap="yes"),
     "a simplicity below zero": lambda _: plan(simplicity=-1),
     "an argument donated that is not there": lambda _: plan(donate_argnums=5),
+    "an argument donated and static": lambda _: planned(
+        lambda x, n: x * n, X, 3, donate_argnums=1, static_argnums=1
+    ),
+    "an option of jit misspelt": lambda _: autoshard.jit(layer, donate_argnum=0),
+    "the file of a module as text": lambda _: autoshard.optimize_module("step.mlir", **ASKED),
     # the function
     "text for an argument": lambda _: planned(layer, X, "abc"),
     "an argument too few": lambda _: planned(layer, X),
@@ -92,6 +98,8 @@ MISTAKES: dict[str, Callable[[Path], Any]] = {
     "a branch on a value": lambda _: planned(lambda x: x if x.sum() > 0 else -x, X),
     "shapes that do not fit": lambda _: planned(layer, W, X),
     "text as a result": lambda _: planned(lambda _: "done", X),
+    "a generator as a result": lambda _: planned(lambda x: (x for _ in range(2)), X),
+    "an array of objects": lambda _: planned(layer, X, np.array([None])),
     "nothing in, nothing out": lambda _: planned(lambda: None),
     # the plan
     "a plan that is no file": lambda _: autoshard.load_plan("missing.json"),
@@ -122,7 +130,7 @@ def test_every_mistake_is_told_in_words_that_say_what_to_do(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = {name: told(mistake, tmp_path) for name, mistake in MISTAKES.items()}
-    assert len(found) == 45
+    assert len(found) == 51
     without_fix = [name for name, text in found.items() if "\n  fix: " not in text]
     lines = itertools.chain.from_iterable((f"## {n}", found[n], "") for n in found)
     check_golden("mistakes.txt", "\n".join(lines))

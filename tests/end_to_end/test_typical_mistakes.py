@@ -81,6 +81,56 @@ def test_arrays_other_than_planned_are_not_placed(tree: Any, argument: int, expe
     assert str(caught.value) == expected
 
 
+def test_a_state_that_was_donated_is_not_passed_again() -> None:
+    plan = planned()
+    state, run = plan.shard(PARAMS), plan.jit()
+    run(state, X)
+    with pytest.raises(InputError) as caught:  # jaxlib 0.10.2 ends the process
+        run(state, X)
+    assert str(caught.value) == (
+        "`params['v']` was donated to an earlier call, and its buffer is gone\n"
+        "  where: `step`\n"
+        "  fix: go on with what the call returns, as in state = step(state, batch); to keep the"
+        " argument, plan without donating it"
+    )
+
+
+def test_an_array_that_lies_otherwise_than_planned_is_named() -> None:
+    plan = planned(lambda x: x + 1, X)
+    devices = jax.make_mesh((8,), ("all",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.P("all", None) if plan.in_shardings[0].spec == jax.P() else jax.P()
+    x = jax.device_put(X, jax.NamedSharding(devices, spec))
+    with pytest.raises(InputError) as caught:
+        plan.jit()(x)
+    assert str(caught.value) == (
+        f"`x` lies on the devices as {spec}, and is planned as {plan.in_shardings[0].spec}\n"
+        "  where: `<lambda>`\n"
+        "  fix: place it as planned, plan.shard(tree, argument), or let calls move arguments:"
+        " plan.jit(moves_arguments=True)"
+    )
+    np.testing.assert_array_equal(plan.jit(moves_arguments=True)(x), X + 1)
+
+
+def scaled(params: Any, x: Any, times: int) -> Any:
+    return jax.tree.map(lambda one: one + times * x.sum(), params)
+
+
+def test_what_a_jitted_function_donates_and_holds_static_is_planned_so() -> None:
+    jitted = jax.jit(scaled, donate_argnums=0, static_argnums=2)
+    asked = {"mesh": "data=8", "hardware": "cpu-host", "baselines": False}
+    plan = autoshard.optimize(jitted, PARAMS, X, 3, **asked)
+    assert (plan.donate_argnums, plan.static_argnums) == ((0,), (2,))
+    state = plan.shard(PARAMS)
+    made = plan.jit()(state, X, 3)
+    np.testing.assert_allclose(made["w"], PARAMS["w"] + 3 * X.sum())
+    assert state["w"].is_deleted()
+    by_call = autoshard.jit(jitted, **asked)
+    np.testing.assert_allclose(by_call(PARAMS, X, 3)["w"], made["w"])
+    assert by_call.plans[0].donate_argnums == (0,)
+    other = autoshard.optimize(jitted, PARAMS, X, 3, donate_argnums=1, **asked)
+    assert other.donate_argnums == (1,)
+
+
 def test_donation_that_an_outer_jit_loses_is_told() -> None:
     plan = planned()
     told = re.escape(

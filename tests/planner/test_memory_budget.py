@@ -52,15 +52,16 @@ def test_anything_else_is_refused(budget: str | float) -> None:
     )
 
 
-@pytest.mark.parametrize("budget", ["16", " 80 "])
-def test_a_few_bytes_without_a_unit_are_refused(budget: str) -> None:
+@pytest.mark.parametrize("budget", ["16", " 80 ", 1.5])
+def test_a_few_bytes_without_a_unit_are_refused(budget: str | float) -> None:
     """`--memory 16` was planned for half a minute, and then did not fit 16 bytes."""
     with pytest.raises(InputError) as caught:
         parse_memory_budget(budget, DEVICE)
     assert str(caught.value) == (
         f"memory budget {budget!r} has no unit, and so many bytes hold no program\n"
         "  where: memory_budget\n"
-        f'  fix: write the unit, as in "{budget.strip()}GiB"'
+        f'  fix: write the unit, as in "{str(budget).strip()}GiB"; a fraction of the device is at'
+        " most 1"
     )
 
 
