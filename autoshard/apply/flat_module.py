@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeAlias
 
@@ -41,11 +41,18 @@ class Place:
             that reads a value from outside.
         readers: Ops and operand numbers that read the value under this path. A value passed to a
             call, or read from outside, has other readers beside those.
+        copies: Further places of the path: a loop's body that is unrolled stands there again.
     """
 
     value: MlirValue
     block: Any
     readers: tuple[tuple[MlirOp, int], ...]
+    copies: tuple[Place, ...] = ()
+
+    @property
+    def all(self) -> tuple[Place, ...]:
+        """This place and its copies."""
+        return self, *self.copies
 
     @property
     def is_from_outside(self) -> bool:
@@ -306,15 +313,15 @@ def _strip_tags(tags: Sequence[tuple[str, MlirOp]]) -> dict[str, Place]:
             user = use.owner.operation
             inner = readers.get(user.results[0]) if len(user.results) == 1 else None
             found.extend([(user, use.operand_number)] if inner is None else inner)
-    places: dict[str, Place] = {}
+    found: dict[str, list[Place]] = {}
     for path, op in tags:
         # The operand is no tag's result: that tag came before, and was replaced.
         value = op.operands[0]
-        places.setdefault(path, Place(value, op.block, tuple(readers[op.results[0]])))
+        found.setdefault(path, []).append(Place(value, op.block, tuple(readers[op.results[0]])))
         op.results[0].replace_all_uses_with(value)
     for _, op in tags:
         op.erase()
-    return places
+    return {path: replace(first, copies=tuple(rest)) for path, (first, *rest) in found.items()}
 
 
 def _lift_loop_invariants(main: MlirOp, tags: set[MlirValue]) -> None:

@@ -223,3 +223,27 @@ def test_calls_in_a_branch_share_the_move_of_what_they_read() -> None:
         out_shardings=P(("b", "a")),
     )
     assert planned == compiled
+
+
+def recurrent_gradient(params: Any, inputs: jax.Array, *, unroll: int) -> Any:
+    def cell(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        gate = jax.nn.sigmoid(jnp.concatenate([h, x], -1) @ params["gate"])
+        new = jnp.tanh(jnp.concatenate([h * gate, x], -1) @ params["new"])
+        h = (1 - gate) * h + gate * new
+        return h, h
+
+    return jnp.mean(lax.scan(cell, jnp.zeros((16, 32)), inputs, unroll=unroll)[1] ** 2)
+
+
+@pytest.mark.parametrize("unroll", [2, 3])
+def test_constraints_stand_in_every_copy_of_an_unrolled_body(unroll: int) -> None:
+    """Without those of the others, shardings seemed to spread that do not (jaxlib 0.10.2)."""
+
+    def step(params: Any, inputs: jax.Array) -> Any:
+        gradient = jax.grad(recurrent_gradient)(params, inputs, unroll=unroll)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient)
+
+    weights = jax.ShapeDtypeStruct((48, 32), np.float32)
+    inputs = jax.ShapeDtypeStruct((12, 16, 16), np.float32)
+    planned, compiled = verified(step, {"gate": weights, "new": weights}, inputs, donate_argnums=0)
+    assert planned == compiled > 0

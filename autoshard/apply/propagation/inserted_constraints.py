@@ -57,10 +57,10 @@ class InsertedConstraints:
             if path not in places:
                 self._constrain_use(path, sharding)
                 continue
-            place = places[path]
-            attribute = self.attributes.of(sharding, tensor_shape(place.value), path)
-            if place.readers:
-                self.at_path[path] = self._constrain(place.readers, place.block, attribute)
+            attribute = self.attributes.of(sharding, tensor_shape(places[path].value), path)
+            for place in reversed(places[path].all):
+                if place.readers:
+                    self.at_path[path] = self._constrain(place.readers, place.block, attribute)
 
     def open_loops(self, sharded: Sequence[MlirValue]) -> None:
         """As XLA does: a sharded value that a loop reads from outside may differ inside.
@@ -89,12 +89,12 @@ class InsertedConstraints:
             op.erase()
 
     def _constrain_use(self, use: str, sharding: Sharding) -> None:
-        readers = self.uses.of(use)
-        if not readers:
-            return
-        op, number = readers[0]
-        attribute = self.attributes.of(sharding, tensor_shape(op.operands[number]), use)
-        self._constrain(readers, self.uses.block_of(use), attribute)
+        for copy in range(self.uses.num_copies(use)):
+            readers = self.uses.of(use, copy)
+            if readers:
+                op, number = readers[0]
+                attribute = self.attributes.of(sharding, tensor_shape(op.operands[number]), use)
+                self._constrain(readers, self.uses.block_of(use, copy), attribute)
 
     def _constrain(self, readers: Sequence[Reader], block: Any, attribute: Any) -> MlirOp:
         """Put a constraint between a value and the operands given, which read it in `block`."""

@@ -35,25 +35,35 @@ class UseReaders:
         self._flat = flat
         self._terminator = terminator
         self._operand_paths = operand_paths
-        self._known: dict[str, tuple[Reader, ...]] = {}
+        self._known: dict[tuple[str, int], tuple[Reader, ...]] = {}
 
-    def of(self, use: str) -> tuple[Reader, ...]:
+    def num_copies(self, use: str) -> int:
+        """How often the use stands in the program: more than once where a loop is unrolled."""
+        places = [self._place(one) for one in split_uses(use)]
+        return max((len(place.all) for place in places if place is not None), default=1)
+
+    def of(self, use: str, copy: int = 0) -> tuple[Reader, ...]:
         """The operands that a use path (`7.jaxpr/38<1`, `38<1&52<0`, `out<2`) stands for.
 
         None where a loop carries a value that it neither changes nor reads: the flat program reads
         it past the loop.
 
+        Args:
+            use: The path.
+            copy: In which copy of the body of an unrolled loop.
+
         Raises:
             PlanError: The program has no such use.
         """
-        if use not in self._known:
-            self._known[use] = tuple(
-                dict.fromkeys(reader for one in split_uses(use) for reader in self._of_one(one))
+        if (use, copy) not in self._known:
+            uses = split_uses(use)
+            self._known[use, copy] = tuple(
+                dict.fromkeys(reader for one in uses for reader in self._of_one(one, copy))
             )
-        return self._known[use]
+        return self._known[use, copy]
 
-    def _of_one(self, use: str) -> list[Reader]:
-        found = list(self._find(use))
+    def _of_one(self, use: str, copy: int) -> list[Reader]:
+        found = list(self._find(use, copy))
         if not found and not self._is_known(use):
             raise no_such_path(use)
         return found
@@ -63,26 +73,34 @@ class UseReaders:
         operands = self._operand_paths.get(equation, ())
         return position < len(operands) and operands[position] in self._flat.places
 
-    def block_of(self, use: str) -> Any:
+    def block_of(self, use: str, copy: int = 0) -> Any:
         """Where the equation of a use stands; a loop may read the operand only inside its body."""
-        equation, position = _parts(split_uses(use)[0])
+        first = split_uses(use)[0]
+        equation, _ = _parts(first)
         if equation == "out" or equation.endswith("/out"):
-            return _outermost_block([user for user, _ in self.of(use)])
-        path = self._operand_paths[equation][position]
-        assert path is not None
-        return self._flat.places[path].block
+            return _outermost_block([user for user, _ in self.of(use, copy)])
+        place = self._place(first)
+        assert place is not None
+        return place.all[copy].block
 
-    def _find(self, use: str) -> Iterator[Reader]:
+    def _place(self, use: str) -> Place | None:
+        """Where the value that a use reads stands."""
+        equation, position = _parts(use)
+        operands = self._operand_paths.get(equation, ())
+        path = operands[position] if position < len(operands) else None
+        return None if path is None else self._flat.places.get(path)
+
+    def _find(self, use: str, copy: int) -> Iterator[Reader]:
         equation, position = _parts(use)
         if equation == "out":
             if position < len(self._terminator.operands):
                 yield self._terminator, position
             return
-        operands = self._operand_paths.get(equation, ())
-        path = operands[position] if position < len(operands) else None
-        place = self._flat.places.get(path) if path is not None else None
-        if place is None:
+        place = self._place(use)
+        if place is None or copy >= len(place.all):
             return
+        place, operands = place.all[copy], self._operand_paths[equation]
+        path = operands[position]
         num_earlier = operands[:position].count(path)
         num_reads = operands.count(path)
         if equation.endswith("/out"):
