@@ -14,7 +14,7 @@ from autoshard.errors import InputError
 from autoshard.export.module_file import read_module_file
 from autoshard.export.read_module import read_module
 from autoshard.export.sound_module import require_sound
-from autoshard.frontend.argument_roles import jitted_argnums
+from autoshard.frontend.argument_roles import is_given, jitted_argnums
 from autoshard.frontend.meshes import is_mesh
 from autoshard.frontend.module import DEFAULT_TRIP_COUNT
 from autoshard.frontend.signature import argument_positions, function_name
@@ -348,8 +348,8 @@ def _with_argnums_of_jit(
     )
     return replace(
         said,
-        donate_argnums=donated if said.donate_argnums == () else said.donate_argnums,
-        static_argnums=static if said.static_argnums == () else said.static_argnums,
+        donate_argnums=said.donate_argnums if is_given(said.donate_argnums) else donated,
+        static_argnums=said.static_argnums if is_given(said.static_argnums) else static,
     )
 
 

@@ -313,15 +313,16 @@ def _strip_tags(tags: Sequence[tuple[str, MlirOp]]) -> dict[str, Place]:
             user = use.owner.operation
             inner = readers.get(user.results[0]) if len(user.results) == 1 else None
             found.extend([(user, use.operand_number)] if inner is None else inner)
-    found: dict[str, list[Place]] = {}
+    places: dict[str, list[Place]] = {}
     for path, op in tags:
         # The operand is no tag's result: that tag came before, and was replaced.
         value = op.operands[0]
-        found.setdefault(path, []).append(Place(value, op.block, tuple(readers[op.results[0]])))
+        place = Place(value, op.block, tuple(readers[op.results[0]]))
+        places.setdefault(path, []).append(place)
         op.results[0].replace_all_uses_with(value)
     for _, op in tags:
         op.erase()
-    return {path: replace(first, copies=tuple(rest)) for path, (first, *rest) in found.items()}
+    return {path: replace(first, copies=tuple(rest)) for path, (first, *rest) in places.items()}
 
 
 def _lift_loop_invariants(main: MlirOp, tags: set[MlirValue]) -> None:

@@ -31,8 +31,13 @@ class ArgumentRoles:
 def jitted_argnums(fn: Callable[..., Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Positions that a `jax.jit` function donates, and that are static; of another, none."""
     info = getattr(fn, "_jit_info", None)  # private; checked on jax 0.10.2
-    found = (getattr(info, "donate_argnums", ()), getattr(info, "static_argnums", ()))
-    return found[0] or (), found[1] or ()
+    donated = getattr(info, "donate_argnums", None)
+    return tuple(donated or ()), tuple(getattr(info, "static_argnums", None) or ())
+
+
+def is_given(positions: object) -> bool:
+    """False for an empty sequence of positions or names, and for empty text."""
+    return not isinstance(positions, Sequence) or len(positions) > 0
 
 
 def read_roles(

@@ -90,7 +90,9 @@ MISTAKES: dict[str, Callable[[Path], Any]] = {
         lambda x, n: x * n, X, 3, donate_argnums=1, static_argnums=1
     ),
     "an option of jit misspelt": lambda _: autoshard.jit(layer, donate_argnum=0),
-    "the file of a module as text": lambda _: autoshard.optimize_module("step.mlir", **ASKED),
+    "the file of a module as text": lambda _: autoshard.optimize_module(
+        "step.mlir", mesh="data=8", hardware="cpu-host"
+    ),
     # the function
     "text for an argument": lambda _: planned(layer, X, "abc"),
     "an argument too few": lambda _: planned(layer, X),

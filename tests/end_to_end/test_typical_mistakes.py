@@ -117,7 +117,7 @@ def scaled(params: Any, x: Any, times: int) -> Any:
 
 def test_what_a_jitted_function_donates_and_holds_static_is_planned_so() -> None:
     jitted = jax.jit(scaled, donate_argnums=0, static_argnums=2)
-    asked = {"mesh": "data=8", "hardware": "cpu-host", "baselines": False}
+    asked: dict[str, Any] = {"mesh": "data=8", "hardware": "cpu-host", "baselines": False}
     plan = autoshard.optimize(jitted, PARAMS, X, 3, **asked)
     assert (plan.donate_argnums, plan.static_argnums) == ((0,), (2,))
     state = plan.shard(PARAMS)
