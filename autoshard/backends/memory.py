@@ -18,7 +18,6 @@ class MemoryPolicy:
         scatters_in_place: A scatter writes over what it scatters into, if it reads that last.
         combined_sum_bytes: Bytes of results up to which partial sums that nothing waits for are
             taken in one call; what they sum is held until then. 0: each by itself.
-        combined_kinds: Kinds of collectives of which one call takes several.
         sums_in_place: An all-reduce writes its result over its operand.
         cse_reshards: Two reshards of a value to one sharding are one copy.
         stores_image_positions: The gradient of a max pool is a window over the image and its
@@ -45,7 +44,6 @@ class MemoryPolicy:
     allocates_in_schedule_order: bool
     scatters_in_place: bool
     combined_sum_bytes: float
-    combined_kinds: frozenset[str]
     sums_in_place: bool
     cse_reshards: bool
     stores_image_positions: bool

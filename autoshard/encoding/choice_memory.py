@@ -136,11 +136,7 @@ class ChoiceMemory:
         candidates = self.candidates[op.index]
         is_summed = np.array([bool(c.reduced or c.scattered) for c in candidates])
         is_scattered = np.array([bool(c.scattered) for c in candidates])
-        policy, earliest = self.room.backend.memory, self.room.earliest(op.index, start)
-        is_apart = is_scattered if policy.sums_in_place else is_summed
-        if "reduce-scatter" not in policy.combined_kinds:
-            yield earliest, start + 1, np.where(is_scattered, partial, 0), PARTIAL
-            is_summed &= ~is_scattered
+        is_apart = is_scattered if self.room.backend.memory.sums_in_place else is_summed
         group = self.room.calls.group_of[op.index]
         begun, over = np.empty_like(usage), np.empty_like(usage)
         for size in np.unique(usage[is_summed]):
@@ -148,7 +144,7 @@ class ChoiceMemory:
             begun[usage == size], over[usage == size] = times[op.index]
         for first, last in sorted({*zip(begun[is_summed], over[is_summed], strict=True)}):
             here = is_summed & (begun == first) & (over == last)
-            yield earliest, int(last) + 1, np.where(here, partial, 0), PARTIAL
+            yield start, int(last) + 1, np.where(here, partial, 0), PARTIAL
             yield int(first), int(last) + 1, np.where(here & is_apart, usage, 0), SUMMED
 
     def _call_times(self, group: Sequence[int], share: float) -> Mapping[int, tuple[int, int]]:

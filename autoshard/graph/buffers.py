@@ -31,7 +31,6 @@ from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.reused_operands import without_reused
 from autoshard.graph.run_late import run_late
 from autoshard.graph.scatters import scattered_into, zeros_filled_at
-from autoshard.graph.shared_kernels import beside_sums, update_kernels
 from autoshard.graph.stored_values import is_stored_constant, stored_values
 from autoshard.graph.turned_rows import turned_rows
 
@@ -57,8 +56,6 @@ class Buffers:
         filled_at: When the zeros are written that scatters add to, by op index, where that is
             before they run.
         updates: Element-wise ops of which come results only, where all of one state run at once.
-        updated_with: By update, the first of those that write its state in one kernel.
-        beside_sums: By element-wise op, the sum to one number in whose kernel it runs.
         parts: Element-wise results that a product puts together for its operand, by the first of
             them: they are written by one kernel.
         turned_rows: By reshape, the value that is copied to another dimension order for it.
@@ -82,8 +79,6 @@ class Buffers:
     run_at: Mapping[int, int] = field(default_factory=dict)
     filled_at: Mapping[int, int] = field(default_factory=dict)
     updates: frozenset[int] = frozenset()
-    updated_with: Mapping[int, int] = field(default_factory=dict)
-    beside_sums: Mapping[int, int] = field(default_factory=dict)
     parts: Mapping[int, int] = field(default_factory=dict)
     turned_rows: Mapping[int, int] = field(default_factory=dict)
     again: frozenset[int] = frozenset()
@@ -127,7 +122,6 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         stored[one] = True
     owner = buffer_owners(graph, stored)
     run_at = run_late(graph, backend.schedule.deferred_past_matmuls)
-    updating = updates(graph) if fuses else frozenset[int]()
     longest_row = fusion.longest_row if fuses else None
     again = computed_again(graph, stored)
     reads = fused_reads(graph, stored, owner, product_by_written, longest_row, again)
@@ -140,9 +134,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         unless_summed=frozenset(updated),
         computed_with=computed_with_products(graph, written, updated),
         joined=reads.joined,
-        updates=updating,
-        updated_with=update_kernels(graph, updating, stored),
-        beside_sums=beside_sums(graph, stored) if fuses else {},
+        updates=updates(graph) if fuses else frozenset(),
         parts=parts,
         turned_rows=turned_copies,
         again=again,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from autoshard.lowering.latency_hiding import hiding_order
 from autoshard.lowering.local_program import Instruction, Opcode
-from autoshard.lowering.memory_scheduler import MemoryOrders, Work, memory_orders
+from autoshard.lowering.memory_scheduler import Work, memory_order
 from autoshard.lowering.schedule import Lane, Task
 
 
@@ -61,36 +61,13 @@ class KernelOrder:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelOrders:
-    """The orders in which a compiler may issue the tasks of a body.
-
-    Args:
-        body: The tasks.
-        orders: Of the memory scheduler.
-        hides_latency: Kernels are put between the start and the end of a collective.
-    """
-
-    body: _Works
-    orders: MemoryOrders
-    hides_latency: bool
-
-    def in_order(self, which: int) -> KernelOrder:
-        """The tasks in one of the orders."""
-        order: Sequence[int] = self.orders.places[which]
-        if self.hides_latency:
-            order = hiding_order(self.body.works, order)
-        return self.body.issued(order)
-
-
-def kernel_orders(
+def kernel_order(
     tasks: Sequence[Task],
     kept: Sequence[int],
     assumed: Callable[[Task], AssumedKernel],
     *,
     latency: float | None,
-    called: Mapping[int, tuple[int, ...]],
-) -> KernelOrders:
+) -> KernelOrder:
     """Order the tasks of a body.
 
     Args:
@@ -99,13 +76,14 @@ def kernel_orders(
         assumed: What the schedulers take the kernel of a task to be.
         latency: Microseconds that an asynchronous collective is taken to last beside its seconds;
             None where nothing is put between its start and its end.
-        called: By place of a task that runs a body, what that holds, by order.
     """
-    body = _Works(tasks, _writing(tasks, kept), latency or 0.0, called)
+    body = _Works(tasks, _writing(tasks, kept), latency or 0.0)
     for members in _one_by_one(tasks):
         body.add(members, assumed)
-    orders = memory_orders(body.works, body.behind(kept))
-    return KernelOrders(body, orders, latency is not None)
+    order = memory_order(body.works, body.behind(kept))
+    if latency is not None:
+        order = hiding_order(body.works, order)
+    return body.issued(order)
 
 
 def _writing(tasks: Sequence[Task], kept: Sequence[int]) -> frozenset[int]:
@@ -156,14 +134,12 @@ class _Works:
         tasks: Of the body.
         kept: Places of those that write what is there until the body ends.
         latency: Microseconds of a collective beside its seconds.
-        called: By place of a task that runs a body, what that holds, by order.
         works: What they are to a scheduler: none is fused.
     """
 
     tasks: Sequence[Task]
     kept: frozenset[int]
     latency: float
-    called: Mapping[int, tuple[int, ...]]
     works: list[Work] = field(default_factory=list)
     _members: list[list[int]] = field(default_factory=list)  # per work, its tasks
     _behind: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by task, works it waits for
@@ -188,14 +164,9 @@ class _Works:
             kernel = self._join(first, needs)
             if kernel >= 0 and kernel not in needs:
                 needs = (*needs, kernel)
+            is_in_place = all(task.is_in_place for task in tasks)
             work = Work(
-                needs,
-                num_bytes,
-                is_kept,
-                one.microseconds,
-                joins=kernel,
-                is_in_place=all(task.is_in_place for task in tasks),
-                called_bytes=self.called.get(members[0], ()),
+                needs, num_bytes, is_kept, one.microseconds, joins=kernel, is_in_place=is_in_place
             )
             made = self._new(members, work)
             if one.is_library_call:

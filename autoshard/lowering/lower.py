@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from autoshard.costing.combined_calls import combined_calls
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
 from autoshard.encoding.padded_rows import summed_with
-from autoshard.graph.program import Graph, Op, OpKind, Region
-from autoshard.lowering.bodies import Bodies, TaskRef
-from autoshard.lowering.body_schedules import schedule_bodies
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Region
+from autoshard.lowering.bodies import Bodies, TaskBody
+from autoshard.lowering.kernel_order import AssumedKernel, kernel_order
 from autoshard.lowering.live_buffers import host_bytes, live_buffers, tiled_arguments
 from autoshard.lowering.local_program import LocalProgram, Memory, Space
 from autoshard.lowering.op_tasks import OpTasks
 from autoshard.lowering.op_times import op_times
-from autoshard.lowering.schedule import Lane, Task
+from autoshard.lowering.schedule import (
+    Lane,
+    Role,
+    Task,
+    issue_order,
+    issued_in_turn,
+    schedule,
+    schedule_late,
+)
+
+_COMBINED = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
 
 
 def lower(
@@ -36,8 +47,7 @@ def lower(
     tasks = OpTasks(encoder, encoded, decoded, bodies)
     backend = encoder.costing.backend
     rows = summed_with(encoded.graph) if backend.layout.num_lanes > 1 else {}
-    _Walk(encoded.graph, bodies, tasks).run()
-    schedule_bodies(encoded.graph, bodies, tasks, rows)
+    _Walk(encoded.graph, bodies, tasks, rows).run()
     program = LocalProgram(
         kernels=tuple(tasks.kernels),
         collectives=tuple(tasks.collectives),
@@ -76,11 +86,13 @@ class _Walk:
         graph: The program.
         bodies: Its bodies.
         tasks: Makes the tasks of ops.
+        rows_summed_with: By gather of narrow rows, the last one whose sums are in the same call.
     """
 
     graph: Graph
     bodies: Bodies
     tasks: OpTasks
+    rows_summed_with: Mapping[int, int]
 
     def run(self) -> None:
         """Go through all ops."""
@@ -102,15 +114,10 @@ class _Walk:
                 self.tasks.add(op)
         while len(open_bodies) > 1:
             self._close(open_bodies.pop(), exits)
-        bodies.ends += (self._end(op.operands[0]) for op in graph.results)
-
-    def _end(self, value: int) -> TaskRef:
-        """The task that makes a result; of a number, one that waits for what it is made of."""
-        made = self.bodies.made.get(value)
-        if made is not None:
-            return made
-        needs = tuple(sorted(self.bodies.needs(value, 0)))
-        return 0, self.bodies.add(0, Task(0.0, Lane.COMPUTE, needs))
+        bodies.ends += (
+            bodies.made[op.operands[0]] for op in graph.results if op.operands[0] in bodies.made
+        )
+        self._schedule(bodies.by_region[0])
 
     def _exits(self) -> dict[int, list[tuple[Op, int]]]:
         """By body, the operands of joins that are made in it and read outside."""
@@ -126,27 +133,69 @@ class _Walk:
         return found
 
     def _close(self, region: Region, exits: dict[int, list[tuple[Op, int]]]) -> None:
-        """Put a body that is over in the one around it as one task."""
+        """Schedule a body that is over, and put it in the one around it as one task."""
         for op, position in exits.get(region.index, ()):
             needs = self.tasks.read(op, position, region.index)
             self.bodies.ends += ((region.index, place) for place in needs)
+        seconds = self._schedule(self.bodies.by_region[region.index])
         carries = [op for op, _ in exits.get(region.index, ()) if op.name == "while"]
-        body = self.bodies.by_region[region.index]
-        fills = {op.index: self.tasks.fill(op, body.parent) for op in carries if self._fills(op)}
-        body.outer.update(fills.values())
-        changed = (self.tasks.written_bytes(op) for op in carries if op.index not in fills)
-        parent, over = self.bodies.close(region, sum(changed))
+        num_bytes = sum(map(self.tasks.written_bytes, carries))
+        ref = self.bodies.close(region, seconds, num_bytes)
         for op in carries:
-            made = over
-            if op.index in fills:  # the loop writes to the buffer that is filled before it
-                filled = Task(0.0, Lane.COMPUTE, (fills[op.index], over), is_fused=True)
-                made = self.bodies.add(parent, filled)
-            self.bodies.made.update((value, (parent, made)) for value in op.results)
+            self.bodies.made.update((value, ref) for value in op.results)
 
-    def _fills(self, carry: Op) -> bool:
-        """True where a kernel writes what a loop starts with: a tensor of one number."""
-        first = self.graph.maker(carry.operands[0])
-        return first.kind is OpKind.FREE and bool(self.tasks.written_bytes(carry))
+    def _schedule(self, body: TaskBody) -> float:
+        """Seconds of one run of a body."""
+        policy, tasks = self.tasks.costing.backend.schedule, body.tasks
+        every_one_blocks = all(task.lane is not Lane.NETWORK for task in tasks)
+        if policy.orders_for_memory:
+            self._combine(body)
+            kept = [place for home, place in self.bodies.ends if home == body.region]
+            latency = policy.collective_microseconds if policy.hides_latency else None
+            found = kernel_order(tasks, kept, self._assumed, latency=latency)
+            body.issued, body.instructions = found.tasks, found.instructions
+            if policy.hides_latency:
+                return max(schedule(tasks).seconds, *body.to_and_from_host)
+            if every_one_blocks:
+                tasks = [tasks[place] for place in found.turns]
+            else:
+                tasks = found.in_turn(tasks)
+        if every_one_blocks:
+            body.instructions, seconds = issued_in_turn(tasks)
+            return max(seconds, *body.to_and_from_host)
+        timeline = schedule_late(tasks) if policy.overlaps_matmuls_only else schedule(tasks)
+        body.instructions = issue_order(tasks, timeline)
+        return max(timeline.seconds, *body.to_and_from_host)
+
+    def _combine(self, body: TaskBody) -> None:
+        """Put sums, and all-gathers, into one call."""
+        graph, keys = self.graph, dict[int, Hashable]()
+        for place, task in enumerate(body.tasks):
+            if task.lane is not Lane.NETWORK:
+                continue
+            sent = [self.tasks.collectives[one.target] for one in task.issues]
+            if {one.kind for one in sent} - _COMBINED:
+                continue
+            value = sent[0].value if sent[0].value >= 0 else graph.ops[sent[0].op].results[0]
+            keys[place] = graph.values[value].dtype, *((one.kind, one.axes) for one in sent)
+        most = self.tasks.costing.backend.memory.combined_sum_bytes
+        needs = [task.needs for task in body.tasks]
+        num_bytes = [task.num_bytes for task in body.tasks]
+        for place, call in combined_calls(needs, num_bytes, keys, most).items():
+            body.tasks[place] = body.tasks[place]._replace(call=call)
+        for place, task in enumerate(body.tasks):
+            if task.role is Role.SUMS and task.op in self.rows_summed_with:
+                last = self.rows_summed_with[task.op]
+                body.tasks[place] = task._replace(call=-1 - last)
+
+    def _assumed(self, task: Task) -> AssumedKernel:
+        """The kernel of a task as XLA's schedulers estimate it."""
+        matmul, convolution = self.tasks.costing.backend.schedule.assumed_microseconds
+        op_class = self.graph.ops[task.op].op_class if task.role is Role.MAKES else None
+        if op_class is OpClass.CONVOLUTION:
+            return AssumedKernel(convolution, is_library_call=True)
+        is_whole = task.lane is Lane.BOTH or op_class in PRODUCTS
+        return AssumedKernel(matmul if is_whole else 1e6 * task.seconds)
 
 
 def in_joining_order(graph: Graph, joined: Mapping[int, int]) -> Iterator[Op]:

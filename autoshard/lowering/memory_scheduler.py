@@ -1,7 +1,7 @@
 """The order of kernels that holds little memory, as XLA's memory scheduler finds it.
 
-Three orders of all bodies are tried, and that is taken in which the program holds the least: a
-greedy one that frees the most bytes next, and two depth-first ones.
+Three orders are tried, and that is taken in which the least is live at once: a greedy one that
+frees the most bytes next, and two depth-first ones.
 
 Source: XLA's `DefaultMemoryScheduler` (`hlo_memory_scheduler.cc`).
 """
@@ -13,14 +13,6 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import inf
 from typing import NamedTuple
-
-_TIE = 0.002
-"""Share by which the greedy order has to hold less to be taken.
-
-Where the most is live in the forward pass, all orders hold about that, and libtpu's greedy one a
-little more, of small buffers that it makes early: 0.04 and 0.06 % on two programs (libtpu 0.0.52
-tells it with `TPU_VMODULE=hlo_memory_scheduler=2`).
-"""
 
 
 class Work(NamedTuple):
@@ -34,10 +26,8 @@ class Work(NamedTuple):
         latency: Of the start of a collective, microseconds until its end may run.
         start: Of the end of a collective, the place of its start; else -1.
         is_free: It takes no time, and runs right before the first that needs it.
-        joins: The place of the work in whose kernel it runs, which waits for what it needs; -1: in
-            its own.
+        joins: The place of the work in whose kernel it runs; -1: in its own.
         is_in_place: It writes to the buffer of a donated argument.
-        called_bytes: Held in the body that it runs, by order.
     """
 
     needs: tuple[int, ...] = ()
@@ -49,7 +39,6 @@ class Work(NamedTuple):
     is_free: bool = False
     joins: int = -1
     is_in_place: bool = False
-    called_bytes: tuple[int, ...] = ()
 
 
 def users_of(needs: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -65,27 +54,8 @@ def users_of(needs: Sequence[Sequence[int]]) -> list[list[int]]:
     return users
 
 
-class MemoryOrders(NamedTuple):
-    """Places of a body in three orders: depth first, as written, and greedily.
-
-    Args:
-        places: By order.
-        held: By order, the most bytes that are there at one time, in called bodies too.
-    """
-
-    places: tuple[list[int], ...]
-    held: tuple[int, ...]
-
-    def best(self) -> int:
-        """Which order holds the least; of about equal ones a depth-first one."""
-        deep, written, greedy = self.held
-        if greedy * (1 + _TIE) < min(deep, written):
-            return 2
-        return 1 if written < deep else 0
-
-
-def memory_orders(works: Sequence[Work], ends: Sequence[int] = ()) -> MemoryOrders:
-    """The orders of a body, of which one is taken for the whole program.
+def memory_order(works: Sequence[Work], ends: Sequence[int] = ()) -> list[int]:
+    """Places in the order that holds the least; of equal ones the greedy order.
 
     Args:
         works: In an order in which they could run.
@@ -93,65 +63,34 @@ def memory_orders(works: Sequence[Work], ends: Sequence[int] = ()) -> MemoryOrde
     """
     users = users_of([one.needs for one in works])
     last = (place for place, one in enumerate(users) if not one)
-    kernels = _kernels(works)
-    of_kernels = users_of([one.needs for one in kernels])
-    ends = [_kernel(works, place) for place in (*ends, *last)]
-    roots = tuple(dict.fromkeys(ends))
-    written = _visited(kernels, roots, None)
-    orders = (
-        _with_joined(works, _depth_first(kernels, of_kernels, roots, written)),
-        _with_joined(works, written),
-        _with_joined(works, _by_bytes_freed(works, users)),
-    )
-    held = (_most_live(works, users, order, which) for which, order in enumerate(orders))
-    return MemoryOrders(orders, tuple(held))
-
-
-def _kernel(works: Sequence[Work], place: int) -> int:
-    """The place of the work in whose kernel one runs."""
-    return works[place].joins if works[place].joins >= 0 else place
-
-
-def _kernels(works: Sequence[Work]) -> list[Work]:
-    """The same works, each kernel with the bytes of all that runs in it; nothing needs the rest."""
-    made = _made_by_kernels(works)
-    return [
-        one._replace(
-            needs=tuple(dict.fromkeys(_kernel(works, need) for need in one.needs)),
-            num_bytes=made[place],
-        )
-        if one.joins < 0
-        else Work()
-        for place, one in enumerate(works)
-    ]
+    roots = tuple(dict.fromkeys((*ends, *last)))
+    written = _visited(works, roots, None)
+    orders = (_by_bytes_freed(works, users), _depth_first(works, users, roots, written), written)
+    with_joined = (_with_joined(works, order) for order in orders)
+    return min(with_joined, key=lambda order: _most_live(works, users, order))
 
 
 def _with_joined(works: Sequence[Work], order: Sequence[int]) -> list[int]:
-    """The same order of kernels, all that runs in one of them at once."""
+    """The same order, all that runs in one kernel at once."""
     joined: dict[int, list[int]] = {}
-    for place, one in enumerate(works):
-        if one.joins >= 0:
-            joined.setdefault(one.joins, []).append(place)
-    kernels = (place for place in order if works[place].joins < 0)
-    return [one for place in kernels for one in (place, *joined.get(place, ()))]
+    for place in order:
+        joined.setdefault(works[place].joins, []).append(place)
+    return [one for place in joined.get(-1, ()) for one in (place, *joined.get(place, ()))]
 
 
-def _most_live(
-    works: Sequence[Work], users: Sequence[Sequence[int]], order: Sequence[int], which: int
-) -> int:
-    """The most bytes that are there at one time, if called bodies run in their order `which`."""
+def _most_live(works: Sequence[Work], users: Sequence[Sequence[int]], order: Sequence[int]) -> int:
+    """The most bytes that are there at one time."""
     turn = [0] * len(works)
     for number, place in enumerate(order):
         turn[place] = number
     change = [0] * (len(works) + 1)
     for place, one in enumerate(works):
-        new_bytes = 0 if one.is_in_place else one.num_bytes
-        called = one.called_bytes[which] if one.called_bytes else 0
-        change[turn[place]] += new_bytes + called
-        change[turn[place] + 1] -= called
+        if one.is_in_place:
+            continue
+        change[turn[place]] += one.num_bytes
         if not one.is_kept:
             last = max((turn[user] for user in users[place]), default=turn[place])
-            change[last + 1] -= new_bytes
+            change[last + 1] -= one.num_bytes
     return max(accumulate(change), default=0)
 
 

@@ -56,7 +56,6 @@ class OpTasks:
     _moved: dict[SharedStep, TaskRef] = field(default_factory=dict)
     _zeros: dict[tuple[int, tuple[int, ...], str], int] = field(default_factory=dict)
     _barriers: dict[int, list[Op]] = field(default_factory=dict)  # by the first op of each
-    _kernels: dict[int, TaskRef] = field(default_factory=dict)  # by op that has one
     _at: dict[int, TaskRef] = field(default_factory=dict)  # by op that no collective sums
     _behind: dict[int, tuple[int, set[int]]] = field(default_factory=dict)  # of computed again
     _waits: dict[int, set[int]] = field(default_factory=dict)  # by op of a barrier that is begun
@@ -106,9 +105,8 @@ class OpTasks:
         is_argument = op.kind is OpKind.ARGUMENT  # there before anything is ordered
         num_bytes = 0 if is_argument else self.written_bytes(op, candidate.partial)
         if self.costing.backend.fusion.fills_scatters_early and is_into_zeros(graph, op):
-            needs.add(self._fill_scattered(op, body, num_bytes))
+            needs.add(self._fill(op, body, num_bytes))
             num_bytes = 0
-        needs |= self._summed_beside(op, body)
         is_fused = self._is_fused(op)
         made = self._kernel(
             op,
@@ -122,8 +120,6 @@ class OpTasks:
             is_in_place=self._is_in_place(op),
             joins=self._kernel_of(op, body),
         )
-        if not is_fused:
-            self._kernels[op.index] = body, made
         collectives = self._made_of.of_op(op)
         if op.kind is OpKind.RESULT:
             self.bodies.ends.append((body, made))
@@ -184,17 +180,12 @@ class OpTasks:
                 return behind
         return self.bodies.needs(value, body)
 
-    def fill(self, op: Op, body: int, num_bytes: int | None = None, call: int | None = None) -> int:
-        """Write what an op starts with: zeros, or another number."""
-        written = self.written_bytes(op) if num_bytes is None else num_bytes
-        task = Task(0.0, Lane.COMPUTE, role=Role.FILLS, op=op.index, num_bytes=written, call=call)
-        return self.bodies.add(body, task)
-
-    def _fill_scattered(self, op: Op, body: int, num_bytes: int) -> int:
+    def _fill(self, op: Op, body: int, num_bytes: int) -> int:
         """Write the zeros that an op scatters into; one kernel writes all of one type."""
         value = self.encoded.graph.values[op.results[0]]
         call = self._zeros.setdefault((body, value.shape, value.dtype), -1 - op.index)
-        return self.fill(op, body, num_bytes, call)
+        task = Task(0.0, Lane.COMPUTE, role=Role.FILLS, op=op.index, num_bytes=num_bytes, call=call)
+        return self.bodies.add(body, task)
 
     def _transfer_seconds(self, op: Op) -> float:
         """Of bringing what a device has of a value to another memory."""
@@ -293,16 +284,8 @@ class OpTasks:
 
     def _kernel_of(self, op: Op, body: int) -> int:
         """The task in whose kernel an op may run; -1 for one of its own."""
-        buffers = self.encoder.buffers
-        found = self._at.get(buffers.joined.get(op.index, -1))
-        home, kernel = found or self._kernels.get(buffers.updated_with.get(op.index, -1), (-1, -1))
+        home, kernel = self._at.get(self.encoder.buffers.joined.get(op.index, -1), (-1, -1))
         return kernel if home == body else -1
-
-    def _summed_beside(self, op: Op, body: int) -> set[int]:
-        """The task of the sum that an op is computed beside, if any."""
-        summed = self.encoder.buffers.beside_sums.get(op.index, -1)
-        home, kernel = self._kernels.get(summed, (-1, -1))
-        return {kernel} if home == body else set()
 
     def _is_in_place(self, op: Op) -> bool:
         """True for an op that writes to buffers of donated arguments alone."""

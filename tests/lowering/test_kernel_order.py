@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoshard.lowering.kernel_order import AssumedKernel, _one_by_one, _Works, kernel_orders
+from autoshard.lowering.kernel_order import AssumedKernel, _one_by_one, _Works, kernel_order
 from autoshard.lowering.memory_scheduler import Work
 from autoshard.lowering.schedule import Lane, Task
 
@@ -14,7 +14,7 @@ def assumed(task: Task) -> AssumedKernel:
 
 
 def works_of(tasks: Sequence[Task]) -> list[Work]:
-    body = _Works(tasks, frozenset(), 0.0, {})
+    body = _Works(tasks, frozenset(), 0.0)
     for members in _one_by_one(tasks):
         body.add(members, assumed)
     return body.works
@@ -42,5 +42,5 @@ def test_what_waits_for_later_work_has_a_kernel_of_its_own() -> None:
 
 def test_what_joins_runs_right_behind_though_it_reads_nothing_of_the_kernel() -> None:
     tasks = [made(), made(0, num_bytes=4), made(0, num_bytes=9, joins=1), made(1)]
-    found = kernel_orders(tasks, [2, 3], assumed, latency=None, called={}).in_order(2)
+    found = kernel_order(tasks, [2, 3], assumed, latency=None)
     assert [one.task for one in found.tasks] == [0, 1, 2, 3]

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hypothesis import given
 
 from autoshard.lowering.memory_scheduler import (
-    MemoryOrders,
     Work,
     _depth_first,
     _most_live,
     _visited,
-    memory_orders,
+    memory_order,
     users_of,
 )
 from tests.lowering.works import assert_all_run, live_bytes, works
 
-GREEDY = 2
-
-
-def memory_order(found: Sequence[Work]) -> list[int]:
-    """The order that is taken where this is all of the program."""
-    orders = memory_orders(found)
-    return orders.places[orders.best()]
-
 
 def test_what_frees_more_runs_first() -> None:
     found = [Work(num_bytes=4), Work((0,), 8), Work((0,), 1), Work((1, 2))]
-    assert memory_orders(found).places[GREEDY] == [0, 2, 1, 3]
+    assert memory_order(found) == [0, 2, 1, 3]
 
 
 def test_a_body_in_which_all_is_computed_with_its_reader_runs_nothing() -> None:
@@ -83,35 +72,18 @@ def test_depth_first_the_last_layer_is_updated_first_though_its_update_is_writte
 def test_what_runs_in_the_kernel_of_another_runs_right_behind_it() -> None:
     """The larger result is made last where it has a kernel of its own."""
     alone = [Work(num_bytes=1), Work((0,), 1), Work((0,), 8, True), Work((1,), 1, True)]
-    assert memory_orders(alone).places[GREEDY][-1] == 2
+    assert memory_order(alone)[-1] == 2
     joined = [*alone[:2], Work((1,), 8, True, joins=1), alone[3]]
-    assert all(order == [0, 1, 2, 3] for order in memory_orders(joined).places)
-
-
-def test_of_two_results_of_a_kernel_each_is_there_until_its_own_last_reader() -> None:
-    logits = [Work(num_bytes=4), Work((0,), 8, joins=0), Work((1,), 1), Work((0, 2), 6, True)]
-    assert memory_orders(logits).held[GREEDY] == 4 + 8 + 1
+    assert memory_order(joined) == [0, 1, 2, 3]
 
 
 def test_what_is_written_to_a_donated_argument_takes_nothing() -> None:
     """The update of the state waits in the one order, and takes its bytes in the other."""
     made = [Work(num_bytes=8), Work((0,), 2), Work((1,), 9, True), Work((0, 1), 1, True)]
-    assert memory_orders(made).places[GREEDY] == [0, 1, 3, 2]
+    assert memory_order(made) == [0, 1, 3, 2]
     in_place = [made[0], made[1], Work((1,), 9, True, is_in_place=True), made[3]]
     users = users_of([one.needs for one in in_place])
-    assert _most_live(in_place, users, [0, 1, 2, 3], GREEDY) == 11
-
-
-def test_a_called_body_holds_its_own_while_it_runs_in_each_order() -> None:
-    called = [Work(num_bytes=4), Work((0,), 1, called_bytes=(10, 20, 30)), Work((1,), 2, True)]
-    assert memory_orders(called).held == (15, 25, 35)
-
-
-def test_where_all_orders_hold_about_the_same_the_depth_first_one_is_taken() -> None:
-    places = ([0], [1], [2])
-    assert MemoryOrders(places, (1000, 1000, 999)).best() == 0
-    assert MemoryOrders(places, (1000, 1000, 990)).best() == GREEDY
-    assert MemoryOrders(places, (1000, 900, 990)).best() == 1
+    assert _most_live(in_place, users, [0, 1, 2, 3]) == 11
 
 
 def test_results_are_visited_in_their_order() -> None:
