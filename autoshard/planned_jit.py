@@ -18,7 +18,7 @@ from autoshard.api import optimize
 from autoshard.apply.wrapping import PlannedFunction, call_signature
 from autoshard.argument_types import check_types
 from autoshard.errors import InputError
-from autoshard.frontend.argument_roles import ArgumentRoles, is_given, jitted_argnums, read_roles
+from autoshard.frontend.argument_roles import ArgumentRoles, read_roles
 from autoshard.frontend.meshes import mesh_in_context
 from autoshard.frontend.signature import Call, flatten_call
 from autoshard.plan import Plan
@@ -270,16 +270,7 @@ def jit(
                 where="autoshard.jit(...)",
                 fix="pass the function to plan first, or only options to decorate one",
             )
-        own_donated, own_static = jitted_argnums(fn)
-        says_donated = is_given(donate_argnums) or is_given(donate_argnames)
-        says_static = is_given(static_argnums) or is_given(static_argnames)
-        arguments = read_roles(
-            fn,
-            donate_argnums if says_donated else own_donated,
-            donate_argnames,
-            static_argnums if says_static else own_static,
-            static_argnames,
-        )
+        arguments = read_roles(fn, donate_argnums, donate_argnames, static_argnums, static_argnames)
         return PlannedJit(fn, arguments, options, compiler_options)
 
     return planned if fn is None else planned(fn)

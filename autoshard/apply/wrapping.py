@@ -337,7 +337,7 @@ class PlannedFunction:
         if is_outermost in self._jitted and not kwargs:
             return self._jitted[is_outermost], self._moved_trees(args), _identity
         wrapped = self._wrapped
-        call = flatten_call(wrapped.fn, args, kwargs, wrapped.static_argnums)
+        call = self._flat_call(args, kwargs)
         prepared = wrapped.prepare(call)
         if not kwargs and call.arguments.is_all_arrays and prepared.results.is_all_arrays:
             self._jitted[is_outermost] = self._jit_trees(call, prepared)

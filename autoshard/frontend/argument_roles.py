@@ -49,9 +49,17 @@ def read_roles(
 ) -> ArgumentRoles:
     """Reads which arguments are donated or static, where positions stand for names and back.
 
+    Of a `jax.jit` function those that it donates itself, unless others are given; likewise the
+    static ones.
+
     Raises:
         InputError: The function has no such argument.
     """
+    own_donated, own_static = jitted_argnums(fn)
+    if not is_given(donate_argnums) and not is_given(donate_argnames):
+        donate_argnums = own_donated
+    if not is_given(static_argnums) and not is_given(static_argnames):
+        static_argnums = own_static
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # a builtin: arguments have no names

@@ -171,8 +171,8 @@ def trace(
     """Trace a function once and lower it with every value tagged by its path.
 
     Nothing is computed and no device of the mesh is needed. A function that is already `jax.jit`-ed
-    is traced as any other: shardings of that call stay in the program as written, but
-    which arguments it donates or treats as static is said here.
+    is traced as any other: shardings of that call stay in the program as written, but which
+    arguments it donates or treats as static is said here.
 
     Args:
         fn: The user's function.

@@ -1,4 +1,4 @@
-"""What a solve keeps of the answers it is told of."""
+"""Answers and hints that a solve keeps."""
 
 from __future__ import annotations
 

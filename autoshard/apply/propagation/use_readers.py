@@ -38,7 +38,7 @@ class UseReaders:
         self._known: dict[tuple[str, int], tuple[Reader, ...]] = {}
 
     def num_copies(self, use: str) -> int:
-        """How often the use stands in the program: more than once where a loop is unrolled."""
+        """The number of copies of the use in the program: several where a loop is unrolled."""
         places = [self._place(one) for one in split_uses(use)]
         return max((len(place.all) for place in places if place is not None), default=1)
 
@@ -64,14 +64,9 @@ class UseReaders:
 
     def _of_one(self, use: str, copy: int) -> list[Reader]:
         found = list(self._find(use, copy))
-        if not found and not self._is_known(use):
+        if not found and self._place(use) is None:
             raise no_such_path(use)
         return found
-
-    def _is_known(self, use: str) -> bool:
-        equation, position = _parts(use)
-        operands = self._operand_paths.get(equation, ())
-        return position < len(operands) and operands[position] in self._flat.places
 
     def block_of(self, use: str, copy: int = 0) -> Any:
         """Where the equation of a use stands; a loop may read the operand only inside its body."""
