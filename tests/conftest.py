@@ -1,5 +1,8 @@
 """Eight host devices for every test, set before JAX is imported.
 
+Kernels are compiled without LLVM's optimisations: a third of the time of tests that compile was
+spent there, and partitioner, fusions and buffers are decided before.
+
 Laws have no deadline, and draw the same examples on every machine: a run fails for what was
 changed, never by chance. `--hypothesis-profile=explore` draws others.
 """
@@ -16,7 +19,11 @@ settings.register_profile("explore", deadline=None)  # machines are shared
 settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("repeat")
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        "--xla_backend_optimization_level=0",
+    ]
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -19,6 +19,13 @@ from tests.docs.running import ExampleError, PageRun
 
 PAGES = find_pages()
 
+SLOW = (
+    "docs/how-to/fit-a-70b-model.md",
+    "docs/how-to/flax-and-equinox.md",
+    "docs/how-to/recompute-residuals.md",
+)
+"""Pages whose examples take more than ten seconds of a processor."""
+
 # What a page may use without saying so: the README shows its first lines on a step of one's own.
 BEFORE = {
     "README.md": """
@@ -43,7 +50,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page_name(page) in SLOW else [])
+        for page in PAGES
+    ],
+    ids=page_name,
+)
 def test_the_examples_of_a_page_run_as_shown(page: Path) -> None:
     run = PageRun(page)
     exec(BEFORE.get(page_name(page), ""), run.namespace)

@@ -160,6 +160,7 @@ def test_an_interrupt_while_microbatches_are_priced_leaves_the_plan_of_the_whole
     assert plan.data.accumulation is None
 
 
+@pytest.mark.slow
 def test_microbatches_and_residuals_are_chosen_in_one_plan(plan: autoshard.Plan) -> None:
     arguments_, peak = plan.data.memory.argument_bytes, plan.data.memory.peak_bytes
     tight = planned(4, memory_budget=arguments_ + (peak - arguments_) * 2 // 5)

@@ -65,8 +65,15 @@ def assert_same_arrays(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(raw(one), raw(other), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("decorate", [lambda fn: fn, nnx.jit], ids=["plain", "nnx.jit"])
-@pytest.mark.parametrize("donate", [(), (0, 1)], ids=["kept", "donated"])
+@pytest.mark.parametrize(
+    ("decorate", "donate"),
+    [
+        pytest.param(lambda fn: fn, (0, 1), id="plain, donated"),
+        pytest.param(nnx.jit, (), id="nnx.jit, kept"),
+        pytest.param(lambda fn: fn, (), id="plain, kept", marks=pytest.mark.slow),
+        pytest.param(nnx.jit, (0, 1), id="nnx.jit, donated", marks=pytest.mark.slow),
+    ],
+)
 def test_a_step_updates_its_objects_as_under_nnx_jit(decorate: Any, donate: Any) -> None:
     step = decorate(train_step)
     plan = planned(step, *nnx.eval_shape(make), X, donate_argnums=donate)

@@ -37,7 +37,7 @@ def least() -> int:
     return nothing.memory.peak_bytes
 
 
-@pytest.mark.parametrize("share", [1.0, 1.1])
+@pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.slow), 1.1])
 def test_a_budget_that_the_leanest_plan_meets_is_met(least: int, share: float) -> None:
     budget = int(share * least)
     data = embedding_within(budget)

@@ -124,7 +124,7 @@ def test_the_optimum_is_no_worse_than_paying_every_reader(
     assert shared.cost <= apart.cost
 
 
-@pytest.mark.parametrize("name", ["two", "chain"])
+@pytest.mark.parametrize("name", [pytest.param("two", marks=pytest.mark.slow), "chain"])
 def test_no_plan_has_a_smaller_account_than_the_one_chosen(name: str) -> None:
     """By brute force over the choices of all ops, each with the best sharing for it."""
     encoder = encoder_for(PROGRAMS[name](), "x=4")

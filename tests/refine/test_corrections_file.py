@@ -152,6 +152,7 @@ def test_corrections_of_another_batch_hold_by_their_ratios_and_do_so_when_saved_
     assert again.fitting("step", "ab13", "tpu-v5e", "here").is_of_other_sizes
 
 
+@pytest.mark.slow
 def test_corrections_of_a_program_with_ten_thousand_ops_are_read() -> None:
     one = SAVED.corrections.choices[0]
     many = tuple(dataclasses.replace(one, op=f"{number}:add") for number in range(10_000))

@@ -187,6 +187,7 @@ def test_a_plan_that_passes_the_budget_as_compiled_leaves_less_for_the_next_one(
     assert limits[0] < 10_000_000_000
 
 
+@pytest.mark.slow
 def test_a_plan_that_the_model_thinks_a_little_too_large_is_compiled() -> None:
     # Ask for less than any plan takes by the model, by less than the model is known to err.
     least = planned(memory_budget=1).data.memory.peak_bytes
@@ -198,6 +199,7 @@ def test_a_plan_that_the_model_thinks_a_little_too_large_is_compiled() -> None:
     assert record(found.data).tried[0].name == "optimized"
 
 
+@pytest.mark.slow
 def test_the_least_peak_that_is_told_is_one_that_no_smaller_budget_has() -> None:
     """Of choices that hold the least by the problem, those with large outputs spill them to HBM."""
     least = planned(memory_budget=1).data.memory.peak_bytes
