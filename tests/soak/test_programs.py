@@ -123,7 +123,7 @@ def test_a_failure_is_written_as_a_test_that_fails(tmp_path: Path) -> None:
 DIGESTS = """
 from tests.soak.generate import program_of
 from tests.soak.judge import judge
-print([judge(program_of(number)).facts["digest"] for number in (0, 2, 3)])
+print([judge(program_of(number)).facts["digest"] for number in (0, 3)])
 """
 
 

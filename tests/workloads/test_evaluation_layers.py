@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.workloads import conformer, expert_choice, get_workload
 from experiments.workloads.attention import full_attention
@@ -27,6 +28,7 @@ from experiments.workloads.resnet import KEPT
 from experiments.workloads.t5 import distance_buckets
 from experiments.workloads.two_tower import rowwise_adagrad, sampled_softmax_loss
 
+pytestmark = pytest.mark.slow
 KEYS = jax.random.split(jax.random.key(0), 4)
 
 

@@ -21,6 +21,7 @@ from experiments.workloads.llama import LlamaConfig, init_params, loss_fn, swigl
 from experiments.workloads.ssm import causal_conv, selective_scan
 from experiments.workloads.tokens import token_batch
 
+pytestmark = pytest.mark.slow
 KEYS = jax.random.split(jax.random.key(0), 6)
 
 

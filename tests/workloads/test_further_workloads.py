@@ -75,6 +75,7 @@ def test_everything_but_the_batch_is_shapes_that_a_step_gives_back(name: str) ->
         assert result.dtype == jnp.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNROLLED)
 def test_concrete_state_has_the_promised_shapes(name: str) -> None:
     found = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run(name).first)
@@ -83,6 +84,7 @@ def test_concrete_state_has_the_promised_shapes(name: str) -> None:
     assert jax.tree.leaves(found) == jax.tree.leaves(promised)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_on_one_batch_lowers_the_loss_at_every_step(name: str) -> None:
     losses = [float(loss) for loss in run(name).results]
@@ -91,6 +93,7 @@ def test_training_on_one_batch_lowers_the_loss_at_every_step(name: str) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_OTHERS_THAN_ADAM)
 def test_every_parameter_moves(name: str) -> None:
     first, last = run(name).first["params"], run(name).last["params"]
@@ -101,6 +104,7 @@ def test_every_parameter_moves(name: str) -> None:
         assert np.any(before != after), jax.tree_util.keystr(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_ADAM)
 def test_every_trained_parameter_gets_a_finite_gradient_that_is_not_zero(name: str) -> None:
     # Adam's first moments are sums of gradients; a first LoRA step moves one factor alone.
@@ -112,6 +116,7 @@ def test_every_trained_parameter_gets_a_finite_gradient_that_is_not_zero(name: s
             assert float(jnp.max(jnp.abs(moment))) > 1e-8, name_of_leaf
 
 
+@pytest.mark.slow
 def test_an_average_of_parameters_follows_them_slowly() -> None:
     first, last = run("denoiser").first, run("denoiser").last
     for before, new, average in zip(
