@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.kernels import compiled
 from solvers.problem import FORBIDDEN, IntArray
 from solvers.saturating import FORBIDDEN_FROM, add, saturate_in_place
 
@@ -272,6 +273,10 @@ def _least(
             expanded = _expand(axes, table, target)
             by_axes[target] = add(by_axes[target], expanded)
     full = tuple(range(num_axes))
+    if by_axes.keys() == {(0, 1), (0, 2)}:
+        result = np.empty(shape, dtype=np.int64)
+        _find_least_sums(*map(np.ascontiguousarray, (by_axes[0, 1].T, by_axes[0, 2])), result)
+        return result
     parts = [_expand(axes, table, full) for axes, table in by_axes.items()]
     count = max(part.shape[0] for part in parts)
     size = math.prod(shape)
@@ -296,6 +301,22 @@ def _least(
         if high.any()
         else np.ascontiguousarray(result).reshape(shape)
     )
+
+
+@compiled
+def _find_least_sums(first: IntArray, second: IntArray, least: IntArray) -> None:
+    """Sets ``least[y, z] = min over x of first[y, x] + second[x, z]``, saturated."""
+    for y in range(least.shape[0]):
+        row = least[y]
+        row[:] = FORBIDDEN
+        for x in range(second.shape[0]):
+            paid, added = first[y, x], second[x]
+            if paid < FORBIDDEN_FROM:
+                for z in range(len(row)):
+                    row[z] = min(row[z], paid + added[z])
+        for z in range(len(row)):
+            if row[z] >= FORBIDDEN_FROM:
+                row[z] = FORBIDDEN
 
 
 def _expand(axes: tuple[int, ...], table: IntArray, target: tuple[int, ...]) -> IntArray:

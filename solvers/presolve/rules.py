@@ -47,7 +47,22 @@ def _forbidden(costs: IntArray) -> IntArray:
 
 def _without_partner(table: IntArray, axis: int) -> IntArray:
     """Returns int64[choices that are forbidden with all of the other's]."""
-    return np.flatnonzero(~is_allowed(table).any(axis=axis))
+    is_turned = axis == 0
+    alone = np.zeros(table.shape[1 if is_turned else 0], dtype=bool)
+    _find_alone(table, is_turned, alone)
+    return np.flatnonzero(alone)
+
+
+@compiled
+def _find_alone(table: IntArray, is_turned: bool, alone: npt.NDArray[np.bool_]) -> None:
+    """Sets per row, or per column of a turned table, whether all its entries are forbidden."""
+    for choice in range(len(alone)):
+        alone[choice] = True
+        for other in range(table.shape[0 if is_turned else 1]):
+            paid = table[other, choice] if is_turned else table[choice, other]
+            if paid < FORBIDDEN_FROM:
+                alone[choice] = False
+                break
 
 
 def decompose(graph: ChoiceGraph, node: int) -> None:
@@ -73,10 +88,20 @@ def _row_term_if_decomposable(table: IntArray) -> IntArray:
 
     Empty where no rows are.
     """
-    rows = table[:, 0] - table[0, 0]
-    if table.max() >= FORBIDDEN_FROM or (table != rows[:, None] + table[0]).any():
+    if not _is_decomposable(table):
         return np.empty(0, dtype=np.int64)
-    return np.asarray(rows, dtype=np.int64)
+    return np.asarray(table[:, 0] - table[0, 0], dtype=np.int64)
+
+
+@compiled
+def _is_decomposable(table: IntArray) -> bool:
+    """Whether nothing is forbidden and all rows differ from the first by one number each."""
+    for x in range(table.shape[0]):
+        more = table[x, 0] - table[0, 0]
+        for y in range(table.shape[1]):
+            if table[x, y] >= FORBIDDEN_FROM or table[x, y] - table[0, y] != more:
+                return False
+    return True
 
 
 def fix_single(graph: ChoiceGraph, node: int) -> None:
@@ -106,10 +131,25 @@ def merge_forced(graph: ChoiceGraph, node: int) -> None:
 
 def _only_partner(table: IntArray, is_turned: bool) -> IntArray:
     """Returns int64[rows]: the one column each row allows; empty if one allows another number."""
-    allowed = is_allowed(table.T if is_turned else table)
-    if (allowed.sum(axis=1) == 1).all():
-        return np.asarray(allowed.argmax(axis=1), dtype=np.int64)
-    return np.empty(0, dtype=np.int64)
+    partner = np.empty(table.shape[1 if is_turned else 0], dtype=np.int64)
+    return partner if _has_one_partner(table, is_turned, partner) else partner[:0]
+
+
+@compiled
+def _has_one_partner(table: IntArray, is_turned: bool, partner: IntArray) -> bool:
+    """Whether each row, or column of a turned table, allows one entry; sets which."""
+    for choice in range(len(partner)):
+        num_allowed = 0
+        for other in range(table.shape[0 if is_turned else 1]):
+            paid = table[other, choice] if is_turned else table[choice, other]
+            if paid < FORBIDDEN_FROM:
+                num_allowed += 1
+                partner[choice] = other
+            if num_allowed > 1:
+                break
+        if num_allowed != 1:
+            return False
+    return True
 
 
 def _met_twice(partner: IntArray) -> IntArray:
@@ -178,23 +218,21 @@ def _undominated(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
     for table in tables.values():
         _add_least_excess(table, graph.cache.compute(_liked, table), total)
     np.fill_diagonal(total, _BLOCKED)
-    s, p = np.nonzero(total <= 0)
     for usage in usage_by_time(graph.node_terms[node]):
-        holds_no_more = usage[p] <= usage[s]
-        p, s = p[holds_no_more], s[holds_no_more]
-    open_ = np.full_like(total, _BLOCKED)
-    open_[s, p] = total[s, p]
-    likely = open_.argmin(axis=1)
-    first = np.flatnonzero(open_.min(axis=1) <= 0)
+        _block_holding_more(usage, total)
+    likely = total.argmin(axis=1)
+    first = np.flatnonzero(total[np.arange(len(costs)), likely] <= 0)
+    if not first.size:
+        return keep
     p1, s1, excess = _those_beating(graph, node, tables, likely[first], first, total)
     keep[s1[(p1 < s1) | (excess < 0)]] = False
-    is_left = keep[p] & keep[s]
-    p, s, _ = _those_beating(graph, node, tables, p[is_left], s[is_left], total)
+    left = np.flatnonzero(keep)
+    s, p = np.nonzero(total[np.ix_(left, left)] <= 0)
+    p, s, _ = _those_beating(graph, node, tables, left[p], left[s], total)
     beats = np.zeros((len(costs),) * 2, dtype=bool)
     beats[p, s] = True
-    ties = beats & beats.T
-    beats &= ~(ties & np.tri(len(costs), dtype=bool))
-    return np.asarray(keep & ~beats.any(axis=0))
+    keep[s[(p < s) | ~beats[s, p]]] = False
+    return keep
 
 
 def _those_beating(
@@ -246,7 +284,28 @@ def _with_partner_first(graph: ChoiceGraph, node: int, other: int) -> IntArray:
 
 def _liked(table: IntArray) -> IntArray:
     """Returns int64[choices]: the partner each likes best, partners in the table's rows."""
-    return np.asarray(table.argmin(axis=0))
+    liked = np.zeros(table.shape[1], dtype=np.int64)
+    _find_liked(table, table[0].copy(), liked)
+    return liked
+
+
+@compiled
+def _find_liked(table: IntArray, least: IntArray, liked: IntArray) -> None:
+    """Sets ``liked[y]`` to the first row with the least of a column; `least` starts as row 0."""
+    for x in range(1, table.shape[0]):
+        row = table[x]
+        for y in range(len(liked)):
+            liked[y] = x if row[y] < least[y] else liked[y]
+            least[y] = min(row[y], least[y])
+
+
+@compiled
+def _block_holding_more(usage: IntArray, total: IntArray) -> None:
+    """Sets ``total[s, p]`` to `_BLOCKED` where p holds more than s."""
+    for s in range(len(usage)):
+        for p in range(len(usage)):
+            if usage[p] > usage[s]:
+                total[s, p] = _BLOCKED
 
 
 @compiled
