@@ -95,7 +95,11 @@ class MeshParts:
 
     def num_shards(self, parts: Iterable[int]) -> int:
         """Pieces that a dimension cut by `parts` falls into."""
-        return prod(self.sizes[part] for part in parts)
+        return self._shards_by_parts[tuple(parts)]
+
+    @cached_property
+    def _shards_by_parts(self) -> _ShardsByParts:
+        return _ShardsByParts(self.sizes)
 
     def num_pieces(self, layout: Layout) -> int:
         """Pieces that a tensor falls into."""
@@ -272,9 +276,25 @@ class MeshParts:
 
     def local_shape(self, layout: Layout, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of one device's piece; a dimension that does not divide is padded up."""
-        return tuple(
-            -(-size // self.num_shards(parts)) for size, parts in zip(shape, layout, strict=True)
-        )
+        shards = self._shards_by_parts
+        pairs = zip(shape, layout, strict=True)
+        return tuple([-(-size // shards[parts]) for size, parts in pairs])
+
+
+class _ShardsByParts(dict[Parts, int]):
+    """Pieces that a dimension falls into, by the parts that cut it.
+
+    Args:
+        sizes: Devices along every part.
+    """
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        self._sizes = sizes
+
+    def __missing__(self, parts: Parts) -> int:
+        found = self[parts] = prod(self._sizes[part] for part in parts)
+        return found
 
 
 def refines(finer: Layout, coarser: Layout) -> bool:

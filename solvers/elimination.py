@@ -274,9 +274,7 @@ def _least(
             by_axes[target] = add(by_axes[target], expanded)
     full = tuple(range(num_axes))
     if by_axes.keys() == {(0, 1), (0, 2)}:
-        result = np.empty(shape, dtype=np.int64)
-        _find_least_sums(*map(np.ascontiguousarray, (by_axes[0, 1].T, by_axes[0, 2])), result)
-        return result
+        return _least_sums(by_axes[0, 1].T, by_axes[0, 2])
     parts = [_expand(axes, table, full) for axes, table in by_axes.items()]
     count = max(part.shape[0] for part in parts)
     size = math.prod(shape)
@@ -303,9 +301,16 @@ def _least(
     )
 
 
+def _least_sums(first: IntArray, second: IntArray) -> IntArray:
+    """Returns int64[y, z]: ``min over x of first[y, x] + second[x, z]``, saturated."""
+    least = np.empty((first.shape[0], second.shape[1]), dtype=np.int64)
+    _find_least_sums(np.ascontiguousarray(first), np.ascontiguousarray(second), least)
+    return least
+
+
 @compiled
 def _find_least_sums(first: IntArray, second: IntArray, least: IntArray) -> None:
-    """Sets ``least[y, z] = min over x of first[y, x] + second[x, z]``, saturated."""
+    """Sets what `_least_sums` returns."""
     for y in range(least.shape[0]):
         row = least[y]
         row[:] = FORBIDDEN

@@ -32,6 +32,7 @@ class CopyMemory:
 
     room: DeviceRoom
     _usage: IdentityCache[IntArray] = field(default_factory=IdentityCache)
+    _copied: IdentityCache[IntArray | None] = field(default_factory=IdentityCache)
     _split: IdentityCache[tuple[IntArray, IntArray]] = field(default_factory=IdentityCache)
     _turns: IdentityCache[npt.NDArray[np.float64]] = field(default_factory=IdentityCache)
 
@@ -82,7 +83,7 @@ class CopyMemory:
         if is_negligible:
             return None
 
-        def in_hbm() -> IntArray:
+        def in_hbm() -> IntArray | None:
             held = self._local(table, tensor, bits)[columns]
             local = np.broadcast_to(held, (len(rows), len(columns)))
             moved = table.moves[np.ix_(rows, columns)]
@@ -90,11 +91,11 @@ class CopyMemory:
             if padded is not None:
                 whole = (padded[np.ix_(rows, columns)] * room.overhead).astype(np.int64)
                 copied = np.maximum(copied, whole)
-            return room.vmem.hbm_bytes(copied, may_hold=may_hold)
+            found = room.vmem.hbm_bytes(copied, may_hold=may_hold)
+            return found if found.any() else None
 
-        key = ("copy", may_hold, padded is not None)
-        found = self._usage.get(in_hbm, table, rows, columns, key=key)
-        return found if found.any() else None
+        key = (may_hold, padded is not None)
+        return self._copied.get(in_hbm, table, rows, columns, key=key)
 
     def of_sliced(
         self,

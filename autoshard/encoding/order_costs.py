@@ -40,7 +40,7 @@ class OrderCosts:
 
     program: ProgramFacts
     tables: Tables
-    _known: IdentityCache[FloatArray] = field(default_factory=IdentityCache)
+    _known: IdentityCache[FloatArray | None] = field(default_factory=IdentityCache)
     _of_read: dict[tuple[int, int], FloatArray | None] = field(default_factory=dict)
 
     @property
@@ -65,8 +65,7 @@ class OrderCosts:
         if len(found.shape) < 2:
             return None
         table, reading = self.tables.of(value), self._reading(op, found)
-        copies = self._known.get(lambda: self._copies(table, found, reading), table, key=reading)
-        return copies if copies.any() else None
+        return self._known.get(lambda: self._copies(table, found, reading), table, key=reading)
 
     def _reading(self, op: Op, value: Value) -> _Reading:
         is_turned = op.name == "transpose"
@@ -78,7 +77,7 @@ class OrderCosts:
             copies=1 if is_alone else self.costing.backend.layout.relayout_copies,
         )
 
-    def _copies(self, table: ReshardTable, value: Value, reading: _Reading) -> FloatArray:
+    def _copies(self, table: ReshardTable, value: Value, reading: _Reading) -> FloatArray | None:
         num_bytes = 2.0 * value.num_bytes / table.pieces
         moves = table.moves
         copied = self._is_copied(table, value, reading)
@@ -86,7 +85,7 @@ class OrderCosts:
         if reading.in_rows:
             rows = self.program.row_copy_seconds(value.index, table.layouts)
             found = np.maximum(found, np.where(moves, rows, 0.0))
-        return np.asarray(found)
+        return found if found.any() else None
 
     def _is_copied(
         self, table: ReshardTable, value: Value, reading: _Reading

@@ -56,6 +56,7 @@ class Bodies:
             the one around it.
         around: By region of a body, it and those of the bodies around it, inner first.
         made: By value, the task that makes it.
+        home_of: By value, the body that makes it.
         ends: Tasks whose results are there until their body ends.
     """
 
@@ -64,6 +65,7 @@ class Bodies:
     homes: list[int] = field(default_factory=list, init=False)
     around: dict[int, list[int]] = field(default_factory=dict, init=False)
     made: dict[int, TaskRef] = field(default_factory=dict, init=False)
+    home_of: list[int] = field(default_factory=list, init=False)
     ends: list[TaskRef] = field(default_factory=list, init=False)
     _over: dict[int, TaskRef] = field(default_factory=dict, init=False)  # by body, its task
 
@@ -83,10 +85,8 @@ class Bodies:
                 repeat=repeat * region.trip_count,
             )
             self.around[region.index] = [region.index, *self.around.get(parent, ())]
-
-    def home_of(self, value: int) -> int:
-        """The body that makes a value."""
-        return self.homes[self.graph.maker(value).region]
+        ops = self.graph.ops
+        self.home_of += [self.homes[ops[value.op].region] for value in self.graph.values]
 
     def add(self, body: int, task: Task) -> int:
         """Add a task to a body; its place there."""
@@ -101,7 +101,7 @@ class Bodies:
         """
         ref = self.made.get(value)
         if ref is not None:
-            return self._needed(*ref, body)
+            return {ref[1]} if ref[0] == body else self._needed(*ref, body)
         found: set[int] = set()
         seen, open_ = {value}, [value]
         while open_:

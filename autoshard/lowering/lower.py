@@ -127,7 +127,7 @@ class _Walk:
                 continue
             around = self.bodies.around[self.bodies.homes[op.region]]
             for position, value in enumerate(op.operands):
-                home = self.bodies.home_of(value)
+                home = self.bodies.home_of[value]
                 if home not in around:
                     found.setdefault(home, []).append((op, position))
         return found

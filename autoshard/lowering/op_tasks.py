@@ -168,7 +168,7 @@ class OpTasks:
         around = self.bodies.around[body]
         needs: set[int] = set()
         for position, value in enumerate(op.operands):
-            if self.bodies.home_of(value) in around:
+            if self.bodies.home_of[value] in around:
                 needs.update(self.read(op, position, body))
         return needs
 

@@ -43,8 +43,10 @@ class OptimizerOutputs:
     def more_seconds(self, op: Op) -> float:
         """Seconds that an op takes beside those that it is priced at in the problem."""
         more = self.hbm_spill_fraction - self.encoder.facts.always_spills
+        if not more or op.index not in self.encoder.buffers.updates:
+            return 0.0
         candidate = self.decoded.candidates.get(op.index)
-        if not more or candidate is None or op.index not in self.encoder.buffers.updates:
+        if candidate is None:
             return 0.0
         return more * float(self._seconds(op, (candidate,))[0])
 

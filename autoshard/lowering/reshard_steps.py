@@ -20,14 +20,20 @@ class ReshardSteps:
 
     encoded: Encoded
     decoded: Decoded
-    _known: dict[tuple[int, int], tuple[Step, ...]] = field(default_factory=dict)
+    _moved: dict[tuple[int, int], tuple[Step, ...]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        ops, layouts = self.encoded.graph.ops, self.decoded.layouts
+        for index, candidate in self.decoded.candidates.items():
+            reads = zip(ops[index].operands, candidate.operands, strict=False)
+            for position, (value, wanted) in enumerate(reads):
+                if layouts[value] != wanted:
+                    steps = reshard_steps(self.encoded, self.decoded, ops[index], position)
+                    self._moved[index, position] = steps
 
     def of(self, op: Op, position: int) -> tuple[Step, ...]:
         """The steps that bring an operand where an op wants it; none if it is there."""
-        key = (op.index, position)
-        if key not in self._known:
-            self._known[key] = reshard_steps(self.encoded, self.decoded, op, position)
-        return self._known[key]
+        return self._moved.get((op.index, position), ())
 
     def sent_bits(self) -> Mapping[SharedStep, int]:
         """Bits of an element in every step: those of the reader that takes the most of it.
@@ -35,14 +41,12 @@ class ReshardSteps:
         A step serves all readers of one region that have it on their way.
         """
         found: dict[SharedStep, int] = {}
-        for index in self.decoded.candidates:
+        for (index, position), steps in self._moved.items():
             op = self.encoded.graph.ops[index]
-            for position, value in enumerate(op.operands):
-                steps = self.of(op, position)
-                bits = self.encoded.read_bits.to(op, position) if steps else 0
-                for step in steps:
-                    key = (value, step, op.region)
-                    found[key] = max(found.get(key, 0), bits)
+            bits = self.encoded.read_bits.to(op, position)
+            for step in steps:
+                key = (op.operands[position], step, op.region)
+                found[key] = max(found.get(key, 0), bits)
         return found
 
 
