@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from autoshard.costing.cost_term import Candidates, FloatArray
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.graph.program import Op, OpKind
+from autoshard.identity_cache import IdentityCache
 from autoshard.layouts import Parts
 
-_Kinds = tuple[float, tuple[tuple[str, Parts], ...]]  # runs that a sum serves; kinds and parts
+_Kinds: TypeAlias = tuple[float, tuple[tuple[str, Parts], ...]]
+"""Runs that a sum serves; kinds and parts."""
+_Groups: TypeAlias = dict[_Kinds, list[tuple[int, tuple[int, ...]]]]
+"""By what they end in, places of candidates, and the pieces of each of their sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,7 @@ class Reductions:
 
     facts: ProgramFacts
     is_sent: ClassVar[bool] = True
+    _known: IdentityCache[_Groups] = field(default_factory=IdentityCache)
 
     def key(self, op: Op) -> Hashable | None:
         if op.kind is not OpKind.COMPUTE or not op.results:
@@ -43,15 +48,7 @@ class Reductions:
         seconds = self._halo_seconds(op, candidates)
         total = sum(costing.sent_bytes(graph.values[v]) for v in op.results)
         in_body, after_loop = self.in_call(op)
-        groups: dict[_Kinds, list[tuple[int, tuple[int, ...]]]] = {}
-        for index, candidate in enumerate(candidates):
-            if not op.results or candidate.streamed is not None:
-                continue
-            if candidate.reduced or candidate.scattered:
-                sums = costing.sums_of(graph, op, candidate)
-                key = candidate.runs_per_sum, tuple((one.kind, one.parts) for one in sums)
-                groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
-        for (runs, kinds), found in groups.items():
+        for (runs, kinds), found in self._groups(op, candidates).items():
             spent = np.zeros(len(found))
             joined = after_loop if runs > 1 else in_body
             for place, (kind, parts) in enumerate(kinds):
@@ -59,6 +56,25 @@ class Reductions:
                 spent += costing.sum_seconds(kind, num_bytes, costing.axis_parts(parts), joined)
             seconds[[index for index, _ in found]] += spent / runs
         return seconds
+
+    def _groups(self, op: Op, candidates: Candidates) -> _Groups:
+        """Candidates that end in sums of the same kinds; those of equal results are found once."""
+        if not op.results:
+            return {}
+        costing, graph = self.facts.costing, self.facts.graph
+        made = graph.values[op.results[0]]
+
+        def found() -> _Groups:
+            groups: _Groups = {}
+            for index, candidate in enumerate(candidates):
+                if candidate.streamed is None and (candidate.reduced or candidate.scattered):
+                    sums = costing.sums_of(graph, op, candidate)
+                    key = candidate.runs_per_sum, tuple((one.kind, one.parts) for one in sums)
+                    groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
+            return groups
+
+        key = (op.op_class, made.shape, made.bits, costing.made_order(graph, op))
+        return self._known.get(found, candidates, key=key)
 
     def _halo_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         costing, graph = self.facts.costing, self.facts.graph

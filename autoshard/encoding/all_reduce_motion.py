@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from autoshard.backends import CollectivePolicy
 from autoshard.candidates.candidate import Candidate
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.encoding.picoseconds import picoseconds
 from autoshard.graph.partial_sums import AddedSums, LoopSum, Summand, added_sums, loop_sums
 from autoshard.graph.program import Graph, Op
+from autoshard.identity_cache import IdentityCache
 from solvers import Edge
 
 Candidates = tuple[Candidate, ...]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +17,17 @@ from autoshard.costing.combined_calls import combined_calls
 from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.padded_rows import padded_row_bytes, summed_row_bytes, summed_with
 from autoshard.graph.library_copies import is_kernel_gradient, library_copies
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
 from autoshard.graph.transposed_operands import transposed_operands
+from autoshard.identity_cache import IdentityCache
 from autoshard.layouts import Layout
 from solvers import NodeMemory
 
 IntArray = npt.NDArray[np.int64]
+_SomeLayout = TypeVar("_SomeLayout", Layout, Layout | None)
 
 _PARTIAL_BITS = 32  # of an element that a matmul sums up
 _INDEX_BITS = 32
@@ -39,6 +41,12 @@ def reversed_kernels(graph: Graph, backend: Backend) -> frozenset[int]:
     if not backend.layout.copies_conv_gradient_operands:
         return frozenset()
     return frozenset(op.index for op in graph.ops if op.name == "reverse")
+
+
+def _of_each(layouts: Sequence[_SomeLayout], held: Callable[[_SomeLayout], int]) -> IntArray:
+    """int64[num_layouts]: what is held in each, found once where they are equal."""
+    known = {one: held(one) for one in dict.fromkeys(layouts)}
+    return np.array([known[one] for one in layouts], dtype=np.int64)
 
 
 PARTIAL, SUMMED, ROWS, WORK = "partial sum", "sum", "rows to sum", "working memory"
@@ -193,9 +201,9 @@ class ChoiceMemory:
         lies = self.room.channels.get(value.index), value.index in self.room.rows
 
         def held() -> IntArray:
-            layouts = (c.side(is_result=is_result)[place] for c in candidates)
+            layouts = [c.side(is_result=is_result)[place] for c in candidates]
             local = self.room.held_bytes if is_argument else self.room.local_bytes
-            return np.array([local(value, layout, bits) for layout in layouts], dtype=np.int64)
+            return _of_each(layouts, lambda layout: local(value, layout, bits))
 
         key = (is_result, place, is_argument, value.shape, value.bits, bits, lies)
         return self._held.get(held, candidates, key=key)
@@ -461,9 +469,10 @@ class ChoiceMemory:
             return None
 
         def held() -> IntArray:
-            layouts = map(sums, candidates)
-            local = [0 if one is None else room.local_bytes(value, one, bits) for one in layouts]
-            return np.array(local, dtype=np.int64)
+            layouts = [sums(candidate) for candidate in candidates]
+            return _of_each(
+                layouts, lambda one: 0 if one is None else room.local_bytes(value, one, bits)
+            )
 
         key = (is_summed, value.shape, bits)
         extra: IntArray = np.maximum(self._partial.get(held, candidates, key=key) - usage, 0)

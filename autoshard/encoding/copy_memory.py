@@ -11,12 +11,12 @@ import numpy.typing as npt
 from autoshard.candidates.candidate import Candidate
 from autoshard.encoding.all_reduce_motion import adds_whole
 from autoshard.encoding.device_room import DeviceRoom
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.graph.buffers import read_stop
 from autoshard.graph.op_traits import is_elementwise, renames
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind, Value
 from autoshard.graph.recomputing import matmuls_reading
+from autoshard.identity_cache import IdentityCache
 from autoshard.reshard import ReshardTable, turned_shares
 from solvers import EdgeMemory
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.partitioner_limits import misread, misreads_slices
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.tables import Tables
 from autoshard.errors import ConstraintError
 from autoshard.graph.program import Op, OpKind
 from autoshard.graph.rule import Dims
+from autoshard.identity_cache import IdentityCache
 from autoshard.layouts import Layout
 from solvers import FORBIDDEN, Edge
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from autoshard.costing.costing import Costing
 from autoshard.costing.program_facts import ProgramFacts
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.tables import Tables
 from autoshard.graph.program import PRODUCTS, Op, OpClass, Value
+from autoshard.identity_cache import IdentityCache
 from autoshard.reshard import ReshardTable, joins_columns, widens_rows
 
 FloatArray = npt.NDArray[np.float64]

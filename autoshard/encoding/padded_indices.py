@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.costing.costing import Costing
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.graph.dataflow import trace_back
 from autoshard.graph.program import Graph, OpClass, OpKind, Value
 from autoshard.graph.row_lookups import takes_rows
+from autoshard.identity_cache import IdentityCache
 from autoshard.layouts import Layout
 from autoshard.reshard import ReshardTable
 

@@ -13,12 +13,12 @@ from autoshard.costing.convert_motion import narrowed_argument
 from autoshard.costing.costing import Costing
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.encoding.hidden_communication import exposed_seconds
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.order_costs import OrderCosts
 from autoshard.encoding.picoseconds import picoseconds
 from autoshard.encoding.shared_reads import reads_of
 from autoshard.encoding.tables import Tables
 from autoshard.graph.program import Op, OpKind
+from autoshard.identity_cache import IdentityCache
 from autoshard.reshard import ReshardTable
 from solvers import FORBIDDEN
 

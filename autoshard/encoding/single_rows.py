@@ -9,8 +9,8 @@ import numpy as np
 from autoshard.backends import FusionPolicy
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.local_products import local_products
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.graph.program import Graph, Op
+from autoshard.identity_cache import IdentityCache
 from autoshard.layouts import MeshParts
 
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from autoshard.candidates.candidate import Candidate
 from autoshard.costing.convert_motion import ReadBits
 from autoshard.encoding.encoded import TableKey
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.shared_reads import SharedRead
 from autoshard.graph.program import Graph, Op
+from autoshard.identity_cache import IdentityCache
 from autoshard.layouts import Layout
 from autoshard.reshard import Resharder, ReshardTable
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from autoshard.candidates.candidate import MAX_CANDIDATES, Candidate
 from autoshard.candidates.streamed import StreamOffers
 from autoshard.encoding.hidden_communication import hidden_in_products
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.graph.program import Op
+from autoshard.identity_cache import IdentityCache
 
 
 @dataclass(slots=True, eq=False)

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
-from autoshard.encoding.identity_cache import IdentityCache
 from autoshard.graph.program import OpKind
+from autoshard.identity_cache import IdentityCache
 from autoshard.layouts import Layout
 from autoshard.planning.searches import Searches
 from autoshard.planning.solution import Solution, as_answer, solution_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoshard.encoding.identity_cache import IdentityCache
+from autoshard.identity_cache import IdentityCache
 
 
 def test_equal_objects_are_told_apart_and_each_result_is_computed_once() -> None:
