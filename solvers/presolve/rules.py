@@ -22,7 +22,6 @@ MOST_PARTNERS_TO_MOVE = 4
 """A follower with more neighbours than this is merged only if its tables do not grow."""
 
 _BLOCKED = 2**61
-_BLOCK = 1 << 16  # table entries compared at once, to stay in the processor's cache
 
 
 def forbid(graph: ChoiceGraph, node: int) -> None:
@@ -265,11 +264,12 @@ def _those_beating(
         may_beat = own <= most
         p, s, excess = p[may_beat], s[may_beat], (excess + own)[may_beat]
     for other in tables:
-        for usage in usage_by_time(graph.terms_between(node, other)):
-            if not p.size:
-                break
-            holds_no_more = _holding_no_more(usage, p, s)
-            p, s, excess = p[holds_no_more], s[holds_no_more], excess[holds_no_more]
+        terms = graph.terms_between(node, other)
+        if terms and p.size:
+            times, usages = _live_sets(terms)
+            no_more = np.empty(len(p), dtype=bool)
+            _find_holding_no_more(times, np.stack(usages), p, s, no_more)
+            p, s, excess = p[no_more], s[no_more], excess[no_more]
     return p, s, excess
 
 
@@ -346,25 +346,55 @@ def _find_excess(
         excess[pair] = found
 
 
-def _holding_no_more(usage: IntArray, p: IntArray, s: IntArray) -> npt.NDArray[np.bool_]:
-    """Returns bool[pairs]: p holds no more than s, whatever the partner chooses."""
-    found = np.empty(len(p), dtype=bool)
-    step = max(1, _BLOCK // usage.shape[1])
-    for start in range(0, len(p), step):
-        part = slice(start, start + step)
-        found[part] = (usage[p[part]] <= usage[s[part]]).all(axis=1)
-    return found
+@compiled
+def _find_holding_no_more(
+    times: IntArray, usages: IntArray, p: IntArray, s: IntArray, no_more: npt.NDArray[np.bool_]
+) -> None:
+    """Sets per pair whether p holds no more than s at any time, whatever the partner chooses.
+
+    Args:
+        times: int64[sets, usages]: how often each usage counts in the sets that are live together.
+        usages: int64[usages, choices, partners].
+        p: int64[pairs].
+        s: int64[pairs].
+        no_more: bool[pairs].
+    """
+    for pair in range(len(p)):
+        no_more[pair] = True
+        for live in times:
+            for partner in range(usages.shape[2]):
+                more = 0
+                for kind in range(len(live)):
+                    if live[kind]:
+                        own = usages[kind, p[pair], partner] - usages[kind, s[pair], partner]
+                        more += live[kind] * own
+                if more > 0:
+                    no_more[pair] = False
+                    break
+            if not no_more[pair]:
+                break
 
 
 def usage_by_time(terms: list[Term]) -> list[IntArray]:
-    """Returns the summed usage of every set of terms that is live at one time, each set once.
+    """Returns the summed usage of every set of terms that is live at one time, each set once."""
+    if not terms:
+        return []
+    times, usages = _live_sets(terms)
+    return list(np.tensordot(times, np.stack(usages), 1))
+
+
+def _live_sets(terms: list[Term]) -> tuple[IntArray, list[IntArray]]:
+    """Returns the sets of terms that are live at one time, each once, and their usages.
 
     Copies of a part that make one choice hold the same at many times. Sums that are multiples of
     one another, which rules read alike, count as one.
+
+    Returns:
+        int64[sets, usages]: how often each usage is live, and the usages.
     """
     usages = {id(term.usage): term.usage for term in terms}
-    if len(usages) <= 1:
-        return list(usages.values())
+    if len(usages) == 1:
+        return np.ones((1, 1), dtype=np.int64), list(usages.values())
     place = {key: i for i, key in enumerate(usages)}
     bounds = np.array([(term.start, term.stop) for term in terms], dtype=np.int64)
     kinds = np.array([place[id(term.usage)] for term in terms], dtype=np.int64)
@@ -377,7 +407,7 @@ def usage_by_time(terms: list[Term]) -> list[IntArray]:
     live //= np.maximum(np.gcd.reduce(live, axis=1), 1)[:, None]
     sets = dict.fromkeys(map(np.ndarray.tobytes, live[live.any(axis=1)]))
     times = np.frombuffer(b"".join(sets), np.int64).reshape(-1, len(usages))
-    return list(np.tensordot(times, np.stack(list(usages.values())), 1))
+    return times, list(usages.values())
 
 
 STRUCTURAL_RULES: tuple[Rule, ...] = (forbid, decompose, fix_single, merge_forced)
