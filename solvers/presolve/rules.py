@@ -406,7 +406,7 @@ def _live_sets(terms: list[Term]) -> tuple[IntArray, list[IntArray]]:
     live = np.cumsum(change, axis=0)
     live //= np.maximum(np.gcd.reduce(live, axis=1), 1)[:, None]
     sets = dict.fromkeys(map(np.ndarray.tobytes, live[live.any(axis=1)]))
-    times = np.frombuffer(b"".join(sets), np.int64).reshape(-1, len(usages))
+    times = np.frombuffer(bytearray().join(sets), np.int64).reshape(-1, len(usages))
     return times, list(usages.values())
 
 
