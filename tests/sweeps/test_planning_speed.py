@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from experiments.planning_speed import (
     compile_packages,
     row_of,
     seconds_per_layer,
+    take_packages_of,
 )
 from experiments.workloads import DEEP_WORKLOADS, WORKLOADS
 
@@ -44,3 +47,18 @@ def test_points_load_bytecode_of_their_tree_whatever_the_shell_says(
         (tmp_path / name / "one.py").write_text("x = 1\n")
     compile_packages(tmp_path)
     assert len(list(tmp_path.glob("*/__pycache__/one.*.pyc"))) == 3
+
+
+def test_a_point_plans_with_all_packages_of_its_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("autoshard", "cost_models", "solvers")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    take_packages_of(tmp_path)
+    found = [PathFinder.find_spec(name) for name in names]
+    assert [Path(str(one and one.origin)).parent for one in found] == [
+        tmp_path / name for name in names
+    ]
