@@ -295,7 +295,7 @@ def _optimized(
                 donate_argnums=said.donate_argnums,
                 static_argnums=said.static_argnums,
                 rewrite=rewriting.of,
-                is_for_cpu=setting.machine.backend == "cpu",
+                platform="cpu" if setting.machine.backend == "cpu" else "tpu",
                 **shardings,
             )
 

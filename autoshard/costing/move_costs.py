@@ -199,5 +199,7 @@ class MoveCosts:
         """Seconds of sums; all-reduces that share a call share the time in which it starts."""
         if kind == "reduce-scatter":
             return np.asarray(self.model.reduce_scatter_seconds(num_bytes, axes))
+        if kind == "all-gather":
+            return np.asarray(self.model.all_gather_seconds(num_bytes, axes))
         alone = np.asarray(self.model.all_reduce_seconds(num_bytes, axes))
         return alone - (1 - 1 / joined) * self.model.all_reduce_seconds(0.0, axes)

@@ -16,8 +16,8 @@ from autoshard.layouts import Parts
 
 _Kinds: TypeAlias = tuple[float, tuple[tuple[str, Parts], ...]]
 """Runs that a sum serves; kinds and parts."""
-_Groups: TypeAlias = dict[_Kinds, list[tuple[int, tuple[int, ...]]]]
-"""By what they end in, places of candidates, and the pieces of each of their sums."""
+_Groups: TypeAlias = dict[_Kinds, list[tuple[int, tuple[float, ...]]]]
+"""By what they end in, places of candidates, and the share of the tensors in each of their sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Reductions:
             spent = np.zeros(len(found))
             joined = after_loop if runs > 1 else in_body
             for place, (kind, parts) in enumerate(kinds):
-                num_bytes = np.array([total / pieces[place] for _, pieces in found])
+                num_bytes = np.array([total * shares[place] for _, shares in found])
                 spent += costing.sum_seconds(kind, num_bytes, costing.axis_parts(parts), joined)
             seconds[[index for index, _ in found]] += spent / runs
         return seconds
@@ -70,7 +70,8 @@ class Reductions:
                 if candidate.streamed is None and (candidate.reduced or candidate.scattered):
                     sums = costing.sums_of(graph, op, candidate)
                     key = candidate.runs_per_sum, tuple((one.kind, one.parts) for one in sums)
-                    groups.setdefault(key, []).append((index, tuple(one.pieces for one in sums)))
+                    shares = tuple(one.num_gathered / one.pieces for one in sums)
+                    groups.setdefault(key, []).append((index, shares))
             return groups
 
         key = (op.op_class, made.shape, made.bits, costing.made_order(graph, op))

@@ -17,13 +17,16 @@ class Sum:
     """One collective that sums.
 
     Args:
-        kind: `all-reduce` or `reduce-scatter`.
+        kind: `all-reduce` or `reduce-scatter`; `all-gather` of partial results that each device
+            then reduces.
         pieces: How many pieces of the whole tensor there are, of which a device sums one.
+        num_gathered: Partial results of its piece that a device gathers.
     """
 
     kind: str
     parts: Parts
     pieces: int
+    num_gathered: int = 1
 
 
 def sums_of(
@@ -46,6 +49,9 @@ def sums_of(
     scattered, or onto several dimensions, or if nothing is ever scattered (jaxlib 0.10.2 on CPU and
     for H100, libtpu 0.0.42 for a v5e).
 
+    Results that are reduced together, as the value and the place of an argmax, are gathered over
+    all axes at once (jaxlib 0.10.2 on CPU).
+
     Args:
         machine: With or without reduce-scatters.
         backend: The compiler model.
@@ -60,6 +66,9 @@ def sums_of(
         is_in_slice: Whether a group that scatters lies in one slice.
     """
     every = tuple(sorted((*candidate.scattered, *candidate.reduced)))
+    if len(candidate.results) > 1:
+        pieces = parts.num_pieces(candidate.partial)
+        return (Sum("all-gather", every, pieces, parts.num_shards(every)),)
     is_whole = bool(candidate.scattered) and len(_changed(candidate)) > 1
     is_at_once = bool(candidate.reduced) or is_whole or not machine.has_reduce_scatter
     if is_at_once and op_class not in PRODUCTS:

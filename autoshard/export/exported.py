@@ -49,7 +49,7 @@ def exported(
     with module_context():
         parsed = parse_module(module)
         make_runnable(parsed)
-        write_captured(parsed, traced.jaxpr.consts)
+        write_captured(parsed, traced)
         serialized = jax_export._module_to_bytecode(parsed)
     return replace(
         frame,
@@ -90,13 +90,17 @@ def _frame(
         return jax.export.export(jitted, platforms=[platform])(*shapes)
 
 
-def write_captured(module: Any, consts: Sequence[Any]) -> None:
-    """Turn the leading arguments of main, which stand for captured arrays, into constants."""
-    if not consts:
-        return
+def write_captured(module: Any, traced: Traced) -> None:
+    """Turn the leading arguments of main, which stand for captured arrays, into constants.
+
+    Captured arrays that JAX wrote into the module as it was lowered come before those.
+    """
     main = main_of(module)
     block = main.regions[0].blocks[0]
-    for value, const in zip(list(block.arguments), consts, strict=False):
+    number = len(block.arguments) - len(traced.in_avals)
+    if not number:
+        return
+    for value, const in zip(list(block.arguments), traced.jaxpr.consts[-number:], strict=False):
         array = np.asarray(const)
         made = ir.Operation.create(
             "stablehlo.constant",
@@ -105,7 +109,6 @@ def write_captured(module: Any, consts: Sequence[Any]) -> None:
             ip=ir.InsertionPoint.at_block_begin(block),
         )
         value.replace_all_uses_with(made.results[0])
-    number = len(consts)
     for index in reversed(range(number)):
         block.erase_argument(index)
     kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)

@@ -211,6 +211,9 @@ class Importer:
     def _ordinary(self, op: Any, full_name: str, env: Env, scope: Scope) -> None:
         name = full_name.partition(".")[2]
         operands = tuple([env[v] for v in op.operands])
+        if _changes_nothing(op, name):
+            env[op.results[0]] = operands[0]
+            return
         results = [self.tensor_type(v.type) for v in op.results]
         if self._is_free(op, name, operands):
             made = self.build.add(
@@ -322,6 +325,17 @@ class Importer:
 
 
 Handler: TypeAlias = Callable[[Importer, Any, Env, Scope], None]
+
+
+def _changes_nothing(op: Any, name: str) -> bool:
+    """Whether a slice is of all elements, or a pad adds and drops none; compilers leave both out.
+
+    JAX lowers the gradient of a max pool for CPUs with both.
+    """
+    if name == "pad":
+        names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+        return not any(size for each in names for size in op.attributes[each])
+    return name == "slice" and op.operands[0].type == op.results[0].type
 
 
 def _is_exact(op: Any) -> bool:

@@ -166,7 +166,6 @@ def trace(
     static_argnums: int | Sequence[int] = (),
     platform: str = "tpu",
     rewrite: Callable[[ClosedJaxpr], ClosedJaxpr] | None = None,
-    is_for_cpu: bool = False,
 ) -> Traced:
     """Trace a function once and lower it with every value tagged by its path.
 
@@ -191,11 +190,10 @@ def trace(
         out_shardings: Likewise, for the result.
         donate_argnums: Positional arguments the caller gives up.
         static_argnums: Positional arguments that are not arrays.
-        platform: Decides which lowering rules are used. An op without a lowering for it makes the
-            module be lowered for "cpu" instead, with a note.
+        platform: Decides which lowering rules are used, "tpu" or "cpu". An op without a lowering
+            for it makes the module be lowered for the other one instead, with a note.
         rewrite: Makes the program to plan of the one that was traced, with the same arguments and
             results; the record is of the traced one.
-        is_for_cpu: It is to run there, so that this needs no note.
 
     Raises:
         ExportError: The function does not trace or lower.
@@ -258,7 +256,7 @@ def trace(
         user_out=tuple(map(_first_said, user_out, program.fixed_results)),
         record=program.record,
         platform=lowered_for,
-        notes=notes if is_for_cpu else (*notes, *platform_notes),
+        notes=(*notes, *platform_notes),
         annotated=annotated_shardings(call.arguments.leaves, in_tree, order),
         results=program.results,
     )
@@ -446,15 +444,15 @@ def _lower(
     except Exception as error:
         if (reused := reused_manual_axes(stage.jaxpr.jaxpr)) is not None:
             raise reused from error
-        if platform == "cpu":
-            raise does_not_lower(call, platform, error) from error
         first = error
+    other = "tpu" if platform == "cpu" else "cpu"
     try:
-        lowered = _with_jaxpr(stage, tagged).lower(lowering_platforms=("cpu",))
+        lowered = _with_jaxpr(stage, tagged).lower(lowering_platforms=(other,))
     except Exception as error:
         raise does_not_lower(call, platform, first) from error
     reason = str(first).strip().splitlines()[0] if str(first).strip() else type(first).__name__
-    return lowered, "cpu", (f"lowered for cpu, because lowering for {platform} failed: {reason}",)
+    note = f"lowered for {other}, because lowering for {platform} failed: {reason}"
+    return lowered, other, (note,)
 
 
 def _with_jaxpr(stage: jax.stages.Traced, jaxpr: ClosedJaxpr) -> jax.stages.Traced:

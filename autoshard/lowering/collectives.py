@@ -80,7 +80,8 @@ class Collectives:
         is_async = self.costing.backend.schedule.is_async
         for value in op.results:
             for one in sums:
-                num_bytes = int(self.costing.sent_bytes(graph.values[value])) // one.pieces
+                sent = int(self.costing.sent_bytes(graph.values[value])) * one.num_gathered
+                num_bytes = sent // one.pieces
                 for found in self._transfers(
                     op, one.kind, one.parts, num_bytes, 1 / candidate.runs_per_sum
                 ):

@@ -247,3 +247,21 @@ def test_constraints_stand_in_every_copy_of_an_unrolled_body(unroll: int) -> Non
     inputs = jax.ShapeDtypeStruct((12, 16, 16), np.float32)
     planned, compiled = verified(step, {"gate": weights, "new": weights}, inputs, donate_argnums=0)
     assert planned == compiled > 0
+
+
+@pytest.mark.parametrize("cut", [P(None, "b"), P(None, ("a", "b")), P("a", "b")], ids=str)
+def test_partial_results_of_an_argmax_are_gathered_as_planned(cut: P) -> None:
+    """A value and its place are reduced together, for which there is no all-reduce."""
+    wide = jax.ShapeDtypeStruct((8, 1 << 20), np.dtype(np.float32))
+    planned, compiled = verified(lambda x: jnp.argmax(x, 1), wide, in_shardings=cut)
+    assert planned == compiled
+    assert 0 < planned < 4096
+
+
+def test_what_jax_lowers_otherwise_for_cpus_is_planned_as_it_runs_there() -> None:
+    """On TPUs a singular value decomposition is a loop that asks all devices whether it is done."""
+    batch = jax.ShapeDtypeStruct((8, 16, 16), np.dtype(np.float32))
+    planned, compiled = verified(
+        lambda x: jnp.linalg.svd(x, compute_uv=False), batch, in_shardings=P(("a", "b"))
+    )
+    assert planned == compiled == 0

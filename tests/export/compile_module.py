@@ -40,7 +40,7 @@ def compiles(text: str, frame: jax.export.Exported, args: tuple[Any, ...], plan:
     assert plan.traced is not None
     with module_context():
         parsed = parse_module(text)
-        write_captured(parsed, plan.traced.jaxpr.consts)
+        write_captured(parsed, plan.traced)
         make_runnable(parsed)
         serialized = jax_export._module_to_bytecode(parsed)
     kept = tuple(range(len(frame.in_avals)))  # the text has arguments that nothing reads too

@@ -165,14 +165,17 @@ def test_flat_arrays_go_in_and_out_where_trees_cannot_be_serialized() -> None:
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def test_captured_arrays_are_written_into_what_is_exported() -> None:
+@pytest.mark.parametrize("hardware", ["cpu-host", "tpu-v5e"])
+def test_captured_arrays_are_written_into_what_is_exported(hardware: str) -> None:
+    """For the platform that the plan was lowered for, whose module has them already, too."""
     table = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
 
     def lookup(x: Any) -> Any:
         return x @ jax.numpy.asarray(table)
 
     x = np.ones((128, 64), np.float32)
-    plan = autoshard.optimize(lookup, x, mesh="x=2,y=4", hardware="cpu-host", baselines=False)
+    plan = autoshard.optimize(lookup, x, mesh="x=2,y=4", hardware=hardware, baselines=False)
+    assert plan.export(platform="tpu").serialize()
     found = jax.jit(plan.export().call)(jax.device_put(x, plan.in_shardings[0]))
     np.testing.assert_array_equal(np.asarray(found), x @ table)
 
