@@ -58,6 +58,7 @@ OFF: Mapping[str, object] = {
     "layout.mxu_window_cycles": 0,
     "layout.operand_cycles": 0,
     "layout.ragged_cycles": 0.0,
+    "layout.row_slice_cycles": (0.0, 0.0),
     "layout.min_conv_batch": 1,
     "layout.fast_convert_bytes": 0,
     "layout.relayout_copies": 0,

@@ -29,6 +29,8 @@ class LayoutPolicy:
             groups: it runs as a convolution over the groups.
         turn_cycles: Cycles for 1,024 elements of a copy that exchanges the last two dimensions; 0:
             what batched matmuls read and write is not copied for its dimension order.
+        row_slice_cycles: Cycles for a tile's row, of words and of narrower elements, in which rows
+            of a slice that lie apart are put together; empty: slices are read where they lie.
         depthwise_macs: Multiply-adds a cycle of a depthwise convolution, which vector units
             compute, and of its kernel's gradient; empty: those of the matrix units.
         min_conv_batch: Images on a device below which a convolution moves rows of pixels into the
@@ -62,6 +64,7 @@ class LayoutPolicy:
     operand_cycles: float
     ragged_cycles: float
     turn_cycles: float
+    row_slice_cycles: tuple[float, ...]
     depthwise_macs: tuple[float, ...]
     min_conv_batch: int
     fast_convert_bytes: int

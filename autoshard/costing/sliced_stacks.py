@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.dataflow import trace_back, trace_forward
 from autoshard.graph.last_uses import carry_stop
-from autoshard.graph.op_traits import ROW_MAJOR
-from autoshard.graph.program import PRODUCTS, Graph, Op, OpKind
+from autoshard.graph.op_traits import ROW_MAJOR, is_constraint, is_elementwise
+from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 _SLICE = "dynamic_slice"
 
@@ -24,16 +24,20 @@ class SlicedStacks:
             how often its products slice that.
         turned: By stack that is transposed before a loop, so that the dimension sliced was none of
             the leading one, how often other ops slice it.
+        of_rows: By op with which a loop reads a stack of three dimensions that a matmul makes, how
+            often other ops slice it.
     """
 
     as_stacked: Mapping[int, float] = field(default_factory=dict)
     turned: Mapping[int, float] = field(default_factory=dict)
+    of_rows: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, buffers: Buffers) -> SlicedStacks:
         """Look at the loops of a program."""
         as_stacked: defaultdict[int, float] = defaultdict(float)
         turned: defaultdict[int, float] = defaultdict(float)
+        of_rows: defaultdict[int, float] = defaultdict(float)
         for op in graph.ops:
             if op.op_class in PRODUCTS and op.repeat > 1:
                 for carry in _sliced(graph, buffers, op):
@@ -41,9 +45,13 @@ class SlicedStacks:
                         as_stacked[carry.index] += op.repeat / carry.repeat
             elif op.name == _SLICE and op.repeat > 1 and not _is_for_product(graph, op):
                 carry = graph.maker(op.operands[0])
-                if _is_unchanged(carry) and _is_turned(graph, carry.operands[0]):
-                    turned[carry.operands[0]] += op.repeat / carry.repeat
-        return cls(dict(as_stacked), dict(turned))
+                if _is_unchanged(carry):
+                    stack, times = carry.operands[0], op.repeat / carry.repeat
+                    if _is_of_rows(graph, stack):
+                        of_rows[carry.index] += times
+                    elif _is_turned(graph, stack):
+                        turned[stack] += times
+        return cls(dict(as_stacked), dict(turned), dict(of_rows))
 
 
 def _is_unchanged(op: Op) -> bool:
@@ -65,6 +73,21 @@ def _is_turned(graph: Graph, stack: int) -> bool:
     if maker.name != "transpose" or maker.rule is None:
         return False
     return maker.rule.operands[0][0] != maker.rule.results[0][0]
+
+
+def _is_of_rows(graph: Graph, stack: int) -> bool:
+    """True where element by element, transposed or not, a stack is what a matmul makes."""
+    shape = graph.values[stack].shape
+    met = trace_back(graph, [stack], lambda op, _: _keeps_elements(op))
+    return len(shape) == 3 and any(
+        graph.maker(value).op_class is OpClass.MATMUL
+        and sorted(graph.values[value].shape) == sorted(shape)
+        for value in met.frontier
+    )
+
+
+def _keeps_elements(op: Op) -> bool:
+    return is_elementwise(op) or is_constraint(op) or op.name in ("convert", "transpose")
 
 
 def _is_for_product(graph: Graph, piece: Op) -> bool:

@@ -1,4 +1,4 @@
-"""What copies into another order of dimensions cost after a move."""
+"""What copies into another order of dimensions cost, after a move or of slices."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from autoshard.costing.costing import Costing
 from autoshard.costing.program_facts import ProgramFacts
+from autoshard.costing.stack_slices import seconds_of_rows
 from autoshard.encoding.tables import Tables
 from autoshard.graph.program import PRODUCTS, Op, OpClass, Value
 from autoshard.identity_cache import IdentityCache
@@ -51,7 +52,8 @@ class OrderCosts:
         """float64[num_layouts, num_layouts]: copies of what comes out of a move out of order.
 
         None where the reader takes it in any order of dimensions. What is read in narrow rows is
-        copied into them. Rows and columns are those of the value's table.
+        copied into them. A loop puts the rows of slices together of what does not move. Rows and
+        columns are those of the value's table.
         """
         read = op.index, value
         if read not in self._of_read:
@@ -59,6 +61,8 @@ class OrderCosts:
         return self._of_read[read]
 
     def _seconds(self, op: Op, value: int) -> FloatArray | None:
+        if op.index in self.program.stacks.of_rows:
+            return self._of_slices(op, value)
         if op.op_class in PRODUCTS or not self.costing.backend.layout.keeps_collective_layouts:
             return None
         found = self.tables.graph.values[value]
@@ -66,6 +70,16 @@ class OrderCosts:
             return None
         table, reading = self.tables.of(value), self._reading(op, found)
         return self._known.get(lambda: self._copies(table, found, reading), table, key=reading)
+
+    def _of_slices(self, loop: Op, value: int) -> FloatArray | None:
+        times, stack = self.program.stacks.of_rows[loop.index], self.tables.graph.values[value]
+        table = self.tables.of(value)
+
+        def together() -> FloatArray | None:
+            seconds = [seconds_of_rows(self.costing, stack, one) for one in table.layouts]
+            return times * np.diag(np.array(seconds)) if any(seconds) else None
+
+        return self._known.get(together, table, key=(times, stack.bits))
 
     def _reading(self, op: Op, value: Value) -> _Reading:
         is_turned = op.name == "transpose"

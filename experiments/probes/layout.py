@@ -281,6 +281,34 @@ def turn_cycles(bench: Bench) -> float:
     return round(spent / (16 * 512), 1)
 
 
+def row_slice_cycles(bench: Bench) -> tuple[float, float]:
+    """Slices of float32 and bfloat16[128, 64, 512 and 2048] that a matmul makes, read by a scan."""
+    few, many = 512, 2048
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        taken = {width: _slice_cycles(bench, width, dtype) for width in (few, many)}
+        found.append(round(128 * (taken[many] - taken[few]) / (64 * (many - few)), 1))
+    return found[0], found[1]
+
+
+def _slice_cycles(bench: Bench, width: int, dtype: str) -> int:
+    def summed(_: Any, x: Any, weight: Any) -> Any:
+        def run(state: Any, piece: Any) -> tuple[Any, None]:
+            return jnp.tanh(state + piece), None
+
+        return jax.lax.scan(run, jnp.zeros((64, width), dtype), x @ weight)[0]
+
+    compiled = bench.compile(
+        summed,
+        Array((128, 64, 512), dtype),
+        Array((512, width), dtype),
+        mesh=f"d={bench.num_devices}",
+    )
+    slices = (one for _, one in compiled.everywhere() if "dynamic-slice" in compiled.opcodes(one))
+    (spent,) = (c for one in slices if f"[1,64,{width}]" in one.type_text and (c := cycles(one)))
+    return spent
+
+
 def depthwise_macs(bench: Bench) -> tuple[float, float]:
     """Depthwise convolutions of 7 and 31 taps over bfloat16[16, 512, 512], and their gradients."""
     few, many = 7, 31
@@ -398,6 +426,7 @@ PROBES = (
     _layout(mxu_window_cycles, "cycles over the root of cycles"),
     _layout(operand_cycles, "cycles"),
     _layout(turn_cycles, "cycles"),
+    _layout(row_slice_cycles, "cycles: (words, narrower elements)"),
     _layout(depthwise_macs, "multiply-adds a cycle: (convolution, gradient of its kernel)"),
     _layout(min_conv_batch, "images"),
     _layout(fast_convert_bytes, "bytes"),
