@@ -65,8 +65,12 @@ class Solved:
         return seconds_with(self.solution, changes, self.setting.options)
 
 
-PEAK_SPREAD = 0.15
-"""Share by which compiled peaks may lie above predicted ones: small programs on CPUs."""
+PEAK_SPREAD = 0.55
+"""Share by which compiled peaks may lie above predicted ones.
+
+Source: 78 small programs on CPUs, and the gradient of a selective scan, whose compiled peak is 1.41
+to 1.53 times the predicted one (jaxlib 0.10.2).
+"""
 
 
 SMALL_BUFFERS = 4096

@@ -79,13 +79,13 @@ def test_a_fraction_is_within_the_device(fraction: float) -> None:
 
 
 def test_a_peak_that_compiling_may_bring_over_the_budget_is_told() -> None:
-    (told,) = budget_notes(1_000_000, 900_000)
+    (told,) = budget_notes(1_000_000, 643_000)
     assert told == (
-        "the predicted peak is within 15% and 4,096 bytes of the memory budget, as far as compiled"
+        "the predicted peak is within 55% and 4,096 bytes of the memory budget, as far as compiled"
         " programs lie around predictions: plan.verify tells what this one takes, plan.refine keeps"
         " to the budget as compiled"
     )
-    assert not [*budget_notes(1_039_096, 900_000), *budget_notes(None, 900_000)]
+    assert not [*budget_notes(1_001_000, 643_000), *budget_notes(None, 900_000)]
 
 
 def test_small_buffers_may_bring_a_small_program_over_its_budget() -> None:
