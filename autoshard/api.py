@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoshard.argument_types import check_types
+from autoshard.backends import backend_for
 from autoshard.errors import InputError
 from autoshard.export.module_file import read_module_file
 from autoshard.export.read_module import read_module
@@ -295,7 +296,7 @@ def _optimized(
                 donate_argnums=said.donate_argnums,
                 static_argnums=said.static_argnums,
                 rewrite=rewriting.of,
-                platform="cpu" if setting.machine.backend == "cpu" else "tpu",
+                platform=backend_for(setting.machine).lowering_platform,
                 **shardings,
             )
 

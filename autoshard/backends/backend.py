@@ -58,6 +58,11 @@ class Backend:
                 versions.setdefault(program, set()).add(version)
         return "; ".join(f"{name} {', '.join(sorted(versions[name]))}" for name in sorted(versions))
 
+    @property
+    def lowering_platform(self) -> str:
+        """The platform whose lowering rules of JAX a program is read in; GPUs are read as TPUs."""
+        return "cpu" if self.platform == "cpu" else "tpu"
+
     def describe(self, machine: str) -> str:
         """The name of the model in reports: `libtpu 0.0.42 for v5e`.
 

@@ -78,16 +78,18 @@ def _is_turned(graph: Graph, stack: int) -> bool:
 def _is_of_rows(graph: Graph, stack: int) -> bool:
     """True where element by element, transposed or not, a stack is what a matmul makes."""
     shape = graph.values[stack].shape
-    met = trace_back(graph, [stack], lambda op, _: _keeps_elements(op))
-    return len(shape) == 3 and any(
+    if len(shape) != 3:
+        return False
+    met = trace_back(graph, [stack], lambda op, _: _is_of_elements(op))
+    return any(
         graph.maker(value).op_class is OpClass.MATMUL
         and sorted(graph.values[value].shape) == sorted(shape)
         for value in met.frontier
     )
 
 
-def _keeps_elements(op: Op) -> bool:
-    return is_elementwise(op) or is_constraint(op) or op.name in ("convert", "transpose")
+def _is_of_elements(op: Op) -> bool:
+    return is_elementwise(op) or is_constraint(op) or op.name == "transpose"
 
 
 def _is_for_product(graph: Graph, piece: Op) -> bool:

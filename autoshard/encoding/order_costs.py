@@ -1,4 +1,4 @@
-"""What copies into another order of dimensions cost, after a move or of slices."""
+"""Seconds of copies into another order of dimensions: of what is moved, and of slices."""
 
 from __future__ import annotations
 

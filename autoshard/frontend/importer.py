@@ -328,7 +328,7 @@ Handler: TypeAlias = Callable[[Importer, Any, Env, Scope], None]
 
 
 def _changes_nothing(op: Any, name: str) -> bool:
-    """Whether a slice is of all elements, or a pad adds and drops none; compilers leave both out.
+    """True for a slice of all elements and a pad that adds and drops none; compilers remove both.
 
     JAX lowers the gradient of a max pool for CPUs with both.
     """

@@ -71,11 +71,7 @@ def _read_last(graph: Graph, by_parts: Set[tuple[int, int]], times: Sequence[int
     for op in reversed(graph.ops):
         for value in op.results:
             for index in graph.consumers[value]:
-                reader = graph.ops[index]
-                if reader.kind is OpKind.COMPUTE and reader.region == op.region:
-                    used = times[index] + 1
-                else:
-                    used = _read_stop(graph, value, reader, times, stops)
+                used = _read_stop(graph, value, graph.ops[index], times, stops)
                 for read in op.operands if (index, value) in by_parts else (value,):
                     last[read] = max(last[read], used)
     return last

@@ -101,7 +101,7 @@ class Bodies:
         """
         ref = self.made.get(value)
         if ref is not None:
-            return {ref[1]} if ref[0] == body else self._needed(*ref, body)
+            return self._needed(*ref, body)
         found: set[int] = set()
         seen, open_ = {value}, [value]
         while open_:

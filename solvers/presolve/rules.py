@@ -94,7 +94,7 @@ def _row_term_if_decomposable(table: IntArray) -> IntArray:
 
 @compiled
 def _is_decomposable(table: IntArray) -> bool:
-    """Whether nothing is forbidden and all rows differ from the first by one number each."""
+    """Returns True if nothing is forbidden and each row is the first plus one number."""
     for x in range(table.shape[0]):
         more = table[x, 0] - table[0, 0]
         for y in range(table.shape[1]):
@@ -136,7 +136,7 @@ def _only_partner(table: IntArray, is_turned: bool) -> IntArray:
 
 @compiled
 def _has_one_partner(table: IntArray, is_turned: bool, partner: IntArray) -> bool:
-    """Whether each row, or column of a turned table, allows one entry; sets which."""
+    """Returns True if each row, or column of a turned table, allows one entry; sets its place."""
     for choice in range(len(partner)):
         num_allowed = 0
         for other in range(table.shape[0 if is_turned else 1]):
