@@ -41,7 +41,7 @@ from autoshard.frontend.meshes import (
     mesh_context,
     with_explicit,
 )
-from autoshard.frontend.parameter_modules import module_of_parameter, with_parameter_modules
+from autoshard.frontend.module_scopes import nnx_module_scopes
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.frontend.refused_borders import reused_manual_axes
 from autoshard.frontend.signature import (
@@ -229,15 +229,11 @@ def trace(
         [aval.shape for aval in out_avals],
         "out_shardings",
     )
-    named = with_parameter_modules(
-        program.jaxpr,
-        {leaf: module_of_parameter(in_names[leaf]) for leaf in call.arguments.object_leaves},
-    )
-    tagged = tag_jaxpr(named, abstract_mesh(mesh))
+    tagged = tag_jaxpr(program.jaxpr, abstract_mesh(mesh))
     with mesh_context(None):
         lowered, lowered_for, platform_notes = _lower(program.stage, tagged.jaxpr, platform, call)
     return Traced(
-        jaxpr=named,
+        jaxpr=program.jaxpr,
         in_tree=in_tree,
         out_tree=out_tree,
         in_names=in_names,
@@ -384,7 +380,7 @@ def _stage(
     call: Call, avals: Sequence[Any], context: AbstractMesh | None
 ) -> tuple[jax.stages.Traced, Results]:
     flat, results = flat_function(call)
-    with mesh_context(context):
+    with mesh_context(context), nnx_module_scopes():
         return jax.jit(flat, keep_unused=True).trace(*avals), results
 
 
