@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoshard.plans.plan import LiveTensor, PlannedTensor
-from autoshard.report.alike import gather_alike
+from autoshard.report.alike import gather_alike, gather_places
 from autoshard.report.followers import moments_of
 from autoshard.sharding.spec_text import format_spec
 
@@ -87,21 +87,36 @@ def tensor_rows(tensors: Sequence[PlannedTensor]) -> tuple[tuple[TensorRow, ...]
 
 def live_rows(live: Sequence[LiveTensor]) -> list[LiveRow]:
     """Tensors that are held together, the heaviest first."""
+    named = [tensor for tensor in live if not tensor.source]
+    made = [tensor for tensor in live if tensor.source]
     rows = [
-        LiveRow(
-            name=name,
-            source=source,
-            count=len(positions),
-            type_text=type_text,
-            spec=spec,
-            local_bytes=sum(live[position].local_bytes for position in positions),
-        )
-        for name, (source, type_text, spec), positions in gather_alike(
-            (tensor.name, (tensor.source, tensor.type_text, format_spec(tensor.sharding)))
-            for tensor in live
+        _live_row(name, "", kind, [named[place] for place in places])
+        for name, kind, places in gather_alike((tensor.name, _kind(tensor)) for tensor in named)
+    ] + [
+        _live_row(name, source, kind, [made[place] for place in places])
+        for source, (name, kind), places in gather_places(
+            (tensor.source, (tensor.name, _kind(tensor))) for tensor in made
         )
     ]
     return sorted(rows, key=lambda row: -row.local_bytes)
+
+
+def _live_row(
+    name: str, source: str, kind: tuple[str, str], tensors: Sequence[LiveTensor]
+) -> LiveRow:
+    return LiveRow(
+        name=name,
+        source=source,
+        count=len(tensors),
+        type_text=kind[0],
+        spec=kind[1],
+        local_bytes=sum(tensor.local_bytes for tensor in tensors),
+    )
+
+
+def _kind(tensor: LiveTensor) -> tuple[str, str]:
+    """Its type and its sharding as a `PartitionSpec`."""
+    return tensor.type_text, format_spec(tensor.sharding)
 
 
 def type_text(tensor: PlannedTensor) -> str:
