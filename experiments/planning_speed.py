@@ -137,8 +137,11 @@ def measure(point: Point) -> Found:
         if point.then == "again":
             return found | {"then": _again(plan, program, lambda: plan_with(**options), seconds)}
     if point.then:
+        from autoshard.report.decision_rows import constraint_rows
+
         constraints, seconds = timed(lambda: plan.constraints)
-        found["then"] = f"{len(constraints)} constraints in {seconds:.1f} s"
+        num_rows = len(list(constraint_rows(plan.data)))
+        found["then"] = f"{len(constraints)} constraints ({num_rows} rows) in {seconds:.1f} s"
     if point.then == "apply":
 
         def apply(*, retraces: bool) -> Any:
@@ -356,8 +359,8 @@ def measure_all(names: list[str], limit: float, tree: Path | None, revision: str
         text += (
             f"\nBefore is {revision or 'not run'}. Seconds are of processors; a gap of"
             f" {100 * GAP} % is asked for; plans by hand are priced too, and their rows of the"
-            " report take the seconds of their own column once somebody reads them. Every point is"
-            " a fresh"
+            " report take the seconds of their own column once somebody reads them; constraints of"
+            " equal layers share a row. Every point is a fresh"
             f" process that ends after {limit:g} times the seconds asked for, of wall time (three"
             " times that where the least peak is sought first, which does not count). It runs"
             " twice in each tree and the second run is told: Numba's kernels come from its cache"

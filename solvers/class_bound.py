@@ -20,7 +20,7 @@ import numpy as np
 
 from solvers.dual_ascent import CAP, LARGEST_TOTAL
 from solvers.kernels import FloatArray, compiled, compiled_part, least_by_column
-from solvers.presolve.alike import Alike, ends_of
+from solvers.presolve.alike import Alike, distinct_rows, ends_of
 from solvers.problem import FORBIDDEN, IntArray, Problem
 from solvers.saturating import FORBIDDEN_FROM, saturate
 
@@ -165,14 +165,12 @@ class _Ends:
         far = nodes.reshape(-1, 2)[:, ::-1].ravel()
         sides = np.repeat(2 * found.tables, 2) + np.arange(len(nodes)) % 2
         keys = np.stack((found.class_of[nodes], sides, found.coarser[far]), axis=1)
-        kinds, end_of = np.unique(keys, axis=0, return_inverse=True)
-        end_of = end_of.ravel()
-        times = np.bincount(end_of, minlength=len(kinds)) // copies[kinds[:, 0]]
-        _require_equal_copies(nodes, end_of, times, copies[kinds[:, 0]])
-        pairs, edges, counts = np.unique(
-            end_of.reshape(-1, 2), axis=0, return_index=True, return_counts=True
-        )
-        return _Ends(kinds[:, 0], times, pairs, edges, counts)
+        first, end_of, num_ends = distinct_rows(keys)
+        class_of, by_edge = keys[first, 0], end_of.reshape(-1, 2)
+        times = num_ends // copies[class_of]
+        _require_equal_copies(nodes, end_of, times, copies[class_of])
+        edges, _, counts = distinct_rows(by_edge)
+        return _Ends(class_of, times, by_edge[edges], edges, counts)
 
 
 def _require_equal_copies(

@@ -54,7 +54,7 @@ def restrict(problem: Problem, keep: Sequence[BoolArray]) -> Restricted:
     def table(edge: Edge, costs: IntArray) -> IntArray:
         key = (id(costs), masks[edge.u], masks[edge.v])
         if key not in kept_tables:
-            kept_tables[key] = costs[np.ix_(surviving[edge.u], surviving[edge.v])]
+            kept_tables[key] = costs.take(surviving[edge.u], 0).take(surviving[edge.v], 1)
         return kept_tables[key]
 
     smaller = replace(

@@ -60,7 +60,7 @@ def settle(problem: Problem, keep: Sequence[BoolArray]) -> Settled:
         if u in place and v in place:
             key = (id(edge.costs), masks[u], masks[v])
             if key not in tables:
-                tables[key] = edge.costs[np.ix_(kept[u], kept[v])]
+                tables[key] = edge.costs.take(kept[u], 0).take(kept[v], 1)
             edges.append(Edge(place[u], place[v], tables[key]))
         elif u in place:
             pay(u, edge.costs[kept[u], only[v]])

@@ -86,10 +86,10 @@ class CopyMemory:
         def in_hbm() -> IntArray | None:
             held = self._local(table, tensor, bits)[columns]
             local = np.broadcast_to(held, (len(rows), len(columns)))
-            moved = table.moves[np.ix_(rows, columns)]
+            moved = table.moves.take(rows, 0).take(columns, 1)
             copied = np.where(moved, local, 0).astype(np.int64)
             if padded is not None:
-                whole = (padded[np.ix_(rows, columns)] * room.overhead).astype(np.int64)
+                whole = (padded.take(rows, 0).take(columns, 1) * room.overhead).astype(np.int64)
                 copied = np.maximum(copied, whole)
             found = room.vmem.hbm_bytes(copied, may_hold=may_hold)
             return found if found.any() else None
@@ -126,7 +126,7 @@ class CopyMemory:
 
         def sliced() -> IntArray:
             local = self._local(table, made, bits)[rows]
-            is_sliced = ~table.moves[np.ix_(rows, columns)] & (rows[:, None] != columns)
+            is_sliced = ~table.moves.take(rows, 0).take(columns, 1) & (rows[:, None] != columns)
             return np.where(is_sliced, local[:, None], 0).astype(np.int64)
 
         usage = self._usage.get(sliced, table, rows, columns, key=(SLICED, bits))
@@ -180,7 +180,7 @@ class CopyMemory:
                 lambda: turned_shares(table, room.costing.parts, found.shape), table
             )
             whole = int(found.num_bytes * room.overhead)
-            held: IntArray = (shares[np.ix_(rows, columns)] * whole).astype(np.int64)
+            held: IntArray = (shares.take(rows, 0).take(columns, 1) * whole).astype(np.int64)
             return held
 
         usage = self._usage.get(held_twice, table, rows, columns, key="turned")

@@ -56,10 +56,10 @@ class ReadCosts:
         """What a move costs beyond the seconds in which computing hides it."""
 
         def exposed() -> IntArray:
-            seconds = exposed_seconds(table.seconds[np.ix_(rows, columns)], slack)
-            return picoseconds(seconds * repeat)
+            return picoseconds(exposed_seconds(table.seconds, slack) * repeat)
 
-        return self._costs.get(exposed, table, rows, columns, key=(repeat, slack))
+        costs = self._costs.get(exposed, table, key=(repeat, slack))
+        return self._costs.get(lambda: costs.take(rows, 0).take(columns, 1), costs, rows, columns)
 
     def with_narrowing(
         self, costs: IntArray, op: Op, position: int, rows: IntArray, columns: IntArray
@@ -72,7 +72,7 @@ class ReadCosts:
 
         def more() -> IntArray:
             table = self.tables.of(op.operands[position], self.tables.read_bits.to(op, position))
-            start = table.sent_from[np.ix_(rows, columns)]
+            start = table.sent_from.take(rows, 0).take(columns, 1)
             return costs + picoseconds(np.where(start < 0, 0.0, narrowed[start]) * repeat)
 
         return self._costs.get(more, costs, narrowed, rows, columns, key=repeat)
@@ -108,7 +108,7 @@ class ReadCosts:
         repeat = reads_of(op, position)
 
         def more() -> IntArray:
-            return costs + picoseconds(order[np.ix_(rows, columns)] * repeat)
+            return costs + picoseconds(order.take(rows, 0).take(columns, 1) * repeat)
 
         return self._costs.get(more, costs, order, rows, columns, key=repeat)
 
@@ -116,7 +116,7 @@ class ReadCosts:
         self, costs: IntArray, table: ReshardTable, rows: IntArray, columns: IntArray
     ) -> IntArray:
         """What an operand costs that nothing can move, where there is a choice."""
-        moves = table.moves[np.ix_(rows, columns)]
+        moves = table.moves.take(rows, 0).take(columns, 1)
         if moves.all(axis=0).any() or moves.all(axis=1).any():
             return costs
         return np.where(moves, FORBIDDEN, costs)

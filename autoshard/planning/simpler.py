@@ -365,7 +365,7 @@ def _num_constraints(solution: Solution) -> tuple[IntArray, ...]:
         table, is_made = tables.of(value), graph.maker(value).kind is not OpKind.ARGUMENT
 
         def counts() -> IntArray:
-            steps = table.num_steps[np.ix_(given, taken)]
+            steps = table.num_steps.take(given, 0).take(taken, 1)
             return steps + is_made * (steps > 0)
 
         return known.get(counts, table, given, taken, key=is_made)

@@ -526,7 +526,8 @@ def _constraints(facts: ReportFacts) -> RenderableType:
         body = Group(body, indented("axis:(before)size is a part of an axis, from a refined mesh"))
     by_hand = "; plan.jit puts them in, by hand jax.lax.with_sharding_constraint does"
     number = sum(1 + len(row.alike) for row in rows)
-    title = heading("Constraints", f"{number:,}{by_hand if rows else ''}")
+    once = f" ({len(rows):,} with equal layers once)" if number > len(rows) else ""
+    title = heading("Constraints", f"{number:,}{once}{by_hand if rows else ''}")
     if not facts.misses:
         return section(title, body)
     misses = [

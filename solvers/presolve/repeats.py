@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.presolve.alike import Alike, alike, ends_of
+from solvers.presolve.alike import Alike, alike, distinct_rows, ends_of
 from solvers.problem import FORBIDDEN, Edge, EdgeMemory, IntArray, NodeMemory, Problem
 from solvers.saturating import FORBIDDEN_FROM, add, saturate
 
@@ -102,11 +102,9 @@ def tie(problem: Problem, found: Alike) -> Tied:
 def _by_classes(problem: Problem, found: Alike) -> Iterator[tuple[int, int, int, int]]:
     """Classes of both ends, one of the edges of a table between them, and how many there are."""
     ends = found.class_of[ends_of(problem)].reshape(-1, 2)
-    keys = np.column_stack((ends, found.tables))
-    if len(keys):
-        _, first, count = np.unique(keys, axis=0, return_index=True, return_counts=True)
-        for edge, times in zip(first.tolist(), count.tolist(), strict=True):
-            yield int(ends[edge, 0]), int(ends[edge, 1]), edge, times
+    first, _, count = distinct_rows(np.column_stack((ends, found.tables)))
+    for edge, times in zip(first.tolist(), count.tolist(), strict=True):
+        yield int(ends[edge, 0]), int(ends[edge, 1]), edge, times
 
 
 def _times(table: IntArray, count: int) -> IntArray:

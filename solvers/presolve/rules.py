@@ -226,7 +226,7 @@ def _undominated(graph: ChoiceGraph, node: int) -> npt.NDArray[np.bool_]:
     p1, s1, excess = _those_beating(graph, node, tables, likely[first], first, total)
     keep[s1[(p1 < s1) | (excess < 0)]] = False
     left = np.flatnonzero(keep)
-    s, p = np.nonzero(total[np.ix_(left, left)] <= 0)
+    s, p = np.nonzero(total.take(left, 0).take(left, 1) <= 0)
     p, s, _ = _those_beating(graph, node, tables, left[p], left[s], total)
     beats = np.zeros((len(costs),) * 2, dtype=bool)
     beats[p, s] = True

@@ -73,9 +73,9 @@ def test_ops_and_constraints_of_equal_layers_are_one_row() -> None:
     assert [row.source for row in layer] == ["net/h_0..1/attn, net.py:1 (f)"]
     sharding = plan.values["3.0"]
     places = {f"{n}.0": f"net/h_{n}/attn, net.py:1 (f), on what add makes" for n in (3, 4)}
-    rows = [
-        *constraint_rows(replace(plan, constraints=dict.fromkeys(places, sharding), places=places))
-    ]
+    placed = replace(plan, constraints=dict.fromkeys(places, sharding), places=places)
+    rows = [*constraint_rows(placed)]
+    assert "Constraints  2 (1 with equal layers once)" in format_report(placed)
     assert [(row.where, row.path, row.alike) for row in rows] == [
         ("net/h_3..4/attn, net.py:1 (f), on what add makes", "3.0", ("4.0",))
     ]

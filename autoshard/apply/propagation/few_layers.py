@@ -151,9 +151,8 @@ def _innermost(functions: Mapping[str, MlirOp]) -> tuple[MlirOp | None, str]:
     function, prefix = functions.get("main"), ""
     while function is not None:
         ops = [op.operation for op in function.regions[0].blocks[0].operations]
-        equations = {equation_of(op) for op in ops} - {""}
         calls = [op for op in ops if op.name == "func.call"]
-        if len(equations) != 1 or len(calls) != 1:
+        if len(calls) != 1 or len({equation_of(op) for op in ops} - {""}) != 1:
             break
         function = functions[ir.FlatSymbolRefAttr(calls[0].attributes["callee"]).value]
         inner = next(filter(None, map(equation_of, operations_of(function))), "")

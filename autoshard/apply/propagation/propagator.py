@@ -115,7 +115,8 @@ class Propagator:
             self._pipeline = PassManager.parse(f"builtin.module({','.join(self._passes)})")
             # Checks after every pass take twice as long as the passes; what goes in is checked.
             self._pipeline.enable_verifier(False)
-            self.num_ops = sum(1 for _ in operations_of(self._flat.main))
+            ops = list(operations_of(self._flat.main))
+            self.num_ops = len(ops)
             terminator = list(self._flat.entry.operations)[-1].operation
             self._argument_shapes = [tensor_shape(v) for v in self._flat.entry.arguments]
             self._result_shapes = [tensor_shape(v) for v in terminator.operands]
@@ -127,11 +128,12 @@ class Propagator:
             self._marks = MarkedValues(self._flat)
             self._sharded = [
                 result
-                for op in operations_of(self._flat.main)
+                for op in ops
                 if op.name in {"sdy.sharding_constraint", "sdy.manual_computation"}
                 for result in op.results
             ]
-            self.free_paths = frozenset((*_free_paths(self._flat), *self._marks.copied_paths()))
+            free = _free_paths(self._flat, ops)
+            self.free_paths = frozenset((*free, *self._marks.copied_paths()))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -306,10 +308,10 @@ def _parsed(module: bytes | str) -> Any:
     return parsed
 
 
-def _free_paths(flat: FlatModule) -> Iterator[str]:
-    """Paths of constants and what is made of them alone."""
+def _free_paths(flat: FlatModule, ops: Sequence[MlirOp]) -> Iterator[str]:
+    """Paths of constants and what is made of them alone, among the ops of a module."""
     free: set[MlirValue] = set()  # ops hash as they are asked, values as they are
-    for op in operations_of(flat.main):
+    for op in ops:
         name = op.name.partition(".")[2]
         if name in FREE_SOURCES or (
             name in FREE_IF_OPERANDS_FREE and all(value in free for value in op.operands)
