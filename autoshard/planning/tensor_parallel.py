@@ -172,24 +172,25 @@ def _roles(
 ) -> _Roles:
     """Roles in the forward pass: the first product that reads a parameter tells what it is."""
     roles = _Roles()
-    read_from = _parameters_read(graph, parameters)
+    sources = _Sources(graph, {value: frozenset({value}) for value in parameters})
     told: set[int] = set()
     for op in graph.ops:
         if op.kind is not OpKind.COMPUTE or op.rule is None:
             continue
         of_examples = [not batch.isdisjoint(classes[value]) for value in op.operands]
-        sources = [
-            frozenset() if mine else read_from[value]
-            for value, mine in zip(op.operands, of_examples, strict=True)
-        ]
         if op.op_class in PRODUCTS and len(op.operands) == 2 and sum(of_examples) == 1:
             weight = of_examples.index(False)
-            new = sources[weight] - told
+            new = sources.of(op.operands[weight]) - told
             if new:
                 told |= new
                 _note_product(roles, classes, op, weight, new)
-        elif op.op_class is OpClass.GATHER and sources[0] and any(of_examples):
-            _note_table(roles, classes, op, sources[0])
+        elif (
+            op.op_class is OpClass.GATHER
+            and any(of_examples)
+            and not of_examples[0]
+            and (table := sources.of(op.operands[0]))
+        ):
+            _note_table(roles, classes, op, table)
         elif any(of_examples):
             summed = _summed(op, classes, of_examples)
             roles.mixed |= summed
@@ -244,15 +245,32 @@ def _summed(op: Op, classes: DimClasses, of_examples: list[bool]) -> set[int]:
     return found
 
 
-def _parameters_read(graph: Graph, parameters: list[int]) -> list[frozenset[int]]:
-    """Per value, the parameters it was made from, in program order (a loop's way back left out)."""
-    found: list[frozenset[int]] = [frozenset()] * len(graph.values)
-    for value in parameters:
-        found[value] = frozenset({value})
-    for op in graph.ops:
-        most = max((found[value] for value in op.operands), key=len, default=frozenset[int]())
-        others = [found[value] for value in op.operands if not found[value] <= most]
-        read = most.union(*others) if others else most
-        for value in op.results:
-            found[value] = found[value] | read if found[value] else read
-    return found
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """By value, the parameters it was made from, found where they are asked for.
+
+    All values' together would grow with the square of the depth. A loop's way back is left out.
+
+    Args:
+        graph: The program.
+        known: What was found; of parameters, themselves.
+    """
+
+    graph: Graph
+    known: dict[int, frozenset[int]]
+
+    def of(self, value: int) -> frozenset[int]:
+        pending = [value]
+        while pending:
+            if pending[-1] in self.known:
+                pending.pop()
+                continue
+            op = self.graph.maker(pending[-1])
+            earlier = [v for v in op.operands if self.graph.values[v].op < op.index]
+            unknown = [v for v in earlier if v not in self.known]
+            if unknown:
+                pending += unknown
+            else:
+                read = (self.known[v] for v in earlier)
+                self.known[pending.pop()] = frozenset[int]().union(*read)
+        return self.known[value]
