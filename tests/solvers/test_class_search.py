@@ -15,7 +15,7 @@ from solvers.class_bound import ClassBound
 from solvers.dual_ascent import DualAscent
 from solvers.engines.elimination import Elimination
 from solvers.engines.protocol import Request
-from solvers.presolve.alike import alike
+from solvers.presolve.alike import alike, distinct_rows
 from solvers.presolve.repeats import tie
 from solvers.run import Run
 from tests.solvers.instances import random_problem
@@ -187,3 +187,13 @@ def test_no_answer_that_fits_costs_less_than_a_bound_by_class_with_memory_priced
     times = {term.start: 0.5 * price for term in problem.node_memory[::2]}
     bound = class_search.priced_bound(run, times)
     assert best.cost is None or bound <= best.cost
+
+
+@given(st.integers(0, 10**6), st.integers(0, 40), st.integers(1, 4))
+def test_distinct_rows_are_in_lexicographic_order(seed: int, num_rows: int, columns: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, rng.integers(1, 8, columns), (num_rows, columns))
+    first, of_row, counts = distinct_rows(rows)
+    assert [*map(tuple, rows[first].tolist())] == sorted(set(map(tuple, rows.tolist())))
+    assert rows[first[of_row]].tolist() == rows.tolist()
+    assert counts.tolist() == np.bincount(of_row, minlength=len(first)).tolist()
