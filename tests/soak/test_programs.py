@@ -109,6 +109,20 @@ def test_a_run_goes_on_where_its_record_ends(tmp_path: Path) -> None:
     assert (line["seed"], line["number"]) == (0, 0)
 
 
+def test_what_ended_badly_at_another_commit_is_run_again_first(tmp_path: Path) -> None:
+    record = tmp_path / "soak.jsonl"
+    ended = {"seed": 0, "key": "", "detail": "", "facts": {}}
+    bad = {"commit": "another", "number": 3, "verdict": "wrong", **ended}
+    good = {"commit": "another", "number": 2, "verdict": "equal", **ended}
+    record.write_text(f"{json.dumps(bad)}\n{json.dumps(good)}\n")
+    deadline = time.monotonic() + 600
+    counts = run((2, 0), 0, deadline, record, tmp_path, num_workers=2, is_again=True)
+    assert counts == {"equal": 2}
+    numbers = [json.loads(line)["number"] for line in record.read_text().splitlines()]
+    assert numbers[:2] == [3, 2]
+    assert sorted(numbers[2:]) == [0, 3]
+
+
 def test_a_failure_is_written_as_a_test_that_fails(tmp_path: Path) -> None:
     program = chain("jnp.sin({x}) + undefined")
     found = Outcome("crashed", "NameError: undefined")

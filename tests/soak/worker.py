@@ -1,4 +1,8 @@
-"""Programs judged in a process of its own, which may crash, hang or run out of memory."""
+"""Programs judged in a process of its own, which may crash, hang or run out of memory.
+
+Processes are forked from one that has imported everything and started nothing. Kernels are compiled
+without LLVM's optimisations, as those of all tests.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from tests.soak.program import Program
 
 PROGRAMS_A_PROCESS = 40
 SECONDS_A_PROGRAM = 180.0
+XLA_FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 
 
 def _serve(pipe: Connection) -> None:
@@ -65,8 +70,9 @@ class Worker:
 
     def _begin(self) -> None:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
-        os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-        context = multiprocessing.get_context("spawn")
+        os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self._process.start()
