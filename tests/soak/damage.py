@@ -33,7 +33,7 @@ _ODD_VALUES: tuple[Callable[[Random], Any], ...] = (
     lambda rng: [rng.randrange(10) for _ in range(100)],
 )
 _ODD_NUMBERS = ("0", "-1", "1", "3", "99999999999", "9223372036854775808", "1e999", "0x7fffffff")
-_TOKEN = re.compile(r'"[^"\n]*"|[A-Za-z_.]+|\d+|\s+|.', re.DOTALL)
+_TOKEN = re.compile(r'"[^"\n]*"|tensor<[^>\n]*>|[%@][\w.]+|[A-Za-z_.]+|\d+|\s+|.', re.DOTALL)
 
 
 def _nested(levels: int) -> Any:
@@ -66,14 +66,17 @@ def damaged_bytes(content: bytes, rng: Random) -> bytes:
 
 
 def damaged_document(document: Any, rng: Random) -> Any:
-    """A document with a few of its members replaced, removed, doubled, renamed or exchanged."""
+    """A document with a few of its members replaced, removed, doubled, renamed or exchanged.
+
+    Some are replaced by members of the same type, which readers do not see at once.
+    """
     found = copy.deepcopy(document)
     for _ in range(rng.choice([1, 1, 1, 3])):
         places = _places(found)
         if not places:
             break
         holder, key = rng.choice(places)
-        match rng.randrange(6):
+        match rng.randrange(8):
             case 0:
                 del holder[key]
             case 1 if isinstance(holder, list):
@@ -83,6 +86,10 @@ def damaged_document(document: Any, rng: Random) -> Any:
             case 2:
                 other_holder, other_key = rng.choice(places)
                 holder[key] = copy.deepcopy(other_holder[other_key])
+            case 3 | 4:
+                kind = type(holder[key])
+                like = [other[name] for other, name in places if type(other[name]) is kind]
+                holder[key] = copy.deepcopy(rng.choice(like))
             case _:
                 holder[key] = rng.choice(_ODD_VALUES)(rng)
     return found
@@ -103,18 +110,24 @@ def _places(document: Any) -> list[tuple[Any, Any]]:
     return places
 
 
+def _kind(token: str) -> str:
+    return "1" if token[0].isdigit() else "a" if token[0].isalpha() else token[0]
+
+
 def damaged_text(text: str, rng: Random) -> str:
-    """Text with a few of its tokens or lines removed, doubled or replaced by another one."""
+    """Text with a few of its tokens or lines removed, doubled, turned or replaced by others."""
     tokens = _TOKEN.findall(text)
     for _ in range(rng.choice([1, 1, 2, 5])):
         at = rng.randrange(len(tokens))
-        match rng.randrange(6):
+        match rng.randrange(9):
             case 0:
                 del tokens[at]
             case 1:
                 tokens[at:at] = [tokens[at]] * rng.choice([1, 30])
             case 2:
                 tokens[at] = rng.choice(tokens)
+            case 5 | 6 | 7:
+                tokens[at] = rng.choice([one for one in tokens if _kind(one) == _kind(tokens[at])])
             case 3:
                 numbers = [i for i, token in enumerate(tokens) if token.isdigit()]
                 tokens[rng.choice(numbers or [at])] = rng.choice(_ODD_NUMBERS)

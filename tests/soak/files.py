@@ -1,9 +1,10 @@
 """Damaged files of every format that is read, through the command line and the functions.
 
 `python -m tests.soak.files --count 10000 --record files.jsonl` goes through the formats in turn.
-Each case is a format and a number; equal numbers make equal files. Cases run in processes of their
-own, so that a crash or a hang costs that case only, and is on record. What is on record is not run
-again: the command goes on where it was stopped.
+Each case is a format and a number; equal numbers make equal files. Cases run in a process that is
+begun again where it crashed or hung, which costs that case only and is on record; of one case in
+`FRESH_ONE_IN` every command is a process of its own. What is on record is not run again: the
+command goes on where it was stopped.
 
 A case is good where every reader gives an answer or one readable error, within `MOST_SECONDS` of
 the processor, and no file is left that is not whole.
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,8 +41,10 @@ from autoshard.constraints.constraints_file import load_constraints
 from autoshard.errors import AutoshardError
 from autoshard.plans.plan_json import dump_plan, load_plan_data
 from cost_models import CostModelError, format_hardware, get_hardware, load_hardware
+from experiments.results_table import provenance
 from solvers import SolverError
 from solvers.formats import read_any, write_iopddl, write_problem
+from tests.cli.started import started
 from tests.plan.plans import gpt_plan, plan_in_rounds, plan_that_does_not_fit
 from tests.soak.damage import damaged_json, damaged_module, damaged_yaml
 from tests.solvers.instances import random_problem
@@ -48,6 +52,7 @@ from tests.solvers.instances import random_problem
 ROOT = Path(__file__).resolve().parents[2]
 A_TURN = 500
 """Cases of one format before those of the next."""
+FRESH_ONE_IN = 250
 MOST_SECONDS = 5.0
 HANGS_AFTER_SECONDS = 30.0
 MOST_LETTERS = 20_000  # of all that is told of an error
@@ -233,7 +238,9 @@ def problems_of(name: str, number: int, folder: Path) -> Iterator[str]:
         yield from _slow("load", began)
         for words in kind.commands:
             began = _now()
-            yield from _problems_of_command([word.format(path.name) for word in words])
+            yield from _problems_of_command(
+                [word.format(path.name) for word in words], is_fresh=number % FRESH_ONE_IN == 0
+            )
             yield from _slow(words[0], began)
     for left in sorted(set(folder.iterdir()) - before):
         if left.name == "out.json":
@@ -245,7 +252,8 @@ def problems_of(name: str, number: int, folder: Path) -> Iterator[str]:
 
 
 def _now() -> tuple[float, float]:
-    return time.process_time(), time.monotonic()
+    """Seconds of the processor, of children that ended too, and of the clock."""
+    return sum(os.times()[:4]), time.monotonic()
 
 
 def _slow(reader: str, began: tuple[float, float]) -> Iterator[str]:
@@ -255,22 +263,34 @@ def _slow(reader: str, began: tuple[float, float]) -> Iterator[str]:
         yield f"{reader}: took {busy:.1f} s of {waited:.1f} s"
 
 
-def _problems_of_command(words: list[str]) -> Iterator[str]:
+def _problems_of_command(words: list[str], *, is_fresh: bool) -> Iterator[str]:
     for out in ("out.json", "out.html"):
         Path(out).unlink(missing_ok=True)
+    code, out, err = (_in_a_fresh_process if is_fresh else _called)(words)
+    if code not in (0, 1, 2) or "Traceback" in err:
+        yield f"{words[0]}: exit code {code}: {err[-300:]}"
+    elif "error: unexpected " in err:
+        yield f"{words[0]}: {err}"[:300]
+    elif code == 2 and out:
+        yield f"{words[0]}: an error after output"
+    else:
+        yield from _unreadable(words[0], err)
+        yield from _unreadable(words[0], out, most=10**9)
+
+
+def _in_a_fresh_process(words: list[str]) -> tuple[int, str, str]:
+    with started(Path(), *words) as process:
+        out, err = process.communicate()
+        return process.returncode, out, err
+
+
+def _called(words: list[str]) -> tuple[int, str, str]:
+    """Exit code, output and messages of a command that is called as a function."""
     sys.modules.pop("train", None)
     done = CliRunner().invoke(command_line, words)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
-        yield f"{words[0]}: {type(done.exception).__name__}: {done.exception}"[:300]
-    elif done.exit_code not in (0, 1, 2):
-        yield f"{words[0]}: exit code {done.exit_code}"
-    elif "error: unexpected " in done.stderr:
-        yield f"{words[0]}: {done.stderr}"[:300]
-    elif done.exit_code == 2 and done.stdout:
-        yield f"{words[0]}: an error after output"
-    else:
-        yield from _unreadable(words[0], done.stderr)
-        yield from _unreadable(words[0], done.stdout, most=10**9)
+        return 1, done.stdout, "".join(traceback.format_exception(done.exception))
+    return done.exit_code, done.stdout, done.stderr
 
 
 def _unreadable(reader: str, text: str, most: int = MOST_LETTERS) -> Iterator[str]:
@@ -359,15 +379,17 @@ def main() -> None:
     bad = Counter[str]()
     if given.record.exists():
         for line in given.record.read_text().splitlines():
-            name, number, problems = json.loads(line)
-            done[name] = max(done[name], number + 1)
-            bad[name] += bool(problems)
+            case = json.loads(line)
+            done[case["format"]] = max(done[case["format"]], case["file"] + 1)
+            bad[case["format"]] += bool(case["problems"])
+    commit = provenance()["commit"]
     names = given.format or list(FORMATS)
     with given.record.open("a") as record:
         while min(done[name] for name in names) < given.count:
             name = min(names, key=lambda name: done[name])
             for number, problems in run(name, done[name], min(A_TURN, given.count - done[name])):
-                record.write(json.dumps([name, number, problems]) + "\n")
+                case = {"commit": commit, "format": name, "file": number, "problems": problems}
+                record.write(json.dumps(case) + "\n")
                 record.flush()
                 done[name] = number + 1
                 bad[name] += bool(problems)

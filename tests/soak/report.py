@@ -34,7 +34,7 @@ def write_report(records: Sequence[Path]) -> Path:
     lines = [json.loads(line) for path in records for line in path.read_text().splitlines()]
     programs = [line for line in lines if isinstance(line, dict) and "number" in line]
     ops = [line for line in lines if isinstance(line, dict) and "trial" in line]
-    files = [line for line in lines if isinstance(line, list)]
+    files = [line for line in lines if "file" in line]
     parts = [f"What was run, beside what is {ASKED}.", *_of_programs(programs)]
     stops = [line for line in lines if isinstance(line, dict) and "stop" in line]
     parts += [*_of_ops(ops), *_of_files(files), *_of_stops(stops)]
@@ -105,10 +105,10 @@ def _of_ops(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"{len(lines)} trials of {len(names)} ops: {told}." if lines else "None."
 
 
-def _of_files(lines: Sequence[Sequence[Any]]) -> Iterator[str]:
+def _of_files(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "## Damaged files"
-    bad = sum(bool(problems) for *_, problems in lines)
-    formats = {name for name, *_ in lines}
+    bad = sum(bool(line["problems"]) for line in lines)
+    formats = {line["format"] for line in lines}
     yield (
         f"{len(lines)} files of {len(formats)} formats, {bad} with problems." if lines else "None."
     )

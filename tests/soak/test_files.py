@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from tests.soak import files
 from tests.soak.files import FORMATS, problems_of, run, write_case
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize(
+    ("name", "number"), [("instance", 0), *product(FORMATS, range(1, 4))]
+)  # commands of number 0 are processes of their own
 def test_a_damaged_file_gives_an_answer_or_one_readable_error(
     name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,7 +61,11 @@ def test_what_is_on_record_is_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = tmp_path / "record.jsonl"
-    record.write_text(json.dumps(["plan", 0, []]) + "\n" + json.dumps(["plan", 1, ["x"]]) + "\n")
+    known = [
+        {"format": "plan", "file": number, "problems": told}
+        for number, told in [(0, []), (1, ["x"])]
+    ]
+    record.write_text("".join(f"{json.dumps(case)}\n" for case in known))
     asked: list[tuple[int, int]] = []
 
     def none_run(name: str, first: int, count: int) -> list[tuple[int, list[str]]]:
@@ -75,4 +81,4 @@ def test_what_is_on_record_is_not_run_again(
         files.main()
     assert (ended.value.code, asked) == (True, [(2, 1)])
     assert capsys.readouterr().out == "plan: 3 files, 1 with problems\n"
-    assert record.read_text().endswith('["plan", 2, []]\n')
+    assert json.loads(record.read_text().splitlines()[-1])["file"] == 2
