@@ -181,13 +181,12 @@ class _Trial:
         off = _differing(made, expected)
         if not off:
             return
-        word = self._in_float64() if not stage else "in a stage"
-        if word:
-            self.found["wrong" if not stage else "export"] = f"{stage} {off}; in float64: {word}"
+        if wide := self._in_float64(stage):
+            self.found["export" if stage else "wrong"] = f"{stage} {off}; in float64: {wide}"
         else:
             self.found["rounding"] = off
 
-    def _in_float64(self) -> str:
+    def _in_float64(self, stage: str) -> str:
         """The difference of the numbers where all floats are float64; empty where there is none.
 
         The function alone runs op by op: compiled for one device it may be wrong itself (a matmul
@@ -198,7 +197,8 @@ class _Trial:
             types = [kind for _, kind in program.main.parameters]
             arguments = arguments_of(types, is_wide=True)
             plan = planned(program, is_wide=True)
-            made = [np.asarray(leaf) for leaf in jax.tree.leaves(plan.jit()(*arguments))]
+            found = _of_stage(plan, stage, arguments) if stage else plan.jit()(*arguments)
+            made = [np.asarray(leaf) for leaf in jax.tree.leaves(found)]
             return _differing(made, _alone(program, is_wide=True, is_compiled=False))
 
     def _account(self, plan: Plan, compiled: Any) -> None:
@@ -252,18 +252,19 @@ class _Trial:
 
     def _export(self, plan: Plan, expected: Sequence[Any]) -> None:
         """Every stage of the export is sound, and the last one computes the same."""
-        texts = {stage: plan.stablehlo(stage) for stage in ("explicit", "collectives")}
-        for stage, text in texts.items():
-            for told in verify_module(text)[:1]:
+        for stage in ("explicit", "collectives"):
+            for told in verify_module(plan.stablehlo(stage))[:1]:
                 self.found["export"] = f"{stage}: {told}"
-        assert set(stage_names()) >= texts.keys()
+        assert set(stage_names()) >= {"explicit", "collectives"}
         types = [kind for _, kind in self.program.main.parameters]
-        text = texts["collectives"]
-        if self.program.asked.hardware != "cpu-host":
-            text = plan.stablehlo("collectives", platform="cpu")
-        made = compiles(text, plan.export(), tuple(arguments_of(types)), plan)
+        made = _of_stage(plan, "collectives", arguments_of(types))
         if "rounding" not in self.found:
             self._compare([np.asarray(one) for one in made], expected, "collectives")
+
+
+def _of_stage(plan: Plan, stage: str, arguments: Sequence[Any]) -> list[Any]:
+    """What the program computes as it is after a stage of the export."""
+    return compiles(plan.stablehlo(stage, platform="cpu"), plan.export(), tuple(arguments), plan)
 
 
 def _fails_by_hand(program: Program) -> bool:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 
 from tests.soak.__main__ import module_text, run
 from tests.soak.generate import program_of
-from tests.soak.judge import Outcome, _alone, _differing, judge
+from tests.soak.judge import Outcome, _alone, _differing, _of_stage, judge
 from tests.soak.minimise import minimal
 from tests.soak.program import Asked, Body, Program, Step, Type
 from tests.soak.worker import Worker
@@ -54,6 +55,18 @@ def test_a_program_that_xla_miscompiles_for_one_device_is_no_fault_of_its_plan()
     step = Step("v1", f"mapped({summed}, P('b'), P('b'), ('b',))(v0)", ("v0",), kind)
     program = Program(Body("main", (("v0", kind),), (step,), ("v1",)), Asked(mesh=(4, 2)))
     assert judge(program).verdict == "rounding"
+
+
+@pytest.mark.parametrize(("most_bytes", "verdict"), [(4, "rounding"), (8, "export")])
+def test_a_stage_that_is_right_in_float64_differs_by_rounding(
+    most_bytes: int, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def off(*arguments: Any) -> list[Any]:
+        made = _of_stage(*arguments)
+        return [one + 1 if one.dtype.itemsize <= most_bytes else one for one in made]
+
+    monkeypatch.setattr("tests.soak.judge._of_stage", off)
+    assert judge(chain("jnp.sin({x})")).verdict == verdict
 
 
 def test_an_empty_result_that_jax_cannot_read_is_no_fault_of_its_plan() -> None:
