@@ -1,4 +1,7 @@
-"""Slices of a program kept apart from those that cut its tensors.
+"""Slices of a program kept apart from those that cut its tensors, and their starts within these.
+
+A device writes what its shard has of an update; where that starts past the end, no shard has any,
+as the partitioner drops the clamp (jaxlib 0.10.2). Starts are clamped before it.
 
 XLA's algebraic simplifier makes one dynamic slice of two and drops the clamp of the inner start
 (jaxlib 0.10.2). One of the two is a device's piece of a tensor, so every device then clamps for
@@ -67,11 +70,11 @@ def _before(eqn: JaxprEqn, num_devices: int) -> dict[int, JaxprEqn]:
     """By operand of an equation, the equation that makes it anew."""
     name = eqn.primitive.name
     if name == _SLICE:
-        return _clamps(eqn)
-    if name == _UPDATE and has_large_update(
-        eqn.invars[0].aval.shape, eqn.invars[1].aval.shape, num_devices
-    ):
-        return _barrier(eqn)
+        return _clamps(eqn, 1, eqn.params["slice_sizes"], least=2)
+    if name == _UPDATE:
+        whole, update = (atom.aval.shape for atom in eqn.invars[:2])
+        barrier = _barrier(eqn) if has_large_update(whole, update, num_devices) else {}
+        return barrier | _clamps(eqn, 2, update, least=1)
     if name.replace("-", "_").partition("_")[0] == _SCATTER:
         return _barrier(eqn) if prod(eqn.invars[1].aval.shape[:-1]) <= num_devices else {}
     return {}
@@ -84,18 +87,28 @@ def has_large_update(whole: Sequence[int], update: Sequence[int], num_devices: i
     )
 
 
-def _clamps(eqn: JaxprEqn) -> dict[int, JaxprEqn]:
-    """An equation that clamps the start along each dimension in which a slice can be cut."""
-    whole, slices = eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
-    found = {}
-    for place, (size, taken) in enumerate(zip(whole, slices, strict=True), start=1):
-        start = eqn.invars[place]
-        if 1 < taken < size and not isinstance(start, Literal):
-            found[place] = _clamp(start, size - taken, eqn)
-    return found
+def _clamps(eqn: JaxprEqn, first: int, part: Sequence[int], *, least: int) -> dict[int, JaxprEqn]:
+    """An equation that clamps the start along each dimension that may be cut.
+
+    Args:
+        eqn: That slices or updates its first operand.
+        first: The operand that is the start along the first dimension.
+        part: Shape of the slice or update.
+        least: Size along a dimension that it has at least where that may be cut.
+    """
+    sizes = zip(eqn.invars[0].aval.shape, part, strict=True)
+    return {
+        place: _clamp(eqn.invars[place], size - taken, eqn)
+        for place, (size, taken) in enumerate(sizes, start=first)
+        if least <= taken < size and not _is_within(eqn.invars[place], size - taken)
+    }
 
 
-def _clamp(start: Var, last: int, like: JaxprEqn) -> JaxprEqn:
+def _is_within(start: Var | Literal, last: int) -> bool:
+    return isinstance(start, Literal) and 0 <= int(start.val) <= last
+
+
+def _clamp(start: Var | Literal, last: int, like: JaxprEqn) -> JaxprEqn:
     """`clamp(0, start, last)`, at the source line of another equation."""
     dtype = start.aval.dtype
     traced = jax.make_jaxpr(
@@ -117,7 +130,7 @@ def _barrier(eqn: JaxprEqn) -> dict[int, JaxprEqn]:
 
 
 def _copied(
-    template: JaxprEqn, operands: list[Var | Literal], result: Var, like: JaxprEqn
+    template: JaxprEqn, operands: list[Var | Literal], result: Var | Literal, like: JaxprEqn
 ) -> JaxprEqn:
     """A template on other operands, with a result of another's type, at another's source line."""
     return template.replace(

@@ -5,6 +5,7 @@ XLA makes one slice of two and clamps the start on every device for itself (jaxl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from jaxlib.mlir import ir
@@ -12,7 +13,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from autoshard.apply.nested_ops import operations_of
 from autoshard.apply.sound_slices import has_large_update
-from autoshard.mlir_modules import SHARDING, MlirOp, MlirValue, Module, shape_of
+from autoshard.mlir_modules import SHARDING, MlirOp, MlirValue, Module, result_shardings, shape_of
 
 _UPDATE = "stablehlo.dynamic_update_slice"
 _UPDATES = ("stablehlo.scatter", _UPDATE)
@@ -20,15 +21,19 @@ _BARRIER = "stablehlo.optimization_barrier"
 
 
 def keep_slices_apart(module: Module, num_devices: int) -> None:
-    """Clamp the starts of slices that can be cut, put barriers before updates, in place.
+    """Clamp starts along what can be cut, put barriers before updates, in place.
 
     A slice of one element, or of all of them, cannot be cut along that dimension. A scatter of more
     rows than devices has several on each.
     """
     for op in list(operations_of(module.operation)):
         if op.name == "stablehlo.dynamic_slice":
-            _clamp_starts(op)
-        elif _is_merged(op, num_devices):
+            taken = shape_of(op.results[0]) or ()
+            _clamp_starts(op, 1, taken, [length > 1 for length in taken])
+        if op.name == _UPDATE and (sharding := result_shardings(op)[0]) is not None:
+            cut = [bool(dim.axes) for dim in sharding.dims]
+            _clamp_starts(op, 2, shape_of(op.operands[1]) or (), cut)
+        if _is_merged(op, num_devices):
             _put_barrier(op)
 
 
@@ -46,14 +51,16 @@ def _is_merged(op: MlirOp, num_devices: int) -> bool:
     return bool(whole) and prod(rows) <= num_devices
 
 
-def _clamp_starts(op: MlirOp) -> None:
-    whole, taken = shape_of(op.operands[0]), shape_of(op.results[0])
-    assert whole is not None
-    assert taken is not None
-    for place, (size, length) in enumerate(zip(whole, taken, strict=True), start=1):
-        start = op.operands[place]
-        if 1 < length < size:
-            op.operands[place] = _clamped(start, size - length, op)
+def _clamp_starts(op: MlirOp, first: int, taken: Sequence[int], may_be_cut: Sequence[bool]) -> None:
+    """Clamp the starts along some dimensions of a slice or update of `taken` elements.
+
+    The start along the first dimension is operand `first`.
+    """
+    whole = shape_of(op.operands[0]) or ()
+    dims = zip(whole, taken, may_be_cut, strict=True)
+    for place, (size, length, is_cut) in enumerate(dims, start=first):
+        if is_cut and length < size:
+            op.operands[place] = _clamped(op.operands[place], size - length, op)
 
 
 def _clamped(start: MlirValue, last: int, reader: MlirOp) -> MlirValue:

@@ -85,13 +85,13 @@ def _is_reordered(op: Op) -> bool:
 
 
 def _padded(graph: Graph, op: Op) -> float:
-    """Elements of the padded image over those of the image; 1 where it is padded evenly."""
+    """Elements of the padded image over those of the image; 1 where all sides have as much."""
     shape, made = graph.values[op.operands[0]].shape, graph.values[op.results[0]].shape
     sizes, is_even = [], True
     for one in op.windows:
         taps = (one.size - 1) * one.dilation + 1
         high = one.stride * (made[one.made] - 1) + taps - one.low - shape[one.image]
-        if one.base_dilation > 1 or one.low < 0 or high < 0:
+        if not shape[one.image] or one.base_dilation > 1 or one.low < 0 or high < 0:
             return 1.0
         is_even &= high <= one.low < high + one.stride  # a window may leave the last ones out
         sizes.append((shape[one.image] + one.low + high) / shape[one.image])

@@ -6,9 +6,11 @@ import dataclasses
 import functools
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from autoshard.plans.json_records import shown
 from autoshard.plans.plan import MESH_OUTCOMES, PlanData
 from autoshard.sharding import Mesh, Sharding, verify_mesh, verify_sharding
 
@@ -126,8 +128,10 @@ def _number_problems(value: object, path: str) -> list[str]:
         for index, item in enumerate(value):
             problems += _number_problems(item, f"{path}[{index}]")
     elif isinstance(value, (int, float)):
-        if not math.isfinite(value) and not (value == math.inf and path in _MAY_BE_INFINITE):
-            problems.append(f"`{path}`: is {value}; expected a finite number")
+        is_finite = abs(value) <= sys.float_info.max  # of whole numbers too
+        if not is_finite and not (value == math.inf and path in _MAY_BE_INFINITE):
+            found = value if isinstance(value, float) else shown(value)
+            problems.append(f"`{path}`: is {found}; expected a finite number")
         elif value < 0 and not path.endswith(_MAY_BE_NEGATIVE):
             problems.append(f"`{path}`: is {value}; expected 0 or more")
     return problems

@@ -141,6 +141,14 @@ MISCOMPILED: dict[str, tuple[Any, ...]] = {
         P("model"),
         None,
     ),
+    "a row updated past the end": (
+        lambda x, row, at: lax.dynamic_update_slice(x, row[None], (at, 0)),
+        (*ROWS, jnp.int32(99)),
+        (2, 4),
+        WHOLE,
+        None,
+        P("model"),
+    ),
     "a slice past the end, cut": (
         taken,
         (ROWS[0], jnp.int32(15)),

@@ -29,6 +29,11 @@ def rows_past_the_end(x: jax.Array, start: jax.Array) -> Any:
     return lax.dynamic_slice(jnp.sin(x), (start, jnp.zeros_like(start)), (8, 4))
 
 
+def row_past_the_end(x: jax.Array, start: jax.Array) -> Any:
+    changed = lax.dynamic_update_slice(x, x[:1], (start, jnp.zeros_like(start)))
+    return lax.with_sharding_constraint(changed, NamedSharding(MESH, P("model")))
+
+
 def test_a_tensor_updated_by_its_own_first_rows_gathered_keeps_the_other_rows() -> None:
     """XLA fills the other rows with zeros where shards of both have one size (jaxlib 0.10.2)."""
     rows = 13
@@ -52,6 +57,7 @@ def test_a_tensor_updated_by_its_own_first_rows_gathered_keeps_the_other_rows() 
         (row_written_behind_a_slice, np.full(8, 3, np.float32)),
         (rows_past_the_end, np.int32(13)),
         (rows_past_the_end, np.uint32(13)),
+        (row_past_the_end, np.int32(99)),
     ],
 )
 def test_an_exported_program_computes_what_the_function_does(

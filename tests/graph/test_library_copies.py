@@ -69,3 +69,13 @@ def test_one_padded_evenly_or_not_at_all_is_not() -> None:
 def test_a_kernel_in_the_order_of_the_library_is_not_copied() -> None:
     graph = graph_of(convolved(1, spec="OHWI"), IMAGE, (64, 3, 3, 32))
     assert list(library_copies(graph)) == []
+
+
+def test_an_image_without_elements_is_not_padded() -> None:
+    """The gradient of a small image ended in `ZeroDivisionError`."""
+
+    def loss(image: Any, kernel: Any) -> Any:
+        return jnp.sum(convolved(1, "VALID")(image, kernel))
+
+    graph = graph_of(jax.grad(loss), (7, 2, 24, 4), (3, 3, 4, 8))
+    assert all(copy.growth == 1.0 for copy in library_copies(graph))

@@ -157,6 +157,17 @@ def test_nan_where_a_whole_number_stands_is_refused() -> None:
     )
 
 
+def test_a_whole_number_that_no_float_holds_is_refused() -> None:
+    """The check of finite numbers ended in `OverflowError: int too large to convert to float`."""
+
+    def change(members: dict[str, Any]) -> None:
+        members["memory"]["peak_bytes"] = 10**400
+
+    assert refusal(edited(change)).what.splitlines()[1:] == [
+        "  - `memory.peak_bytes`: is a number of many digits; expected a finite number"
+    ]
+
+
 def test_a_plan_with_nan_is_not_written(tmp_path: Path) -> None:
     broken = replace(gpt_plan(), communication_seconds=math.nan)
     with pytest.raises(PlanError, match="`communication_seconds`: is nan; expected a finite"):

@@ -426,6 +426,11 @@ _UPDATES: tuple[tuple[str, Callable[..., Any], tuple[ArraySpec, ...]], ...] = (
         (f(16, 8), f(4, 8), i(2, below=12)),
     ),
     (
+        "dynamic update slice one past the end",
+        lambda x, u, at: lax.dynamic_update_slice(x, u, (at[0] + 14, 0)),
+        (f(16, 8), f(1, 8), i(2, below=12)),
+    ),
+    (
         "dynamic update slice cache",
         lambda x, u, at: lax.dynamic_update_slice(x, u, (0, at[0], 0, 0)),
         (f(4, 16, 2, 4), f(4, 2, 2, 4), i(2, below=14)),
