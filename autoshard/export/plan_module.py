@@ -73,6 +73,7 @@ def annotated_module(
         )
         _drop_marks(module)
         _drop_unused_meshes(module)
+        _drop_sums_of_one(module)
         keep_slices_apart(module, data.mesh.num_devices)
         write_missing(module)
         module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(
@@ -120,6 +121,21 @@ def _of_other_name(op: MlirOp, name: str) -> MlirOp:
     for key, sharding in shardings.items():
         made.attributes[key] = sharding
     return made
+
+
+def _drop_sums_of_one(module: Module) -> None:
+    """All-reduces of one device each: Shardy puts manual regions over axes of size 1 in the open.
+
+    There, XLA refuses an all-reduce of what is sharded (jaxlib 0.10.2).
+    """
+    for op in list(operations_of(module.operation)):
+        if op.name != "stablehlo.all_reduce":
+            continue
+        groups = ir.RankedTensorType(op.attributes["replica_groups"].type)
+        if groups.shape[1] == 1:
+            for made, operand in zip(op.results, op.operands, strict=True):
+                made.replace_all_uses_with(operand)
+            op.erase()
 
 
 def _drop_marks(module: Module) -> None:

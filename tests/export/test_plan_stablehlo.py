@@ -222,6 +222,25 @@ def test_complex_constants_compute_the_same_when_exported() -> None:
     np.testing.assert_array_equal(found, x * 1j)
 
 
+def test_a_sum_over_an_axis_of_one_device_is_what_it_sums() -> None:
+    """XLA refuses it where its operand is cut: "must be in (partial) manual partitioning mode"."""
+    mesh = jax.make_mesh((8, 1), ("data", "one"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    fn = jax.shard_map(
+        lambda x: lax.psum(x, "one") + 1.0,
+        mesh=mesh,
+        in_specs=jax.sharding.PartitionSpec("one"),
+        out_specs=jax.sharding.PartitionSpec("one"),
+        axis_names={"one"},
+        check_vma=False,
+    )
+    x = np.arange(24 * 40, dtype=np.float32).reshape(24, 40)
+    plan = autoshard.optimize(
+        fn, x, mesh=mesh, hardware="cpu-host", out_shardings=jax.sharding.PartitionSpec("data")
+    )
+    (found,) = compiles(plan.stablehlo("collectives"), plan.export(), (x,), plan)
+    np.testing.assert_array_equal(found, x + 1)
+
+
 def test_a_constant_that_is_sharded_is_restored_with_its_sharding() -> None:
     """Its text was read without the mesh that the sharding names: `unknown mesh: @mesh`."""
 
