@@ -3,8 +3,8 @@
 `python -m tests.soak.files --count 10000 --record files.jsonl` goes through the formats in turn.
 Each case is a format and a number; equal numbers make equal files. Cases run in a process that is
 begun again where it crashed or hung, which costs that case only and is on record; of one case in
-`FRESH_ONE_IN` every command is a process of its own. What is on record is not run again: the
-command goes on where it was stopped.
+`FRESH_ONE_IN` every command is a process of its own. What is on record is not run
+again, but for what had problems at another commit: the command goes on where it was stopped.
 
 A case is good where every reader gives an answer or one readable error, within `MOST_SECONDS` of
 the processor, and no file is left that is not whole.
@@ -375,26 +375,31 @@ def main() -> None:
         name, first, count = given.work
         work(name, int(first), int(count))
         return
-    done = Counter[str]()
-    bad = Counter[str]()
-    if given.record.exists():
-        for line in given.record.read_text().splitlines():
-            case = json.loads(line)
-            done[case["format"]] = max(done[case["format"]], case["file"] + 1)
-            bad[case["format"]] += bool(case["problems"])
+    lines = given.record.read_text().splitlines() if given.record.exists() else []
+    found = {(one["format"], one["file"]): one for one in map(json.loads, lines)}
     commit = provenance()["commit"]
     names = given.format or list(FORMATS)
+    again = [case for case, one in found.items() if one["problems"] and one["commit"] != commit]
+    done = Counter(name for name, _ in found)
+    bad = Counter(name for (name, _), one in found.items() if one["problems"])
     with given.record.open("a") as record:
-        while min(done[name] for name in names) < given.count:
-            name = min(names, key=lambda name: done[name])
-            for number, problems in run(name, done[name], min(A_TURN, given.count - done[name])):
+
+        def run_and_record(name: str, first: int, count: int) -> None:
+            for number, problems in run(name, first, count):
                 case = {"commit": commit, "format": name, "file": number, "problems": problems}
                 record.write(json.dumps(case) + "\n")
                 record.flush()
-                done[name] = number + 1
+                done[name] += (name, number) not in found
                 bad[name] += bool(problems)
                 for problem in problems:
                     print(f"{name} {number}: {problem}", flush=True)
+
+        for name, number in again:
+            bad[name] -= 1
+            run_and_record(name, number, 1)
+        while min(done[name] for name in names) < given.count:
+            name = min(names, key=lambda name: done[name])
+            run_and_record(name, done[name], min(A_TURN, given.count - done[name]))
     for name in names:
         print(f"{name}: {done[name]} files, {bad[name]} with problems", flush=True)
     sys.exit(bool(bad.total()))

@@ -3,20 +3,22 @@
 Each case is a command of its own, of a model or a problem instance in turn, and a line of the
 record; what is on record is not run again.
 
-* `signal`: SIGINT or SIGTERM at a random moment; the command ends within 2 s.
+* `signal`: SIGINT or SIGTERM after a random time of a processor; the command ends within 2 s.
 * `deadline`: a limit of 1, 3, 10 or 30 s, of a command and of a call of `optimize` in turn; it ends
   within a second more, or 5 %, where what every plan needs ends by then, and has an answer.
 * `twice`: a plan made under two hash seeds, the second time beside processes that take every core;
   the two are equal but for the seconds they took, or say by what a clock cut them.
 
-How late a command is can be told on a machine of which nothing else takes the processors: the
-record has how many processes wanted one.
+How late a command is after a deadline can be told on a machine of which nothing else takes the
+processors: the record has how many processes wanted one. After a signal, the lesser counts of the
+seconds of the clock and those that the command had a processor.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -24,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -88,23 +91,38 @@ def signalled(number: int, folder: Path) -> dict[str, Any]:
     """The end of a command that gets a signal at a random moment."""
     rng = Random(number)
     sent = rng.choice([signal.SIGINT, signal.SIGTERM])
-    moment = rng.uniform(0.5, 15.0)
+    moment = rng.uniform(0.2, 12.0)
     words = any_words(folder, number, 60)
     with started(folder, *words, PYTHONHASHSEED="0") as process:
-        try:
-            process.wait(timeout=moment)
-        except subprocess.TimeoutExpired:
-            process.send_signal(sent)
-        began = time.monotonic()
+        _wait(process.pid, moment)
+        process.send_signal(sent)
+        began, busy = time.monotonic(), _busy_seconds(process.pid)
+        _wait(process.pid)
+        waited, busy = time.monotonic() - began, _busy_seconds(process.pid) - busy
         out, err = process.communicate(timeout=SECONDS)
-    late = time.monotonic() - began
+    late = min(waited, busy)
     problems = list(_left(folder, out, err))
     codes = (0, 1, 128 + sent, -sent)  # by the signal itself: it came before anything was imported
     if process.returncode not in codes:
         problems.append(f"exit code {process.returncode}")
     if late > MOST_AFTER_SIGNAL:
         problems.append(f"ended {late:.1f} s after the signal")
-    return {"words": words, "late": late, "problems": problems}
+    return {"words": words, "late": late, "waited": waited, "problems": problems}
+
+
+def _wait(process: int, busy_seconds: float = math.inf) -> None:
+    """Wait for the end of a process, or until it had a processor so long; it is not reaped."""
+    ended = time.monotonic() + SECONDS
+    while time.monotonic() < ended and _busy_seconds(process) < busy_seconds:
+        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
+        time.sleep(0.02)
+
+
+def _busy_seconds(process: int) -> float:
+    """Seconds that a process, and those it waited for, had a processor."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _left(folder: Path, out: str, err: str) -> Iterator[str]:
@@ -184,24 +202,31 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, action="append")
     parser.add_argument("--count", type=int, default=200, help="cases of each kind")
     parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--workers", type=int, default=1, help="cases at a time")
     parser.add_argument("--record", type=Path, default=Path("soak-stops.jsonl"))
     given = parser.parse_args()
     lines = given.record.read_text().splitlines() if given.record.exists() else []
     known = {(line["stop"], line["case"]) for line in map(json.loads, lines)}
     deadline = time.monotonic() + 3600 * given.hours
     commit = provenance()["commit"]
-    with given.record.open("a") as record:
-        for number, kind in product(range(given.count), given.kind or KINDS):
-            if (kind, number) in known or time.monotonic() > deadline:
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                found = RUNS[kind](number, Path(folder))
-            load = os.getloadavg()[0]
-            line = {"commit": commit, "stop": kind, "case": number, "load": load, **found}
-            record.write(json.dumps(line) + "\n")
-            record.flush()
-            for problem in found["problems"]:
-                print(f"{kind} {number}: {problem}", flush=True)
+    cases = product(range(given.count), given.kind or KINDS)
+    left = [(kind, number) for number, kind in cases if (kind, number) not in known]
+
+    def run(kind: str, number: int) -> None:
+        if time.monotonic() > deadline:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            found = RUNS[kind](number, Path(folder))
+        load = os.getloadavg()[0]
+        line = {"commit": commit, "stop": kind, "case": number, "load": load, **found}
+        record.write(json.dumps(line) + "\n")
+        record.flush()
+        for problem in found["problems"]:
+            print(f"{kind} {number}: {problem}", flush=True)
+
+    with given.record.open("a") as record, ThreadPoolExecutor(given.workers) as pool:
+        for done in [pool.submit(run, *case) for case in left]:
+            done.result()
 
 
 if __name__ == "__main__":

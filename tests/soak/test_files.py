@@ -57,12 +57,12 @@ def test_a_case_that_crashes_its_process_is_told_and_the_next_ones_run(
     ]
 
 
-def test_what_is_on_record_is_not_run_again(
+def test_of_what_is_on_record_the_problems_of_another_commit_are_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = tmp_path / "record.jsonl"
     known = [
-        {"format": "plan", "file": number, "problems": told}
+        {"commit": "another", "format": "plan", "file": number, "problems": told}
         for number, told in [(0, []), (1, ["x"])]
     ]
     record.write_text("".join(f"{json.dumps(case)}\n" for case in known))
@@ -71,7 +71,7 @@ def test_what_is_on_record_is_not_run_again(
     def none_run(name: str, first: int, count: int) -> list[tuple[int, list[str]]]:
         assert name == "plan"
         asked.append((first, count))
-        return [(2, [])]
+        return [(first, [])]
 
     monkeypatch.setattr(files, "run", none_run)
     monkeypatch.setattr(
@@ -79,6 +79,6 @@ def test_what_is_on_record_is_not_run_again(
     )
     with pytest.raises(SystemExit) as ended:
         files.main()
-    assert (ended.value.code, asked) == (True, [(2, 1)])
-    assert capsys.readouterr().out == "plan: 3 files, 1 with problems\n"
+    assert (ended.value.code, asked) == (False, [(1, 1), (2, 1)])
+    assert capsys.readouterr().out == "plan: 3 files, 0 with problems\n"
     assert json.loads(record.read_text().splitlines()[-1])["file"] == 2
