@@ -1,7 +1,8 @@
 """Modules that came from elsewhere, looked at before MLIR's parser sees them in this process.
 
 The parser ends the process where text is nested too deeply, and where bytecode is damaged in some
-ways (jaxlib 0.10.2: messages that are not UTF-8, sizes that are not checked).
+ways (jaxlib 0.10.2: messages that are not UTF-8, sizes that are not checked). Names in bytecode
+may be no UTF-8, which Python cannot read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from autoshard.errors import ExportError
-from autoshard.mlir_modules import MLIR_MAGIC
+from autoshard.mlir_modules import MLIR_MAGIC, Module
 
 MOST_LEVELS = 500
 """Of brackets; a program of loops in loops has some thirty."""
@@ -28,12 +29,14 @@ _ARROW = re.compile(rb"->")
 _STEP = np.zeros(256, dtype=np.int64)
 _STEP[list(b"([{<")] = 1
 _STEP[list(b")]}>")] = -1
-_PARSE = (
-    "import sys\n"
-    "from autoshard.mlir_modules import module_context, parse_module\n"
-    "with module_context():\n"
-    "    parse_module(sys.stdin.buffer.read())\n"
-)
+_NOT_TEXT = 3
+_PARSE = f"""import sys
+from autoshard.export.sound_module import is_text
+from autoshard.mlir_modules import module_context, parse_module
+with module_context():
+    sys.exit(0 if is_text(parse_module(sys.stdin.buffer.read())) else {_NOT_TEXT})
+"""
+_ESCAPED = re.compile(r"\\\\|((?:\\[0-9A-F]{2})+)")
 _FIX = "pass the whole module, as it was written"
 
 
@@ -63,6 +66,16 @@ def require_sound(module: str | bytes, name: str) -> None:
         )
 
 
+def is_text(module: Module) -> bool:
+    """Whether all names and strings of a module are UTF-8."""
+    for found in _ESCAPED.finditer(module.operation.get_asm(large_elements_limit=1)):
+        try:
+            bytes.fromhex((found[1] or "").replace("\\", "")).decode()
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
 def _levels(text: bytes) -> int:
     bare = np.frombuffer(_ARROW.sub(b"", _QUOTED.sub(b"", text)), dtype=np.uint8)
     return int(np.cumsum(_STEP[bare]).max(initial=0))
@@ -87,6 +100,12 @@ def _require_sound_bytecode(content: bytes, name: str) -> None:
             where=f"{name}: {len(content)} bytes of bytecode",
             fix=_FIX,
         ) from error
+    if done.returncode == _NOT_TEXT:
+        raise ExportError(
+            "the module does not parse: a name in it is not UTF-8",
+            where=f"{name}: {len(content)} bytes of bytecode",
+            fix=_FIX,
+        )
     if done.returncode < 0:
         raise ExportError(
             "the module does not parse: its bytecode is damaged, and the parser was ended by"

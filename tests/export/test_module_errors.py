@@ -5,6 +5,7 @@ import pytest
 from autoshard import optimize_module
 from autoshard.errors import ExportError, PlanError
 from autoshard.export import run_stage, verify_module
+from autoshard.export.sound_module import require_sound
 from autoshard.mlir_modules import module_bytecode, module_context, parse_module
 
 GOOD = (
@@ -75,6 +76,21 @@ def test_truncated_bytecode_is_told_as_such(share: float) -> None:
         run_stage(cut, "closed")
     assert str(error.value).startswith("the module does not parse: ")
     assert error.value.where == f"the module: {len(cut)} bytes of bytecode"
+
+
+@pytest.mark.parametrize(
+    ("written", "is_read"), [(b"xyz", True), (b"x\xc3\xa9", True), (b"xy\xff", False)]
+)
+def test_bytecode_with_a_name_that_is_not_utf8_is_refused(written: bytes, is_read: bool) -> None:
+    """It ended in `RuntimeError: nanobind::detail::str_from_cstr_and_size(): conversion error!`."""
+    with module_context():
+        content = module_bytecode(parse_module(GOOD.replace('"x"', '"qqq"')))
+    damaged = content.replace(b"qqq", written)
+    if is_read:
+        require_sound(damaged, "step.mlir")
+        return
+    with pytest.raises(ExportError, match="a name in it is not UTF-8"):
+        require_sound(damaged, "step.mlir")
 
 
 def test_bytes_that_are_no_module_are_told_as_such() -> None:

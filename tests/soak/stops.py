@@ -116,13 +116,21 @@ def _wait(process: int, busy_seconds: float = math.inf) -> None:
     while time.monotonic() < ended and _busy_seconds(process) < busy_seconds:
         if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 def _busy_seconds(process: int) -> float:
-    """Seconds that a process, and those it waited for, had a processor."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    """Seconds that a process, those it started and those they waited for had a processor."""
+    family, seconds = {process}, 0.0
+    for path in sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda one: int(one.parent.name)):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(path.parent.name) == process or int(fields[1]) in family:
+            family.add(int(path.parent.name))
+            seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def _left(folder: Path, out: str, err: str) -> Iterator[str]:
