@@ -46,25 +46,28 @@ def _of_programs(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if not lines:
         yield "None."
         return
-    by_commit = defaultdict(list)
+    by_program = defaultdict(list)
     for line in lines:
-        by_commit[line["commit"]].append(line)
-    for commit, found in by_commit.items():
-        counts = Counter(line["verdict"] for line in found)
-        good = sum(counts[word] for word in GOOD)
-        yield f"At {commit}: {len(found)} programs, {good} of them good."
-        yield markdown_table(
-            [
-                {"ended": word, "programs": counts[word], "meaning": _MEANINGS[word]}
-                for word in VERDICTS
-                if counts[word]
-            ]
-        ).strip()
-        yield _shares([line["facts"] for line in found])
-        if good < len(found):
-            yield markdown_table(
-                list(map(_told, (one for one in found if not _is_good(one))))
-            ).strip()
+        by_program[line["seed"], line["number"]].append(line)
+    last = [found[-1] for found in by_program.values()]
+    counts = Counter(line["verdict"] for line in last)
+    commits = Counter(line["commit"] for line in last)
+    told = ", ".join(f"{count} at {commit}" for commit, count in commits.items())
+    yield f"{len(last)} programs, {sum(map(_is_good, last))} of them good; {told}."
+    yield markdown_table(
+        [
+            {"ended": word, "programs": counts[word], "meaning": _MEANINGS[word]}
+            for word in VERDICTS
+            if counts[word]
+        ]
+    ).strip()
+    yield _shares([line["facts"] for line in last])
+    if bad := [line for line in last if not _is_good(line)]:
+        yield markdown_table(list(map(_told, bad))).strip()
+    mended = [found[0] for found in by_program.values() if _is_good(found[-1]) > _is_good(found[0])]
+    if mended:
+        yield "Mended since they were found:"
+        yield markdown_table(list(map(_told, mended))).strip()
 
 
 def _is_good(line: Mapping[str, Any]) -> bool:
@@ -75,7 +78,12 @@ def _told(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """A row on a program that did not end well: its number and what was said last."""
     said = (line["detail"].strip().splitlines() or [""])[-1].replace("|", "/")
     told = line["key"] or said
-    return {"number": line["number"], "ended": line["verdict"], "told": told[:120]}
+    return {
+        "number": line["number"],
+        "commit": line["commit"],
+        "ended": line["verdict"],
+        "told": told[:120],
+    }
 
 
 def _shares(facts: Iterable[Mapping[str, Any]]) -> str:
@@ -107,10 +115,17 @@ def _of_ops(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _of_files(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "## Damaged files"
-    bad = sum(bool(line["problems"]) for line in lines)
-    formats = {line["format"] for line in lines}
+    last = {(line["format"], line["file"]): line for line in lines}
+    found = {(line["format"], line["file"]) for line in lines if line["problems"]}
+    bad = {case for case in found if last[case]["problems"]}
+    if not lines:
+        yield "None."
+        return
+    counts = Counter(name for name, _ in last)
+    told = ", ".join(f"{count} {name}" for name, count in counts.items())
     yield (
-        f"{len(lines)} files of {len(formats)} formats, {bad} with problems." if lines else "None."
+        f"{len(last)} files ({told}), {len(bad)} with problems;"
+        f" {len(found) - len(bad)} had problems that are mended."
     )
 
 

@@ -1,0 +1,38 @@
+"""The page of the soaks counts each case once, as it ended last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.soak.report import _of_files, _of_programs
+
+
+def program(number: int, commit: str, verdict: str) -> dict[str, Any]:
+    told = {"key": "", "detail": f"said of {verdict}", "facts": {}}
+    return {"seed": 0, "number": number, "commit": commit, "verdict": verdict, **told}
+
+
+def test_a_program_that_ended_well_at_a_later_commit_is_mended() -> None:
+    lines = [
+        program(1, "old", "wrong"),
+        program(2, "old", "equal"),
+        program(3, "old", "bytes"),
+        program(1, "new", "equal"),
+        program(3, "new", "bytes"),
+    ]
+    parts = list(_of_programs(lines))
+    assert parts[1] == "3 programs, 2 of them good; 2 at new, 1 at old."
+    assert "| bytes | 1 |" in parts[2]
+    assert "| wrong |" not in parts[2]
+    bad, said, mended = parts[-3:]
+    assert bad.splitlines()[2:] == ["| 3 | new | bytes | said of bytes |"]
+    assert said == "Mended since they were found:"
+    assert mended.splitlines()[2:] == ["| 1 | old | wrong | said of wrong |"]
+
+
+def test_a_file_with_problems_counts_until_it_has_none() -> None:
+    def case(file: int, *problems: str) -> dict[str, Any]:
+        return {"commit": "c", "format": "plan", "file": file, "problems": list(problems)}
+
+    parts = list(_of_files([case(0), case(1, "x"), case(2, "y"), case(1)]))
+    assert parts[1] == "3 files (3 plan), 1 with problems; 1 had problems that are mended."
