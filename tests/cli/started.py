@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""Shells ignore it for what they run in the background, and what that starts inherits it."""
 RUN = "import sys; sys.argv[0] = 'autoshard'; from autoshard.cli import main; main()"
 
 
