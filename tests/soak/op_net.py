@@ -1,9 +1,9 @@
 """A net of numbers over single ops: random shardings of what they read and make, run on 8 devices.
 
 `python -m tests.soak.op_net --minutes 60` compares each op under random constraints with itself on
-one device, which tests XLA's partitioner; with `--planned` it plans the op under random pins, which
-tests that no plan walks into what the partitioner gets wrong. Trials are numbered: the number and
-the seed say all there is to know about one. The record is a file of one line a trial, and a run
+one device, which tests XLA's partitioner; with `--kind planned` it plans the op under random pins,
+which tests that no plan walks into what the partitioner gets wrong. Trials are numbered: the number
+and the seed say all there is to know about one. The record is a file of one line a trial, and a run
 goes on where the record ends.
 """
 
