@@ -139,7 +139,8 @@ class Costing(MoveCosts):
         tile = self.model.hardware.compute.matmul_tile
         if op.op_class not in PRODUCTS or op.rule is None or tile == (1, 1, 1):
             return flops
-        dims = local_products(self.parts, op.rule, candidates, op.name)
+        taps = prod(window.size for window in op.windows)
+        dims = local_products(self.parts, op.rule, candidates, taps)
         may_turn = op.op_class is OpClass.MATMUL
         if may_turn:
             rows = np.minimum(dims[0], dims[1])

@@ -36,7 +36,8 @@ class ProductFactors:
         columns: Those of the second operand that the result keeps.
         summed: Those of both operands that are summed.
         groups: Those that tell which rows meet which matrix: of the second operand alone, as the
-            groups of a ragged product and the taps of a convolution's kernel are.
+            groups of a ragged product and the taps of a convolution's kernel are, and the part of
+            them that strides share with the image.
         batch: Those of both operands that the result keeps.
     """
 
@@ -59,37 +60,41 @@ def product_factors(rule: Rule) -> ProductFactors:
     """Sort the factors of a product or convolution of two operands."""
     left, right = (factors_of(dims) for dims in rule.operands[:2])
     made = factors_of(rule.results[0])
+    taps = _strided_taps(rule)
 
     def of(chosen: set[int]) -> tuple[int, ...]:
-        return tuple(sorted(chosen))
+        return tuple(sorted(chosen - taps))
 
     return ProductFactors(
         rows=of((left & made) - right),
         columns=of((right & made) - left),
         summed=of((left & right) - made),
-        groups=of(right - left - made),
+        groups=tuple(sorted((right - left - made) | taps)),
         batch=of(left & right & made),
     )
 
 
+def _strided_taps(rule: Rule) -> set[int]:
+    """Factors of pixels between two that a convolution's stride starts at: they meet taps."""
+    between = {factor for dim in rule.operands[0] for factor in dim[1:]}
+    return between & {*rule.need_replication, *rule.permutation}
+
+
 def local_products(
-    parts: MeshParts, rule: Rule, candidates: Sequence[Candidate], name: str = "dot_general"
+    parts: MeshParts, rule: Rule, candidates: Sequence[Candidate], taps: int = 1
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """float64[num_candidates] each: rows, columns and summed length on one device.
 
     Dimensions that their cut does not divide count as padded up. Of a product in steps it is the
     product of one step. Where a convolution has few input features, the taps of its kernel count
-    as features too.
+    as features too; of a matmul there is one.
     """
     found = product_factors(rule)
     cuts = _FactorCuts(parts, rule, candidates)
     rows, columns, summed = (
         cuts.local_size(factors) for factors in (found.rows, found.columns, found.summed)
     )
-    groups = max(prod(rule.factor_sizes[factor] for factor in found.groups), 1)
-    if name == "convolution":
-        summed = np.where(summed < FEW_FEATURES, summed * groups, summed)
-    return rows, columns, summed
+    return rows, columns, np.where(summed < FEW_FEATURES, summed * taps, summed)
 
 
 @dataclass(slots=True)

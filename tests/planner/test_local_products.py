@@ -34,10 +34,10 @@ CONVOLUTION = Rule(
 )
 
 
-def sizes(mesh: str, rule: Rule, *operands: Layout, name: str = "dot_general") -> list[float]:
+def sizes(mesh: str, rule: Rule, *operands: Layout, taps: int = 1) -> list[float]:
     """Rows, columns and summed length under one cut."""
     candidate = Candidate(operands, (), 1)
-    found = local_products(parts_of(mesh), rule, [candidate], name)
+    found = local_products(parts_of(mesh), rule, [candidate], taps)
     return [float(size[0]) for size in found]
 
 
@@ -79,10 +79,33 @@ def test_rows_of_several_dimensions_are_one_dimension_of_the_product() -> None:
 def test_a_convolution_is_a_product_of_images_and_features() -> None:
     assert product_factors(CONVOLUTION).groups == (5, 6)
     whole: Layout = ((), (), (), ())
-    assert sizes("x=4", CONVOLUTION, whole, whole, name="convolution") == [8 * 16 * 16, 64, 32]
+    assert sizes("x=4", CONVOLUTION, whole, whole, taps=9) == [8 * 16 * 16, 64, 32]
     cut = (((), (), (), (0,)), ((), (), (0,), ()))
-    assert sizes("x=4", CONVOLUTION, *cut, name="convolution") == [2048, 64, 8]
-    assert sizes("x=8", CONVOLUTION, *cut, name="convolution") == [2048, 64, 4 * 9]  # few features
+    assert sizes("x=4", CONVOLUTION, *cut, taps=9) == [2048, 64, 8]
+    assert sizes("x=8", CONVOLUTION, *cut, taps=9) == [2048, 64, 4 * 9]  # few features
+
+
+def test_pixels_between_strides_meet_taps() -> None:
+    """Rules that Shardy gives a convolution of stride 2, and the gradient of its kernel."""
+    forward = Rule(
+        (8, 14, 2, 14, 2, 3, 64),
+        (((0,), (1, 2), (3, 4), (5,)), ((2,), (4,), (5,), (6,))),
+        (((0,), (1,), (3,), (6,)),),
+        frozenset({5}),
+        frozenset({2, 4}),
+        frozenset({1, 3}),
+    )
+    assert product_factors(forward).summed == (5,)
+    gradient = Rule(
+        (3, 14, 2, 14, 2, 8, 64),
+        (((5,), (1, 2), (3, 4), (0,)), ((5,), (1,), (3,), (6,))),
+        (((2,), (4,), (0,), (6,)),),
+        frozenset({1, 3, 5}),
+        frozenset(),
+        frozenset({2, 4}),
+    )
+    assert product_factors(gradient).rows == (0,)
+    assert product_factors(forward).groups == product_factors(gradient).groups == (2, 4)
 
 
 def test_what_an_axis_does_not_divide_is_padded_up() -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,6 +16,7 @@ from autoshard.graph.program import Graph, Op, OpClass
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout
 from tests.planner.graphs import Program, encoder_for, parts_of
+from tests.planner.traced import exported
 
 LEAST, LANES = 8, 128
 MESH = "x=2,y=4"
@@ -68,6 +74,27 @@ def test_channels_fill_whole_lanes() -> None:
 def test_short_rows_are_not_cut() -> None:
     assert copied(16, 15, 128, 128, 8) == 0.0
     assert copied(16, 16, 128, 128, 8) > 0.0
+
+
+def of_jax(program: Callable[..., Any], *shapes: tuple[int, ...]) -> float:
+    """Elements that the convolution of a program copies, its operands whole."""
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    graph, _ = exported(program, *args, mesh=MESH)
+    (op,) = (op for op in graph.ops if op.op_class is OpClass.CONVOLUTION)
+    assert op.rule is not None
+    whole = next(c for c in CandidateMaker(parts_of(MESH)).of_rule(op.rule) if c.cut == 1)
+    return float(copied_elements(graph, parts_of(MESH), op, [whole], LEAST, LANES)[0])
+
+
+def convolved(image: Any, kernel: Any) -> Any:
+    return jax.lax.conv_general_dilated(
+        image, kernel, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+    )
+
+
+def test_kernels_of_one_tap_reach_no_edge() -> None:
+    assert of_jax(convolved, (4, 4096, 256), (2, 256, 256)) > 0.0
+    assert of_jax(convolved, (4, 4096, 256), (1, 256, 256)) == 0.0
 
 
 def seconds(hardware: str) -> dict[int, float]:
