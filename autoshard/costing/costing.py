@@ -17,7 +17,12 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.candidates.streamed import StreamMessage, messages_of, panel_elements
 from autoshard.costing.candidate_arrays import CandidateArrays, candidate_arrays
 from autoshard.costing.halos import Halo, halos_of, padded_elements
-from autoshard.costing.local_products import local_products, product_factors
+from autoshard.costing.local_products import (
+    computed_zeros,
+    local_features,
+    local_products,
+    product_factors,
+)
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.move_costs import MoveCosts
 from autoshard.costing.space_to_batch import copied_elements
@@ -133,7 +138,7 @@ class Costing(MoveCosts):
         A convolution is taken as a matmul of images and features; none of a depthwise one that
         vector units compute, whose time `vector_seconds` has.
         """
-        flops = op.flops / self.arrays(candidates).cut
+        flops = computed_zeros(op) * op.flops / self.arrays(candidates).cut
         if self.depthwise_macs(op):
             return np.zeros_like(flops)
         tile = self.model.hardware.compute.matmul_tile
@@ -160,12 +165,19 @@ class Costing(MoveCosts):
         return macs[bool(found.summed)] if found.is_depthwise else 0.0
 
     def vector_seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
-        """float64[num_candidates]: of a depthwise convolution's arithmetic; 0 of all else."""
-        multiply_adds = op.flops / 2 / self.arrays(candidates).cut
+        """float64[num_candidates]: of a depthwise convolution's arithmetic; 0 of all else.
+
+        Its features fill whole lanes.
+        """
         macs, clock = self.depthwise_macs(op), self.model.hardware.compute.clock_hertz
         if not macs or not clock:
-            return np.zeros_like(multiply_adds)
-        return np.asarray(multiply_adds / (macs * clock))
+            return np.zeros(len(candidates))
+        assert op.rule is not None
+        features = local_features(self.parts, op.rule, candidates)
+        lanes = self.backend.layout.num_lanes
+        padded = np.ceil(features / lanes) * lanes / features
+        multiply_adds = computed_zeros(op) * op.flops / 2 / self.arrays(candidates).cut
+        return np.asarray(multiply_adds * padded / (macs * clock))
 
     def window_seconds(self, flops: FloatArray, dtype: str) -> FloatArray:
         """Seconds of a matmul's first and last windows, which no arithmetic runs beside.

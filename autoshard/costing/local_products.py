@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoshard.candidates.candidate import Candidate
+from autoshard.graph.program import Op
 from autoshard.graph.rule import Rule, factors_of
 from autoshard.layouts import MeshParts, Parts
 
@@ -95,6 +96,23 @@ def local_products(
         cuts.local_size(factors) for factors in (found.rows, found.columns, found.summed)
     )
     return rows, columns, np.where(summed < FEW_FEATURES, summed * taps, summed)
+
+
+def local_features(parts: MeshParts, rule: Rule, candidates: Sequence[Candidate]) -> FloatArray:
+    """float64[num_candidates]: features of a depthwise convolution on one device, padded up."""
+    return _FactorCuts(parts, rule, candidates).local_size(product_factors(rule).batch)
+
+
+def computed_zeros(op: Op) -> float:
+    """How many multiply-adds a convolution computes for each one that no zero is in.
+
+    The gradient of a strided convolution reads an image with zeros between its pixels. Those along
+    one dimension are left out: of bfloat16[32, 28, 28, 256] under 3 x 3 taps strides of 2 along
+    rows or columns take 85 us on a v5e, along both 69, where 75 and 38 do not count zeros (libtpu
+    0.0.52).
+    """
+    between = [window.base_dilation for window in op.windows]
+    return prod(between) / max(between, default=1)
 
 
 @dataclass(slots=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +20,12 @@ from autoshard.costing.local_products import local_products, product_factors
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.encoding.node_costs import NodeCosts
 from autoshard.graph.buffers import find_buffers
+from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Rule
 from autoshard.layouts import Layout
 from cost_models import get_hardware
 from tests.planner.graphs import Program, matmul_rule, parts_of, plan
+from tests.planner.traced import exported
 
 # batch, rows, columns, summed: "bik,bkj->bij"
 BATCHED = Rule(
@@ -106,6 +112,50 @@ def test_pixels_between_strides_meet_taps() -> None:
     )
     assert product_factors(gradient).rows == (0,)
     assert product_factors(forward).groups == product_factors(gradient).groups == (2, 4)
+
+
+def depthwise(size: int, features: int, stride: int = 1) -> Callable[..., Any]:
+    def convolved(image: Any, kernel: Any) -> Any:
+        return jax.lax.conv_general_dilated(
+            image,
+            kernel,
+            (stride, stride),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=features,
+        )
+
+    def gradient(kernel: Any, cotangent: Any) -> Any:
+        image = jnp.zeros((8, size, size, features), jnp.float32)
+        return jax.vjp(lambda image: convolved(image, kernel), image)[1](cotangent)[0]
+
+    return gradient if stride > 1 else convolved
+
+
+def vector_seconds(run: Callable[..., Any], *shapes: tuple[int, ...]) -> float:
+    """Of the one convolution of a program, its operands whole, on a v5e."""
+    graph, _ = exported(run, *(jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes), mesh="x=2")
+    (op,) = (op for op in graph.ops if op.op_class is OpClass.CONVOLUTION)
+    assert op.rule is not None
+    parts = parts_of("x=2")
+    whole = next(c for c in CandidateMaker(parts).of_rule(op.rule) if c.cut == 1)
+    costing = Costing(cost_model_for(get_hardware("tpu-v5e"), parts), parts)
+    return float(costing.vector_seconds(op, (whole,))[0])
+
+
+def test_depthwise_features_fill_lanes() -> None:
+    few, many = (
+        vector_seconds(depthwise(28, features), (8, 28, 28, features), (3, 3, 1, features))
+        for features in (48, 128)
+    )
+    assert few == many > 0.0
+
+
+def test_zeros_between_pixels_are_left_out_along_one_dimension() -> None:
+    kernel = (3, 3, 1, 128)
+    once = vector_seconds(depthwise(28, 128), (8, 28, 28, 128), kernel)
+    strided = vector_seconds(depthwise(28, 128, stride=2), kernel, (8, 14, 14, 128))
+    assert strided == pytest.approx(once / 2)
 
 
 def test_what_an_axis_does_not_divide_is_padded_up() -> None:
