@@ -42,6 +42,7 @@ from autoshard.frontend.meshes import (
     with_explicit,
 )
 from autoshard.frontend.module_scopes import nnx_module_scopes
+from autoshard.frontend.outer_products import without_outer_products
 from autoshard.frontend.program_record import ProgramRecord
 from autoshard.frontend.refused_borders import reused_manual_axes
 from autoshard.frontend.signature import (
@@ -368,7 +369,8 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
     if internal_mutable_array_effect in hoisted.effects:
         # As lowering would do later; a constraint cannot stand between updates of a reference.
         hoisted = _discharged(hoisted)
-    live = without_equal_equations(without_dead_equations(honour_dangling(hoisted.jaxpr)))
+    products = without_outer_products(honour_dangling(hoisted.jaxpr))
+    live = without_equal_equations(without_dead_equations(products))
     num_captured = len(live.invars) - num_args
     jaxpr = live.replace(
         constvars=[*live.constvars, *live.invars[:num_captured]], invars=live.invars[num_captured:]

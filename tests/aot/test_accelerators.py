@@ -383,3 +383,22 @@ def test_memory_on_a_tpu_is_what_the_compilers_report_says(tmp_path: Path) -> No
     sizes = compiled["memory"]
     parts = sizes["argument"] + sizes["output"] - sizes["alias"] + sizes["temp"]
     assert found.memory.argument_bytes < found.memory.compiled_bytes <= parts
+
+
+@needs_tpu
+def test_an_outer_product_moves_what_was_planned() -> None:
+    """XLA writes it as a product before it propagates, which then takes other ways."""
+
+    def loss(x: Any, widen: Any, mix: Any) -> Any:
+        return (((x[..., None] @ widen) @ mix) ** 2).sum()
+
+    shapes = ((32, 512), (1, 256), (256, 256))
+    plan = autoshard.optimize(
+        jax.grad(loss, (1, 2)),
+        *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes),
+        mesh="data=2,model=4",
+        hardware="tpu-v5e",
+        in_shardings=(P(("data", "model")), P(), P()),
+    )
+    found = plan.verify("v5e:2x4")
+    assert found.compiled_bytes == plan.data.collective_bytes

@@ -1,0 +1,79 @@
+"""Matmuls that sum a single term, written as the products that XLA makes of them.
+
+XLA does so before Shardy propagates, which takes other ways through a matmul than through
+element-wise ops: constraints found for the one do not hold the other.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+
+from autoshard.frontend.jaxpr_paths import rewrite_bodies
+from autoshard.frontend.meshes import mesh_context
+
+
+def without_outer_products(jaxpr: Jaxpr) -> Jaxpr:
+    """The same, `dot_general` over one term as a product of broadcast operands; itself if none is.
+
+    One whose result has a sharding in its type stays.
+    """
+    eqns: list[JaxprEqn] = []
+    for eqn in jaxpr.eqns:
+        if _is_outer(eqn):
+            eqns += _product(eqn)
+        else:
+            params = rewrite_bodies(eqn, lambda _, body: without_outer_products(body))
+            eqns.append(eqn if params is None else eqn.replace(params=params))
+    same = len(eqns) == len(jaxpr.eqns) and all(
+        new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)
+    )
+    return jaxpr if same else jaxpr.replace(eqns=eqns)
+
+
+def _is_outer(eqn: JaxprEqn) -> bool:
+    if eqn.primitive.name != "dot_general" or eqn.params["out_sharding"] is not None:
+        return False
+    (summed, _), _ = eqn.params["dimension_numbers"]
+    return bool(prod(eqn.invars[0].aval.shape[dim] for dim in summed) == 1)
+
+
+def _product(eqn: JaxprEqn) -> list[JaxprEqn]:
+    """The equations in the place of one."""
+    (summed, batch) = eqn.params["dimension_numbers"]
+    (result,) = eqn.outvars
+    shape, dtype = result.aval.shape, result.aval.dtype
+
+    def spread(operand: Any, side: int, first_free: int) -> Any:
+        """Batch dimensions first, free ones from a given position on, all others broadcast."""
+        free = [d for d in range(operand.ndim) if d not in summed[side] and d not in batch[side]]
+        order = (*batch[side], *free)
+        kept = jnp.transpose(operand, (*order, *summed[side])).reshape(
+            [operand.shape[d] for d in order]
+        )
+        places = (*range(len(batch[side])), *range(first_free, first_free + len(free)))
+        return jax.lax.broadcast_in_dim(kept.astype(dtype), shape, places)
+
+    def product(left: Any, right: Any) -> Any:
+        kept_left = left.ndim - len(summed[0])
+        return jax.lax.mul(spread(left, 0, len(batch[0])), spread(right, 1, kept_left))
+
+    with mesh_context(None):
+        traced = jax.make_jaxpr(product)(
+            *(jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars)
+        ).jaxpr
+    known: dict[Var, Any] = dict(zip(traced.invars, eqn.invars, strict=True))
+    known.update(zip(traced.outvars, eqn.outvars, strict=True))
+    return [
+        made.replace(
+            invars=[a if isinstance(a, Literal) else known.setdefault(a, a) for a in made.invars],
+            outvars=[known.setdefault(var, var) for var in made.outvars],
+            source_info=eqn.source_info,
+            ctx=eqn.ctx,
+        )
+        for made in traced.eqns
+    ]
