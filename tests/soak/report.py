@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.results_table import markdown_table, write_page
 from tests.soak.judge import GOOD, VERDICTS
+from tests.soak.stops import MOST_AFTER_SIGNAL
 
 ASKED = "asked of a release: 5,000 programs, 60,000 files, 200 signals"
 
@@ -137,6 +138,13 @@ def _of_stops(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         bad = [line for line in found if line["problems"]]
         late = [line["late"] for line in found if "late" in line]
         worst = f", the latest by {max(late):.1f} s" if late else ""
+        waited = [line["waited"] for line in found if "waited" in line]
+        if waited:
+            quick = sum(seconds <= MOST_AFTER_SIGNAL for seconds in waited)
+            worst += (
+                f"; by the clock {quick} ended within {MOST_AFTER_SIGNAL:.0f} s, the last after"
+                f" {max(waited):.1f} s"
+            )
         if kind == "deadline" and late:
             cut = [min(line["late"], line["could_be_cut"]) for line in found]
             worst += f" ({max(cut):.1f} s of what a limit can cut short)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.soak.report import _of_files, _of_programs
+from tests.soak.report import _of_files, _of_programs, _of_stops
 
 
 def program(number: int, commit: str, verdict: str) -> dict[str, Any]:
@@ -36,3 +36,11 @@ def test_a_file_with_problems_counts_until_it_has_none() -> None:
 
     parts = list(_of_files([case(0), case(1, "x"), case(2, "y"), case(1)]))
     assert parts[1] == "3 files (3 plan), 1 with problems; 1 had problems that are mended."
+
+
+def test_signals_are_told_by_the_clock_too() -> None:
+    stop = {"commit": "c", "stop": "signal", "problems": []}
+    parts = list(
+        _of_stops([{**stop, "late": 0.5, "waited": 1.5}, {**stop, "late": 1, "waited": 9}])
+    )
+    assert "by the clock 1 ended within 2 s, the last after 9.0 s" in parts[1]
