@@ -6,6 +6,7 @@ element-wise ops: constraints found for the one do not hold the other.
 
 from __future__ import annotations
 
+import operator
 from math import prod
 from typing import Any
 
@@ -13,25 +14,32 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
-from autoshard.frontend.jaxpr_paths import rewrite_bodies
+from autoshard.frontend.jaxpr_paths import Body, rewrite_bodies
 from autoshard.frontend.meshes import mesh_context
 
 
 def without_outer_products(jaxpr: Jaxpr) -> Jaxpr:
     """The same, `dot_general` over one term as a product of broadcast operands; itself if none is.
 
-    One whose result has a sharding in its type stays.
+    One whose result has a sharding in its type stays, and so do those of manual regions, through
+    which nothing propagates.
     """
+    return _rewritten(jaxpr, {})
+
+
+def _rewritten(jaxpr: Jaxpr, once: dict[tuple[str, int], Body]) -> Jaxpr:
+    """The same for one body; `once` has the bodies rewritten so far."""
     eqns: list[JaxprEqn] = []
     for eqn in jaxpr.eqns:
         if _is_outer(eqn):
             eqns += _product(eqn)
-        else:
-            params = rewrite_bodies(eqn, lambda _, body: without_outer_products(body))
-            eqns.append(eqn if params is None else eqn.replace(params=params))
-    same = len(eqns) == len(jaxpr.eqns) and all(
-        new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)
-    )
+            continue
+        params = None
+        if eqn.primitive.name != "shard_map":
+            params = rewrite_bodies(eqn, lambda _, body: _rewritten(body, once), once)
+        is_same = params is None or params == eqn.params
+        eqns.append(eqn if is_same else eqn.replace(params=params))
+    same = len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns))
     return jaxpr if same else jaxpr.replace(eqns=eqns)
 
 

@@ -73,5 +73,17 @@ def test_bodies_are_rewritten_too() -> None:
 
 
 def test_a_program_without_is_itself() -> None:
-    closed = jax.make_jaxpr(lambda x, y: x @ y)(jnp.ones((2, 3)), jnp.ones((3, 2)))
+    def run(x: Any, y: Any) -> Any:
+        return jax.lax.scan(lambda total, row: (total + row @ y, None), jnp.zeros(2), x)[0]
+
+    closed = jax.make_jaxpr(run)(jnp.ones((4, 3)), jnp.ones((3, 2)))
     assert without_outer_products(closed.jaxpr) is closed.jaxpr
+
+
+def test_a_body_that_two_equations_hold_stays_one() -> None:
+    widen = jax.jit(lambda x, y: x[:, None] @ y)
+    args = jnp.ones(3), jnp.ones((1, 4))
+    found = rewritten(lambda x, y: widen(x, y) + widen(jnp.sin(x), y), *args)
+    first, second = (eqn.params["jaxpr"] for eqn in found.jaxpr.eqns if "jaxpr" in eqn.params)
+    assert first is second
+    assert "dot_general" not in str(found)
