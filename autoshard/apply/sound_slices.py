@@ -92,7 +92,8 @@ def _clamps(eqn: JaxprEqn, first: int, part: Sequence[int], *, least: int) -> di
 
     Args:
         eqn: That slices or updates its first operand.
-        first: The operand that is the start along the first dimension.
+        first: The operand that is the start along the first dimension. One that varies over manual
+            axes is in a manual region: what is sliced there is a device's own.
         part: Shape of the slice or update.
         least: Size along a dimension that it has at least where that may be cut.
     """
@@ -100,7 +101,9 @@ def _clamps(eqn: JaxprEqn, first: int, part: Sequence[int], *, least: int) -> di
     return {
         place: _clamp(eqn.invars[place], size - taken, eqn)
         for place, (size, taken) in enumerate(sizes, start=first)
-        if least <= taken < size and not _is_within(eqn.invars[place], size - taken)
+        if least <= taken < size
+        and not eqn.invars[place].aval.manual_axis_type.varying
+        and not _is_within(eqn.invars[place], size - taken)
     }
 
 
