@@ -57,12 +57,23 @@ TOPOLOGY = {
     ("v5p", 16): "v5p:2x2x4",
     ("v5p", 64): "v5p:4x4x4",
     ("v6e", 8): "v6e:2x4",
+    ("v4", 8): "v4:2x2x2",
+    ("tpu7x", 8): "tpu7x:2x2x1",
     ("v5e", 32): "2x v5e:4x4",
     ("v5p", 32): "2x v5p:2x2x4",
     ("h100", 8): "8xH100",
     ("h100", 16): "2x8xH100",
+    ("b200", 8): "8xB200",
 }
-HARDWARE = {"v5e": "tpu-v5e", "v5p": "tpu-v5p", "v6e": "tpu-v6e", "h100": "h100"}
+HARDWARE = {
+    "v5e": "tpu-v5e",
+    "v5p": "tpu-v5p",
+    "v6e": "tpu-v6e",
+    "v4": "tpu-v4",
+    "tpu7x": "tpu7x",
+    "h100": "h100",
+    "b200": "b200",
+}
 NO_ANSWER = "no answer in time"
 QUICK = {"list": "fitting", "workloads": "mlp,gpt", "meshes": "2x4", "chips": "v5e"} | {
     "plans": "optimized,fsdp"

@@ -356,7 +356,10 @@ EVALUATION = ProgramList(
             "compute_dtype": "bfloat16",
         },
     },
-    cells=(("v5e", "2x4"), ("v5e", "4x4"), ("v5p", "2x4"), ("v6e", "2x4"), ("h100", "2x4")),
+    cells=(
+        ("v5e", "4x4"),
+        *product(("v5e", "v5p", "v6e", "h100", "v4", "tpu7x", "b200"), ("2x4",)),
+    ),
 )
 """Programs of other kinds, layouts and optimizers than the fitting list's."""
 
