@@ -138,12 +138,14 @@ class Costing(MoveCosts):
         A convolution is taken as a matmul of images and features; none of a depthwise one that
         vector units compute, whose time `vector_seconds` has.
         """
-        flops = computed_zeros(op) * op.flops / self.arrays(candidates).cut
+        flops = op.flops / self.arrays(candidates).cut
         if self.depthwise_macs(op):
             return np.zeros_like(flops)
         tile = self.model.hardware.compute.matmul_tile
         if op.op_class not in PRODUCTS or op.rule is None or tile == (1, 1, 1):
             return flops
+        if self.backend.layout.depthwise_macs:
+            flops *= computed_zeros(op)
         taps = prod(window.size for window in op.windows)
         dims = local_products(self.parts, op.rule, candidates, taps)
         may_turn = op.op_class is OpClass.MATMUL

@@ -104,7 +104,7 @@ def local_features(parts: MeshParts, rule: Rule, candidates: Sequence[Candidate]
 
 
 def computed_zeros(op: Op) -> float:
-    """How many multiply-adds a convolution computes for each one that no zero is in.
+    """Multiply-adds that a TPU convolution computes for each one that no zero is in.
 
     The gradient of a strided convolution reads an image with zeros between its pixels. Those along
     one dimension are left out: of bfloat16[32, 28, 28, 256] under 3 x 3 taps strides of 2 along

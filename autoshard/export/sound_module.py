@@ -67,7 +67,7 @@ def require_sound(module: str | bytes, name: str) -> None:
 
 
 def is_text(module: Module) -> bool:
-    """Whether all names and strings of a module are UTF-8."""
+    """Returns True if all names and strings of a module are UTF-8."""
     for found in _ESCAPED.finditer(module.operation.get_asm(large_elements_limit=1)):
         try:
             bytes.fromhex((found[1] or "").replace("\\", "")).decode()

@@ -263,7 +263,7 @@ class _Trial:
 
 
 def _of_stage(plan: Plan, stage: str, arguments: Sequence[Any]) -> list[Any]:
-    """What the program computes as it is after a stage of the export."""
+    """Results of the program as it is after a stage of the export."""
     return compiles(plan.stablehlo(stage, platform="cpu"), plan.export(), tuple(arguments), plan)
 
 
