@@ -8,11 +8,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from autoshard.encoding.picoseconds import PICOSECONDS
+from autoshard.planning.interrupts import Overdue, told_first
 from solvers import Progress
 
 COSTS = "candidates and costs"
@@ -109,14 +110,26 @@ class Stages:
         return lambda: self.is_interrupted or time.perf_counter() - begun > seconds
 
     def settled(self, step: Callable[[], T]) -> T:
-        """The result of a step that is short once planning is over; an interrupt makes it so."""
+        """The result of a step that is short once planning is over; an interrupt makes it so.
+
+        The step finds that it is over as soon as it looks; what does not look soon is done again.
+        """
+        was_interrupted = self.is_interrupted
         try:
-            return step()
-        except KeyboardInterrupt:
-            if self.is_interrupted:
+            with nullcontext() if was_interrupted else told_first(self._interrupt):
+                return step()
+        except KeyboardInterrupt as stop:
+            if was_interrupted or (self.is_interrupted and not isinstance(stop, Overdue)):
                 raise
             self.is_interrupted = True
             return step()
+
+    def _interrupt(self) -> bool:
+        """Plan no further than every plan needs; searches end by what is raised in them."""
+        if self._running and self._running[-1][0] == SEARCH:
+            return False
+        self.is_interrupted = True
+        return True
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:

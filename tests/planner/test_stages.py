@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
 from autoshard.planning import stages as stages_module
-from autoshard.planning.stages import StageProgress, Stages, TimeLimit, collecting
+from autoshard.planning.stages import SEARCH, StageProgress, Stages, TimeLimit, collecting
 from solvers import Progress
 
 
@@ -89,6 +92,83 @@ def test_an_interrupt_ends_a_step_with_what_is_known_and_a_second_one_ends_it_al
     assert calls == [False, True]
     with pytest.raises(KeyboardInterrupt):
         stages.settled(step)
+
+
+def _until(is_over: Callable[[], bool], seconds: float) -> bool:
+    """Whether something became true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not is_over():
+        time.sleep(0.01)
+    return is_over()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_step_that_looks_hears_of_an_interrupt_and_goes_on(number: signal.Signals) -> None:
+    """What it had done was thrown away and done again."""
+    stages, calls = Stages(), []
+
+    def step() -> str:
+        calls.append(stages.is_over)
+        signal.raise_signal(number)
+        return "known" if _until(lambda: stages.is_over, 10) else "late"
+
+    stop = signal.default_int_handler
+    before = [signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        assert stages.settled(step) == "known"
+        assert calls == [False]
+        with pytest.raises(KeyboardInterrupt):
+            stages.settled(step)
+        assert {signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)} == {stop}
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_a_step_that_does_not_look_is_broken_off_and_done_again() -> None:
+    stages, calls = Stages(), []
+
+    def step() -> str:
+        calls.append(stages.is_over)
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(30)
+        return "known"
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        began = time.monotonic()
+        assert stages.settled(step) == "known"
+        assert time.monotonic() - began < 20
+        assert calls == [False, True]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_search_is_interrupted_at_once_and_a_second_interrupt_ends_a_step() -> None:
+    stages = Stages()
+
+    def searched() -> str:
+        with stages.time(SEARCH):
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                return "best so far"
+        return "whole"
+
+    def insisted() -> str:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        return "whole"
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert stages.settled(searched) == "best so far"
+        assert not stages.is_interrupted  # the search says so
+        with pytest.raises(KeyboardInterrupt):
+            stages.settled(insisted)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_stage_takes_half_of_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
