@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 from collections.abc import Iterator, MutableMapping
 from importlib.metadata import version
@@ -75,3 +77,4 @@ class LazyCommands(MutableMapping[str, click.Command]):
 @click.version_option(version("autoshard"), prog_name="autoshard")
 def main() -> None:
     """Plan how a JAX program is sharded over a device mesh, before the compile."""
+    atexit.register(gc.freeze)  # searches for cycles as Python ends take a second, for nothing

@@ -52,7 +52,6 @@ OFF: Mapping[str, object] = {
     "fusion.split_k": (),
     "layout.widened_bits": (),
     "layout.multiplied_bits": (),
-    "layout.max_low_tile_rows": 0,
     "layout.mxu_min_rows": 1,
     "layout.mxu_fill_cycles": 0,
     "layout.mxu_window_cycles": 0,

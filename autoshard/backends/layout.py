@@ -18,8 +18,6 @@ class LayoutPolicy:
         num_sublanes: Rows of a tile.
         word_bits: Bits of a word; narrower elements of several rows share one.
         max_vector_tile: Elements of the largest tile of a vector.
-        max_low_tile_rows: Rows up to which a tensor of three and more dimensions gets a tile of as
-            few rows.
         mxu_min_rows: A matmul of fewer rows takes the time of one of so many.
         mxu_fill_cycles: Cycles that fill and drain the matrix units, beside the arithmetic.
         mxu_window_cycles: Cycles in which a matmul's first windows are read and its last ones
@@ -57,7 +55,6 @@ class LayoutPolicy:
     num_sublanes: int
     word_bits: int
     max_vector_tile: int
-    max_low_tile_rows: int
     mxu_min_rows: int
     mxu_fill_cycles: int
     mxu_window_cycles: float

@@ -15,7 +15,6 @@ class MemoryPolicy:
         tight_fragmentation_factor: The same where memory is tight: the most seen.
         allocates_in_schedule_order: Temporaries are placed in the order in which they are made (a
             heap with gaps); otherwise largest first, with next to no gaps.
-        scatters_in_place: A scatter writes over what it scatters into, if it reads that last.
         combined_sum_bytes: Bytes of results up to which partial sums that nothing waits for are
             taken in one call; what they sum is held until then. 0: each by itself.
         sums_in_place: An all-reduce writes its result over its operand.
@@ -42,7 +41,6 @@ class MemoryPolicy:
     fragmentation_factor: float
     tight_fragmentation_factor: float
     allocates_in_schedule_order: bool
-    scatters_in_place: bool
     combined_sum_bytes: float
     sums_in_place: bool
     cse_reshards: bool

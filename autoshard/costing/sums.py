@@ -79,7 +79,6 @@ def sums_of(
         is_fit = is_in_slice or not backend.collectives.is_hierarchical
         is_fit = is_fit and _scatters_over(backend, links)
         is_fit = is_fit and _scatters(backend, parts, candidate, shape, bits, order)
-        is_fit = is_fit and not _has_low_tiles(backend, parts, op_class, candidate, shape)
         if machine.has_reduce_scatter and is_whole:
             return (Sum("all-reduce", every, pieces),)
         kind = "reduce-scatter" if is_fit and machine.has_reduce_scatter else "all-reduce"
@@ -134,19 +133,6 @@ def _scatters(
         packed = tile.word_bits // bits if bits < tile.word_bits and len(shape) > 2 else 1
         return piece % (tile.num_sublanes * packed) == 0
     return True
-
-
-def _has_low_tiles(
-    backend: Backend,
-    parts: MeshParts,
-    op_class: OpClass,
-    candidate: Candidate,
-    shape: Sequence[int],
-) -> bool:
-    """True where a sum lies in low tiles, as it has as few rows; products make no such."""
-    if not backend.collectives.reduce_scatter_whole_tiles or op_class in PRODUCTS or len(shape) < 3:
-        return False
-    return parts.local_shape(candidate.partial, shape)[-2] <= backend.layout.max_low_tile_rows
 
 
 def _changed(candidate: Candidate) -> list[int]:

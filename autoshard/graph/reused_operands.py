@@ -79,8 +79,6 @@ def _in_donated(graph: Graph) -> Set[int]:
 
 def _read_in_order(graph: Graph, backend: Backend, stored: Sequence[bool], op: Op) -> Iterator[int]:
     """Stored values of which an op reads every element right before it writes one in its place."""
-    if op.op_class is OpClass.SCATTER and backend.memory.scatters_in_place:
-        yield op.operands[0]
     if not is_elementwise(op):
         return
 

@@ -22,9 +22,6 @@ _SHAPES = {
     "matrix": Array((512, 1024)),
     "narrow": Array((512, 1024), "bfloat16"),
     "vector": Array((100_000,)),
-    "two rows": Array((64, 2, 256)),
-    "four rows": Array((64, 4, 256)),
-    "eight rows": Array((64, 8, 256)),
 }
 
 
@@ -49,15 +46,6 @@ def word_bits(bench: Bench) -> int:
 def max_vector_tile(bench: Bench) -> int:
     """Tile of an argument float32[100000]."""
     return _tiles(bench)["vector"][-1]
-
-
-def max_low_tile_rows(bench: Bench) -> int:
-    """Tiles of arguments float32[64, r, 256] for 2, 4 and 8 rows."""
-    tiles = _tiles(bench)
-    rows = {"two rows": 2, "four rows": 4, "eight rows": 8}
-    whole = tiles["matrix"][-2]
-    low = [count for name, count in rows.items() if tiles[name][-2] == count < whole]
-    return max(low, default=0)
 
 
 def _arguments(bench: Bench) -> Compiled:
@@ -418,7 +406,6 @@ PROBES = (
     _layout(num_sublanes, "rows"),
     _layout(word_bits, "bits"),
     _layout(max_vector_tile, "elements"),
-    _layout(max_low_tile_rows, "rows"),
     _layout(widened_bits, "(element type, bits)", BOTH),
     _layout(multiplied_bits, "(element type, bits)", BOTH),
     _layout(mxu_min_rows, "rows"),

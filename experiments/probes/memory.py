@@ -15,11 +15,6 @@ _SIDE = 8192  # no temporary stays in VMEM
 _MIB = 2**20
 
 
-def scatters_in_place(bench: Bench) -> bool:
-    """An element of each row of a matmul's result, scattered between two barriers."""
-    return _buffers_of(bench, lambda made: made.at[jnp.arange(_SIDE), 0].add(1.0)) < 2
-
-
 def normalizes_at_once(bench: Bench) -> bool:
     """A softmax of a matmul's result between two barriers."""
     return _buffers_of(bench, jax.nn.softmax) == 2
@@ -72,7 +67,6 @@ def combined_sum_bytes(bench: Bench) -> int:
 
 
 PROBES = (
-    Probe(record="memory.scatters_in_place", unit="boolean", measure=scatters_in_place),
     Probe(record="fusion.normalizes_at_once", unit="boolean", measure=normalizes_at_once),
     Probe(
         record="memory.combined_sum_bytes",
