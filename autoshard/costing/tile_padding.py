@@ -31,13 +31,14 @@ def values_in_rows(graph: Graph) -> frozenset[int]:
     """Values of which the last dimension fills the lanes, whatever its size.
 
     What is looked up, what a sort or `top_k` makes, and what is scattered; and all that is computed
-    from or for that element by element, moved or reduced, up to a product or a new state. Seen in
-    training steps of an embedding model and a mixture of experts (libtpu 0.0.42, v5e and v5p).
+    from or for that element by element, moved or reduced, up to a product, a new state, or a
+    reshape of the rows themselves. Seen in training steps of an embedding model and a mixture of
+    experts (libtpu 0.0.42, v5e and v5p), and in group norms of upsampled images (0.0.52, v5e).
     """
     states = updates(graph, FUSIBLE, in_loops=True)
     found: set[int] = set()
     for op in graph.ops:
-        if op.kind is not OpKind.COMPUTE or op.index in states:
+        if op.kind is not OpKind.COMPUTE or op.index in states or _reshapes_rows(graph, op):
             continue
         is_made = op.op_class in _IN_ROWS
         if is_made or (op.op_class in READS_FUSED and not found.isdisjoint(op.operands)):
@@ -47,11 +48,19 @@ def values_in_rows(graph: Graph) -> frozenset[int]:
             continue
         if op.name == "scatter":
             found.update(op.operands[2:])
-        elif op.op_class not in READS_FUSED or op.index in states:
+        elif op.op_class not in READS_FUSED or op.index in states or _reshapes_rows(graph, op):
             continue
         elif not found.isdisjoint(op.results):
             found.update(v for v in op.operands if _is_computed(graph, v))
     return frozenset(found)
+
+
+def _reshapes_rows(graph: Graph, op: Op) -> bool:
+    """True where a reshape splits rows, or makes longer ones."""
+    if op.name != "reshape":
+        return False
+    before, after = (graph.values[value].shape for value in (op.operands[0], op.results[0]))
+    return before[-1:] != after[-1:]
 
 
 def _is_computed(graph: Graph, value: int) -> bool:

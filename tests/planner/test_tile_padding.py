@@ -67,6 +67,29 @@ def test_what_is_computed_from_rows_looked_up_lies_in_rows_until_a_product() -> 
     assert found.isdisjoint({made, weight, other, apart})
 
 
+def reshaped(program: Program, value: int, shape: tuple[int, ...]) -> int:
+    """A reshape that no device takes a part of."""
+    before = program.shape(value)
+    sizes = (*before, *shape)
+    dims: Dims = tuple((d,) for d in range(len(sizes)))
+    rule = Rule(sizes, (dims[: len(before)],), (dims[len(before) :],))
+    return program.compute("reshape", (value,), [shape], rule, OpClass.NOTHING)[0]
+
+
+def test_what_rows_are_split_into_fills_the_lanes_otherwise() -> None:
+    """A group norm of an upsampled image took four times its time, as its groups were padded."""
+    program = Program()
+    taken = looked_up(program, 64)
+    groups = reshaped(program, taken, (TAKEN, 16, 4))
+    again = reshaped(program, program.elementwise(groups), (TAKEN, 64))
+    as_rows = reshaped(program, program.elementwise(taken), (TAKEN, 1, 64))
+    flat = reshaped(program, as_rows, (TAKEN, 64))
+    ends = [program.sum(program.elementwise(value)) for value in (again, flat)]
+    found = values_in_rows(program.graph(*ends))
+    assert {taken, as_rows} <= found
+    assert found.isdisjoint({groups, again})
+
+
 def test_what_is_scattered_lies_in_rows_from_a_product_on_and_new_states_in_any_order() -> None:
     program = Program()
     left, right = program.argument(TAKEN, 256), program.argument(256, 64)
