@@ -12,10 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import Jaxpr, JaxprEqn
 
 from autoshard.frontend.jaxpr_paths import Body, rewrite_bodies
-from autoshard.frontend.meshes import mesh_context
+from autoshard.frontend.spliced import spliced
 
 
 def without_outer_products(jaxpr: Jaxpr) -> Jaxpr:
@@ -70,18 +70,4 @@ def _product(eqn: JaxprEqn) -> list[JaxprEqn]:
         kept_left = left.ndim - len(summed[0])
         return jax.lax.mul(spread(left, 0, len(batch[0])), spread(right, 1, kept_left))
 
-    with mesh_context(None):
-        traced = jax.make_jaxpr(product)(
-            *(jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars)
-        ).jaxpr
-    known: dict[Var, Any] = dict(zip(traced.invars, eqn.invars, strict=True))
-    known.update(zip(traced.outvars, eqn.outvars, strict=True))
-    return [
-        made.replace(
-            invars=[a if isinstance(a, Literal) else known.setdefault(a, a) for a in made.invars],
-            outvars=[known.setdefault(var, var) for var in made.outvars],
-            source_info=eqn.source_info,
-            ctx=eqn.ctx,
-        )
-        for made in traced.eqns
-    ]
+    return spliced(product, eqn, eqn.invars, eqn.outvars)

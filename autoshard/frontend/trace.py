@@ -53,6 +53,7 @@ from autoshard.frontend.signature import (
     flat_function,
     flatten_call,
 )
+from autoshard.frontend.sliced_matmuls import with_sliced_matmuls
 from autoshard.frontend.tagging import tag_jaxpr
 from autoshard.frontend.trace_errors import does_not_lower, does_not_trace, speaks_of_axis_types
 from autoshard.frontend.user_shardings import read_shardings
@@ -370,7 +371,7 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
         # As lowering would do later; a constraint cannot stand between updates of a reference.
         hoisted = _discharged(hoisted)
     products = without_outer_products(honour_dangling(hoisted.jaxpr))
-    live = without_equal_equations(without_dead_equations(products))
+    live = without_equal_equations(without_dead_equations(with_sliced_matmuls(products)))
     num_captured = len(live.invars) - num_args
     jaxpr = live.replace(
         constvars=[*live.constvars, *live.invars[:num_captured]], invars=live.invars[num_captured:]
