@@ -23,8 +23,8 @@ def padded_row_bytes(
     candidates: Sequence[Candidate],
     lanes: int,
     rows: frozenset[int] = frozenset(),
-) -> Iterator[npt.NDArray[np.int64]]:
-    """Bytes per device of the padded copies that an op makes while it runs, one after the other.
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Values, and bytes per device of padded copies of them, that an op makes while it runs.
 
     A gather or a scatter of whole rows wants them one after the other, and so does a reshape that
     merges the dimensions before them. Rows that do not fill their lanes lie otherwise before.
@@ -49,11 +49,11 @@ def padded_row_bytes(
         held = [
             0
             if is_result and _sums_rows(op, candidate)
-            else _padded_bytes(found, candidate.side(is_result=is_result)[place], parts, lanes)
+            else padded_bytes(found, candidate.side(is_result=is_result)[place], parts, lanes)
             for candidate in candidates
         ]
         if any(held):
-            yield np.array(held, dtype=np.int64)
+            yield value, np.array(held, dtype=np.int64)
 
 
 def summed_row_bytes(
@@ -69,7 +69,7 @@ def summed_row_bytes(
         return None
     made = graph.values[op.results[0]]
     held = [
-        _padded_bytes(made, c.partial or c.results[0], parts, lanes) if _sums_rows(op, c) else 0
+        padded_bytes(made, c.partial or c.results[0], parts, lanes) if _sums_rows(op, c) else 0
         for c in candidates
     ]
     return np.array(held, dtype=np.int64) if any(held) else None
@@ -111,7 +111,7 @@ def _sums_rows(op: Op, candidate: Candidate) -> bool:
     return op.op_class is OpClass.GATHER and bool(candidate.reduced or candidate.scattered)
 
 
-def _padded_bytes(value: Value, layout: Layout, parts: MeshParts, lanes: int) -> int:
+def padded_bytes(value: Value, layout: Layout, parts: MeshParts, lanes: int) -> int:
     """Bytes of a device's rows, padded to whole lanes; 0 where they fill them."""
     rows, row = _local_rows(value.shape, layout, parts)
     return rows * -(-row // lanes) * lanes * value.bits // 8 if row % lanes else 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 
 from autoshard.graph.dataflow import spread
+from autoshard.graph.op_traits import is_constraint
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 
@@ -53,3 +54,61 @@ def _beside(graph: Graph, values: Set[int], updates: Set[int]) -> Set[int]:
         return graph.values[other].shape == graph.values[value].shape
 
     return spread(graph, sorted(values), passes, reaches).keys()
+
+
+def looked_up_tables(graph: Graph) -> dict[int, int]:
+    """The first look-up of rows in each argument."""
+    found: dict[int, int] = {}
+    for op in graph.ops:
+        if op.op_class is OpClass.GATHER and takes_rows(graph, op):
+            table = source_of(graph, op.operands[0])
+            if graph.maker(table).kind is OpKind.ARGUMENT:
+                found.setdefault(table, op.index)
+    return found
+
+
+def updated_rows(graph: Graph, updates: Set[int]) -> Iterator[tuple[int, int, int]]:
+    """Tables of which the copy that a look-up makes is there until their rows are updated.
+
+    An update whose gradient is combined with the table and with another state as they are (Adagrad)
+    computes in the order of the scatter. Other ones (SGD, Adam) copy the gradient instead.
+
+    Yields:
+        The table's first look-up, the scatter of its gradient, and the last op of the update.
+    """
+    tables = looked_up_tables(graph)
+    for op in graph.ops:
+        if op.op_class is not OpClass.SCATTER or not takes_rows(graph, op):
+            continue
+        (made,) = op.results
+        within = _within_update(graph, made, updates)
+        read = {source_of(graph, value) for index in within for value in graph.ops[index].operands}
+        states = [value for value in sorted(read) if _is_state(graph, value, made)]
+        if len(states) > 1:
+            yield from ((tables[one], op.index, max(within)) for one in states if one in tables)
+
+
+def source_of(graph: Graph, value: int) -> int:
+    """What a value is without constraints."""
+    while is_constraint(op := graph.maker(value)):
+        (value,) = op.operands
+    return value
+
+
+def _is_state(graph: Graph, value: int, gradient: int) -> bool:
+    is_argument = graph.maker(value).kind is OpKind.ARGUMENT
+    return is_argument and graph.values[value].shape == graph.values[gradient].shape
+
+
+def _within_update(graph: Graph, gradient: int, updates: Set[int]) -> Set[int]:
+    """Element-wise ops of an update that are computed from a gradient."""
+    found: set[int] = set()
+    todo = [gradient]
+    while todo:
+        for index in graph.consumers[todo.pop()]:
+            op = graph.ops[index]
+            if index not in found and (is_constraint(op) or index in updates):
+                todo += op.results
+                if index in updates:
+                    found.add(index)
+    return found

@@ -19,7 +19,7 @@ from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.op_traits import renames
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Region
-from autoshard.graph.row_lookups import takes_rows
+from autoshard.graph.row_lookups import looked_up_tables, source_of, takes_rows
 from autoshard.graph.scatters import adds_elements
 from autoshard.layouts import Layout
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
@@ -319,14 +319,17 @@ def _copies(
 
 
 def _row_copies(room: DeviceRoom, buffers: Buffers, decoded: Decoded) -> Iterator[Buffer]:
-    """Padded rows that look-ups copy."""
-    lanes, parts = room.backend.layout.num_lanes, room.costing.parts
+    """Padded rows that look-ups copy, those of tables before the first look-up."""
+    graph, lanes, parts = room.graph, room.backend.layout.num_lanes, room.costing.parts
+    tables = looked_up_tables(graph)
+    first = min(map(buffers.time_of, tables.values()), default=0)
     for index, candidate in decoded.candidates.items():
-        op = room.graph.ops[index]
-        for held in padded_row_bytes(room.graph, parts, op, (candidate,), lanes, room.rows):
+        op, run = graph.ops[index], buffers.time_of(index)
+        for value, held in padded_row_bytes(graph, parts, op, (candidate,), lanes, room.rows):
             if 0 < held[0] <= room.vmem.capacity:
-                run = buffers.time_of(index)
-                yield _in_vmem("copy", op.operands[0], index, int(held[0]), run, run + 1)
+                is_table = tables.get(source_of(graph, value)) == index
+                start = min(first, run) if is_table else run
+                yield _in_vmem("copy", value, index, int(held[0]), start, run + 1)
 
 
 def _as_written(graph: Graph, one: Buffer, bits: Mapping[int, int]) -> Buffer:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import autoshard
-from autoshard.graph.row_lookups import row_values, takes_rows
+from autoshard.graph.product_writes import updates
+from autoshard.graph.row_lookups import looked_up_tables, row_values, takes_rows, updated_rows
 from autoshard.planning.solution import Solution
 
 
@@ -62,3 +63,45 @@ def test_what_lies_beside_the_result_of_a_matmul_does_not_lie_row_by_row() -> No
     graph = solved(fn, TABLE, ROWS, square).graph
     found = {graph.maker(value).name for value in row_values(graph, frozenset())}
     assert found == {"scatter"}
+
+
+def sgd(table: Any, _: Any, gradient: Any) -> Any:
+    return table - 0.1 * gradient
+
+
+def adagrad(table: Any, moment: Any, gradient: Any) -> Any:
+    moment = moment + gradient**2
+    return table - 0.1 * gradient * jax.lax.rsqrt(moment + 1e-6), moment
+
+
+def momentum(table: Any, moment: Any, gradient: Any) -> Any:
+    moment = 0.9 * moment + gradient
+    return table - 0.1 * moment, moment
+
+
+@pytest.mark.parametrize(("update", "num_kept"), [(sgd, 0), (momentum, 0), (adagrad, 2)])
+def test_copies_of_tables_are_there_until_an_update_that_reads_other_states_as_they_are(
+    update: Callable[..., Any], num_kept: int
+) -> None:
+    def step(tables: Any, moments: Any, indices: Any) -> Any:
+        def loss(tables: Any) -> Any:
+            return jnp.sin(jnp.concatenate([table[indices] for table in tables])).sum()
+
+        grads = jax.grad(loss)(tables)
+        return [update(*one) for one in zip(tables, moments, grads, strict=True)]
+
+    graph = solved(step, [TABLE] * 2, [TABLE] * 2, ROWS).graph
+    tables = looked_up_tables(graph)
+    assert [graph.values[value].shape for value in tables] == [(64, 128)] * 2
+    found = [*updated_rows(graph, updates(graph))]
+    assert len(found) == num_kept
+    for look_up, scatter, last in found:
+        assert look_up in tables.values()
+        assert [graph.ops[index].name for index in (look_up, scatter)] == ["gather", "scatter"]
+        assert graph.consumers[graph.ops[last].results[0]]
+        assert scatter < last
+
+
+def test_tables_that_are_computed_are_copied_for_each_look_up() -> None:
+    graph = solved(lambda table, indices: jnp.sin(table)[indices], TABLE, ROWS).graph
+    assert not looked_up_tables(graph)

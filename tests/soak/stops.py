@@ -114,7 +114,11 @@ def _wait(process: int, busy_seconds: float = math.inf) -> None:
     """Wait for the end of a process, or until it had a processor so long; it is not reaped."""
     ended = time.monotonic() + SECONDS
     while time.monotonic() < ended and _busy_seconds(process) < busy_seconds:
-        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        try:
+            ended_by = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # whoever sent it a signal has seen that it was over
+            return
+        if ended_by is not None:
             return
         time.sleep(0.1)
 
