@@ -126,6 +126,8 @@ class StreamedAccess:
         copies: Copies, also into another order of dimensions.
         conversions: Conversions to narrower elements that nothing is computed with.
         fills: Writing one number everywhere.
+        row_copies: Copies of rows that do not fill their lanes into lanes of their own; None: as
+            all copies.
     """
 
     products: SmallFraction
@@ -133,6 +135,7 @@ class StreamedAccess:
     copies: SmallFraction
     conversions: SmallFraction
     fills: SmallFraction
+    row_copies: SmallFraction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

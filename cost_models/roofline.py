@@ -24,6 +24,7 @@ OP_CLASSES: tuple[str, ...] = (
     "scatter",
     "sort",
     "copy",
+    "row copy",
     "convert",
     "fill",
     "custom",
@@ -45,6 +46,7 @@ _STREAMED = {
     "elementwise": "elementwise",
     "reduce": "elementwise",
     "copy": "copies",
+    "row copy": "row_copies",
     "convert": "conversions",
     "fill": "fills",
 }
@@ -160,7 +162,8 @@ def memory_efficiency(hardware: Hardware, op_class: str) -> float:
         return float(getattr(scattered, op_class))
     streamed = hardware.memory.streamed
     if streamed is not None and op_class in _STREAMED:
-        return float(getattr(streamed, _STREAMED[op_class]))
+        found = getattr(streamed, _STREAMED[op_class])
+        return float(streamed.copies if found is None else found)
     return _MEMORY_EFFICIENCY.get(op_class, 1.0)
 
 

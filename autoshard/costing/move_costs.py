@@ -160,6 +160,12 @@ class MoveCosts:
             self.model.compute_seconds(no_flops, num_bytes, "float32", OpClass.COPY.value)
         )
 
+    def row_copy_seconds(self, num_bytes: FloatArray) -> FloatArray:
+        """Likewise, of rows that do not fill their lanes into lanes of their own, or back."""
+        return np.asarray(
+            self.model.compute_seconds(np.zeros_like(num_bytes), num_bytes, "float32", "row copy")
+        )
+
     def conversion_seconds(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds of conversions that read and write so many bytes together."""
         fast = num_bytes <= self.backend.layout.fast_convert_bytes

@@ -97,7 +97,7 @@ class ProgramFacts:
             return np.zeros(len(layouts))
         num_bytes, parts = self.graph.values[value].num_bytes, self.costing.parts
         local = np.array([num_bytes / parts.num_pieces(layout) for layout in layouts])
-        return np.where(padded > local, self.costing.copy_seconds(padded + local), 0.0)
+        return np.where(padded > local, self.costing.row_copy_seconds(padded + local), 0.0)
 
     def output_seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: in which an update writes what it makes to HBM."""

@@ -17,10 +17,12 @@ import jax.numpy as jnp
 from jax.lax import optimization_barrier
 
 from autoshard.aot.targets import parse_target
+from autoshard.backends import backend_for
 from cost_models import get_hardware
 from experiments.probes.bench import Array, Bench, cycles
 
 _LARGE, _SMALL = (16_384, 4_096), (2_048, 2_048)  # in HBM; in VMEM between two kernels
+_TABLE = (25_000, 64)  # of rows that fill half their lanes
 _KI = 1024
 
 
@@ -46,6 +48,23 @@ def element_cycles(bench: Bench) -> dict[str, float]:
         "reduced": reduced,
         "reduced as it lies": plain,
     }
+
+
+def row_copy_share(bench: Bench) -> float:
+    """Share of the memory bandwidth at which a table's rows are copied into lanes of their own."""
+
+    def looked_up(_: Any, table: Any, indices: Any) -> Any:
+        return table[indices]
+
+    compiled = bench.compile(
+        looked_up, Array(_TABLE), Array((4096,), "int32"), mesh=f"d={bench.num_devices}"
+    )
+    spent = max(cycles(one) or 0 for one in compiled.entry if one.opcode == "copy")
+    machine = get_hardware(bench.target.hardware)
+    rows, width = _TABLE
+    moved = 4 * rows * (width + backend_for(machine).layout.num_lanes)
+    seconds = spent / (machine.compute.clock_hertz or 1)
+    return min(1.0, moved / seconds / machine.memory.bytes_per_second)
 
 
 def _taken(bench: Bench, function: Callable[..., Any], *arguments: Array) -> float:
@@ -91,6 +110,7 @@ def main() -> None:
         }
         told = ", ".join(f"{name} {_KI * clock / spent:.3g}/s" for name, spent in rates.items())
         told += f", read_bytes {4 * _KI * clock / found['read from VMEM']:.3g}/s"
+        told += f"; copies of rows {row_copy_share(bench):.2f} of the bandwidth"
         print(f"  elementwise {share:.3f} of the bandwidth; {told}")
 
 
