@@ -155,7 +155,7 @@ def test_narrow_rows_take_as_long_as_whole_tiles_on_a_tpu_only() -> None:
 def test_a_look_up_of_narrow_rows_takes_a_copy_of_the_table() -> None:
     machine = get_hardware("tpu-v5p")
     assert machine.memory.streamed is not None
-    speed = machine.memory.bytes_per_second * machine.memory.streamed.copies
+    speed = machine.memory.bytes_per_second * (machine.memory.streamed.row_copies or 1.0)
     table = ROWS * (16 + LANES) * 4
     narrow = seconds(sums_of_rows(16), "gather")
     by_bytes = (TAKEN * 2 * LANES + TAKEN) * 4 / (machine.memory.bytes_per_second * 0.5)
@@ -190,7 +190,7 @@ def test_a_scatter_passes_the_rows_it_adds_three_times_and_fills_its_result(
     updates = program.argument(TAKEN, width)
     made = seconds(program.graph(scattered(program, updates, zeros=True)), "scatter", hardware)
     streamed = machine.memory.streamed
-    copies = streamed.copies if streamed else 1.0
+    copies = (streamed.row_copies if streamed else None) or 1.0
     speed, launch = machine.memory.bytes_per_second, machine.compute.kernel_launch_seconds
     expected = (3 * TAKEN * lanes + TAKEN) * 4 / (0.25 * speed) + launch
     expected += ROWS * lanes * 4 / speed
@@ -255,7 +255,7 @@ def order_seconds(width: int, hardware: str) -> float:
 def test_narrow_rows_that_are_moved_are_copied_into_whole_tiles_on_a_tpu_only() -> None:
     machine = get_hardware("tpu-v5p")
     assert machine.memory.streamed is not None
-    speed = machine.memory.bytes_per_second * machine.memory.streamed.copies
+    speed = machine.memory.bytes_per_second * (machine.memory.streamed.row_copies or 1.0)
     copied = TAKEN * (100 + LANES) * 4 / speed + machine.compute.kernel_launch_seconds
     assert order_seconds(100, "tpu-v5p") >= copied
     assert order_seconds(4 * LANES, "tpu-v5p") == 0.0
