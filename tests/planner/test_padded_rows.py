@@ -103,33 +103,35 @@ def test_other_reshapes_copy_nothing(before: tuple[int, ...], after: tuple[int, 
     assert held_by_reshape(before, after) < local_bytes(1024 * 128, 8)
 
 
-def looked_up_in_pieces(num_tables: int, *, of_one_another: bool) -> int:
+def looked_up_in_pieces(
+    num_look_ups: int, *, of_one_another: bool = False, num_tables: int = 1
+) -> int:
     """Bytes beside the arguments of rows that are looked up in tables cut by rows, and summed."""
     program, table_rows = Program(), 16 * TABLE_ROWS  # more than is worth gathering
     sizes = (table_rows, TAKEN_ROWS, 16, 1)
     rule = Rule(sizes, (((0,), (2,)), ((1,), (3,))), (((1,), (2,)),), reduction=frozenset({0}))
-    sums, place = [], program.argument(TAKEN_ROWS, 1)
+    places = [program.argument(TAKEN_ROWS, 1) for _ in range(num_look_ups)]
     tables = [program.argument(table_rows, 16) for _ in range(num_tables)]
-    for table in tables:
-        (made,) = program.compute(
-            "gather", (table, place), [(TAKEN_ROWS, 16)], rule, OpClass.GATHER
-        )
-        sums.append(program.sum(made))
-        if of_one_another:
+    taken: list[int] = []
+    for number, place in enumerate(places):
+        if of_one_another and taken:
             place = program.compute(
                 "convert",
-                (made,),
+                (taken[-1],),
                 [(TAKEN_ROWS, 1)],
                 Rule((TAKEN_ROWS,), (((0,), ()),), (((0,), ()),)),
                 OpClass.ELEMENTWISE,
             )[0]
-    graph = program.graph(*sums)
+        operands = (tables[number % num_tables], place)
+        (made,) = program.compute("gather", operands, [(TAKEN_ROWS, 16)], rule, OpClass.GATHER)
+        taken.append(made)
+    graph = program.graph(*map(program.sum, taken))
     parts = parts_of("x=8")
     rows, whole = parts.to_sharding(((0,), ())), parts.to_sharding(((), ()))
     gathered = {op.results[0]: whole for op in graph.ops if op.name == "gather"}
     wishes = Wishes(
-        arguments=[whole, *[rows] * num_tables],
-        results=[parts.to_sharding(((),))] * num_tables,
+        arguments=[*[whole] * num_look_ups, *[rows] * num_tables],
+        results=[parts.to_sharding(((),))] * num_look_ups,
         values=gathered,
     )
     return beside_arguments(plan(graph, "x=8", wishes, None, "tpu-v5p"))
@@ -137,6 +139,12 @@ def looked_up_in_pieces(num_tables: int, *, of_one_another: bool) -> int:
 
 def test_narrow_rows_that_are_summed_over_devices_stay_padded_until_all_of_one_call_are() -> None:
     one = local_bytes(TAKEN_ROWS, LANES)
-    single, four = (looked_up_in_pieces(n, of_one_another=False) for n in (1, 4))
+    single, four = (looked_up_in_pieces(n) for n in (1, 4))
     assert four - single == pytest.approx(3 * one, rel=0.1)
     assert looked_up_in_pieces(4, of_one_another=True) < single + one
+
+
+def test_copies_of_tables_are_all_there_before_the_first_look_up() -> None:
+    table = local_bytes(2 * TABLE_ROWS, LANES)
+    single, four = looked_up_in_pieces(1), looked_up_in_pieces(4, num_tables=4)
+    assert four - single == pytest.approx(3 * table, rel=0.1)
