@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
-from autoshard.frontend.jaxpr_paths import Body, rewrite_bodies
+from autoshard.frontend.jaxpr_paths import Body, is_constrainable, rewrite_bodies
 from autoshard.frontend.spliced import spliced
 
 _TRANSPARENT = frozenset({"convert_element_type", "transpose", "reshape", "copy"})
@@ -26,7 +26,8 @@ Part: TypeAlias = tuple[int, int, int]
 def with_sliced_matmuls(jaxpr: Jaxpr) -> Jaxpr:
     """The same, slices of matmuls as matmuls of slices, and matmuls of padded operands likewise.
 
-    Arguments are not sliced, nor is what is made of one of them alone: weights stay whole.
+    Arguments are not sliced, nor is what is made of one of them alone: weights stay whole. Matmuls
+    whose results have a sharding in their types stay.
     """
     return _rewritten(jaxpr, {})
 
@@ -200,7 +201,9 @@ class _Equations:
 
 
 def _is_plain_matmul(eqn: JaxprEqn) -> bool:
-    return eqn.primitive.name == "dot_general" and eqn.params["out_sharding"] is None
+    """True where neither the op nor the type of its result says a sharding."""
+    is_matmul = eqn.primitive.name == "dot_general" and eqn.params["out_sharding"] is None
+    return is_matmul and is_constrainable(eqn.outvars[0].aval)
 
 
 def _is_convert(eqn: JaxprEqn) -> bool:

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from autoshard.frontend.sliced_matmuls import with_sliced_matmuls
 
@@ -135,6 +137,16 @@ def test_bodies_are_rewritten_too() -> None:
     jaxpr = require_same(run, x, weight)
     (scan,) = (eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan")
     assert shapes(scan.params["jaxpr"].jaxpr) == [(2, 7, 16)]
+
+
+def test_a_matmul_with_a_sharding_in_its_type_stays() -> None:
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh):
+        x = jax.ShapeDtypeStruct((2, 8, 4), jnp.float32, sharding=NamedSharding(mesh, P("x")))
+        weight = jax.ShapeDtypeStruct((16, 4), jnp.float32, sharding=NamedSharding(mesh, P()))
+        closed = jax.make_jaxpr(lambda x, w: logits(x, w)[:, :-1])(x, weight)
+    assert shapes(closed.jaxpr) == [(2, 8, 16)]
+    assert with_sliced_matmuls(closed.jaxpr) is closed.jaxpr
 
 
 def test_a_program_without_is_itself() -> None:
