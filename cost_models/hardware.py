@@ -126,8 +126,8 @@ class StreamedAccess:
         copies: Copies, also into another order of dimensions.
         conversions: Conversions to narrower elements that nothing is computed with.
         fills: Writing one number everywhere.
-        row_copies: Copies of rows that do not fill their lanes into lanes of their own; None: as
-            all copies.
+        row_copies: Copies of rows that do not fill their lanes into lanes of their own, of elements
+            of 4 bytes and more; None: as all copies.
     """
 
     products: SmallFraction

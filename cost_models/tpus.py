@@ -210,7 +210,12 @@ V4 = _tpu(
     host_bytes=407_000_000_000 // 4,
     host_source="407 GB per host of 4 chips, ct4p-hightpu-4t",
     streamed=StreamedAccess(
-        products=0.765, elementwise=0.765, copies=0.49, conversions=0.4, fills=0.52, row_copies=0.89
+        products=0.765,
+        elementwise=0.765,
+        copies=0.49,
+        conversions=0.4,
+        fills=0.52,
+        row_copies=0.89,
     ),
     passes=ElementPasses(read_bytes=8.98e11, kept=2.45e11, narrowed=2.39e11, plain_reduced=1.65e11),
     cubes=True,
@@ -236,7 +241,12 @@ V5E = _tpu(
     host_source="384 GB per host of 8 chips, ct5lp-hightpu-8t",
     ring_orders=_FLAT_RINGS,
     streamed=StreamedAccess(
-        products=0.8, elementwise=0.803, copies=0.4, conversions=0.32, fills=0.33, row_copies=1.0
+        products=0.8,
+        elementwise=0.803,
+        copies=0.4,
+        conversions=0.32,
+        fills=0.33,
+        row_copies=1.0,
     ),
     passes=ElementPasses(read_bytes=6.44e11, kept=2.41e12, narrowed=1.72e11, plain_reduced=7.14e10),
     cubes=False,
@@ -261,7 +271,12 @@ V5P = _tpu(
     host_bytes=112_000_000_000,
     host_source="448 GB per host of 4 chips, ct5p-hightpu-4t",
     streamed=StreamedAccess(
-        products=0.71, elementwise=0.714, copies=0.25, conversions=0.25, fills=0.23, row_copies=0.38
+        products=0.71,
+        elementwise=0.714,
+        copies=0.25,
+        conversions=0.25,
+        fills=0.23,
+        row_copies=0.38,
     ),
     passes=ElementPasses(read_bytes=1.91e12, kept=5.27e12, narrowed=5.24e11, plain_reduced=1.67e11),
     cubes=True,
@@ -287,7 +302,12 @@ V6E = _tpu(
     host_source="1,440 GB per host of 8 chips, ct6e-standard-8t",
     ring_orders=_FLAT_RINGS,
     streamed=StreamedAccess(
-        products=0.935, elementwise=0.935, copies=0.32, conversions=0.24, fills=0.21, row_copies=0.4
+        products=0.935,
+        elementwise=0.935,
+        copies=0.32,
+        conversions=0.24,
+        fills=0.21,
+        row_copies=0.4,
     ),
     passes=ElementPasses(read_bytes=6.39e12, kept=2.62e12, narrowed=2.95e11, plain_reduced=8.7e10),
     cubes=False,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
+_WORD_BITS = 32
+
 
 @dataclass(slots=True)
 class MoveCosts:
@@ -160,11 +162,17 @@ class MoveCosts:
             self.model.compute_seconds(no_flops, num_bytes, "float32", OpClass.COPY.value)
         )
 
-    def row_copy_seconds(self, num_bytes: FloatArray) -> FloatArray:
-        """Likewise, of rows that do not fill their lanes into lanes of their own, or back."""
-        return np.asarray(
-            self.model.compute_seconds(np.zeros_like(num_bytes), num_bytes, "float32", "row copy")
-        )
+    def row_copy_seconds(self, num_bytes: FloatArray, bits: int) -> FloatArray:
+        """Likewise, of rows that do not fill their lanes into lanes of their own, or back.
+
+        Args:
+            num_bytes: Read and written.
+            bits: Of an element.
+        """
+        if bits < _WORD_BITS:  # caches of several dimensions among them, which tables are not
+            return self.copy_seconds(num_bytes)
+        none = np.zeros_like(num_bytes)
+        return np.asarray(self.model.compute_seconds(none, num_bytes, "float32", "row copy"))
 
     def conversion_seconds(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds of conversions that read and write so many bytes together."""

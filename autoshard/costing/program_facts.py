@@ -95,9 +95,10 @@ class ProgramFacts:
         padded = self.tiles.row_bytes(value, layouts)
         if padded is None:
             return np.zeros(len(layouts))
-        num_bytes, parts = self.graph.values[value].num_bytes, self.costing.parts
-        local = np.array([num_bytes / parts.num_pieces(layout) for layout in layouts])
-        return np.where(padded > local, self.costing.row_copy_seconds(padded + local), 0.0)
+        found, parts = self.graph.values[value], self.costing.parts
+        local = np.array([found.num_bytes / parts.num_pieces(layout) for layout in layouts])
+        seconds = self.costing.row_copy_seconds(padded + local, found.bits)
+        return np.where(padded > local, seconds, 0.0)
 
     def output_seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:
         """float64[num_candidates]: in which an update writes what it makes to HBM."""

@@ -294,3 +294,12 @@ def test_a_sum_over_what_a_product_writes_is_not_launched_by_itself() -> None:
     graph = program.graph(made, program.sum(made))
     launch = get_hardware("tpu-v5p").compute.kernel_launch_seconds
     assert seconds(graph, "reduce") < launch < seconds(graph, "dot_general")
+
+
+def test_copies_of_rows_of_narrow_elements_take_what_other_copies_do() -> None:
+    program = Program()
+    costing = encoder_for(program.graph(program.argument(8, 8)), "x=8", hardware="tpu-v5e").costing
+    num_bytes = np.array([1e6, 1e8])
+    narrow, wide = (costing.row_copy_seconds(num_bytes, bits) for bits in (16, 32))
+    assert narrow.tolist() == costing.copy_seconds(num_bytes).tolist()
+    assert (wide < narrow).all()
