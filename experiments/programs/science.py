@@ -48,7 +48,7 @@ def diffrax_neural_ode() -> Program:
 
     def step(params: Any, state: Any, y: Any) -> Any:
         def loss(params: Any) -> Any:
-            term = diffrax.ODETerm(lambda _, y, __: jax.vmap(eqx.combine(params, static))(y))
+            term: Any = diffrax.ODETerm(lambda _, y, __: jax.vmap(eqx.combine(params, static))(y))
             found = diffrax.diffeqsolve(
                 term, diffrax.Tsit5(), 0.0, 1.0, 0.25, y, max_steps=8, throw=False
             )
@@ -195,7 +195,7 @@ def optimistix_levenberg_marquardt() -> Program:
             def residual(theta: Any, _: Any) -> Any:
                 return theta[0] * jnp.exp(-theta[1] * x) - y
 
-            solver = optx.LevenbergMarquardt(1e-3, 1e-3)
+            solver: Any = optx.LevenbergMarquardt(1e-3, 1e-3)
             return optx.least_squares(residual, solver, theta, max_steps=8, throw=False).value
 
         return jax.vmap(one)(theta, x, y)
