@@ -26,7 +26,7 @@ from autoshard.encoding.padded_rows import (
 from autoshard.graph.library_copies import is_kernel_gradient, library_copies
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
-from autoshard.graph.row_lookups import looked_up_tables, source_of, updated_rows
+from autoshard.graph.row_lookups import looked_up_tables, updated_rows
 from autoshard.graph.transposed_operands import transposed_operands
 from autoshard.identity_cache import IdentityCache
 from autoshard.layouts import Layout
@@ -249,13 +249,13 @@ class ChoiceMemory:
         """Copies into padded rows that look-ups make; those of tables all before the first."""
         room = self.room
         lanes = room.backend.layout.num_lanes
-        tables = looked_up_tables(room.graph)
-        first = min(tables.values(), default=0)
+        look_ups = {*looked_up_tables(room.graph).values()}
+        first = min(look_ups, default=0)
         for op, node, candidates in self._nodes():
             for value, held in padded_row_bytes(
                 room.graph, room.costing.parts, op, candidates, lanes, room.rows
             ):
-                is_table = tables.get(source_of(room.graph, value)) == op.index
+                is_table = op.index in look_ups and value == op.operands[0]
                 begun = first if is_table else op.index
                 is_brief = room.vmem.holds_copies or op.name == "reshape"
                 usage = (held * room.overhead).astype(np.int64)

@@ -6,7 +6,6 @@ element-wise ops: constraints found for the one do not hold the other.
 
 from __future__ import annotations
 
-import operator
 from math import prod
 from typing import Any
 
@@ -14,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn
 
-from autoshard.frontend.jaxpr_paths import Body, rewrite_bodies
-from autoshard.frontend.spliced import spliced
+from autoshard.frontend.spliced import spliced, with_replaced
 
 
 def without_outer_products(jaxpr: Jaxpr) -> Jaxpr:
@@ -24,23 +22,12 @@ def without_outer_products(jaxpr: Jaxpr) -> Jaxpr:
     One whose result has a sharding in its type stays, and so do those of manual regions, through
     which nothing propagates.
     """
-    return _rewritten(jaxpr, {})
+    return with_replaced(jaxpr, _products)
 
 
-def _rewritten(jaxpr: Jaxpr, once: dict[tuple[str, int], Body]) -> Jaxpr:
-    """The same for one body; `once` has the bodies rewritten so far."""
-    eqns: list[JaxprEqn] = []
-    for eqn in jaxpr.eqns:
-        if _is_outer(eqn):
-            eqns += _product(eqn)
-            continue
-        params = None
-        if eqn.primitive.name != "shard_map":
-            params = rewrite_bodies(eqn, lambda _, body: _rewritten(body, once), once)
-        is_same = params is None or params == eqn.params
-        eqns.append(eqn if is_same else eqn.replace(params=params))
-    same = len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns))
-    return jaxpr if same else jaxpr.replace(eqns=eqns)
+def _products(body: Jaxpr) -> dict[int, list[JaxprEqn]]:
+    """By the place of a matmul over one term, the equations in its place."""
+    return {place: _product(eqn) for place, eqn in enumerate(body.eqns) if _is_outer(eqn)}
 
 
 def _is_outer(eqn: JaxprEqn) -> bool:

@@ -6,7 +6,6 @@ read. XLA slices what the matmuls multiply instead, which is smaller than logits
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,8 +13,8 @@ from typing import Any, TypeAlias
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
-from autoshard.frontend.jaxpr_paths import Body, is_constrainable, rewrite_bodies
-from autoshard.frontend.spliced import spliced
+from autoshard.frontend.jaxpr_paths import is_constrainable
+from autoshard.frontend.spliced import spliced, with_replaced
 
 _TRANSPARENT = frozenset({"convert_element_type", "transpose", "reshape", "copy"})
 
@@ -29,24 +28,7 @@ def with_sliced_matmuls(jaxpr: Jaxpr) -> Jaxpr:
     Arguments are not sliced, nor is what is made of one of them alone: weights stay whole. Matmuls
     whose results have a sharding in their types stay.
     """
-    return _rewritten(jaxpr, {})
-
-
-def _rewritten(jaxpr: Jaxpr, once: dict[tuple[str, int], Body]) -> Jaxpr:
-    body = _Equations.of(jaxpr)
-    replaced, dropped = body.replaced()
-    eqns: list[JaxprEqn] = []
-    for place, eqn in enumerate(jaxpr.eqns):
-        if place in replaced:
-            eqns += replaced[place]
-        elif place not in dropped:
-            params = None
-            if eqn.primitive.name != "shard_map":
-                params = rewrite_bodies(eqn, lambda _, inner: _rewritten(inner, once), once)
-            is_same = params is None or params == eqn.params
-            eqns.append(eqn if is_same else eqn.replace(params=params))
-    same = len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns))
-    return jaxpr if same else jaxpr.replace(eqns=eqns)
+    return with_replaced(jaxpr, lambda body: _Equations.of(body).replaced())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +55,9 @@ class _Equations:
                 readers.setdefault(atom, []).append(place)
         return _Equations(jaxpr.eqns, maker, readers)
 
-    def replaced(self) -> tuple[dict[int, list[JaxprEqn]], set[int]]:
-        """By the place of an equation those that stand there instead, and those left out."""
+    def replaced(self) -> dict[int, list[JaxprEqn]]:
+        """By the place of an equation those that stand there instead; none where it is left out."""
         found: dict[int, list[JaxprEqn]] = {}
-        dropped: set[int] = set()
         for place, eqn in enumerate(self.eqns):
             if eqn.primitive.name == "slice":
                 made = self._of_slice(place, eqn)
@@ -84,30 +65,27 @@ class _Equations:
                 made = self._of_pad(place, eqn)
             else:
                 continue
-            if made is not None and {*found, *dropped}.isdisjoint({*made[0], *made[1]}):
-                found.update(made[0])
-                dropped |= made[1]
-        return found, dropped
+            if found.keys().isdisjoint(made):
+                found |= made
+        return found
 
-    def _of_slice(
-        self, place: int, eqn: JaxprEqn
-    ) -> tuple[dict[int, list[JaxprEqn]], set[int]] | None:
+    def _of_slice(self, place: int, eqn: JaxprEqn) -> dict[int, list[JaxprEqn]]:
         """The matmul of slices in the place of a slice, without the matmul and what is between."""
         way: list[int] = []
         value = eqn.invars[0]
         while self._only_reader(value) is not None:
             way.append(self.maker.get(value, -1))
             maker = self.eqns[way[-1]] if way[-1] >= 0 else None
-            if maker is None or maker.primitive.name != "convert_element_type":
+            if maker is None or not _is_convert(maker):
                 break
             value = maker.invars[0]
         if not way or way[-1] < 0 or not _is_plain_matmul(self.eqns[way[-1]]):
-            return None
+            return {}
         matmul, converts = self.eqns[way[-1]], [self.eqns[one] for one in reversed(way[:-1])]
         parts = _parts_of_slice(eqn)
         sides = _sides_of_result(matmul)
         if any(self._is_given(matmul.invars[side]) for dim in parts for side in sides[dim]):
-            return None
+            return {}
 
         def run(*operands: Any) -> Any:
             for dim, part in parts.items():
@@ -117,40 +95,37 @@ class _Equations:
                 )
             return _converted(_bound(matmul, *operands), converts)
 
-        return {place: spliced(run, matmul, matmul.invars, eqn.outvars)}, {*way}
+        left_out: dict[int, list[JaxprEqn]] = {index: [] for index in way}
+        return {place: spliced(run, matmul, matmul.invars, eqn.outvars), **left_out}
 
-    def _of_pad(
-        self, place: int, eqn: JaxprEqn
-    ) -> tuple[dict[int, list[JaxprEqn]], set[int]] | None:
+    def _of_pad(self, place: int, eqn: JaxprEqn) -> dict[int, list[JaxprEqn]]:
         """Matmuls of parts in the place of those that read what zeros are put around."""
         parts = _parts_of_pad(eqn)
         if not parts:
-            return None
+            return {}
         matmuls: list[tuple[int, int, list[JaxprEqn]]] = []  # with the operand, and what is between
-        dropped = {place}
+        found: dict[int, list[JaxprEqn]] = {place: []}
         todo: list[tuple[Var, list[JaxprEqn]]] = [(eqn.outvars[0], [])]
         while todo:
             value, converts = todo.pop()
             for index in self.readers.get(value, [-1]):
                 reader = self.eqns[index]
                 if index < 0 or not (_is_plain_matmul(reader) or _is_convert(reader)):
-                    return None
+                    return {}
                 if _is_convert(reader):
-                    dropped.add(index)
+                    found[index] = []
                     todo.append((reader.outvars[0], [*converts, reader]))
                     continue
                 side = reader.invars.index(value)
                 if reader.invars[0] is reader.invars[1]:
-                    return None
+                    return {}
                 matmuls.append((index, side, converts))
-        found = {}
         for index, side, converts in matmuls:
-            matmul = self.eqns[index]
-            made = self._of_padded(eqn, parts, matmul, side, converts)
+            made = self._of_padded(eqn, parts, self.eqns[index], side, converts)
             if made is None:
-                return None
+                return {}
             found[index] = made
-        return (found, dropped) if found else None
+        return found if matmuls else {}
 
     def _of_padded(
         self,
@@ -211,7 +186,7 @@ def _is_convert(eqn: JaxprEqn) -> bool:
 
 
 def _parts_of_slice(eqn: JaxprEqn) -> dict[int, Part]:
-    """What is taken along each dimension of which not all is."""
+    """Start, limit and stride along each dimension that is not taken whole."""
     params, shape = eqn.params, eqn.invars[0].aval.shape
     strides = params["strides"] or (1,) * len(shape)
     given = zip(params["start_indices"], params["limit_indices"], strides, strict=True)

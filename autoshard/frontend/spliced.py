@@ -1,13 +1,15 @@
-"""Equations of a function in the place of an equation of a program."""
+"""Equations of functions in the place of equations of a program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
+from autoshard.frontend.jaxpr_paths import Body, rewrite_bodies
 from autoshard.frontend.meshes import mesh_context
 
 
@@ -37,3 +39,35 @@ def spliced(
         )
         for made in traced.eqns
     ]
+
+
+def with_replaced(
+    jaxpr: Jaxpr,
+    replaced: Callable[[Jaxpr], Mapping[int, Sequence[JaxprEqn]]],
+    once: dict[tuple[str, int], Body] | None = None,
+) -> Jaxpr:
+    """The same with other equations in the place of some, in bodies too; itself if in none.
+
+    Bodies of manual regions stay: nothing propagates through them.
+
+    Args:
+        jaxpr: The program.
+        replaced: Called with each body; the equations that stand in the place of one, by place.
+        once: Bodies rewritten so far.
+    """
+    known = {} if once is None else once
+    found = replaced(jaxpr)
+    eqns: list[JaxprEqn] = []
+    for place, eqn in enumerate(jaxpr.eqns):
+        if place in found:
+            eqns += found[place]
+            continue
+        params = None
+        if eqn.primitive.name != "shard_map":
+            params = rewrite_bodies(
+                eqn, lambda _, body: with_replaced(body, replaced, known), known
+            )
+        is_same = params is None or params == eqn.params
+        eqns.append(eqn if is_same else eqn.replace(params=params))
+    same = len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns))
+    return jaxpr if same else jaxpr.replace(eqns=eqns)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
+from autoshard.graph.op_traits import is_constraint
 from autoshard.graph.program import Graph, Op
 
 
@@ -61,6 +62,11 @@ def source_of(graph: Graph, value: int, passes: Callable[[Op, int], bool]) -> in
         value = op.operands[0]
         op = graph.maker(value)
     return value
+
+
+def unconstrained(graph: Graph, value: int) -> int:
+    """The value that constraints are on."""
+    return source_of(graph, value, lambda op, _: is_constraint(op))
 
 
 def trace_forward(graph: Graph, value: int, passes: Callable[[Op], bool]) -> tuple[Op, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from autoshard.graph.dataflow import spread
+from autoshard.graph.dataflow import spread, unconstrained
 from autoshard.graph.op_traits import is_constraint
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
@@ -61,7 +61,7 @@ def looked_up_tables(graph: Graph) -> dict[int, int]:
     found: dict[int, int] = {}
     for op in graph.ops:
         if op.op_class is OpClass.GATHER and takes_rows(graph, op):
-            table = source_of(graph, op.operands[0])
+            table = unconstrained(graph, op.operands[0])
             if graph.maker(table).kind is OpKind.ARGUMENT:
                 found.setdefault(table, op.index)
     return found
@@ -82,17 +82,12 @@ def updated_rows(graph: Graph, updates: Set[int]) -> Iterator[tuple[int, int, in
             continue
         (made,) = op.results
         within = _within_update(graph, made, updates)
-        read = {source_of(graph, value) for index in within for value in graph.ops[index].operands}
+        read = {
+            unconstrained(graph, value) for index in within for value in graph.ops[index].operands
+        }
         states = [value for value in sorted(read) if _is_state(graph, value, made)]
         if len(states) > 1:
             yield from ((tables[one], op.index, max(within)) for one in states if one in tables)
-
-
-def source_of(graph: Graph, value: int) -> int:
-    """What a value is without constraints."""
-    while is_constraint(op := graph.maker(value)):
-        (value,) = op.operands
-    return value
 
 
 def _is_state(graph: Graph, value: int, gradient: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoshard.graph.dataflow import source_of
+from autoshard.graph.dataflow import unconstrained
 from autoshard.graph.op_traits import is_constraint, is_elementwise, splits_last
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.graph.transposed_operands import works_in_heads
@@ -28,7 +28,7 @@ def turned_rows(graph: Graph) -> dict[int, int]:
     for op in graph.ops:
         if op.name != "reshape" or op.kind is not OpKind.COMPUTE:
             continue
-        before, after = _unconstrained(graph, op.operands[0]), op.results[0]
+        before, after = unconstrained(graph, op.operands[0]), op.results[0]
         is_computed = before in of_matmuls and is_elementwise(graph.maker(before))
         is_split = is_computed and _splits_last(graph, before, after)
         is_merged = _splits_last(graph, after, before) and _is_merged_of_heads(graph, before, after)
@@ -68,7 +68,7 @@ def _is_merged_of_heads(graph: Graph, pieces: int, rows: int) -> bool:
     maker = graph.maker(pieces)
     if maker.name != "transpose":
         return False
-    made = _unconstrained(graph, maker.operands[0])
+    made = unconstrained(graph, maker.operands[0])
     readers = (reader for reader, _ in _readers(graph, rows))
     is_of_heads = _is_matmul(graph.maker(made)) and len(graph.values[pieces].shape) > 3
     return is_of_heads and any(map(is_elementwise, readers))
@@ -83,11 +83,6 @@ def _readers(graph: Graph, value: int) -> Iterator[tuple[Op, int]]:
         else:
             places = enumerate(reader.operands)
             yield from ((reader, place) for place, operand in places if operand == value)
-
-
-def _unconstrained(graph: Graph, value: int) -> int:
-    """The value that constraints are on."""
-    return source_of(graph, value, lambda op, _: is_constraint(op))
 
 
 def _is_matmul(op: Op) -> bool:

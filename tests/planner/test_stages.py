@@ -95,7 +95,7 @@ def test_an_interrupt_ends_a_step_with_what_is_known_and_a_second_one_ends_it_al
 
 
 def _until(is_over: Callable[[], bool], seconds: float) -> bool:
-    """Whether something became true in time."""
+    """True where something becomes true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and not is_over():
         time.sleep(0.01)
@@ -104,7 +104,7 @@ def _until(is_over: Callable[[], bool], seconds: float) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_step_that_looks_hears_of_an_interrupt_and_goes_on(number: signal.Signals) -> None:
-    """What it had done was thrown away and done again."""
+    """Its work was thrown away and done again."""
     stages, calls = Stages(), []
 
     def step() -> str:
