@@ -1,4 +1,4 @@
-"""Seconds to put an argument that is new in every step (a batch) into device memory."""
+"""What speaks for cutting an argument that may be new in every step: it has to be put there."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from autoshard.costing.cost_term import Candidates, FloatArray
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.graph.program import Op, OpKind
 
+SHARE = 0.01
+"""Of the time that device memory takes to write the argument."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Small; without it nothing would speak against giving every device the whole batch."""
+    """Of plans that are equal otherwise, the one that puts the smaller pieces on devices.
+
+    A step takes nothing for it, and nobody knows which arguments are new (a batch) and which stay
+    (parameters that answer requests).
+    """
 
     facts: ProgramFacts
     is_sent: ClassVar[bool] = False
@@ -25,8 +32,8 @@ class Arrivals:
         return is_new or None
 
     def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
-        """float64[num_candidates]: of one step."""
+        """float64[num_candidates]: what decides between equal plans."""
         costing = self.facts.costing
         num_bytes = self.facts.graph.values[op.results[0]].num_bytes
         local = num_bytes / costing.arrays(candidates).result_shards[0]
-        return np.asarray(local / costing.model.hardware.memory.bytes_per_second)
+        return np.asarray(SHARE * local / costing.model.hardware.memory.bytes_per_second)

@@ -151,10 +151,11 @@ class TilePadding:
     def bytes_by_row(self, value: int, layouts: Sequence[Layout]) -> FloatArray:
         """float64[num_layouts]: bytes that a device reads or writes row by row, each in lanes.
 
-        A scalar is a row of one element.
+        A scalar is a row of one element; many such rows are a vector.
         """
         found = self.graph.values[value]
         local = [self.parts.local_shape(one, found.shape) or (1,) for one in layouts]
+        local = [shape if shape[-1] > 1 else (prod(shape),) for shape in local]
         rows = [prod(shape[:-1]) * _up(shape[-1], self.tiling.num_lanes) for shape in local]
         return np.array(rows) * found.bits / 8
 

@@ -126,10 +126,11 @@ class DeviceRoom:
         """Dimensions that tiles of a value may lie along, where these are not any two.
 
         Those of images are the batch and the channels, unless the batch is so small that rows of
-        pixels are moved into it.
+        pixels are moved into it. Rows of which a device holds one element each lie in any order.
         """
         if value.index in self.rows and len(value.shape) > 1:
-            return ((len(value.shape) - 2, len(value.shape) - 1),)
+            is_row = self.costing.parts.local_shape(layout, value.shape)[-1] > 1
+            return ((len(value.shape) - 2, len(value.shape) - 1),) if is_row else None
         if value.index in self.channels:
             batch = self.costing.parts.local_shape(layout, value.shape)[0]
             channels = self.channels[value.index]

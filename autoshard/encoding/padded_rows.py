@@ -112,9 +112,10 @@ def _sums_rows(op: Op, candidate: Candidate) -> bool:
 
 
 def padded_bytes(value: Value, layout: Layout, parts: MeshParts, lanes: int) -> int:
-    """Bytes of a device's rows, padded to whole lanes; 0 where they fill them."""
+    """Bytes of a device's rows, padded to whole lanes; 0 where they fill them, or are elements."""
     rows, row = _local_rows(value.shape, layout, parts)
-    return rows * -(-row // lanes) * lanes * value.bits // 8 if row % lanes else 0
+    is_padded = row > 1 and row % lanes
+    return rows * -(-row // lanes) * lanes * value.bits // 8 if is_padded else 0
 
 
 def _merges_rows(graph: Graph, op: Op) -> bool:

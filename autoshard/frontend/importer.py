@@ -266,7 +266,7 @@ class Importer:
         results: list[TensorType],
         scope: Scope,
     ) -> None:
-        label = target = name
+        label = target = "reshape" if _adds_unit_dims(op, name) else name
         if name == "custom_call":
             target = ir.StringAttr(op.attributes["call_target_name"]).value
             label = f"custom_call @{target}"
@@ -336,6 +336,15 @@ def _changes_nothing(op: Any, name: str) -> bool:
         names = ("edge_padding_low", "edge_padding_high", "interior_padding")
         return not any(size for each in names for size in op.attributes[each])
     return name == "slice" and op.operands[0].type == op.results[0].type
+
+
+def _adds_unit_dims(op: Any, name: str) -> bool:
+    """True for a broadcast that adds dimensions of size 1 alone; compilers make it a reshape."""
+    if name != "broadcast_in_dim":
+        return False
+    before, after = (ir.RankedTensorType(one.type) for one in (op.operands[0], op.results[0]))
+    dims = list(op.attributes["broadcast_dimensions"])
+    return prod(before.shape) == prod(after.shape) > 0 and dims == sorted(dims)
 
 
 def _is_exact(op: Any) -> bool:

@@ -29,6 +29,23 @@ def renames(op: Op) -> bool:
     return is_constraint(op) or op.name in RENAMES
 
 
+def keeps_order(graph: Graph, op: Op) -> bool:
+    """True for a renaming op whose elements come one after the other as in its operand.
+
+    A transpose keeps their order where it moves dimensions of size 1 alone.
+    """
+    if op.name != "transpose":
+        return renames(op)
+    if op.rule is None:
+        return False
+    sides = ((op.operands[0], op.rule.operands[0]), (op.results[0], op.rule.results[0]))
+    before, after = (
+        [factors for factors, size in zip(dims, graph.values[value].shape, strict=True) if size > 1]
+        for value, dims in sides
+    )
+    return before == after
+
+
 def is_constraint(op: Op) -> bool:
     """True for an op that says how its operand is sharded, and computes nothing."""
     return op.kind is OpKind.CONSTRAINT

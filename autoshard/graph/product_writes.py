@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from math import prod
 
-from autoshard.graph.op_traits import ELEMENTWISE, FUSIBLE, RENAMES, is_widening
+from autoshard.graph.op_traits import (
+    ELEMENTWISE,
+    FUSIBLE,
+    RENAMES,
+    is_elementwise,
+    is_widening,
+    keeps_order,
+)
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 from autoshard.graph.row_sums import is_taken_along_rows
 
@@ -192,19 +199,24 @@ def _only_made(graph: Graph, value: int, product: Op) -> int | None:
 def _is_there(graph: Graph, value: int) -> bool:
     """True for a single number, an argument or a carry, repeated along other dimensions or not."""
     op = graph.maker(value)
-    if op.name == "broadcast_in_dim" and op.kind is OpKind.COMPUTE:
+    if op.name in ("broadcast_in_dim", "reshape") and op.kind is OpKind.COMPUTE:
         return _is_there(graph, op.operands[0])
     is_given = op.kind in (OpKind.ARGUMENT, OpKind.FREE) or op.name == "while"
     return is_given or not graph.values[value].shape
 
 
 def _is_beside(graph: Graph, value: int, region: int, reader: Op) -> bool:
-    """True for an element-wise op of a region that makes one value, of another one's shape."""
-    if reader.kind is not OpKind.COMPUTE or reader.op_class is not OpClass.ELEMENTWISE:
+    """True for an element-wise op of a region that makes one value, of another one's shape.
+
+    So is one that adds, drops or moves dimensions of size 1.
+    """
+    if reader.kind is not OpKind.COMPUTE or reader.region != region or len(reader.results) != 1:
         return False
-    if reader.region != region or len(reader.results) != 1:
+    if not (is_elementwise(reader) or keeps_order(graph, reader)):
         return False
-    return graph.values[reader.results[0]].shape == graph.values[value].shape
+    shapes = (graph.values[one].shape for one in (reader.results[0], value))
+    made, known = ([size for size in shape if size > 1] for shape in shapes)
+    return made == known
 
 
 def _computed_after(graph: Graph, made: int) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from autoshard.backends import Backend
 from autoshard.graph.dataflow import trace_back
-from autoshard.graph.op_traits import FUSIBLE, is_elementwise
+from autoshard.graph.op_traits import FUSIBLE, is_elementwise, keeps_order
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 
@@ -21,7 +21,8 @@ def without_reused(
     """The intervals, where an operand ends when the result begins that is written over it.
 
     An element-wise kernel writes over an operand that it reads last, element by element, and that
-    has as many bytes; a scatter over what it scatters into, if nothing else is written over that.
+    has as many bytes, in another shape or not; a scatter over what it scatters into, if nothing
+    else is written over that.
 
     Args:
         graph: The program.
@@ -83,7 +84,7 @@ def _read_in_order(graph: Graph, backend: Backend, stored: Sequence[bool], op: O
         return
 
     def is_fused(maker: Op, value: int) -> bool:
-        return is_elementwise(maker) and not stored[value]
+        return not stored[value] and (is_elementwise(maker) or keeps_order(graph, maker))
 
     read = [v for v in trace_back(graph, op.operands, is_fused).frontier if stored[v]]
     if read and backend.fusion.normalizes_at_once:

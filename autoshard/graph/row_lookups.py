@@ -10,7 +10,10 @@ from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 
 
 def takes_rows(graph: Graph, op: Op) -> bool:
-    """True where a gather or scatter leaves the last dimension of what it takes as it is."""
+    """True where a gather or scatter leaves the last dimension of what it takes as it is.
+
+    A row of one element is an element: such tables are vectors to the compiler.
+    """
     is_lookup = op.op_class in (OpClass.GATHER, OpClass.SCATTER)
     if not is_lookup or op.kind is not OpKind.COMPUTE or op.rule is None or len(op.results) != 1:
         return False
@@ -19,7 +22,7 @@ def takes_rows(graph: Graph, op: Op) -> bool:
     if op.op_class is OpClass.SCATTER:  # its result is as the table is, whatever is added
         taken, value = op.rule.operands[-1], op.operands[-1]
     shapes = [graph.values[one].shape for one in (op.operands[0], value)]
-    if min(map(len, shapes)) < 2 or shapes[0][-1] != shapes[1][-1]:
+    if min(map(len, shapes)) < 2 or shapes[0][-1] != shapes[1][-1] or shapes[0][-1] == 1:
         return False
     return bool(table[-1]) and table[-1] == taken[-1]
 

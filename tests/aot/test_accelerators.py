@@ -460,3 +460,37 @@ def test_logits_of_all_but_the_last_token_take_the_time_that_was_planned() -> No
     assert found.time.predicted_compute_seconds == pytest.approx(
         found.time.compute_seconds, rel=0.15
     )
+
+
+@needs_tpu
+@pytest.mark.parametrize(
+    ("topology", "hardware"), [("v5e:2x4", "tpu-v5e"), ("v5p:2x2x2", "tpu-v5p")]
+)
+def test_the_backward_pass_of_attention_holds_no_gradient_of_scores(
+    topology: str, hardware: str
+) -> None:
+    """Its last two matmuls compute it of the scores and of what came in, in float32."""
+
+    def step(weights: Any, x: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            into, out = weights
+            query, key, value = jnp.moveaxis((x @ into).reshape(*x.shape[:2], 3, 8, 64), 2, 0)
+            made = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+            return ((made.reshape(x.shape) @ out).astype(jnp.float32) ** 2).mean()
+
+        return jax.grad(loss)(weights)
+
+    shapes = [(512, 3 * 512), (512, 512), (16, 2048, 512)]
+    into, out, x = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
+    plan = autoshard.optimize(
+        step,
+        (into, out),
+        x,
+        mesh="data=2,model=4",
+        hardware=hardware,
+        in_shardings=(P(), P(("data", "model"))),
+        baselines=False,
+    )
+    found = plan.verify(topology).memory
+    assert found is not None
+    assert found.predicted_bytes == pytest.approx(found.compiled_bytes, rel=0.05)

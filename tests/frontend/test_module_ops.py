@@ -508,3 +508,12 @@ def test_a_reduction_says_whether_it_adds(fn: Any, is_sum: bool) -> None:
 def test_a_reduction_over_a_dimension_of_size_one_is_a_reshape() -> None:
     graph = export(lambda x: jnp.sum(x[:, None], axis=1), X)
     assert [op.op_class for op in graph.ops if op.name == "reduce"] == [OpClass.COPY]
+
+
+def test_a_broadcast_that_adds_dimensions_of_size_1_alone_is_a_reshape() -> None:
+    graph = export(
+        lambda x: (jnp.sin(x)[:, None], jnp.cos(x)[:, None] + jnp.zeros((8, 4))), array(8)
+    )
+    found = [op.name for op in graph.ops if op.kind is OpKind.COMPUTE]
+    assert found.count("reshape") == 2
+    assert found.count("broadcast_in_dim") == 1

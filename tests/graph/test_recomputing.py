@@ -74,6 +74,44 @@ def test_a_wider_matmul_computes_more_again() -> None:
     assert not _stores("tpu-v5e", _chain(33), columns=1024)
 
 
+def _stores_wide(machine: str, length: int, dtype: str) -> bool:
+    """True where a TPU stores, in float32 or less, what two matmuls read of two tensors."""
+
+    def program(a: jax.Array, b: jax.Array, right: jax.Array) -> tuple[jax.Array, ...]:
+        made = _chain(length)(a, b.astype(jnp.float32), a[:, :1]).astype(dtype)
+        return made.T @ right.astype(dtype), made @ right.astype(dtype)
+
+    square = jax.ShapeDtypeStruct((2048, 2048), "float32")
+    narrow = jax.ShapeDtypeStruct((2048, 2048), "bfloat16")
+    right = jax.ShapeDtypeStruct((2048, 64), "bfloat16")
+    graph, _ = exported(program, square, narrow, right, mesh="x=2")
+    buffers = find_buffers(graph, backend_for(get_hardware(machine)))
+    (made,) = {
+        op.operands[0]
+        for op in graph.ops
+        if op.name == "dot_general" and graph.maker(op.operands[0]).name != "transpose"
+    }
+    return buffers.is_stored[made]
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype", "most"),
+    [
+        ("tpu-v5e", "bfloat16", 1),
+        ("tpu-v5p", "bfloat16", 1),
+        ("tpu-v5p", "float32", 19),
+        ("tpu-v5e", "float32", 40),
+    ],
+)
+def test_what_float32_and_bfloat16_make_is_computed_again_by_what_it_is_stored_in(
+    machine: str, dtype: str, most: int
+) -> None:
+    # The most operations that libtpu 0.0.52 computes again; of the last one it was asked no more.
+    assert not _stores_wide(machine, max(1, most - 2), dtype)
+    if most < 40:
+        assert _stores_wide(machine, most + 2, dtype)
+
+
 def test_what_would_be_read_more_often_than_written_and_read_is_stored() -> None:
     # Two tensors in float32 are 16 bytes for two matmuls, and 14 with what is made of them stored.
     assert _stores("tpu-v5e", _chain(2), dtype="float32")

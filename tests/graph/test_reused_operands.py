@@ -6,7 +6,8 @@ import pytest
 
 from autoshard.backends import backend_for
 from autoshard.graph.buffers import find_buffers
-from autoshard.graph.program import Graph
+from autoshard.graph.program import Graph, OpClass
+from autoshard.graph.rule import Rule
 from cost_models import get_hardware
 from tests.planner.graphs import Program
 
@@ -30,6 +31,16 @@ def test_an_element_wise_result_is_written_over_what_it_reads_last(machine: str)
     result = program.elementwise(made, name="tanh")
     graph = program.graph(result, program.matmul(result, result))
     assert ends_when_made(graph, made, result, machine)
+
+
+def test_a_result_is_written_over_what_it_reads_in_another_shape() -> None:
+    program = Program()
+    made = program.matmul(program.argument(SIDE, SIDE), program.argument(SIDE, SIDE))
+    rule = Rule((SIDE, SIDE), (((0,), (1,)),), (((0, 1),),))
+    (flat,) = program.compute("reshape", (made,), [(SIDE * SIDE,)], rule, OpClass.COPY)
+    result = program.elementwise(flat, name="tanh")
+    graph = program.graph(program.constraint(result, "x"))
+    assert ends_when_made(graph, made, result)
 
 
 def test_over_one_of_two_and_over_none_of_another_size() -> None:

@@ -22,6 +22,7 @@ def solved(fn: Callable[..., Any], *shapes: jax.ShapeDtypeStruct) -> Solution:
 
 
 TABLE = jax.ShapeDtypeStruct((64, 128), jnp.float32)
+COLUMN = jax.ShapeDtypeStruct((64, 1), jnp.float32)
 ROWS = jax.ShapeDtypeStruct((16,), jnp.int32)
 
 
@@ -33,6 +34,8 @@ ROWS = jax.ShapeDtypeStruct((16,), jnp.int32)
         (lambda t, i: t.at[i].add(1.0), (TABLE, ROWS), True),
         (lambda t, i: t.at[i, i].add(1.0), (TABLE, ROWS), False),
         (lambda t, i: t.at[:, i].add(1.0), (TABLE, ROWS), False),
+        (lambda t, i: t[i], (COLUMN, ROWS), False),
+        (lambda t, i: t.at[i].add(1.0), (COLUMN, ROWS), False),
     ],
 )
 def test_rows_are_taken_where_the_last_dimension_stays_whole(

@@ -11,6 +11,7 @@ import pytest
 
 from autoshard.backends import backend_for
 from autoshard.candidates.candidate import Candidate, CandidateMaker
+from autoshard.costing.arrivals import SHARE
 from autoshard.costing.costing import Costing, cost_model_for
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.sums import sums_of
@@ -124,7 +125,9 @@ def test_ops_that_only_rename_or_pin_cost_nothing() -> None:
         assert op.kind is OpKind.ARGUMENT or not seconds.any()
 
 
-def test_an_argument_new_in_every_step_costs_its_way_to_the_device_and_a_kept_one_nothing() -> None:
+def test_of_an_argument_that_may_be_new_small_pieces_are_better_and_a_kept_one_costs_nothing() -> (
+    None
+):
     program = Program()
     graph = program.graph(program.constraint(program.argument(8, 8), "<@mesh, [{?}, {?}]>"))
     encoder = encoder_for(graph, "x=4")
@@ -135,7 +138,7 @@ def test_an_argument_new_in_every_step_costs_its_way_to_the_device_and_a_kept_on
     costing = encoder.costing
     seconds = encoder.node_costs.seconds(argument, candidates)
     bandwidth = costing.model.hardware.memory.bytes_per_second
-    np.testing.assert_allclose(seconds, 8 * 8 * 4 / pieces / bandwidth)
+    np.testing.assert_allclose(seconds, SHARE * 8 * 8 * 4 / pieces / bandwidth)
     kept = replace(graph, donated=(argument.index,))
     assert not encoder_for(kept, "x=4").node_costs.seconds(argument, candidates).any()
 

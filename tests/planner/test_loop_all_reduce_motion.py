@@ -12,11 +12,11 @@ from autoshard.encoding.encoded import decode
 from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph, OpClass
 from autoshard.graph.rule import Dims, Rule
-from tests.planner.graphs import Program, encoder_for, plan
+from tests.planner.graphs import Program, encoder_for, parts_of, plan, wishes_for
 from tests.planner.objective import check_objective_is_account
 
 TRIPS = 8.0
-ROWS = 2**16  # of a microbatch: cutting them is what pays, and leaves partial sums
+ROWS = 2**16  # of a microbatch: cut, they leave partial sums
 WIDTH = 256
 
 
@@ -79,8 +79,11 @@ def accumulated(
 
 
 def all_reduces(graph: Graph, hardware: str) -> dict[int, float]:
-    """Counts of all-reduces by bytes."""
-    made = plan(graph, "data=8", hardware=hardware).account.collectives
+    """Counts of all-reduces by bytes, where the rows of both factors come cut."""
+    parts = parts_of("data=8")
+    cut = (parts.to_sharding(((), (0,))), parts.to_sharding(((0,), ())))
+    wishes = wishes_for(graph, dict(enumerate(cut)), {})
+    made = plan(graph, "data=8", wishes, hardware=hardware).account.collectives
     return {c.bytes_per_device: c.count for c in made if c.kind == "all-reduce"}
 
 

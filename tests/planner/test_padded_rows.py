@@ -51,6 +51,12 @@ def local_bytes(rows: int, width: int) -> float:
     return rows * width * F32_BYTES
 
 
+@pytest.mark.parametrize("name", ["gather", "scatter"])
+def test_rows_of_one_element_are_vectors_and_lie_as_they_are(name: str) -> None:
+    held = held_beside_arguments(name, 1, "tpu-v5p")
+    assert held < local_bytes(2 * (TABLE_ROWS + TAKEN_ROWS), 1)
+
+
 @pytest.mark.parametrize(
     ("name", "copied_rows"),
     [("gather", TABLE_ROWS + TAKEN_ROWS), ("scatter", TABLE_ROWS + TAKEN_ROWS)],
