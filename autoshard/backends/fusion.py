@@ -30,6 +30,8 @@ class FusionPolicy:
         min_concatenated_part: A matmul that does not contract the concatenated dimension reads the
             parts of a concatenation whose sizes are multiples of so many elements; 0: never.
         fuses_into_gathers: A gather of fewer elements than its operand has computes those it takes.
+        fuses_gathers: Element-wise ops, reductions and scatters look up what they read, each again;
+            what a matmul or a normalization reads is stored.
         fuses_into_scatters: A scatter computes its updates and its indices.
         fuses_into_overlapping_windows: A reduce-window whose windows overlap computes its operand,
             unless each is as long as that (a running sum); those that do not overlap always do.
@@ -73,6 +75,7 @@ class FusionPolicy:
     matmuls_read_single_source: bool
     min_concatenated_part: int
     fuses_into_gathers: bool
+    fuses_gathers: bool
     fuses_into_scatters: bool
     fuses_into_overlapping_windows: bool
     fills_scatters_early: bool

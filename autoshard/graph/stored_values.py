@@ -19,6 +19,7 @@ from autoshard.graph.recomputing import (
     is_quantized,
     matmuls_reading,
 )
+from autoshard.graph.row_sums import goes_along_rows
 from autoshard.graph.scatters import is_one_hot, scattered_sums
 from autoshard.graph.sliced_operands import sliced_operands
 from autoshard.graph.window import Window
@@ -228,7 +229,14 @@ def _is_fusible(graph: Graph, op: Op, fusion: FusionPolicy) -> bool:
         return False
     if op.op_class is OpClass.SCATTER:
         return fusion.one_hot_scatters and is_one_hot(graph, op)
+    if op.op_class is OpClass.GATHER:
+        return fusion.fuses_gathers and not _is_normalized(graph, op.results[0])
     return op.op_class in FUSIBLE and op.name != "dynamic_update_slice"
+
+
+def _is_normalized(graph: Graph, value: int) -> bool:
+    """True where a kernel that sums rows and takes the sums along them reads a value."""
+    return any(goes_along_rows(graph, end) for end in trace_forward(graph, value, is_elementwise))
 
 
 def _is_kernel(graph: Graph, op: Op) -> bool:

@@ -117,6 +117,19 @@ def fuses_into_gathers(bench: Bench) -> bool:
     return not any("f32[16384,256]" in i.type_text and computes(i) for i in compiled.entry)
 
 
+def fuses_gathers(bench: Bench) -> bool:
+    """Rows looked up, scaled and summed by segment, and multiplied and summed."""
+
+    def program(_: Pin, table: Any, rows: Any, segments: Any, scales: Any, others: Any) -> Any:
+        taken = table[rows]
+        added = jax.ops.segment_sum(taken * scales[:, None], segments, 1024)
+        return added, jnp.sum(taken * others, axis=1)
+
+    rows, table = Array((32768,), "int32"), Array((16384, 256))
+    compiled = _whole(bench, program, table, rows, rows, Array((32768,)), Array((32768, 256)))
+    return not any("f32[32768,256]" in one.type_text and computes(one) for one in compiled.entry)
+
+
 def fuses_into_scatters(bench: Bench) -> bool:
     """A scatter of the absolute values of a product of two tensors."""
     compiled = _scatter(bench)
@@ -300,6 +313,7 @@ PROBES = (
     # With `fuses_into_matmuls` it says nothing more.
     _fusion(matmuls_read_single_source, CUDA),
     _fusion(fuses_into_gathers),
+    _fusion(fuses_gathers),
     _fusion(fuses_into_scatters),
     _fusion(fuses_into_overlapping_windows),
     _fusion(scatters_into_addends),
