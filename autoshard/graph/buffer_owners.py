@@ -8,6 +8,9 @@ from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.op_traits import renames
 from autoshard.graph.program import Graph, Op, OpKind
 
+_UPDATES = frozenset({"dynamic_update_slice", "scatter"})
+"""Ops that change some elements of their first operand."""
+
 
 def buffer_owners(graph: Graph, stored: Sequence[bool]) -> list[int]:
     """Per value, the one whose buffer it lives in; its own, if nothing else gives it one.
@@ -29,7 +32,7 @@ def buffer_owners(graph: Graph, stored: Sequence[bool]) -> list[int]:
             result = op.results[0]
             if owner[result] == result:
                 owner[result] = owner[op.operands[0]]
-        elif op.name == "dynamic_update_slice" and _updates_in_place(graph, op):
+        elif op.name in _UPDATES and _updates_in_place(graph, op):
             owner[op.results[0]] = owner[op.operands[0]]
     return [_root(owner, value) for value in range(len(owner))]
 

@@ -21,8 +21,7 @@ def without_reused(
     """The intervals, where an operand ends when the result begins that is written over it.
 
     An element-wise kernel writes over an operand that it reads last, element by element, and that
-    has as many bytes, in another shape or not; a scatter over what it scatters into, if nothing
-    else is written over that.
+    has as many bytes, in another shape or not.
 
     Args:
         graph: The program.
@@ -38,15 +37,12 @@ def without_reused(
         and jaxlib 0.10.2).
     """
     found = list(intervals)
-    written_over: set[int] = set()  # and may be again, by an element-wise kernel
-    scattered: set[int] = set()
     kept = _in_donated(graph)
     for op in graph.ops:
         result = op.results[0] if len(op.results) == 1 else -1
         if result < 0 or owner[result] != result or not stored[result] or result in kept:
             continue
         time = found[result][0]
-        is_scatter = op.op_class is OpClass.SCATTER
         for value in _read_in_order(graph, backend, stored, op):
             operand = owner[value]
             start, stop = found[operand]
@@ -54,17 +50,8 @@ def without_reused(
             is_own = maker.kind is not OpKind.ARGUMENT and maker.region == op.region
             is_whole = operand not in with_sums
             is_as_large = graph.values[operand].num_bytes == graph.values[result].num_bytes
-            is_free = operand not in (written_over | scattered if is_scatter else scattered)
-            if (
-                is_own
-                and is_whole
-                and is_as_large
-                and is_free
-                and start < time
-                and stop == time + 1
-            ):
+            if is_own and is_whole and is_as_large and start < time and stop == time + 1:
                 found[operand] = (start, time)
-                (scattered if is_scatter else written_over).add(result)
                 break
     return found
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import pytest
 
 from autoshard.backends import backend_for
@@ -9,6 +13,7 @@ from autoshard.graph.buffers import Buffers, find_buffers
 from autoshard.graph.program import Graph
 from cost_models import get_hardware
 from tests.planner.graphs import Program
+from tests.planner.traced import exported
 
 
 def buffers_of(graph: Graph, machine: str = "h100") -> Buffers:
@@ -115,3 +120,22 @@ def test_what_a_product_goes_on_with_runs_with_it_however_late_the_program_has_i
     assert not buffers.is_stored[gradient]
     assert buffers.intervals[decayed][0] == runs
     assert buffers.intervals[kept][1] == runs + 1
+
+
+@pytest.mark.parametrize("is_read_after", [False, True])
+def test_rows_are_scattered_into_a_slice_of_a_cache_where_it_is_unless_it_is_read_after(
+    *, is_read_after: bool
+) -> None:
+    def decode(caches: Any, rows: Any, places: Any) -> Any:
+        def layer(carry: Any, cache: Any) -> Any:
+            new = cache.at[jnp.arange(8), places].set(rows)
+            return carry + (new * (cache if is_read_after else 2.0)).sum(1), new
+
+        return jax.lax.scan(layer, jnp.zeros((8, 128)), caches)
+
+    caches, rows = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((4, 8, 64, 128), (8, 128)))
+    graph, _ = exported(decode, caches, rows, jax.ShapeDtypeStruct((8,), jnp.int32), mesh="x=2")
+    (scatter,) = (op for op in graph.ops if op.name == "scatter")
+    owner = buffers_of(graph, "tpu-v5e").owner
+    is_in_place = owner[scatter.results[0]] == owner[scatter.operands[0]]
+    assert is_in_place != is_read_after
