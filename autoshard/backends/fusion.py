@@ -35,8 +35,8 @@ class FusionPolicy:
         fuses_into_scatters: A scatter computes its updates and its indices.
         fuses_into_overlapping_windows: A reduce-window whose windows overlap computes its operand,
             unless each is as long as that (a running sum); those that do not overlap always do.
-        fills_scatters_early: The zeros that a scatter adds to are written before it runs, those of
-            one shape together.
+        fills_zeros_early: The zeros that a scatter adds to, or a loop starts with, are written
+            before it runs, those of one shape together.
         scatters_into_addends: A scatter into zeros whose result is added to a tensor becomes a
             scatter into that tensor.
         materializes_scatter_sums: The sum of a scatter into zeros and another tensor is stored.
@@ -78,7 +78,7 @@ class FusionPolicy:
     fuses_gathers: bool
     fuses_into_scatters: bool
     fuses_into_overlapping_windows: bool
-    fills_scatters_early: bool
+    fills_zeros_early: bool
     scatters_into_addends: bool
     materializes_scatter_sums: bool
     materializes_moved_elements: bool

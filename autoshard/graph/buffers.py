@@ -140,7 +140,7 @@ def find_buffers(graph: Graph, backend: Backend) -> Buffers:
         again=again,
         turned=turned,
     )
-    filled = zeros_filled_at(graph, run_at) if fusion.fills_scatters_early else {}
+    filled = zeros_filled_at(graph, run_at) if fusion.fills_zeros_early else {}
     return in_order(graph, backend, found, run_at, filled)
 
 

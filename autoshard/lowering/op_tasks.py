@@ -16,7 +16,7 @@ from autoshard.graph.barriers import barriers
 from autoshard.graph.computed_again import computes_again
 from autoshard.graph.op_traits import renames
 from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpKind
-from autoshard.graph.scatters import is_into_zeros
+from autoshard.graph.scatters import is_into_zeros, starts_as_zeros
 from autoshard.layouts import Layout
 from autoshard.lowering.bodies import Bodies, TaskRef
 from autoshard.lowering.collectives import Collectives, sharing
@@ -104,7 +104,8 @@ class OpTasks:
         compute += self._outputs.more_seconds(op)
         is_argument = op.kind is OpKind.ARGUMENT  # there before anything is ordered
         num_bytes = 0 if is_argument else self.written_bytes(op, candidate.partial)
-        if self.costing.backend.fusion.fills_scatters_early and is_into_zeros(graph, op):
+        starts = is_into_zeros(graph, op) or starts_as_zeros(graph, op)
+        if starts and self.costing.backend.fusion.fills_zeros_early:
             needs.add(self._fill(op, body, num_bytes))
             num_bytes = 0
         is_fused = self._is_fused(op)
@@ -181,7 +182,7 @@ class OpTasks:
         return self.bodies.needs(value, body)
 
     def _fill(self, op: Op, body: int, num_bytes: int) -> int:
-        """Write the zeros that an op scatters into; one kernel writes all of one type."""
+        """Write the zeros that an op starts from; one kernel writes all of one type."""
         value = self.encoded.graph.values[op.results[0]]
         call = self._zeros.setdefault((body, value.shape, value.dtype), -1 - op.index)
         task = Task(0.0, Lane.COMPUTE, role=Role.FILLS, op=op.index, num_bytes=num_bytes, call=call)

@@ -139,3 +139,23 @@ def test_rows_are_scattered_into_a_slice_of_a_cache_where_it_is_unless_it_is_rea
     owner = buffers_of(graph, "tpu-v5e").owner
     is_in_place = owner[scatter.results[0]] == owner[scatter.operands[0]]
     assert is_in_place != is_read_after
+
+
+@pytest.mark.parametrize(("machine", "at_once"), [("h100", True), ("tpu-v5p", False)])
+def test_on_gpus_stacks_of_one_shape_are_there_from_the_first_loop_on(
+    machine: str, *, at_once: bool
+) -> None:
+    def fn(x: Any, rows: Any) -> Any:
+        _, first = jax.lax.scan(lambda c, row: (jnp.tanh(c + row), c), x, rows)
+        _, second = jax.lax.scan(lambda c, row: (jnp.sin(c * row), c), x, first)
+        return second.sum()
+
+    shapes = ((64, 128), (8, 64, 128))
+    graph, _ = exported(fn, *(jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes), mesh="x=2")
+    buffers = buffers_of(graph, machine)
+    starts = {
+        buffers.intervals[op.results[0]][0]
+        for op in graph.ops
+        if op.name == "while" and graph.values[op.results[0]].shape == shapes[1] and op.operands[1:]
+    }
+    assert (len(starts) == 1) == at_once
