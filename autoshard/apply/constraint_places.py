@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from autoshard.frontend.program_facts import read_program
+from autoshard.frontend.jaxpr_paths import equations_of
 from autoshard.frontend.trace import Traced
 from autoshard.plans.source_names import SourceNames
 from autoshard.use_paths import split_uses
@@ -20,8 +20,7 @@ def constraint_places(traced: Traced, paths: Iterable[str]) -> dict[str, str]:
     Returns:
         By path, in program order.
     """
-    program = read_program(traced.jaxpr, traced.in_names, traced.out_names)
-    primitives = {path: equation.primitive for path, equation in program.equations.items()}
+    primitives = {path: eqn.primitive.name for path, eqn in equations_of(traced.jaxpr.jaxpr)}
     shorten = SourceNames(traced.source_by_equation.values()).shorten
     order = {path: number for number, path in enumerate(traced.source_by_equation)}
     return {

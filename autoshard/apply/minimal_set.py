@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
+from autoshard.identity_cache import IdentityCache
 from autoshard.sharding import AxisRef, DimSharding, Sharding
 
 Propagate: TypeAlias = Callable[
@@ -135,7 +137,7 @@ class _Search:
     first_of: dict[str, str] = field(default_factory=dict)
     missed: set[str] = field(default_factory=set)
     _last: tuple[frozenset[str], Mapping[str, Sharding]] | None = None
-    _cuts: dict[Sharding, tuple[tuple[AxisRef, ...], ...]] = field(default_factory=dict)
+    _alike: IdentityCache[bool] = field(default_factory=IdentityCache)
 
     def gather(self, copies_of: Callable[[str], Hashable]) -> None:
         """Constrain copies together from now on."""
@@ -186,20 +188,13 @@ class _Search:
         self._last = (key, found)
         return found
 
-    def cuts(self, sharding: Sharding) -> tuple[tuple[AxisRef, ...], ...]:
-        known = self._cuts.get(sharding)
-        if known is None:
-            known = self._cuts[sharding] = tuple(_joined(dim) for dim in sharding.dims)
-        return known
-
     def differing(self, found: Mapping[str, Sharding]) -> list[str]:
         """Planned values that came out otherwise, in program order."""
         return [
             path
             for path, wanted in self.planned.items()
-            if path in found
-            and (self.cuts(found[path]), found[path].inlined_mesh)
-            != (self.cuts(wanted), wanted.inlined_mesh)
+            if (one := found.get(path)) is not None
+            and not self._alike.get(partial(_cut_alike, one, wanted), one, wanted)
         ]
 
     def wrong(self, found: Mapping[str, Sharding]) -> list[str]:
@@ -268,6 +263,12 @@ class _Search:
                     break
                 needless -= wrong
         return chosen, 0
+
+
+def _cut_alike(one: Sharding, other: Sharding) -> bool:
+    if one.inlined_mesh != other.inlined_mesh:
+        return False
+    return tuple(map(_joined, one.dims)) == tuple(map(_joined, other.dims))
 
 
 def _joined(dim: DimSharding) -> tuple[AxisRef, ...]:

@@ -94,6 +94,15 @@ def bodies(eqn: JaxprEqn) -> Iterator[tuple[str, Jaxpr]]:
                     yield f"{name}[{position}]", open_jaxpr(member)
 
 
+def equations_of(jaxpr: Jaxpr, prefix: str = "") -> Iterator[tuple[str, JaxprEqn]]:
+    """Every equation with its path, one before those in its bodies."""
+    for index, eqn in enumerate(jaxpr.eqns):
+        path = f"{prefix}{index}"
+        yield path, eqn
+        for key, body in bodies(eqn):
+            yield from equations_of(body, f"{path}.{key}/")
+
+
 def open_jaxpr(body: Body) -> Jaxpr:
     return body.jaxpr if isinstance(body, ClosedJaxpr) else body
 

@@ -259,19 +259,21 @@ class Propagator:
 
     def _read(self, module: MlirOp, readings: Readings) -> dict[str, Sharding]:
         main, ops = find_marked(module, readings.num_marks)
+        attributes = self._attributes
+        arguments = attributes.read_boundary(main, "arg_attrs", map(len, self._argument_shapes))
+        results = attributes.read_boundary(main, "res_attrs", map(len, self._result_shapes))
         found = {}
         for path, reading in readings.by_path.items():
             if path in self.free_paths:
                 continue
             op, sharding = ops[reading.mark], None
-            if op is not None:
+            if op == main:
+                sharding = arguments[reading.index]
+            elif op is not None:
                 is_argument = reading.is_argument
-                sharding = self._attributes.read(op, reading.index, is_argument=is_argument)
-            found[path] = sharding or Sharding.fully_open(reading.rank)
-        for index, shape in enumerate(self._result_shapes):
-            sharding = self._attributes.read_boundary(main, "res_attrs", index)
-            found[f"out<{index}"] = sharding or Sharding.fully_open(len(shape))
-        return found
+                sharding = attributes.read(op, reading.index, is_argument=is_argument)
+            found[path] = sharding or attributes.open(reading.rank)
+        return found | {f"out<{index}": sharding for index, sharding in enumerate(results)}
 
     def _add_arguments(self) -> None:
         named = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -11,6 +11,7 @@ from jaxlib.mlir.dialects import sdy
 from autoshard.apply.flat_module import MlirOp
 from autoshard.apply.module_meshes import ModuleMeshes
 from autoshard.errors import ShardingError
+from autoshard.identity_cache import IdentityCache
 from autoshard.sharding import Mesh, Sharding, check_sharding
 
 
@@ -27,6 +28,8 @@ class ShardingAttributes:
         self._meshes = ModuleMeshes(module, mesh)
         self._attribute_by_sharding: dict[tuple[Sharding, int], Any] = {}
         self._sharding_by_attribute: dict[Any, Sharding] = {}
+        self._open_by_rank: dict[int, Sharding] = {}
+        self._boundaries: IdentityCache[Any] = IdentityCache()
 
     def of(self, sharding: Sharding, shape: tuple[int, ...], where: str) -> Any:
         """A sharding as Shardy has it, checked here because the passes run unchecked.
@@ -54,11 +57,24 @@ class ShardingAttributes:
         """All attributes of arguments or results, shardings added; shorter ones are free.
 
         Args:
-            main: The function.
+            main: The function, always with the attributes that it had at the first call.
             name: `arg_attrs` or `res_attrs`.
             shapes: Of the arguments or results.
             shardings: Likewise; None is free.
         """
+
+        def made() -> Any:
+            return self._on_boundary(main, name, shapes, shardings)
+
+        return self._boundaries.get(made, *shardings, key=name)
+
+    def _on_boundary(
+        self,
+        main: MlirOp,
+        name: str,
+        shapes: Sequence[tuple[int, ...]],
+        shardings: Sequence[Sharding | None],
+    ) -> Any:
         given = ir.ArrayAttr(main.attributes[name]) if name in main.attributes else None
         dictionaries = []
         for index, shape in enumerate(shapes):
@@ -72,17 +88,25 @@ class ShardingAttributes:
             dictionaries.append(ir.DictAttr.get(entries))
         return ir.ArrayAttr.get(dictionaries)
 
-    def read_boundary(self, main: MlirOp, name: str, index: int) -> Sharding | None:
-        """The sharding of an argument or a result of a function."""
+    def read_boundary(self, main: MlirOp, name: str, ranks: Iterable[int]) -> list[Sharding]:
+        """The shardings of all arguments or results of a function, `open` where none is said."""
         if name not in main.attributes:
-            return None
-        entries = ir.DictAttr(ir.ArrayAttr(main.attributes[name])[index])
-        return self._read(entries["sdy.sharding"]) if "sdy.sharding" in entries else None
+            return [self.open(rank) for rank in ranks]
+        entries = map(ir.DictAttr, ir.ArrayAttr(main.attributes[name]))
+        return [
+            self._read(one["sdy.sharding"]) if "sdy.sharding" in one else self.open(rank)
+            for one, rank in zip(entries, ranks, strict=True)
+        ]
+
+    def open(self, rank: int) -> Sharding:
+        """A sharding that nothing reached."""
+        found = self._open_by_rank.get(rank)
+        if found is None:
+            found = self._open_by_rank[rank] = Sharding.fully_open(rank)
+        return found
 
     def read(self, op: MlirOp, index: int, *, is_argument: bool) -> Sharding | None:
-        """The sharding of a result of an op, or of an argument of its body."""
-        if op.name == "func.func":
-            return self.read_boundary(op, "arg_attrs", index)
+        """The sharding of a result of an op, or of an argument of its body, if it has one."""
         if op.name in {"sdy.sharding_constraint", "sdy.reshard"}:
             return self._read(op.attributes["sharding"])
         if op.name == "sdy.manual_computation":
