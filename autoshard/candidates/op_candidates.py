@@ -21,6 +21,7 @@ from autoshard.wishes.other_meshes import constraint_sharding
 from autoshard.wishes.pinned import Pin, read_pin
 from autoshard.wishes.wishes import Wishes
 
+_BORDERS = frozenset({OpKind.ENTER_MANUAL, OpKind.LEAVE_MANUAL})
 _LOOK_UPS = frozenset({OpClass.GATHER, OpClass.SCATTER})
 
 
@@ -99,9 +100,11 @@ class OpCandidates:
         if op.index in self._empty_results or _is_over_one_device(op, forbidden):
             base = base[:1]
         elif op.name in self.collectives.unpartitioned_ops:
-            base = self._on_examples(base) if op.equation in self.graph.batched else base[:1]
+            base = self._on_whole_axes(base) if op.equation in self.graph.batched else base[:1]
+        elif forbidden or op.kind in _BORDERS:
+            base = self._on_whole_axes(base)
         base = self._filter.usable(base)
-        if op.kind in (OpKind.ENTER_MANUAL, OpKind.LEAVE_MANUAL):
+        if op.kind in _BORDERS:
             return self._filter.extending(op, border_candidates(self.graph, self.parts, op, base))
         base = self._filter.extending(op, base)
         if op.index in self.pins:
@@ -113,16 +116,20 @@ class OpCandidates:
             base = self._alike_results(op, base)
         return base
 
-    def _on_examples(self, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """Those that a `shard_map` can say: sharded along whole mesh axes."""
-        return tuple(
-            candidate
-            for candidate in base
-            if all(
-                ref.is_whole
-                for layout in (*candidate.operands, *candidate.results)
-                for ref in self.parts.to_sharding(layout).axis_refs()
-            )
+    def _on_whole_axes(self, base: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Those that a `shard_map` and its body can say: no `PartitionSpec` names sub-axes."""
+        key = ("on whole axes", id(base))
+        known = self._admitted_by_pin.get(key)
+        if known is None:
+            found = tuple(one for one in base if self._is_on_whole_axes(one))
+            known = self._admitted_by_pin[key] = (base, found)
+        return known[1]
+
+    def _is_on_whole_axes(self, candidate: Candidate) -> bool:
+        return all(
+            ref.is_whole
+            for layout in (*candidate.operands, *candidate.results)
+            for ref in self.parts.to_sharding(layout).axis_refs()
         )
 
     def _along_space(self, op: Op, forbidden: frozenset[str]) -> tuple[Candidate, ...]:

@@ -153,3 +153,25 @@ def test_inside_a_shard_map_its_axes_are_not_used() -> None:
     graph = shard_map_program()
     found = {c.results[0] for c in offers(graph).of(graph.ops[2])}
     assert found == {((), ()), ((1,), ()), ((), (1,))}
+
+
+def test_ops_of_a_manual_region_are_offered_whole_axes_alone() -> None:
+    program = Program()
+    outside = program.argument(16, 16)
+    program.open_manual("x")
+    inside = program.elementwise(outside, name="tanh")
+    program.close_manual()
+    graph = program.graph(program.elementwise(inside, name="sine"))
+    parts = parts_of("x=2,y=8", y=(2, 4))
+    collectives = get_backend("tpu").collectives
+    found = OpCandidates(graph, parts, free_wishes(graph), collectives, 400)
+    of_body, after = (
+        {
+            ref.is_whole
+            for candidate in found.of(graph.maker(value))
+            for ref in parts.to_sharding(candidate.results[0]).axis_refs()
+        }
+        for value in (inside, graph.ops[-2].results[0])
+    )
+    assert of_body == {True}
+    assert after == {True, False}
