@@ -20,6 +20,7 @@ from autoshard.graph.buffers import Buffers
 from autoshard.graph.donated_results import DonatedResults, donated_results
 from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph, Op, OpKind
+from autoshard.graph.row_lookups import looked_up_tables
 from autoshard.layouts import Layout
 
 
@@ -46,6 +47,11 @@ class ProgramFacts:
         """The tiles that values lie in."""
         tiling, is_stored = self.costing.backend.layout, self.buffers.is_stored
         return TilePadding.of(self.graph, self.costing.parts, tiling, is_stored)
+
+    @cached_property
+    def tables(self) -> Mapping[int, int]:
+        """The first look-up of rows in each argument."""
+        return looked_up_tables(self.graph)
 
     @cached_property
     def calls(self) -> CombinedSums:

@@ -17,16 +17,11 @@ from autoshard.costing.combined_calls import combined_calls
 from autoshard.costing.convert_motion import copies_for_loops
 from autoshard.costing.local_products import local_products
 from autoshard.encoding.device_room import DeviceRoom
-from autoshard.encoding.padded_rows import (
-    padded_bytes,
-    padded_row_bytes,
-    summed_row_bytes,
-    summed_with,
-)
+from autoshard.encoding.memory_tags import PARTIAL, SUMMED, WORK
+from autoshard.encoding.row_memory import RowMemory
 from autoshard.graph.library_copies import is_kernel_gradient, library_copies
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import Graph, Op, OpClass, OpKind, Value
-from autoshard.graph.row_lookups import looked_up_tables, updated_rows
 from autoshard.graph.transposed_operands import transposed_operands
 from autoshard.identity_cache import IdentityCache
 from autoshard.layouts import Layout
@@ -53,11 +48,6 @@ def _of_each(layouts: Sequence[_SomeLayout], held: Callable[[_SomeLayout], int])
     """int64[num_layouts]: what is held in each, found once where they are equal."""
     known = {one: held(one) for one in dict.fromkeys(layouts)}
     return np.array([known[one] for one in layouts], dtype=np.int64)
-
-
-PARTIAL, SUMMED, ROWS, WORK = "partial sum", "sum", "rows to sum", "working memory"
-"""Tags: what is held until it is summed over devices, what the sum is written to meanwhile, rows of
-which the sum takes the place, and what an op holds beside its operands and results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +79,7 @@ class ChoiceMemory:
                 yield from self._of_value(value)
         yield from self._on_their_way()
         yield from self._panels()
-        yield from self._padded_rows()
-        yield from self._summed_rows()
-        yield from self._updated_rows()
+        yield from RowMemory(self.room, self.candidates, self.node_by_op).terms()
         yield from self._masked_groups()
         yield from self._split_sums()
         yield from self._halos()
@@ -244,59 +232,6 @@ class ChoiceMemory:
         values = (room.graph.values[value] for value in (*op.operands, *op.results))
         types = tuple((value.shape, value.dtype, value.bits) for value in values)
         return self._held.get(held, candidates, key=("panels", op.rule, op.is_exact, types))
-
-    def _padded_rows(self) -> Iterator[NodeMemory]:
-        """Copies into padded rows that look-ups make; those of tables all before the first."""
-        room = self.room
-        lanes = room.backend.layout.num_lanes
-        look_ups = {*looked_up_tables(room.graph).values()}
-        first = min(look_ups, default=0)
-        for op, node, candidates in self._nodes():
-            for value, held in padded_row_bytes(
-                room.graph, room.costing.parts, op, candidates, lanes, room.rows
-            ):
-                is_table = op.index in look_ups and value == op.operands[0]
-                begun = first if is_table else op.index
-                is_brief = room.vmem.holds_copies or op.name == "reshape"
-                usage = (held * room.overhead).astype(np.int64)
-                left = room.vmem.hbm_bytes(usage, may_hold=is_brief)
-                begun = min(begun, room.earliest(op.index, op.index))
-                yield NodeMemory(node, begun, op.index + 1, left, WORK)
-
-    def _summed_rows(self) -> Iterator[NodeMemory]:
-        """Padded rows that look-ups sum over devices: there until all of one call have been."""
-        room = self.room
-        lanes = room.backend.layout.num_lanes
-        if lanes == 1:
-            return
-        for index, last in summed_with(room.graph).items():
-            if index not in self.node_by_op:
-                continue
-            op, candidates = room.graph.ops[index], self.candidates[index]
-            held = summed_row_bytes(room.graph, room.costing.parts, op, candidates, lanes)
-            if held is not None:
-                usage = (held * room.overhead).astype(np.int64)
-                left = room.vmem.hbm_bytes(usage, may_hold=room.vmem.holds_copies)
-                yield NodeMemory(self.node_by_op[index], index, last + 1, left, ROWS)
-
-    def _updated_rows(self) -> Iterator[NodeMemory]:
-        """Padded copies of tables that are there until their rows are updated.
-
-        Source: twelve tables of 200,000 rows with SGD, Adagrad and Adam, and four of a million,
-        libtpu 0.0.52 for a v5e and a v5p.
-        """
-        room, lanes = self.room, self.room.backend.layout.num_lanes
-        time_of, parts = room.buffers.time_of, room.costing.parts
-        found = updated_rows(room.graph, room.buffers.updates) if lanes > 1 else ()
-        for look_up, scatter, last in found:
-            if scatter not in self.node_by_op:
-                continue
-            (made,) = (room.graph.values[value] for value in room.graph.ops[scatter].results)
-            layouts = [one.results[0] for one in self.candidates[scatter]]
-            usage = np.array([padded_bytes(made, one, parts, lanes) for one in layouts])
-            yield NodeMemory(
-                self.node_by_op[scatter], time_of(look_up) + 1, time_of(last) + 1, usage, WORK
-            )
 
     def _masked_groups(self) -> Iterator[NodeMemory]:
         """Operands of ragged matmuls once for each group, masked.

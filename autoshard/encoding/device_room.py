@@ -41,6 +41,7 @@ class DeviceRoom:
         is_scarce: Whether memory is: then gaps count as they may be.
         channels: By value in the layout of images, the dimension of its channels.
         rows: Values that lie row by row.
+        tables: As of `looked_up_tables`, where rows lie in lanes.
         at_any_time: A scatter that the compiler may run at any time, as far as is known, if there
             is one and memory is scarce.
     """
@@ -60,6 +61,7 @@ class DeviceRoom:
     at_any_time: int | None = None
     channels: Mapping[int, int] = field(default_factory=dict)
     rows: frozenset[int] = frozenset()
+    tables: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -93,6 +95,7 @@ class DeviceRoom:
             else None,
             channels,
             row_values(graph, buffers.updates) if is_tiled else frozenset(),
+            facts.tables if is_tiled else {},
         )
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -54,6 +54,22 @@ def padded_row_bytes(
         ]
         if any(held):
             yield value, np.array(held, dtype=np.int64)
+
+
+def copied_from(
+    op: Op, value: int, tables: Mapping[int, int], time_of: Callable[[int], int]
+) -> int:
+    """When an op's padded copy of a value is made: of a table before the first look-up of any.
+
+    Args:
+        op: A look-up, a scatter or a reshape.
+        value: That it copies.
+        tables: As of `looked_up_tables`.
+        time_of: When an op of some index runs.
+    """
+    run = time_of(op.index)
+    is_table = op.index in tables.values() and value == op.operands[0]
+    return min(run, *map(time_of, tables.values())) if is_table else run
 
 
 def summed_row_bytes(

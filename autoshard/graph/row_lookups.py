@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 
 from autoshard.graph.dataflow import spread, unconstrained
 from autoshard.graph.op_traits import is_constraint
@@ -70,7 +70,9 @@ def looked_up_tables(graph: Graph) -> dict[int, int]:
     return found
 
 
-def updated_rows(graph: Graph, updates: Set[int]) -> Iterator[tuple[int, int, int]]:
+def updated_rows(
+    graph: Graph, tables: Mapping[int, int], updates: Set[int]
+) -> Iterator[tuple[int, int, int]]:
     """Tables of which the copy that a look-up makes is there until their rows are updated.
 
     An update whose gradient is combined with the table and with another state as they are (Adagrad)
@@ -79,7 +81,6 @@ def updated_rows(graph: Graph, updates: Set[int]) -> Iterator[tuple[int, int, in
     Yields:
         The table's first look-up, the scatter of its gradient, and the last op of the update.
     """
-    tables = looked_up_tables(graph)
     for op in graph.ops:
         if op.op_class is not OpClass.SCATTER or not takes_rows(graph, op):
             continue

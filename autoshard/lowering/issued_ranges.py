@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autoshard.encoding.choice_memory import PARTIAL, ROWS, SUMMED
 from autoshard.encoding.copy_memory import SLICED
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.memory_tags import PARTIAL, ROWS, SUMMED
 from autoshard.graph.buffers import in_order, read_stop
 from autoshard.graph.program import Op, OpKind
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from autoshard.backends import LayoutPolicy
 from autoshard.costing.tiles import tiled_in
-from autoshard.encoding.choice_memory import ROWS, WORK
 from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.encoding.memory_tags import ROWS, WORK
 from autoshard.graph.program import OpKind
 from autoshard.lowering.issued_ranges import IssuedRanges
 from autoshard.lowering.live_ranges import LiveRange, live_ranges, value_of

@@ -13,13 +13,13 @@ from autoshard.candidates.candidate import Candidate
 from autoshard.costing.tiles import tiled_in
 from autoshard.encoding.device_room import DeviceRoom
 from autoshard.encoding.encoded import Decoded, Encoded
-from autoshard.encoding.padded_rows import padded_row_bytes
+from autoshard.encoding.padded_rows import copied_from, padded_row_bytes
 from autoshard.graph.buffer_reads import buffer_reads
 from autoshard.graph.buffers import Buffers, read_stop
 from autoshard.graph.dataflow import trace_forward
 from autoshard.graph.op_traits import renames
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind, Region
-from autoshard.graph.row_lookups import looked_up_tables, takes_rows
+from autoshard.graph.row_lookups import takes_rows
 from autoshard.graph.scatters import adds_elements
 from autoshard.layouts import Layout
 from autoshard.lowering.live_ranges import LiveRange, is_argument, value_of
@@ -321,14 +321,11 @@ def _copies(
 def _row_copies(room: DeviceRoom, buffers: Buffers, decoded: Decoded) -> Iterator[Buffer]:
     """Padded rows that look-ups copy, those of tables before the first look-up."""
     graph, lanes, parts = room.graph, room.backend.layout.num_lanes, room.costing.parts
-    look_ups = {*looked_up_tables(graph).values()}
-    first = min(map(buffers.time_of, look_ups), default=0)
     for index, candidate in decoded.candidates.items():
         op, run = graph.ops[index], buffers.time_of(index)
         for value, held in padded_row_bytes(graph, parts, op, (candidate,), lanes, room.rows):
             if 0 < held[0] <= room.vmem.capacity:
-                is_table = index in look_ups and value == op.operands[0]
-                start = min(first, run) if is_table else run
+                start = copied_from(op, value, room.tables, buffers.time_of)
                 yield _in_vmem("copy", value, index, int(held[0]), start, run + 1)
 
 

@@ -96,7 +96,7 @@ def test_copies_of_tables_are_there_until_an_update_that_reads_other_states_as_t
     graph = solved(step, [TABLE] * 2, [TABLE] * 2, ROWS).graph
     tables = looked_up_tables(graph)
     assert [graph.values[value].shape for value in tables] == [(64, 128)] * 2
-    found = [*updated_rows(graph, updates(graph))]
+    found = [*updated_rows(graph, looked_up_tables(graph), updates(graph))]
     assert len(found) == num_kept
     for look_up, scatter, last in found:
         assert look_up in tables.values()
