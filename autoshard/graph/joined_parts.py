@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoshard.graph.dataflow import source_of, trace_back
-from autoshard.graph.op_traits import keeps_elements
+from autoshard.graph.op_traits import TRANSPARENT
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 
@@ -32,7 +32,7 @@ def _parts_of(graph: Graph, joined: int) -> set[int]:
     """The element-wise results of loops that a value is padded, concatenated and added from."""
 
     def passes(op: Op, _: int) -> bool:
-        return op.kind is OpKind.COMPUTE and (op.name == "add" or keeps_elements(graph, op))
+        return op.kind is OpKind.COMPUTE and (op.name == "add" or op.name in TRANSPARENT)
 
     found: set[int] = set()
     for value in trace_back(graph, [joined], passes).frontier:
@@ -46,7 +46,7 @@ def _parts_of(graph: Graph, joined: int) -> set[int]:
 def _computed(graph: Graph, value: int) -> int | None:
     """The element-wise result of a loop that a part is, renamed or not."""
     source = source_of(
-        graph, value, lambda op, _: op.kind is OpKind.COMPUTE and keeps_elements(graph, op)
+        graph, value, lambda op, _: op.kind is OpKind.COMPUTE and op.name in TRANSPARENT
     )
     op = graph.maker(source)
     is_computed = op.op_class is OpClass.ELEMENTWISE and op.repeat > 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 RENAMES = frozenset({"bitcast_convert", "optimization_barrier", "reshape", "transpose"})
@@ -52,24 +50,15 @@ def is_constraint(op: Op) -> bool:
 
 
 def splits_last(graph: Graph, rows: int, pieces: int) -> bool:
-    """True where the second tensor is the first with its last dimension in two."""
+    """True where the second tensor is the first with its last dimension in two, the last of many."""
     one, other = graph.values[rows].shape, graph.values[pieces].shape
-    return len(other) == len(one) + 1 and one[:-1] == other[: len(one) - 1]
+    is_split = len(other) == len(one) + 1 and one[:-1] == other[: len(one) - 1]
+    return is_split and other[-1] > 1
 
 
 def is_elementwise(op: Op) -> bool:
     """True for an op of the program that computes its result element by element."""
     return op.kind is OpKind.COMPUTE and op.op_class is OpClass.ELEMENTWISE
-
-
-def keeps_elements(graph: Graph, op: Op) -> bool:
-    """True for a transparent op, and for a broadcast that adds dimensions of size 1 alone."""
-    if op.name in TRANSPARENT:
-        return True
-    if op.name != "broadcast_in_dim":
-        return False
-    before, after = (prod(graph.values[v].shape) for v in (op.operands[0], op.results[0]))
-    return before == after
 
 
 def is_widening(graph: Graph, value: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from autoshard.graph.dataflow import trace_back, trace_forward
-from autoshard.graph.op_traits import is_elementwise, keeps_elements
+from autoshard.graph.op_traits import TRANSPARENT, is_elementwise
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 
 
@@ -53,13 +53,13 @@ def _cuts_rows(graph: Graph, op: Op) -> bool:
     if op.name != "reshape":
         return False
     rows, pieces = (graph.values[value].shape for value in (op.operands[0], op.results[0]))
-    return len(pieces) > 1 and rows[-1:] == (prod(pieces[-2:]),)
+    return min(pieces[-2:], default=0) > 1 and rows[-1:] == (prod(pieces[-2:]),)
 
 
 def _is_broadcast(graph: Graph, value: int) -> bool:
     """True where what is computed of a value is broadcast."""
     size = prod(graph.values[value].shape)
-    ends = trace_forward(graph, value, lambda op: is_elementwise(op) or keeps_elements(graph, op))
+    ends = trace_forward(graph, value, lambda op: is_elementwise(op) or op.name in TRANSPARENT)
     return any(
         end.name == "broadcast_in_dim" and prod(graph.values[end.results[0]].shape) > size
         for end in ends

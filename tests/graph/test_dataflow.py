@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.graph.dataflow import source_of, spread, trace_back, trace_forward
-from autoshard.graph.op_traits import TRANSPARENT, keeps_elements
+from autoshard.graph.op_traits import TRANSPARENT
 from autoshard.graph.program import Graph, Op, OpKind
 from tests.planner.graphs import Program
 
@@ -79,12 +78,3 @@ def test_a_walk_in_both_directions_meets_what_is_read_and_made_beside_a_value() 
     assert beside == {left: left, right: left, joined: left}
     assert x in spread(graph, [left], lambda _: True, lambda *_: True)
     assert not spread(graph, [left], lambda _: True, lambda *_: False)
-
-
-@pytest.mark.parametrize("name", ["reshape", "transpose", "convert", "broadcast_in_dim"])
-def test_ops_that_rename_and_convert_keep_elements(name: str) -> None:
-    program = Program()
-    graph = program.graph(program.elementwise(program.argument(SIDE), name=name))
-    op = next(op for op in graph.ops if op.name == name)
-    assert keeps_elements(graph, op)
-    assert not keeps_elements(graph, graph.ops[0])
