@@ -14,6 +14,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import autoshard
 from autoshard.apply.propagation.propagator import Propagator
 from autoshard.errors import ExportError, PlanError, ShardingError
 from autoshard.frontend import tagging
@@ -417,3 +418,26 @@ def test_a_use_that_no_equation_has_is_refused() -> None:
     asked = {f"{path_of(traced, 'tanh')}<3": sharding('<@mesh, [{"x"}, {}]>')}
     with pytest.raises(PlanError, match="does not have"):
         propagator.propagate([None], [None], asked)
+
+
+def test_constraints_are_found_where_propagation_drops_a_value() -> None:
+    """Of eight equal tables that are looked up some values are merged: nothing is marked there."""
+
+    def step(tables: Any, indices: Any) -> Any:
+        def loss(tables: Any) -> Any:
+            taken = [table[indices[:, place]] for place, table in enumerate(tables)]
+            return (jnp.concatenate(taken, -1) ** 2).sum()
+
+        return [t - 0.1 * g for t, g in zip(tables, jax.grad(loss)(tables), strict=True)]
+
+    plan = autoshard.optimize(
+        step,
+        [jax.ShapeDtypeStruct((4096, 64), jnp.float32)] * 8,
+        jax.ShapeDtypeStruct((512, 8), jnp.int32),
+        mesh="data=2,model=4",
+        hardware="tpu-v5p",
+        in_shardings=(PartitionSpec(("data", "model")), PartitionSpec()),
+        donate_argnums=0,
+        baselines=False,
+    )
+    assert len(plan.constraints) < 20

@@ -267,7 +267,7 @@ class Propagator:
             if path in self.free_paths:
                 continue
             op, sharding = ops[reading.mark], None
-            if op == main:
+            if op is not None and op == main:
                 sharding = arguments[reading.index]
             elif op is not None:
                 is_argument = reading.is_argument
