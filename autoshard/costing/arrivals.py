@@ -1,4 +1,4 @@
-"""What speaks for cutting an argument that may be new in every step: it has to be put there."""
+"""A preference for small pieces of arguments that may be new in every step, such as a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Arrivals:
         return is_new or None
 
     def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
-        """float64[num_candidates]: what decides between equal plans."""
+        """float64[num_candidates]: a hundredth of writing it, to decide between equal plans."""
         costing = self.facts.costing
         num_bytes = self.facts.graph.values[op.results[0]].num_bytes
         local = num_bytes / costing.arrays(candidates).result_shards[0]

@@ -50,7 +50,7 @@ def is_constraint(op: Op) -> bool:
 
 
 def splits_last(graph: Graph, rows: int, pieces: int) -> bool:
-    """True where the second tensor is the first with its last one in two, the latter above 1."""
+    """True where a tensor is another one with its last dimension in two, the last of them not 1."""
     one, other = graph.values[rows].shape, graph.values[pieces].shape
     is_split = len(other) == len(one) + 1 and one[:-1] == other[: len(one) - 1]
     return is_split and other[-1] > 1

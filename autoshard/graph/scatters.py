@@ -91,9 +91,11 @@ def zeros_filled_at(graph: Graph, run_at: Mapping[int, int]) -> dict[int, int]:
         if op.op_class in PRODUCTS and op.index not in run_at:
             product = op.index
         if op.region == 0 and product is not None and is_into_zeros(graph, op):
-            value = graph.values[op.results[0]]
-            found[op.index] = zeros.setdefault((value.shape, value.dtype), product)
+            time = product
         elif starts_as_zeros(graph, op):
-            value = graph.values[op.results[0]]
-            found[op.index] = zeros.setdefault((value.shape, value.dtype), op.index)
+            time = op.index
+        else:
+            continue
+        value = graph.values[op.results[0]]
+        found[op.index] = zeros.setdefault((value.shape, value.dtype), time)
     return found

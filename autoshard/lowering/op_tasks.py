@@ -104,8 +104,8 @@ class OpTasks:
         compute += self._outputs.more_seconds(op)
         is_argument = op.kind is OpKind.ARGUMENT  # there before anything is ordered
         num_bytes = 0 if is_argument else self.written_bytes(op, candidate.partial)
-        starts = is_into_zeros(graph, op) or starts_as_zeros(graph, op)
-        if starts and self.costing.backend.fusion.fills_zeros_early:
+        fills_early = self.costing.backend.fusion.fills_zeros_early
+        if fills_early and (is_into_zeros(graph, op) or starts_as_zeros(graph, op)):
             needs.add(self._fill(op, body, num_bytes))
             num_bytes = 0
         is_fused = self._is_fused(op)

@@ -1,4 +1,4 @@
-"""What products write in the place of their results."""
+"""Values that products write in the place of their results."""
 
 from __future__ import annotations
 

@@ -64,29 +64,20 @@ class ShardingAttributes:
         """
 
         def made() -> Any:
-            return self._on_boundary(main, name, shapes, shardings)
+            given = ir.ArrayAttr(main.attributes[name]) if name in main.attributes else None
+            dictionaries = []
+            for index, shape in enumerate(shapes):
+                entries = {}
+                if given is not None:
+                    entries = {item.name: item.attr for item in ir.DictAttr(given[index])}
+                sharding = shardings[index] if index < len(shardings) else None
+                if sharding is not None:
+                    where = f"{'argument' if name == 'arg_attrs' else 'result'} {index}"
+                    entries["sdy.sharding"] = self.of(sharding, shape, where)
+                dictionaries.append(ir.DictAttr.get(entries))
+            return ir.ArrayAttr.get(dictionaries)
 
         return self._boundaries.get(made, *shardings, key=name)
-
-    def _on_boundary(
-        self,
-        main: MlirOp,
-        name: str,
-        shapes: Sequence[tuple[int, ...]],
-        shardings: Sequence[Sharding | None],
-    ) -> Any:
-        given = ir.ArrayAttr(main.attributes[name]) if name in main.attributes else None
-        dictionaries = []
-        for index, shape in enumerate(shapes):
-            entries = {}
-            if given is not None:
-                entries = {item.name: item.attr for item in ir.DictAttr(given[index])}
-            sharding = shardings[index] if index < len(shardings) else None
-            if sharding is not None:
-                where = f"{'argument' if name == 'arg_attrs' else 'result'} {index}"
-                entries["sdy.sharding"] = self.of(sharding, shape, where)
-            dictionaries.append(ir.DictAttr.get(entries))
-        return ir.ArrayAttr.get(dictionaries)
 
     def read_boundary(self, main: MlirOp, name: str, ranks: Iterable[int]) -> list[Sharding]:
         """The shardings of all arguments or results of a function, `open` where none is said."""
