@@ -17,6 +17,7 @@ from autoshard.costing.matmul_time import MatmulTime
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.vmem import prefetched
+from autoshard.graph.buffer_owners import updates_copy
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
@@ -59,7 +60,7 @@ class KernelTime:
             self._vmem_key(op),
             self._with_matmul(op),
             self.matmuls.computed_operands(op),
-            self._updates_copy(op),
+            updates_copy(self.graph, buffers.owner, op),
             tuple(
                 (buffers.is_stored[v], v in buffers.unless_summed, buffers.owner[v] == v)
                 for v in op.results
@@ -108,7 +109,7 @@ class KernelTime:
         if op.name == "dynamic_update_slice":
             row, whole = graph.values[op.operands[1]], graph.values[op.results[0]]
             num_bytes = costing.moved_bytes(row.num_bytes / arrays.operand_shards[1], row.bits)
-            if self._updates_copy(op):
+            if updates_copy(graph, buffers.owner, op):
                 local = whole.num_bytes / arrays.result_shards[0]
                 num_bytes = num_bytes + costing.moved_bytes(local, whole.bits)
         elif op.op_class in (OpClass.ELEMENTWISE, OpClass.COPY) and not writes:
@@ -314,18 +315,6 @@ class KernelTime:
             in_memory = local if self.facts.always_spills else np.zeros_like(local)
         bits = self.graph.values[value].bits
         return self.costing.stored_bytes(local, bits, in_memory, work)
-
-    def _updates_copy(self, op: Op) -> bool:
-        """True where a row is written into a copy: the tensor that it is of stays as it is.
-
-        So a slice of a stacked cache is, of which a loop updates a row.
-
-        Source: decoding with a cache under `scan`, by libtpu 0.0.52 for a v5p.
-        """
-        if op.name != "dynamic_update_slice" or self.buffers.owner[op.results[0]] != op.results[0]:
-            return False
-        maker = self.graph.maker(op.operands[0])
-        return maker.kind is not OpKind.FREE and maker.index not in self.graph.donated
 
     def _is_carried_apart(self, op: Op) -> bool:
         """True where a kernel of its own writes what an op makes for the next run of a loop."""

@@ -98,6 +98,15 @@ def local_products(
     return rows, columns, np.where(summed < FEW_FEATURES, summed * taps, summed)
 
 
+def has_unit_dims(
+    parts: MeshParts, rule: Rule, candidates: Sequence[Candidate]
+) -> npt.NDArray[np.bool_]:
+    """bool[num_candidates]: whether an operand has a dimension of size 1 on a device."""
+    cuts = _FactorCuts(parts, rule, candidates)
+    dims = {factors for operand in rule.operands[:2] for factors in operand}
+    return np.any([cuts.local_size(factors) == 1 for factors in dims], axis=0)
+
+
 def local_features(parts: MeshParts, rule: Rule, candidates: Sequence[Candidate]) -> FloatArray:
     """float64[num_candidates]: features of a depthwise convolution on one device, padded up."""
     return _FactorCuts(parts, rule, candidates).local_size(product_factors(rule).batch)

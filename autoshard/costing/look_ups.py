@@ -12,6 +12,7 @@ from autoshard.costing.candidate_arrays import written_layouts
 from autoshard.costing.cost_term import Candidates, FloatArray
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
+from autoshard.graph.buffer_owners import updates_copy
 from autoshard.graph.program import Op, OpClass, OpKind
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout
@@ -40,6 +41,8 @@ class LookUps:
             tiles.kind(op.results[0]),
             self._writes(op),
             takes_rows(self.facts.graph, op),
+            op.moved_windows,
+            updates_copy(self.facts.graph, buffers.owner, op),
         )
 
     def _writes(self, op: Op) -> bool:
@@ -59,10 +62,11 @@ class LookUps:
         flops = op.flops / arrays.cut
         seconds = costing.model.compute_seconds(flops, num_bytes, dtype, op.op_class.value)
         if is_scatter and writes:
-            is_copy = reads[0].num_bytes > 0
-            seconds = seconds + self._filling_seconds(op, candidates, is_copy=is_copy)
+            passes = self._filling_passes(op)
+            seconds = seconds + passes * self._filling_seconds(op, candidates)
         if not is_scatter:
             seconds = seconds + self._mask_seconds(op, candidates)
+        seconds = seconds + self._loop_seconds(op, candidates)
         return np.asarray(seconds + self._table_seconds(op, candidates))
 
     def _row_bytes(self, op: Op, candidates: Candidates, *, is_scatter: bool) -> FloatArray:
@@ -78,17 +82,34 @@ class LookUps:
         num_bytes, parts = self.facts.graph.values[value].num_bytes, self.facts.costing.parts
         return np.array([num_bytes / parts.num_pieces(layout) for layout in layouts])
 
-    def _filling_seconds(self, op: Op, candidates: Candidates, *, is_copy: bool) -> FloatArray:
-        """float64[num_candidates]: seconds in which zeros, or a copy, are written to be added to.
+    def _filling_passes(self, op: Op) -> float:
+        """How often a scatter passes its result to write zeros, or a copy, to be added to.
 
-        The scatter's own kernel writes them.
+        Its own kernel writes them, unless what it adds to is there.
         """
+        if not self.facts.buffers.reads[op.index][0].num_bytes:
+            return 1.0
+        return 2.0 if updates_copy(self.facts.graph, self.facts.buffers.owner, op) else 0.0
+
+    def _filling_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+        """float64[num_candidates]: seconds in which the result of a scatter is written once."""
         layouts, value = written_layouts(candidates), op.results[0]
         is_padded = takes_rows(self.facts.graph, op)
         padded = self.facts.tiles.row_bytes(value, layouts) if is_padded else None
         filled = self._local_bytes(value, layouts) if padded is None else padded
-        passes = 2.0 if is_copy else 1.0
-        return passes * filled / self.facts.costing.model.hardware.memory.bytes_per_second
+        return np.asarray(filled / self.facts.costing.model.hardware.memory.bytes_per_second)
+
+    def _loop_seconds(self, op: Op, candidates: Candidates) -> FloatArray | float:
+        """float64[num_candidates]: seconds of the kernels that run for one window after another.
+
+        Source: rows written into a cache, one position a sequence, with `vmap` of
+            `dynamic_update_slice`: 5 us each on a v5e and a v5p, by libtpu 0.0.52.
+        """
+        costing = self.facts.costing
+        kernels = op.moved_windows * costing.backend.fusion.kernels_per_window
+        if not kernels:
+            return 0.0
+        return kernels / costing.arrays(candidates).operand_shards[1] * costing.launch_seconds
 
     def _mask_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: seconds in which rows of other devices' pieces are zeroed.

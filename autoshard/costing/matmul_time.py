@@ -8,7 +8,7 @@ import numpy as np
 
 from autoshard.costing.candidate_arrays import CandidateArrays
 from autoshard.costing.cost_term import Candidates, FloatArray
-from autoshard.costing.local_products import local_products, product_factors
+from autoshard.costing.local_products import has_unit_dims, local_products, product_factors
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.graph.dataflow import source_of
 from autoshard.graph.op_traits import is_elementwise, renames
@@ -74,19 +74,21 @@ class MatmulTime:
         """float64[num_candidates]: as how many bytes products count that are summed singly.
 
         A matmul of one local row or column is a multiplication and a reduction on vector units; 0
-        of others. None where no candidate has one.
+        of others. None where no candidate has one. A batched one is a matmul yet, unless the
+        compiler reshapes an operand, to leave out local dimensions of size 1.
 
-        Source: matmuls of bfloat16 and float32[1, 4096] @ [4096, 16384], transposed or not, and of
-            one column, by libtpu 0.0.52 for a v5e and a v5p. Batched ones stay matmuls.
+        Source: matmuls of bfloat16 and float32[1, 4096] @ [4096, 16384], transposed or not, of
+            one column, and batched ones of one query for each of 96 heads or of fewer, by libtpu
+            0.0.52 for a v5e and a v5p.
         """
         passes, is_reduced = self.costing.passes, self.backend.fusion.strength_reduces_dots
         if passes is None or not is_reduced or op.name != "dot_general" or op.rule is None:
-            return None
-        if product_factors(op.rule).batch:
             return None
         rows, columns, _ = local_products(self.costing.parts, op.rule, candidates)
         is_single = np.minimum(rows, columns) == 1
         if not is_single.any():
             return None
+        if product_factors(op.rule).batch:
+            is_single &= has_unit_dims(self.costing.parts, op.rule, candidates)
         multiplied = op.flops / 2.0 / self.costing.arrays(candidates).cut
         return np.where(is_single, multiplied * self.costing.pass_bytes(passes.narrowed), 0.0)

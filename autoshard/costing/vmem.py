@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from autoshard.graph.buffer_owners import updates_argument
 from autoshard.graph.buffer_reads import buffer_reads, buffers_behind
 from autoshard.graph.buffers import Buffers
 from autoshard.graph.dataflow import source_of
@@ -69,7 +70,7 @@ class Vmem:
         accesses: list[tuple[int, ...]] = [()] * len(graph.values)
         for value in graph.values:
             maker, times = graph.ops[value.op], reads[value.index]
-            if maker.kind is OpKind.COMPUTE:
+            if maker.kind is OpKind.COMPUTE and not updates_argument(graph, maker):
                 accesses[value.index] = tuple(sorted({maker.index, *times}))
             if maker.kind is not OpKind.COMPUTE or ends[value.index]:
                 continue

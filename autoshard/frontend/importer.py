@@ -30,7 +30,7 @@ from autoshard.frontend.op_rules import (
 )
 from autoshard.frontend.tensor_types import read_tensor_type
 from autoshard.frontend.trip_counts import Loop, ToldTripCounts
-from autoshard.frontend.windows import read_windows
+from autoshard.frontend.windows import moved_windows, read_windows
 from autoshard.frontend.written_collectives import read_collective
 from autoshard.graph.program import OpClass, OpKind
 from autoshard.graph.rule import Rule, batched_rule
@@ -291,6 +291,7 @@ class Importer:
         made.is_sum = made.op_class is OpClass.REDUCE and name == "reduce" and _adds(op)
         made.spread = _spread(op, name)
         made.windows = read_windows(op, name, [self.build.shape(v) for v in operands])
+        made.moved_windows = moved_windows(op, name, [self.build.shape(v) for v in operands])
         made.memory_kind = _memory_kind(op, target)
         made.flops = op_flops(op, target, made.op_class, types, results)
         if is_kept_whole and scope.free_axes:

@@ -21,6 +21,7 @@ from jax.tree_util import PyTreeDef
 
 from autoshard.errors import ExportError, InputError
 from autoshard.frontend.annotations import annotated_shardings
+from autoshard.frontend.batched_vectors import without_batched_vectors
 from autoshard.frontend.dangling import honour_dangling
 from autoshard.frontend.dead_code import without_dead_equations
 from autoshard.frontend.device_orders import DeviceOrder
@@ -371,7 +372,8 @@ def _with_captured_consts(stage: jax.stages.Traced, num_args: int) -> ClosedJaxp
         # As lowering would do later; a constraint cannot stand between updates of a reference.
         hoisted = _discharged(hoisted)
     products = without_outer_products(honour_dangling(hoisted.jaxpr))
-    live = without_equal_equations(without_dead_equations(with_sliced_matmuls(products)))
+    matmuls = without_batched_vectors(with_sliced_matmuls(products))
+    live = without_equal_equations(without_dead_equations(matmuls))
     num_captured = len(live.invars) - num_args
     jaxpr = live.replace(
         constvars=[*live.constvars, *live.invars[:num_captured]], invars=live.invars[num_captured:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,34 @@ def read_windows(op: Any, name: str, operands: Sequence[Shape]) -> tuple[Window,
     if name == "pad":
         return _of_shift(op, len(operands[0]))
     return ()
+
+
+def moved_windows(op: Any, name: str, operands: Sequence[Shape]) -> int:
+    """Windows of a scatter or gather that its indices move along a dimension of the operand.
+
+    0 where indices pick elements along it, as `x.at[rows]` does and `vmap` of
+    `dynamic_update_slice` does not, and for other ops.
+    """
+    if name not in ("gather", "scatter"):
+        return 0
+    if name == "scatter":
+        numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+        moved, left_out = numbers.scattered_dims_to_operand_dims, numbers.inserted_window_dims
+        batch, window = numbers.input_batching_dims, numbers.update_window_dims
+        sizes, least = [operands[2][dim] for dim in window], 1
+    else:
+        numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+        moved, left_out = numbers.start_index_map, numbers.collapsed_slice_dims
+        batch, sizes, least = numbers.operand_batching_dims, integers(op, "slice_sizes", 0, 0), 2
+        sizes = [size for dim, size in enumerate(sizes) if dim not in (*left_out, *batch)]
+    kept = [dim for dim in range(len(operands[0])) if dim not in (*left_out, *batch)]
+    is_moved = any(
+        dim in moved and least <= size < operands[0][dim]
+        for dim, size in zip(kept, sizes, strict=True)
+    )
+    indices = operands[1]
+    vectors = [size for dim, size in enumerate(indices) if dim != numbers.index_vector_dim]
+    return prod(vectors) if is_moved else 0
 
 
 def _of_convolution(op: Any, kernel: Shape) -> tuple[Window, ...]:

@@ -37,6 +37,26 @@ def buffer_owners(graph: Graph, stored: Sequence[bool]) -> list[int]:
     return [_root(owner, value) for value in range(len(owner))]
 
 
+def updates_copy(graph: Graph, owner: Sequence[int], op: Op) -> bool:
+    """True where an update is written into a copy: what it is of stays as it is.
+
+    So a slice of a stacked cache is, of which a loop updates a row. A donated argument gives its
+    buffer.
+
+    Source: decoding with a cache under `scan`, by libtpu 0.0.52 for a v5p; scatters into donated
+        caches, for a v5e.
+    """
+    if op.name not in _UPDATES or owner[op.results[0]] != op.results[0]:
+        return False
+    maker = graph.maker(op.operands[0])
+    return maker.kind is not OpKind.FREE and maker.index not in graph.donated
+
+
+def updates_argument(graph: Graph, op: Op) -> bool:
+    """True for an update of an argument: it is made in HBM, where that is."""
+    return op.name in _UPDATES and graph.maker(op.operands[0]).kind is OpKind.ARGUMENT
+
+
 def _ends(graph: Graph, join: Op) -> tuple[int, ...]:
     """What is computed in the body of a loop, or in branches, for a carry or result of them."""
     if join.name == "while":

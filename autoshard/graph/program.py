@@ -110,6 +110,7 @@ class Op:
         spread: Of a slice, dimensions that it skips elements of; of a pad, those that it pads
             between elements.
         windows: Of a convolution or pool, by dimension of the image; of a pad, those it shifts.
+        moved_windows: Of a gather or scatter whose indices move windows along a dimension, how many.
         memory_kind: Of what brings its operand to another memory, the kind of that; else "".
         in_function: Of a FREE op, whether it stands in a function that the program calls.
     """
@@ -135,6 +136,7 @@ class Op:
     is_sum: bool = False
     spread: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
+    moved_windows: int = 0
     memory_kind: str = ""
     in_function: bool = False
 

@@ -180,6 +180,21 @@ def _scatter(bench: Bench) -> Compiled:
     return _whole(bench, program, Array((4096, 256)), Array((512,), "int32"), updates, updates)
 
 
+def kernels_per_window(bench: Bench) -> int:
+    """A row written into each sequence of a cache, at a position of its own."""
+
+    def program(_: Pin, cache: Any, rows: Any, positions: Any) -> Any:
+        def write(cache: Any, row: Any, position: Any) -> Any:
+            return jax.lax.dynamic_update_slice(cache, row, (position, 0, 0))
+
+        return jax.vmap(write)(jnp.abs(cache), rows, positions)
+
+    cache, rows = Array((16, 1024, 8, 128), "bfloat16"), Array((16, 1, 8, 128), "bfloat16")
+    compiled = _whole(bench, program, cache, rows, Array((16,), "int32"))
+    bodies = _bodies(compiled)
+    return sum(made.opcode == "fusion" and name in bodies for name, made in compiled.everywhere())
+
+
 def one_hot_scatters(bench: Bench) -> bool:
     """The gradient of one logit taken from each row."""
 
@@ -307,6 +322,7 @@ def _fusion(measure: Any, platforms: frozenset[str] = BOTH) -> Probe:
 PROBES = (
     _fusion(fuses_into_matmuls),
     Probe(record="fusion.quantized_bits", unit="bits", measure=quantized_bits, platforms=TPU),
+    Probe(record="fusion.kernels_per_window", unit="kernels", measure=kernels_per_window),
     Probe(record="fusion.longest_row", unit="elements", measure=longest_row, platforms=TPU),
     _fusion(narrows_matmuls, CUDA),
     _fusion(sinks_into_loops),
