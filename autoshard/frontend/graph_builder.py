@@ -40,6 +40,7 @@ class OpDraft:
     is_sum: bool = False
     spread: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
+    moved_windows: int = 0
     memory_kind: str = ""
     in_function: bool = False
 
@@ -209,6 +210,7 @@ class GraphBuilder:
                 draft.is_sum,
                 draft.spread,
                 draft.windows,
+                draft.moved_windows,
                 draft.memory_kind,
                 draft.in_function,
             )
