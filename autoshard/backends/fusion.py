@@ -33,8 +33,8 @@ class FusionPolicy:
         fuses_gathers: Element-wise ops, reductions and scatters look up what they read, each again;
             what a matmul or a normalization reads is stored.
         fuses_into_scatters: A scatter computes its updates and its indices.
-        kernels_per_window: Kernels of the loop over the windows of a scatter or gather whose indices
-            move them along a dimension; 0: one kernel for all windows.
+        kernels_per_window: Kernels of the loop over the windows of a scatter or gather, where its
+            indices move them along a dimension; 0: one kernel for all windows.
         fuses_into_overlapping_windows: A reduce-window whose windows overlap computes its operand,
             unless each is as long as that (a running sum); those that do not overlap always do.
         fills_zeros_early: The zeros that a scatter adds to, or a loop starts with, are written

@@ -75,10 +75,12 @@ class _Scopes:
         return {
             place: spliced(lambda x, y, eqn=eqn: _sum(eqn, x, y), eqn, eqn.invars, eqn.outvars)
             for place, eqn in enumerate(body.eqns)
-            if _is_batched_vector(eqn) and any(self._is_reshaped(v) for v in eqn.invars)
+            if _is_batched_vector(eqn) and any(map(self._is_reshaped, eqn.invars))
         }
 
     def _is_reshaped(self, operand: Any) -> bool:
+        if 1 in operand.aval.shape:
+            return True  # the compiler leaves the dimension out
         behind = [operand]
         for _ in range(_DEPTH):
             found = {var for atom in behind if (var := self._source(atom)) is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autoshard.graph.dataflow import source_of
 from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.op_traits import renames
 from autoshard.graph.program import Graph, Op, OpKind
@@ -48,13 +49,18 @@ def updates_copy(graph: Graph, owner: Sequence[int], op: Op) -> bool:
     """
     if op.name not in _UPDATES or owner[op.results[0]] != op.results[0]:
         return False
-    maker = graph.maker(op.operands[0])
+    maker = _updated(graph, op)
     return maker.kind is not OpKind.FREE and maker.index not in graph.donated
 
 
 def updates_argument(graph: Graph, op: Op) -> bool:
     """True for an update of an argument: it is made in HBM, where that is."""
-    return op.name in _UPDATES and graph.maker(op.operands[0]).kind is OpKind.ARGUMENT
+    return op.name in _UPDATES and _updated(graph, op).kind is OpKind.ARGUMENT
+
+
+def _updated(graph: Graph, op: Op) -> Op:
+    """The op that makes what an update changes, renamed or not."""
+    return graph.maker(source_of(graph, op.operands[0], lambda maker, _: renames(maker)))
 
 
 def _ends(graph: Graph, join: Op) -> tuple[int, ...]:

@@ -110,7 +110,7 @@ class Op:
         spread: Of a slice, dimensions that it skips elements of; of a pad, those that it pads
             between elements.
         windows: Of a convolution or pool, by dimension of the image; of a pad, those it shifts.
-        moved_windows: Of a gather or scatter whose indices move windows along a dimension, how many.
+        moved_windows: Of a gather or scatter, how many windows its indices move along a dimension.
         memory_kind: Of what brings its operand to another memory, the kind of that; else "".
         in_function: Of a FREE op, whether it stands in a function that the program calls.
     """

@@ -12,9 +12,10 @@ from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
 def takes_rows(graph: Graph, op: Op) -> bool:
     """True where a gather or scatter leaves the last dimension of what it takes as it is.
 
-    A row of one element is an element: such tables are vectors to the compiler.
+    A row of one element is an element: such tables are vectors to the compiler. Windows that
+    indices move are slices.
     """
-    is_lookup = op.op_class in (OpClass.GATHER, OpClass.SCATTER)
+    is_lookup = op.op_class in (OpClass.GATHER, OpClass.SCATTER) and not op.moved_windows
     if not is_lookup or op.kind is not OpKind.COMPUTE or op.rule is None or len(op.results) != 1:
         return False
     table, taken = op.rule.operands[0], op.rule.results[0]

@@ -15,7 +15,7 @@ def is_into_zeros(graph: Graph, op: Op) -> bool:
 
 def is_one_hot(graph: Graph, op: Op) -> bool:
     """True where a scatter changes one element of each row along one dimension."""
-    if op.name != "scatter" or len(op.operands) != 3:
+    if op.name != "scatter" or len(op.operands) != 3 or op.moved_windows:
         return False
     operand, _, updates = (graph.values[value].shape for value in op.operands)
     if len(operand) != len(updates):
