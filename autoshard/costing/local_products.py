@@ -104,7 +104,7 @@ def has_unit_dims(
     """bool[num_candidates]: whether an operand has a dimension of size 1 on a device."""
     cuts = _FactorCuts(parts, rule, candidates)
     dims = {factors for operand in rule.operands[:2] for factors in operand}
-    return np.logical_or.reduce([cuts.local_size(factors) == 1 for factors in dims])
+    return np.asarray(np.min([cuts.local_size(factors) for factors in dims], axis=0) == 1)
 
 
 def local_features(parts: MeshParts, rule: Rule, candidates: Sequence[Candidate]) -> FloatArray:
