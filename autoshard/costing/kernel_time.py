@@ -19,6 +19,7 @@ from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.vmem import prefetched
 from autoshard.graph.buffer_owners import updates_copy
 from autoshard.graph.custom_cost import CustomCost
+from autoshard.graph.made_work import made_operations
 from autoshard.graph.op_traits import READS_FUSED
 from autoshard.graph.program import PRODUCTS, Op, OpClass, OpKind
 from autoshard.layouts import Layout
@@ -59,6 +60,7 @@ class KernelTime:
             self._is_carried_apart(op),
             self._vmem_key(op),
             self._with_matmul(op),
+            self._made(op),
             self.matmuls.computed_operands(op),
             updates_copy(self.graph, buffers.owner, op),
             tuple(
@@ -66,6 +68,10 @@ class KernelTime:
                 for v in op.results
             ),
         )
+
+    def _made(self, op: Op) -> float:
+        """Operations of what an op of vector units makes of constants; of others it is beside."""
+        return made_operations(self.graph, op) if op.op_class in READS_FUSED else 0.0
 
     def _vmem_key(self, op: Op) -> tuple[object, ...]:
         """What the price of an op depends on by what of its reads and results is in VMEM."""
@@ -105,7 +111,7 @@ class KernelTime:
                 if value in buffers.unless_summed:
                     tiles = np.where([_is_apart(c) for c in candidates], tiles, 0.0)
                 num_bytes += self._bytes_written(op, value, tiles)
-        flops = costing.padded_flops(op, candidates)
+        flops = costing.padded_flops(op, candidates) + self._made(op) / arrays.cut
         if op.name == "dynamic_update_slice":
             row, whole = graph.values[op.operands[1]], graph.values[op.results[0]]
             num_bytes = costing.moved_bytes(row.num_bytes / arrays.operand_shards[1], row.bits)

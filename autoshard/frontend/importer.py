@@ -226,6 +226,8 @@ class Importer:
                 repeat=scope.repeat,
             )
             made.in_function = scope.in_function
+            if op_kinds.op_class(name) is OpClass.ELEMENTWISE:
+                made.flops = float(prod(results[0][0]))
             self.free.update(made.results)
         else:
             self._work(op, name, operands, results, scope)
