@@ -17,12 +17,17 @@ from autoshard.apply.own_calls import with_own_calls
 from autoshard.apply.scheduled.in_program import Scheduled, scheduled_equation, turned_before_use
 from autoshard.errors import PlanError, ShardingError
 from autoshard.frontend.jaxpr_paths import ConstraintEquations, is_constrainable, rewrite_bodies
+from autoshard.frontend.source_lines import SourceLines
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.loops.on_examples import OnExamples
+from autoshard.remat.inline_calls import inlinable_body, with_call_source
 from autoshard.sharding import Mesh, MeshAxis, Sharding, format_sharding, translate_sharding
 from autoshard.use_paths import split_uses
 
 _MAX_SHOWN = 5
+_IDENTITIES = frozenset({"copy", "name", "stop_gradient"})
+_BODIES_OF_OPERANDS = frozenset({"cond", "custom_jvp_call", "custom_vjp_call", "remat2"})
+"""Primitives whose bodies take their last operands, one by one."""
 
 
 def constrain_jaxpr(
@@ -41,8 +46,9 @@ def constrain_jaxpr(
 
     A constraint on a value and another on one of its uses both take effect, in that order. Uses
     behind the same stops share them: compilers make one of equal moves in one step, but move in
-    several steps as often as it is written. Nothing is traced again, and bodies without constraints
-    are shared with the given program.
+    several steps as often as it is written. So a call with constraints in it is replaced by its
+    equations, and uses under another name share too. Nothing is traced again, and bodies without
+    constraints are shared with the given program.
 
     Args:
         closed: As `frontend.trace.trace_call` gives it.
@@ -64,6 +70,48 @@ def constrain_jaxpr(
     return with_own_calls(closed)
 
 
+@dataclass(slots=True)
+class _Body:
+    """A body as far as it is made.
+
+    Args:
+        eqns: Its equations.
+        moved: By id of what is moved, and where to: the result.
+        same_as: By variable, the one that it is another name of.
+        scheduled: The last product in steps.
+    """
+
+    eqns: list[JaxprEqn] = field(default_factory=list)
+    moved: dict[tuple[int, Sharding], Var] = field(default_factory=dict)
+    same_as: dict[Var, Any] = field(default_factory=dict)
+    scheduled: Scheduled | None = None
+
+    def add(self, eqn: JaxprEqn) -> None:
+        self.eqns.append(eqn)
+        if eqn.primitive.name in _IDENTITIES:
+            self.same_as[eqn.outvars[0]] = self.original(eqn.invars[0])
+
+    def original(self, atom: Any) -> Any:
+        """The value that an atom is a name of."""
+        return atom if isinstance(atom, Literal) else self.same_as.get(atom, atom)
+
+
+def _repeated_operands(parent: JaxprEqn | None, jaxpr: Jaxpr) -> dict[Var, Any]:
+    """By argument of a body that has the operand of an earlier one, that one.
+
+    What a loop carries may differ from its second run on.
+    """
+    if parent is None or parent.primitive.name not in _BODIES_OF_OPERANDS:
+        return {}
+    first: dict[Any, Var] = {}
+    operands = parent.invars[len(parent.invars) - len(jaxpr.invars) :]
+    return {
+        var: first.setdefault(atom, var)
+        for atom, var in zip(operands, jaxpr.invars, strict=True)
+        if not isinstance(atom, Literal)
+    }
+
+
 @dataclass(eq=False)
 class _Inserter:
     constraints: Mapping[str, Sharding]
@@ -71,6 +119,7 @@ class _Inserter:
     schedules: Mapping[str, DotSchedule | OnExamples]
     equations: ConstraintEquations = field(default_factory=ConstraintEquations)
     placed: set[str] = field(default_factory=set)
+    lines: SourceLines = field(default_factory=SourceLines)
 
     def __post_init__(self) -> None:
         # The bodies on the way to some constraint; all others stay untouched.
@@ -91,94 +140,115 @@ class _Inserter:
         self.used_equations = {use.partition("<")[0] for use in self.of_uses}
 
     def insert(self, jaxpr: Jaxpr, prefix: str, parent: JaxprEqn | None) -> Jaxpr:
-        eqns: list[JaxprEqn] = []
-        current: dict[Var, Var] = {}
-        moved: dict[tuple[int, Sharding], Var] = {}  # by id of the atom
-        first = jaxpr.eqns[0] if jaxpr.eqns else parent
-        turned = turned_before_use(jaxpr) if self.schedules else {}
-        scheduled: Scheduled | None = None
-
-        def constrain(atom: Any, path: str, like: JaxprEqn | None) -> Any:
-            equation = self.equation(atom, path, like)
-            eqns.append(equation)
-            return equation.outvars[0]
-
-        def constrain_uses(path: str, atoms: list[Any], like: JaxprEqn | None) -> list[Any]:
-            read = [a if isinstance(a, Literal) else current.get(a, a) for a in atoms]
-            if path in self.used_equations:
-                for position in range(len(read)):
-                    use = f"{path}<{position}"
-                    read[position] = self.brought(read[position], use, like, eqns, moved)
-            return read
-
-        for kind, variables in (("const", jaxpr.constvars), ("in", jaxpr.invars)):
-            for position, var in enumerate(variables):
-                if (path := f"{prefix}{kind}.{position}") in self.constraints:
-                    current[var] = constrain(var, path, first)
-
-        for index, eqn in enumerate(jaxpr.eqns):
-            path = f"{prefix}{index}"
-            operands = constrain_uses(path, eqn.invars, eqn)
-            if path in self.schedules:
-                schedule = self.schedules[path]
-                if isinstance(schedule, OnExamples):
-                    self.placed.add(path)
-                    eqns.append(equation_on_examples(eqn, operands, schedule, self.mesh, path))
-                else:
-                    order = turned.get(eqn.outvars[0])
-                    eqns.append(self.in_steps(eqn, operands, path, order, scheduled, schedule))
-                    scheduled = Scheduled(eqn.outvars[0], schedule.homes[0])
-            else:
-                eqns.append(eqn.replace(invars=operands, params=self.params(eqn, path)))
-            for position, var in enumerate(eqn.outvars):
-                if (value := f"{path}.{position}") in self.constraints:
-                    current[var] = constrain(var, value, eqn)
-
-        results = constrain_uses(
-            f"{prefix}out", jaxpr.outvars, jaxpr.eqns[-1] if jaxpr.eqns else parent
-        )
+        body = _Body(same_as=_repeated_operands(parent, jaxpr))
+        results = self.walk(jaxpr, prefix, parent, body, {}, call=None)
         return Jaxpr(
             jaxpr.constvars,
             jaxpr.invars,
             results,
-            eqns,
+            body.eqns,
             jaxpr.effects,
             jaxpr.debug_info,
             jaxpr.is_high,
         )
 
-    def in_steps(
+    def walk(
         self,
-        eqn: JaxprEqn,
-        operands: list[Any],
-        path: str,
-        order: Sequence[int] | None,
-        earlier: Scheduled | None,
-        schedule: DotSchedule,
+        jaxpr: Jaxpr,
+        prefix: str,
+        parent: JaxprEqn | None,
+        body: _Body,
+        current: dict[Var, Any],
+        *,
+        call: JaxprEqn | None,
+    ) -> list[Any]:
+        """Add the equations of a jaxpr to a body; its results there.
+
+        Args:
+            jaxpr: Of the body, or of a call in it.
+            prefix: Of its paths.
+            parent: The equation that holds it.
+            body: As far as it is made.
+            current: By variable of `jaxpr`, what stands for it in the body if something else does.
+            call: `parent` where it is replaced by its equations.
+        """
+        first = jaxpr.eqns[0] if jaxpr.eqns else parent
+        turned = turned_before_use(jaxpr) if self.schedules else {}
+
+        def read(atom: Any) -> Any:
+            return atom if isinstance(atom, Literal) else current.get(atom, atom)
+
+        def constrain(var: Any, path: str, like: JaxprEqn | None) -> None:
+            equation = self.equation(read(var), path, like)
+            body.eqns.append(equation)
+            current[var] = equation.outvars[0]
+
+        def constrain_uses(path: str, atoms: list[Any], like: JaxprEqn | None) -> list[Any]:
+            found = [read(atom) for atom in atoms]
+            if path in self.used_equations:
+                for position in range(len(found)):
+                    use = f"{path}<{position}"
+                    found[position] = self.brought(found[position], use, like, body)
+            return found
+
+        for kind, variables in (("const", jaxpr.constvars), ("in", jaxpr.invars)):
+            for position, var in enumerate(variables):
+                if (path := f"{prefix}{kind}.{position}") in self.constraints:
+                    constrain(var, path, first)
+
+        for index, written in enumerate(jaxpr.eqns):
+            path = f"{prefix}{index}"
+            operands = constrain_uses(path, written.invars, written)
+            eqn = written.replace(invars=operands)
+            if call is not None:  # its body may stand in the place of another call too
+                own = [Var(var.aval) for var in written.outvars]
+                eqn = with_call_source(eqn, call, self.lines).replace(outvars=own)
+            order = turned.get(written.outvars[0]) if path in self.schedules else None
+            results = self.add(eqn, path, order, body)
+            current.update(zip(written.outvars, results, strict=True))
+            for position, var in enumerate(written.outvars):
+                if (value := f"{path}.{position}") in self.constraints:
+                    constrain(var, value, written)
+
+        return constrain_uses(
+            f"{prefix}out", jaxpr.outvars, jaxpr.eqns[-1] if jaxpr.eqns else parent
+        )
+
+    def add(self, eqn: JaxprEqn, path: str, order: Sequence[int] | None, body: _Body) -> list[Any]:
+        """Add an equation, or what stands in its place; its results."""
+        if path in self.schedules:
+            body.eqns.append(self.in_steps(eqn, path, order, body))
+        elif (called := self.called(eqn, path)) is not None:
+            inner = dict(zip(called.invars, eqn.invars, strict=True))
+            return self.walk(called, f"{path}.jaxpr/", eqn, body, inner, call=eqn)
+        else:
+            body.add(eqn.replace(params=self.params(eqn, path)))
+        return [*eqn.outvars]
+
+    def in_steps(
+        self, eqn: JaxprEqn, path: str, order: Sequence[int] | None, body: _Body
     ) -> JaxprEqn:
+        """What a schedule puts in the place of an equation."""
         self.placed.add(path)
+        schedule, operands = self.schedules[path], list(eqn.invars)
+        if isinstance(schedule, OnExamples):
+            return equation_on_examples(eqn, operands, schedule, self.mesh, path)
+        earlier, body.scheduled = body.scheduled, Scheduled(eqn.outvars[0], schedule.homes[0])
         return scheduled_equation(eqn, operands, schedule, self.mesh, path, order, earlier)
 
-    def brought(
-        self,
-        atom: Any,
-        use: str,
-        like: JaxprEqn | None,
-        eqns: list[JaxprEqn],
-        moved: dict[tuple[int, Sharding], Var],
-    ) -> Any:
+    def brought(self, atom: Any, use: str, like: JaxprEqn | None, body: _Body) -> Any:
         """What one use reads, behind its constraints.
 
         A way with stops is gone once for all, and so is one that reads share.
         """
         stops = tuple(self.constraints_of_use(use))
-        shared = moved if len(stops) > 1 or use in self.shared else {}
+        shared = body.moved if len(stops) > 1 or use in self.shared else {}
         for stop in stops:
             path = self.of_uses[stop]
-            key = (id(atom), self.constraints[path])
+            key = (id(body.original(atom)), self.constraints[path])
             if key not in shared:
-                eqns.append(self.equation(atom, path, like))
-                shared[key] = eqns[-1].outvars[0]
+                body.eqns.append(self.equation(atom, path, like))
+                shared[key] = body.eqns[-1].outvars[0]
             self.placed.add(stop)
             atom = shared[key]
         return atom
@@ -191,6 +261,11 @@ class _Inserter:
             yield path
         if use in self.of_uses:
             yield use
+
+    def called(self, eqn: JaxprEqn, path: str) -> Jaxpr | None:
+        """The body of a call with constraints in it, if it says nothing else to the compiler."""
+        is_call = eqn.primitive.name == "jit" and path in self.holders
+        return inlinable_body(eqn) if is_call else None
 
     def params(self, eqn: JaxprEqn, path: str) -> dict[str, Any] | None:
         def rewrite(key: str, body: Jaxpr) -> Jaxpr:

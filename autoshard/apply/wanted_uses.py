@@ -315,12 +315,13 @@ def _on_the_way(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> li
 
 
 def _on_the_way_to_given(encoded: Encoded, decoded: Decoded) -> dict[str, Sharding]:
-    """Stops before constraints in the program and before its results, which say the end alone.
+    """Ways with stops to constraints in the program and to its results, which say the end alone.
 
-    A constraint that a use was asked for stands at that use, which need not be the first operand.
+    The end is named too: uses that go the same way share all of it. A constraint that a use was
+    asked for stands at that use, which need not be the first operand.
     """
     graph = encoded.graph
-    found = {}
+    found: dict[str, Sharding] = {}
     numbers = {op.index: number for number, op in enumerate(graph.results)}
     asked = {graph.maker(value).index for _, value in asked_uses(graph)}
     written = (op for op in graph.ops if op.kind is OpKind.CONSTRAINT and op.index not in asked)
@@ -331,8 +332,9 @@ def _on_the_way_to_given(encoded: Encoded, decoded: Decoded) -> dict[str, Shardi
         if refines(wanted, placed_layout(graph, decoded, op.operands[0])):
             continue
         use = f"out<{numbers[op.index]}" if op.index in numbers else f"{op.equation}<0"
-        for number, layout in enumerate(_on_the_way(encoded, decoded, op, 0)):
-            found[f"{use}~{number}"] = encoded.parts.to_sharding(layout)
+        if stops := _on_the_way(encoded, decoded, op, 0):
+            way = (*stops, wanted)
+            found |= zip(_steps(use, way), map(encoded.parts.to_sharding, way), strict=True)
     return found
 
 

@@ -58,7 +58,7 @@ class _Inliner:
     ) -> Iterator[Inlined]:
         for eqn in jaxpr.eqns:
             operands = [_read(atom, atom_of) for atom in eqn.invars]
-            outer = eqn if holder is None else self.in_call(eqn, holder)
+            outer = eqn if holder is None else with_call_source(eqn, holder, self.lines)
             body = self.body_of(eqn)
             if body is None:
                 results = [Var(var.aval) for var in eqn.outvars]
@@ -71,13 +71,14 @@ class _Inliner:
             for var, atom in zip(eqn.outvars, body.outvars, strict=True):
                 atom_of[var] = _read(atom, inner)
 
-    def in_call(self, eqn: JaxprEqn, holder: JaxprEqn) -> JaxprEqn:
-        """The equation with the name stack that its call gives it, and a line of the user's."""
-        inner, outer = eqn.source_info, holder.source_info
-        source = inner.replace(name_stack=outer.name_stack + inner.name_stack)
-        if not self.lines.line(eqn):
-            source = source.replace(traceback=outer.traceback)
-        return eqn.replace(source_info=source)
+
+def with_call_source(eqn: JaxprEqn, call: JaxprEqn, lines: SourceLines) -> JaxprEqn:
+    """An equation with the name stack that its call gives it, and a line of the user's."""
+    inner, outer = eqn.source_info, call.source_info
+    source = inner.replace(name_stack=outer.name_stack + inner.name_stack)
+    if not lines.line(eqn):
+        source = source.replace(traceback=outer.traceback)
+    return eqn.replace(source_info=source)
 
 
 def _read(atom: Any, atom_of: dict[Var, Any]) -> Any:

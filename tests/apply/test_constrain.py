@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -167,6 +167,44 @@ def test_uses_behind_the_same_stops_share_the_way() -> None:
     found = constrain_jaxpr(closed, way, ABSTRACT)
     assert primitives(found) == ["sharding_constraint"] * 2 + ["dot_general"] * 2
     assert found.eqns[2].invars[0] is found.eqns[3].invars[0] is found.eqns[1].outvars[0]
+    check_jaxpr(found.jaxpr)
+
+
+def in_a_call(x: Any) -> Any:
+    return jnp.tanh(x), jax.jit(jnp.sin)(x)
+
+
+def under_another_name(x: Any) -> Any:
+    return jnp.tanh(x), jnp.sin(jax.lax.stop_gradient(x))
+
+
+def twice_an_operand(x: Any) -> Any:
+    return jax.checkpoint(lambda a, b: (jnp.tanh(a), jnp.sin(b)))(x, x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "uses"),
+    [
+        (in_a_call, ("0<0", "1.jaxpr/0<0")),
+        (under_another_name, ("0<0", "2<0")),
+        (twice_an_operand, ("0.jaxpr/0<0", "0.jaxpr/1<0")),
+    ],
+)
+def test_uses_of_one_value_share_their_way_in_calls_and_under_other_names(
+    fn: Callable[..., Any], uses: Sequence[str]
+) -> None:
+    way = {path: to for use in uses for path, to in ((f"{use}~0", CUT), (use, WHOLE))}
+    found = constrain_jaxpr(program(fn, X), way, ABSTRACT)
+    assert str(found).count("sharding_constraint") == 2
+    check_jaxpr(found.jaxpr)
+
+
+def test_a_call_with_constraints_is_replaced_by_its_equations_as_often_as_it_is_called() -> None:
+    wave = jax.jit(lambda x: jnp.sin(jnp.tanh(x)))
+    closed = program(lambda x: wave(wave(x)), X)
+    found = constrain_jaxpr(closed, {"0.jaxpr/0.0": CUT, "1.jaxpr/out<0": ROWS}, ABSTRACT)
+    once = ["tanh", "sharding_constraint", "sin"]
+    assert primitives(found) == [*once, "tanh", "sin", "sharding_constraint"]
     check_jaxpr(found.jaxpr)
 
 

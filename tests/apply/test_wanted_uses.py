@@ -309,6 +309,30 @@ def test_reads_of_one_value_in_one_sharding_are_one_constraint_and_one_gather() 
     assert verification.compiled_bytes == pytest.approx(verification.predicted_bytes)
 
 
+def given_back(x: Any) -> Any:
+    held = lax.with_sharding_constraint(2 * x, P("y", "x"))
+    return jnp.linalg.qr(held)[1], held
+
+
+def clipped(x: Any) -> Any:
+    return lax.cumsum(x), lax.cummax(jnp.clip(lax.stop_gradient(x), -1, 1))
+
+
+@pytest.mark.parametrize("fn", [given_back, clipped])
+def test_a_value_that_is_gathered_in_two_steps_is_gathered_once(fn: Callable[..., Any]) -> None:
+    plan = autoshard.optimize(
+        fn,
+        array(64, 64),
+        mesh=MESH,
+        hardware="cpu-host",
+        baselines=False,
+        in_shardings=P("x", "y"),
+        out_shardings=P(),
+    )
+    verification = plan.verify("local")
+    assert verification.compiled_bytes == pytest.approx(verification.predicted_bytes)
+
+
 def test_what_a_matmul_gathers_whatever_it_does_takes_no_constraint() -> None:
     every = P(("x", "y"))
 
