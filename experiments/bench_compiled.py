@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument(
         "--commit",
         action="append",
-        help="of the rows on the page, this one's by default; repeatable",
+        help="of the rows on the page, this one's by default; repeatable, of a point the last",
     )
     options = parser.parse_args()
     if options.quick:
@@ -257,7 +257,10 @@ def main() -> None:
             parser.error("the working tree has changes: commit them, or pass --dirty")
         measure_missing(options, known_rows(rows_path(programs), AT_START["commit"]))
     commits = options.commit or [AT_START["commit"]]
-    rows = [row for one in commits for row in known_rows(rows_path(programs), one).values()]
+    last = {
+        key: row for one in commits for key, row in known_rows(rows_path(programs), one).items()
+    }
+    rows = [*last.values()]
     picture = RESULTS / f"{programs.results}.svg"
     figure = write_scatter(rows, picture) if _can_draw() else None
     page = write_page(programs.results, programs.title, page_text(rows, figure))
