@@ -264,7 +264,7 @@ class _Inserter:
 
     def called(self, eqn: JaxprEqn, path: str) -> Jaxpr | None:
         """The body of a call with constraints in it, if it says nothing else to the compiler."""
-        is_call = eqn.primitive.name == "jit" and path in self.holders
+        is_call = bool(self.constraints) and eqn.primitive.name == "jit" and path in self.holders
         return inlinable_body(eqn) if is_call else None
 
     def params(self, eqn: JaxprEqn, path: str) -> dict[str, Any] | None:
