@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -54,6 +55,16 @@ def grouped(x: Any, y: Any) -> tuple[Any, Any]:
     return a @ a.T, b
 
 
+def on_examples(x: Any) -> Any:
+    """A call in which each device sorts the rows that it has, in a `shard_map` of the plan."""
+
+    def called(rows: Any) -> tuple[Any, Any]:
+        largest = jax.lax.top_k(jnp.tanh(rows), 4)[0]
+        return largest, jnp.sin(largest).sum(0)
+
+    return jax.jit(called)(x)
+
+
 def arrays(*shapes: tuple[int, ...]) -> tuple[Any, ...]:
     rng = np.random.default_rng(0)
     return tuple((rng.normal(size=shape) * 0.1).astype(np.float32) for shape in shapes)
@@ -64,11 +75,12 @@ def train_arguments(batch: int = 2048) -> tuple[Any, ...]:
     return {"w": w, "o": o}, x
 
 
-PROGRAMS = {
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "train": (train_step, train_arguments()),
     "branches": (branching, (*arrays((128, 64)), np.int32(1))),
     "mapped": (mapped, arrays((512, 64), (64, 64))),
     "grouped": (grouped, arrays((256, 64), (256, 64))),
+    "examples": (on_examples, arrays((256, 64))),
 }
 
 
@@ -76,6 +88,7 @@ ASKED = {
     "branches": (P("x", "y"), None),
     "mapped": (P("x"), P(None, "y")),
     "grouped": (P(("x", "y")), None),
+    "examples": (P(("x", "y")),),
 }
 """Asked of arguments, so that small programs too are cut."""
 
