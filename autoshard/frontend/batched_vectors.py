@@ -131,18 +131,22 @@ def _is_batched_vector(eqn: JaxprEqn) -> bool:
         taken = {*summed[side], *batch[side]}
         return prod(size for dim, size in enumerate(shapes[side]) if dim not in taken)
 
-    in_all = prod(shapes[0][dim] for dim in batch[0])
-    return (
-        in_all > 1 and prod(shapes[0][dim] for dim in summed[0]) > 1 and min(free(0), free(1)) == 1
-    )
+    members, terms = (prod(shapes[0][dim] for dim in dims[0]) for dims in (batch, summed))
+    return members > 1 and terms > 1 and min(free(0), free(1)) == 1
+
+
+def _summed_in(made: Any, *dtypes: Any) -> Any:
+    """The type in which products are summed; for narrow floats, which promote to none, 32 bits."""
+    if not jnp.issubdtype(made, jnp.floating):
+        return made
+    return jnp.float64 if jnp.float64 in (made, *dtypes) else jnp.float32
 
 
 def _sum(eqn: JaxprEqn, left: Any, right: Any) -> Any:
     """The sum of products, in the precision in which a matmul sums."""
     summed, batch = eqn.params["dimension_numbers"]
     made = eqn.outvars[0].aval.dtype
-    wide = jnp.promote_types(jnp.promote_types(left.dtype, right.dtype), made)
-    wide = jnp.promote_types(wide, jnp.float32) if jnp.issubdtype(wide, jnp.floating) else wide
+    wide = _summed_in(made, left.dtype, right.dtype)
     first = len(batch[0])
     free = [
         [d for d in range(operand.ndim) if d not in summed[side] and d not in batch[side]]

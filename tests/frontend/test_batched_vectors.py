@@ -62,6 +62,32 @@ def test_bfloat16_is_summed_in_float32() -> None:
     assert np.all(np.asarray(made, np.float32) == 4096.0)  # bfloat16 alone stops at 256
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "made"),
+    [
+        ("float8_e4m3fn", "float8_e5m2", "float32"),
+        ("float8_e4m3fn", "bfloat16", "float32"),
+        ("int4", "int4", "int32"),
+        ("int8", "int8", "int32"),
+        ("float16", "float16", None),
+        ("complex64", "complex64", None),
+    ],
+)
+def test_narrow_elements_are_widened_first(left: str, right: str, made: str | None) -> None:
+    rng = np.random.default_rng(0)
+    x, y = (jnp.asarray(rng.integers(-2, 3, size=(4, 6)), kind) for kind in (left, right))
+
+    def run(x: Any, y: Any) -> Any:
+        dims = (((1,), (1,)), ((0,), (0,)))
+        return jax.lax.dot_general(x.reshape(4, 6), y, dims, preferred_element_type=made)
+
+    found, is_rewritten = numbers(run, x.reshape(-1), y)
+    assert is_rewritten
+    assert found.dtype == (made or left)
+    expected = np.sum(np.asarray(x, "complex64") * np.asarray(y, "complex64"), 1)
+    np.testing.assert_array_equal(np.asarray(found, "complex64"), expected)
+
+
 QUERY, KEYS = jnp.ones((4, 3, 8)), jnp.ones((4, 5, 3, 8))
 SCORES = "bhd,bthd->bht"
 
