@@ -49,6 +49,13 @@ def test_prices_prove_bounds_and_find_answers_that_fit(
         assert factor * found.cost == search.cost
 
 
+def test_where_no_limit_is_left_no_price_of_it_is_added() -> None:
+    """Presolve drops the limit of a problem whose every choice fits; a bound is asked for yet."""
+    problem = Problem((np.array([1, 2]), np.array([3, 1])))
+    search = PriceSearch(problem, 0, AscentOracle(problem))
+    assert search.price_of_limit() == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(problem=small_problems())
 def test_the_least_peak_bound_is_never_above_a_peak_and_its_choices_are_real(
