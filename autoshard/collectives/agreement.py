@@ -19,6 +19,7 @@ from autoshard.collectives.search import priced_collectives
 from autoshard.collectives.splitting import finest_parts, parts_at
 from autoshard.collectives.steps import braced
 from autoshard.errors import ShardingError
+from autoshard.graph.program import OpClass
 from autoshard.graph.rule import Dims, Rule
 from autoshard.layouts import Layout, MeshParts, Parts
 from autoshard.sharding import AxisRef, DimSharding, Mesh, Sharding, canonicalize
@@ -364,10 +365,22 @@ class _Search:
 
     def _divide(self, cuts: Cuts) -> bool:
         used = list(chain.from_iterable(cuts))
+        if self._cuts_space_and_kernel(cuts):
+            return False
         return len(set(used)) == len(used) and all(
             size % self.parts.num_shards(own) == 0
             for size, own in zip(self.rule.factor_sizes, cuts, strict=True)
         )
+
+    def _cuts_space_and_kernel(self, cuts: Cuts) -> bool:
+        """True for a convolution cut along space and in features: wrong numbers.
+
+        Source: `candidates.partitioner_limits`.
+        """
+        if self.work.op_class != OpClass.CONVOLUTION.value or len(self.rule.operands) < 2:
+            return False
+        of_kernel = chain.from_iterable(self.rule.operands[1])
+        return any(cuts[f] for f in of_kernel) and any(cuts[f] for f in self.rule.permutation)
 
     def _parts(self, axes: Sequence[AxisRef]) -> Parts:
         return tuple(part for axis in axes for part in self.parts.parts_of(axis))

@@ -65,6 +65,13 @@ def on_examples(x: Any) -> Any:
     return jax.jit(called)(x)
 
 
+def convolved(x: Any) -> Any:
+    """A convolution whose image is cut along space, and whose result in features too."""
+    kernel = jnp.cos(jnp.arange(24.0)).reshape(3, 1, 8)
+    numbers = ("NWC", "WIO", "NWC")
+    return jax.lax.conv_general_dilated(x, kernel, (1,), "SAME", dimension_numbers=numbers)
+
+
 def arrays(*shapes: tuple[int, ...]) -> tuple[Any, ...]:
     rng = np.random.default_rng(0)
     return tuple((rng.normal(size=shape) * 0.1).astype(np.float32) for shape in shapes)
@@ -81,6 +88,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "mapped": (mapped, arrays((512, 64), (64, 64))),
     "grouped": (grouped, arrays((256, 64), (256, 64))),
     "examples": (on_examples, arrays((256, 64))),
+    "convolved": (convolved, arrays((3, 8, 1))),
 }
 
 
@@ -89,8 +97,11 @@ ASKED = {
     "mapped": (P("x"), P(None, "y")),
     "grouped": (P(("x", "y")), None),
     "examples": (P(("x", "y")),),
+    "convolved": (P(None, "x"),),
 }
 """Asked of arguments, so that small programs too are cut."""
+ASKED_BACK = {"convolved": P(None, "x", "y")}
+"""Asked of results."""
 
 
 def planned(name: str) -> tuple[autoshard.Plan, tuple[Any, ...]]:
@@ -101,6 +112,7 @@ def planned(name: str) -> tuple[autoshard.Plan, tuple[Any, ...]]:
         mesh=MESH,
         hardware="cpu-host",
         in_shardings=ASKED.get(name),
+        out_shardings=ASKED_BACK.get(name),
         baselines=False,
     )
     return plan, args

@@ -92,7 +92,7 @@ def test_exported_the_numbers_are_those_of_the_jax_way(name: str) -> None:
         assert b.sharding.is_equivalent_to(a.sharding, a.ndim)
 
 
-@pytest.mark.parametrize("name", ["train", "branches", "examples"])
+@pytest.mark.parametrize("name", ["train", "branches", "examples", "convolved"])
 def test_all_the_steps_compute_what_the_function_computes(name: str) -> None:
     plan, args = _planned(name)
     function, _ = PROGRAMS[name]
