@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
-from autoshard.frontend.jaxpr_paths import bodies
+from autoshard.frontend.jaxpr_paths import CALLS, bodies
 from autoshard.frontend.spliced import spliced, with_replaced
 
 _RESHAPES = frozenset({"custom_call", "expand_dims", "reshape", "squeeze"})
@@ -65,7 +65,7 @@ class _Scopes:
                 if eqn.primitive.name == "scan":
                     first = eqn.params["num_consts"] + eqn.params["num_carry"]
                     self.sliced.update(body.invars[first:])
-                elif _is_call(eqn, body):
+                elif eqn.primitive.name in CALLS:
                     self.inner.update(zip(eqn.outvars, body.outvars, strict=True))
                     self.outer.update(zip(body.invars, eqn.invars, strict=True))
                 self._add(body)
@@ -98,12 +98,6 @@ class _Scopes:
                 return atom
             atom = through[atom]
         return None
-
-
-def _is_call(eqn: JaxprEqn, body: Jaxpr) -> bool:
-    """True where the body of an equation stands for it: `jit`, `checkpoint`, custom derivatives."""
-    is_alike = len(body.invars) == len(eqn.invars) and len(body.outvars) == len(eqn.outvars)
-    return is_alike and eqn.primitive.name not in ("while", "cond", "shard_map")
 
 
 def _has_bodies(eqn: JaxprEqn) -> bool:

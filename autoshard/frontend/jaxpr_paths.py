@@ -26,6 +26,23 @@ from autoshard.frontend.meshes import mesh_context
 Body: TypeAlias = Any
 """A `Jaxpr` or a `ClosedJaxpr`."""
 
+CALLS = frozenset(
+    {
+        "jit",
+        "pjit",
+        "closed_call",
+        "core_call",
+        "remat",
+        "remat2",
+        "checkpoint",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+        "custom_lin",
+    }
+)
+"""Primitives whose body takes the operands as they are."""
+
 CLOSED_BODIES = frozenset(
     {
         # Kernels: their bodies work on references and grids, not on tensors of the program.

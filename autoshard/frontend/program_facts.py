@@ -9,25 +9,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from autoshard.constraints import Equation, Program, TensorType
 from autoshard.frontend.equation_places import equation_places
-from autoshard.frontend.jaxpr_paths import bodies, is_constrainable, used_variables
+from autoshard.frontend.jaxpr_paths import CALLS, bodies, is_constrainable, used_variables
 from autoshard.source_place import SourcePlace
-
-_CALLS = frozenset(
-    {
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "remat",
-        "remat2",
-        "checkpoint",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "custom_vjp_call_jaxpr",
-        "custom_lin",
-    }
-)
-"""Primitives whose body takes the operands as they are."""
 
 
 def read_program(
@@ -124,7 +107,7 @@ class _Reader:
 def _passed_to(eqn: JaxprEqn, body: str, operands: Sequence[str | None]) -> Iterator[str | None]:
     """Per argument of a body of an equation, the operand it is unchanged; those after are none."""
     primitive = eqn.primitive.name
-    if primitive in _CALLS:
+    if primitive in CALLS:
         yield from operands
     elif primitive == "cond":
         yield from operands[1:]
