@@ -231,7 +231,7 @@ class PriceSearch:
         return [np.frombuffer(key, dtype=np.int64) for key in self._seen_keys]
 
     def price_of_limit(self) -> int:
-        """What `best_prices` add at most to an answer that fits: nothing where nothing binds."""
+        """The most that `best_prices` add to an answer that fits: 0 where nothing binds."""
         if not self.best_prices:
             return 0
         return math.ceil(_total(self.best_prices) * self.limit)

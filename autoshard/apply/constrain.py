@@ -228,7 +228,7 @@ class _Inserter:
     def in_steps(
         self, eqn: JaxprEqn, path: str, order: Sequence[int] | None, body: _Body
     ) -> JaxprEqn:
-        """What a schedule puts in the place of an equation."""
+        """The equation that a schedule puts in the place of another."""
         self.placed.add(path)
         schedule, operands = self.schedules[path], list(eqn.invars)
         if isinstance(schedule, OnExamples):

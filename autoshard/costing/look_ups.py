@@ -83,9 +83,9 @@ class LookUps:
         return np.array([num_bytes / parts.num_pieces(layout) for layout in layouts])
 
     def _filling_passes(self, op: Op) -> float:
-        """How often a scatter passes its result to write zeros, or a copy, to be added to.
+        """Passes over the result of a scatter that write zeros, or a copy, to be added to.
 
-        Its own kernel writes them, unless what it adds to is there.
+        Its own kernel makes them; none where what it adds to is there.
         """
         if not self.facts.buffers.reads[op.index][0].num_bytes:
             return 1.0

@@ -292,8 +292,9 @@ class Importer:
         made.is_exact = _is_exact(op)
         made.is_sum = made.op_class is OpClass.REDUCE and name == "reduce" and _adds(op)
         made.spread = _spread(op, name)
-        made.windows = read_windows(op, name, [self.build.shape(v) for v in operands])
-        made.moved_windows = moved_windows(op, name, [self.build.shape(v) for v in operands])
+        shapes = [self.build.shape(v) for v in operands]
+        made.windows = read_windows(op, name, shapes)
+        made.moved_windows = moved_windows(op, name, shapes)
         made.memory_kind = _memory_kind(op, target)
         made.flops = op_flops(op, target, made.op_class, types, results)
         if is_kept_whole and scope.free_axes:

@@ -1,4 +1,4 @@
-"""The windows of an MLIR operation: convolutions, pools, and pads that shift."""
+"""The windows of an MLIR operation: convolutions, pools, pads that shift, scatters, gathers."""
 
 from __future__ import annotations
 

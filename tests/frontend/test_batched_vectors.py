@@ -28,7 +28,7 @@ def rewritten(run: Callable[..., Any], *args: Any) -> Any:
 
 
 def numbers(run: Callable[..., Any], *args: Any) -> Any:
-    """What the rewritten program makes, and whether it is rewritten."""
+    """The result of the rewritten program; True where it has no matmul."""
     found = rewritten(run, *args)
     (made,) = jax.core.eval_jaxpr(found.jaxpr, found.consts, *args)
     return made, "dot_general" not in str(found)
