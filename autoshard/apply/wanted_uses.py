@@ -65,7 +65,8 @@ def wanted_uses(
     updates)` into `scatter(x, updates)`, which works where `x` is unless something stands between.
     And so is what a loop gives and something after it wants elsewhere: whether the loop carries it
     as planned or as that wants it is for propagation a matter of the order of ops, which compilers
-    change before.
+    change before. All branches name a result that one of them ends in a constraint of the program:
+    compilers refuse branches that end in unlike ones, as they do once `x + 0` is `x`.
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
@@ -76,13 +77,14 @@ def wanted_uses(
         if turns_held_sum(graph, decoded, op):
             continue
         wanted = decoded.candidates[op.index].operands
+        is_ended = op.name == "case" and _ends_in_constraint(graph, op)
         if decoded.candidates[op.index].streamed is not None:
             for place, layout in enumerate(wanted):
                 found[f"{op.equation}<{place}"] = parts.to_sharding(layout)
         for position, value in enumerate(op.operands):
             have = placed_layout(graph, decoded, value)
-            is_kept = not graph.values[value].shape or have == wanted[position]
-            if is_kept or _is_free(graph, value):
+            is_kept = have == wanted[position] and not is_ended
+            if is_kept or not graph.values[value].shape or _is_free(graph, value):
                 continue
             is_slice = refines(wanted[position], have)
             if is_slice and have == decoded.layouts[value] and _follows_result(op):
@@ -229,6 +231,10 @@ def _read_by_call(
 def _follows_result(op: Op) -> bool:
     """Whether the partitioner cuts what an op reads as its result is cut."""
     return op.op_class not in _DECIDES_BY_OPERANDS and op.kind is not OpKind.JOIN
+
+
+def _ends_in_constraint(graph: Graph, op: Op) -> bool:
+    return any(graph.maker(value).kind is OpKind.CONSTRAINT for value in op.operands)
 
 
 def _num_gathering(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> int:

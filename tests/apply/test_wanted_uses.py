@@ -426,3 +426,20 @@ def test_a_matrix_that_a_transpose_reads_too_is_gathered_once_for_both() -> None
     paths = trace(layer, args, mesh=parse_mesh_sizes(MESH)).operand_paths
     found = wanted_uses(solution.encoded, decoded, paths, merges_all_gathers=True)
     assert list(found) == ["0<1&2<0"]
+
+
+def test_branches_end_alike_where_one_ends_in_a_constraint_of_the_program() -> None:
+    """XLA refuses a conditional whose branches end in unlike constraints; `c + 0` folds away."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def held(x: Any, *axes: Any) -> Any:
+        return lax.with_sharding_constraint(x, jax.sharding.NamedSharding(mesh, P(*axes)))
+
+    def either(x: Any) -> Any:
+        return lax.cond(x[0] > 0, lambda c: held(c, None) + 0, lambda c: held(c * 2, "x"), x)
+
+    x = jnp.arange(16.0)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Inconsistent conditional sharding"):
+        jax.jit(either)(x)
+    plan = autoshard.optimize(either, x, mesh=mesh, hardware="cpu-host", baselines=False)
+    np.testing.assert_array_equal(plan.jit()(jax.device_put(x, plan.in_shardings[0])), x * 2)
