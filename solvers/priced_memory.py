@@ -9,7 +9,7 @@ import numpy as np
 
 from solvers.memory_rows import at_times, priced
 from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
-from solvers.saturating import FORBIDDEN_FROM
+from solvers.saturating import FORBIDDEN_FROM, as_valid
 
 
 def with_priced_memory(problem: Problem, price_by_time: Mapping[int, float]) -> Problem:
@@ -33,7 +33,7 @@ def with_priced_memory(problem: Problem, price_by_time: Mapping[int, float]) -> 
             return costs
         key = (id(costs), id(more))
         if key not in sums:
-            sums[key] = np.where(costs >= FORBIDDEN_FROM, FORBIDDEN, costs + more)
+            sums[key] = as_valid(np.where(costs >= FORBIDDEN_FROM, FORBIDDEN, costs + more))
         return sums[key]
 
     return replace(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from solvers.problem import FORBIDDEN, IntArray
+from solvers.problem import FORBIDDEN, LARGEST_ALLOWED_COST, IntArray
 
 FORBIDDEN_FROM = FORBIDDEN // 2
 """A partial sum of this much or more holds a forbidden cost (allowed sums stay below it)."""
@@ -32,6 +32,15 @@ def saturate_in_place(costs: IntArray) -> IntArray:
 def is_allowed(costs: IntArray) -> npt.NDArray[np.bool_]:
     """Returns bool[...]: where a saturated table allows its entry."""
     return costs < FORBIDDEN_FROM
+
+
+def as_valid(costs: IntArray) -> IntArray:
+    """Returns the saturated table with allowed sums cut to what a `Problem` may hold."""
+    if int(costs.max(initial=0)) < LARGEST_ALLOWED_COST:
+        return costs
+    return np.where(
+        costs >= FORBIDDEN_FROM, FORBIDDEN, np.minimum(costs, LARGEST_ALLOWED_COST - 1)
+    )
 
 
 def add(first: IntArray, second: IntArray) -> IntArray:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.problem import FORBIDDEN, Edge, IntArray, Problem
+from solvers.saturating import as_valid
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -69,4 +70,5 @@ def settle(problem: Problem, keep: Sequence[BoolArray]) -> Settled:
         else:
             settled += int(edge.costs[only[u], only[v]])
     constant = np.array([min(settled, FORBIDDEN)], dtype=np.int64)
-    return Settled(Problem((*costs, constant), tuple(edges), name=problem.name), kept)
+    node_costs = tuple(as_valid(own) for own in (*costs, constant))
+    return Settled(Problem(node_costs, tuple(edges), name=problem.name), kept)

@@ -20,6 +20,7 @@ from autoshard.planning.solution import Solution, solution_of
 from autoshard.planning.stages import Stages
 from autoshard.sharding import Sharding
 from solvers import FORBIDDEN, Problem, Result, evaluate, settle, solve
+from solvers.saturating import as_valid
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -233,7 +234,7 @@ def cautious(
         chosen = answers[:, node]
         dearer = _dearer(own, margin)
         dearer[chosen] = own[chosen]
-        dearer = np.where(dearer < FORBIDDEN, dearer + share, dearer)
+        dearer = as_valid(np.where(dearer < FORBIDDEN, dearer + share, dearer))
         dearer[best[node]] = own[best[node]]
         costs.append(dearer)
     tables: dict[tuple[int, bytes], npt.NDArray[np.int64]] = {}
@@ -251,7 +252,7 @@ def cautious(
 
 def _dearer(costs: npt.NDArray[np.int64], margin: float) -> npt.NDArray[np.int64]:
     more = np.rint(np.where(costs < FORBIDDEN, costs, 0) * margin).astype(np.int64)
-    return np.where(costs < FORBIDDEN, np.minimum(costs + more, FORBIDDEN - 1), costs)
+    return as_valid(costs + more)
 
 
 def replace_costs(problem: Problem, node_costs: tuple[npt.NDArray[np.int64], ...]) -> Problem:

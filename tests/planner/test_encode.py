@@ -322,6 +322,19 @@ def test_costs_are_whole_picoseconds_and_never_negative() -> None:
         assert costs.max() < FORBIDDEN
 
 
+def test_a_step_of_hours_is_planned() -> None:
+    """Moves of it take longer than a cost of a problem may say."""
+    program = Program()
+    stack, weight = program.argument(4096, 512, 1024), program.argument(1024, 1024)
+    carried = program.carry(program.zeros(512, 1024))
+    program.open_loop(1e7)
+    added = program.elementwise(program.matmul(carried, weight), program.zeros(512, 1024))
+    program.elementwise(stack)
+    program.loop_back(carried, added)
+    program.close_loop()
+    assert plan(program.graph(carried), "x=8").is_feasible
+
+
 def test_a_faster_link_never_makes_the_best_plan_slower() -> None:
     graph = mlp()
     slow, fast = (plan(graph, "x=8", hardware=h).result.cost for h in ("cpu-host", "tpu-v5p"))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers import FORBIDDEN, Edge, Problem, Status, evaluate, settle, solve
+from solvers.problem import LARGEST_ALLOWED_COST
 from tests.solvers.instances import small_problems
 
 
@@ -66,3 +67,13 @@ def test_forbidden_pairs_stay_forbidden_however_many(num_pairs: int) -> None:
     edges = tuple(Edge(node, 0, table) for node in range(1, num_pairs + 1))
     settled = settle(Problem(nodes, edges), [np.ones(len(costs), bool) for costs in nodes])
     assert solve(settled.problem).status is Status.INFEASIBLE
+
+
+def test_many_long_costs_that_are_paid_at_one_node_stay_allowed() -> None:
+    table = np.array([[LARGEST_ALLOWED_COST - 1, 0]])
+    nodes = (np.array([0, 1]), *[np.array([0])] * 3)
+    edges = tuple(Edge(node, 0, table) for node in range(1, 4))
+    settled = settle(Problem(nodes, edges), [np.ones(len(costs), bool) for costs in nodes])
+    found = solve(settled.problem)
+    assert found.choices is not None
+    assert settled.restore(found.choices)[0] == 1
