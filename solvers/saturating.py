@@ -38,9 +38,7 @@ def as_valid(costs: IntArray) -> IntArray:
     """Returns the saturated table with allowed sums cut to what a `Problem` may hold."""
     if int(costs.max(initial=0)) < LARGEST_ALLOWED_COST:
         return costs
-    return np.where(
-        costs >= FORBIDDEN_FROM, FORBIDDEN, np.minimum(costs, LARGEST_ALLOWED_COST - 1)
-    )
+    return np.where(costs >= FORBIDDEN_FROM, FORBIDDEN, np.minimum(costs, LARGEST_ALLOWED_COST - 1))
 
 
 def add(first: IntArray, second: IntArray) -> IntArray:

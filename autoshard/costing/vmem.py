@@ -42,6 +42,7 @@ class Vmem:
         loop_reads: Ops with which a loop reads unchanged what its matmuls read whole: prefetched
             before the loop, it stays for all runs.
         loop_capacity: By these, bytes for each beside the others of its loop.
+        carried: By what a loop carries and updates in place, bytes for each beside the others.
         behind: As of `buffers_behind`.
     """
 
@@ -53,6 +54,7 @@ class Vmem:
     updates: frozenset[int] = frozenset()
     loop_reads: frozenset[int] = frozenset()
     loop_capacity: Mapping[int, float] = field(default_factory=dict)
+    carried: Mapping[int, float] = field(default_factory=dict)
     behind: tuple[frozenset[int], ...] = ()
 
     @classmethod
@@ -86,6 +88,7 @@ class Vmem:
             buffers.updates,
             loop_reads,
             _loop_capacity(graph, loop_reads, capacity),
+            _carried_capacity(graph, buffers, capacity),
             buffers_behind(graph, buffers),
         )
 
@@ -176,6 +179,15 @@ def _loop_capacity(graph: Graph, joins: Iterable[int], capacity: int) -> dict[in
     for index, loop in loops.items():
         in_all[loop] = in_all.get(loop, 0.0) + num_bytes[index]
     return {i: capacity * num_bytes[i] / in_all[loop] for i, loop in loops.items() if num_bytes[i]}
+
+
+def _carried_capacity(graph: Graph, buffers: Buffers, capacity: int) -> dict[int, float]:
+    """By what a loop carries and updates in place: its part of VMEM, by its bytes."""
+    owners = {owner for value, owner in enumerate(buffers.owner) if owner != value}
+    makers = {graph.maker(owner).index: owner for owner in owners}
+    joins = [index for index in makers if graph.ops[index].kind is OpKind.JOIN]
+    parts = _loop_capacity(graph, joins, capacity)
+    return {makers[index]: part for index, part in parts.items()}
 
 
 def _enters_by(graph: Graph, value: int) -> int:

@@ -211,17 +211,72 @@ def test_there_other_ops_than_updates_take_their_time_with_a_product() -> None:
     assert both > on_a_7x(one_product(), OpClass.MATMUL) + LAUNCH / 2
 
 
-@pytest.mark.parametrize("machine", [V5E, get_hardware("tpu-v5p")], ids=lambda m: m.name)
-def test_a_gradient_that_its_update_alone_reads_is_not_written(machine: Hardware) -> None:
+MACHINES = pytest.mark.parametrize(
+    "machine", [V5E, get_hardware("tpu-v5p")], ids=lambda machine: machine.name
+)
+
+
+def with_matmul(machine: Hardware, rows: int = 8, *, name: str = "", num_more: int = 0) -> float:
+    """Seconds of a matmul that sums few rows, with an element-wise op of it and other tensors."""
     program = Program()
-    state, left, right = (program.argument(*s) for s in ((SIDE, SIDE), (SIDE, 8), (8, SIDE)))
-    gradient = program.matmul(left, right)
-    updated = program.graph(program.elementwise(state, gradient, name="subtract"))
-    read = program.graph(gradient)
-    _, with_update = prices(updated, OpClass.MATMUL, machine=machine)
-    _, alone = prices(read, OpClass.MATMUL, machine=machine)
-    written = 4 * ELEMENTS / machine.memory.bytes_per_second
-    assert alone[0] > written > with_update[0]
+    others = [program.argument(SIDE, SIDE) for _ in range(num_more)]
+    made = program.matmul(program.argument(SIDE, rows), program.argument(rows, SIDE))
+    if name:
+        made = program.elementwise(made, *others, name=name)
+    graph = program.graph(made)
+    classes = (OpClass.MATMUL, OpClass.ELEMENTWISE)[: 1 + bool(name)]
+    return sum(float(prices(graph, one, machine=machine)[1][0]) for one in classes)
+
+
+@MACHINES
+def test_a_matmul_writes_what_is_computed_of_its_result_as_if_it_were_that(
+    machine: Hardware,
+) -> None:
+    assert with_matmul(machine, name="maximum") == pytest.approx(with_matmul(machine), rel=0.03)
+
+
+@MACHINES
+def test_what_else_is_read_with_a_matmul_is_read_at_the_speed_of_memory(machine: Hardware) -> None:
+    alone = with_matmul(machine, name="maximum")
+    speed = memory_efficiency(machine, "matmul") * machine.memory.bytes_per_second
+    more = with_matmul(machine, name="subtract", num_more=2) - alone
+    assert more == pytest.approx(2 * 4 * ELEMENTS / speed, rel=0.01)
+
+
+@MACHINES
+def test_reads_run_beside_the_arithmetic_of_a_matmul(machine: Hardware) -> None:
+    alone = with_matmul(machine, 2 * SIDE, name="maximum")
+    assert with_matmul(machine, 2 * SIDE, name="subtract", num_more=1) == pytest.approx(alone)
+
+
+@MACHINES
+def test_a_gradient_that_its_update_alone_reads_is_not_written(machine: Hardware) -> None:
+    update = float(prices(updated_state(), OpClass.ELEMENTWISE, machine=machine)[1][0])
+    together = with_matmul(machine, name="subtract", num_more=1)
+    assert together < 0.9 * (with_matmul(machine) + update)
+
+
+def added_in_a_loop(side: int, rows: int) -> Graph:
+    """What a matmul makes in each run is added to what a loop carries."""
+    program = Program()
+    left, right = program.argument(side, rows), program.argument(rows, side)
+    total = program.carry(program.zeros(side, side))
+    program.open_loop(64)
+    program.loop_back(total, program.elementwise(total, program.matmul(left, right), name="add"))
+    program.close_loop()
+    return program.graph(total)
+
+
+@MACHINES
+def test_what_a_loop_adds_up_is_written_in_every_run(machine: Hardware) -> None:
+    small, large = (
+        prices(added_in_a_loop(side, 8), OpClass.MATMUL, machine=machine)[1][0]
+        for side in (SIDE, 4 * SIDE)
+    )
+    assert machine.compute.passes is not None
+    speed = memory_efficiency(machine, "matmul") * machine.memory.bytes_per_second
+    assert small >= ELEMENTS / machine.compute.passes.kept  # it stays in VMEM
+    assert large >= 16 * ELEMENTS * 2 * 4 / speed  # that has no room there
 
 
 def test_what_devices_sum_first_is_updated_by_itself() -> None:
