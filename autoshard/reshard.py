@@ -310,7 +310,10 @@ class Resharder:
     )
 
     def table(self, layouts: tuple[Layout, ...], shape: tuple[int, ...], bits: int) -> ReshardTable:
-        """All-pairs reshards among `layouts` of a tensor; chains stay within these layouts."""
+        """All-pairs reshards among `layouts` of a tensor; chains stay within these layouts.
+
+        Elements of no bits are not sent: their reshards take no time.
+        """
         key = (layouts, shape, bits)
         table = self._tables.get(key)
         if table is None:
@@ -324,7 +327,7 @@ class Resharder:
         arrays = self._step_arrays(layouts, shape)
         total = prod(shape) * bits / 8
         weights = np.zeros(len(arrays.steps))
-        for (kind, step_parts), members in arrays.groups:
+        for (kind, step_parts), members in arrays.groups if bits else ():
             num_bytes = total / arrays.shards[members]
             weights[members] = self.costs.step_seconds(kind, step_parts, num_bytes)
         size = len(layouts)

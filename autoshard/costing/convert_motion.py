@@ -2,7 +2,7 @@
 
 A matmul that multiplies narrower elements than it is given has its operand narrowed before that is
 moved, so that it sends fewer bytes than another reader of the value. A type that the compiler
-widens is sent as wide as intermediates are.
+widens is sent as wide as intermediates are, and one constant not at all.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from autoshard.graph.buffers import Buffers
 from autoshard.graph.dataflow import source_of
 from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.program import PRODUCTS, Graph, Op, OpClass, OpKind
+from autoshard.graph.splats import splats
 
 _REARRANGES = frozenset(
     {"broadcast_in_dim", "concatenate", "reshape", "reverse", "select", "slice", "transpose"}
@@ -28,7 +29,8 @@ class ReadBits:
     """Bits of an element as sent to each reader.
 
     Args:
-        narrowed: By op index and operand position, where they are fewer than the value has.
+        narrowed: By op index and operand position, where they are fewer than the value has; none
+            of a value that one constant fills.
         widened: By value, where they are more.
     """
 
@@ -41,7 +43,14 @@ class ReadBits:
         """The values of a program that a compiler narrows and widens."""
         sent = {v.index: backend.layout.intermediate_bits(v.dtype, v.bits) for v in graph.values}
         widened = {value: bits for value, bits in sent.items() if bits > graph.values[value].bits}
-        return cls(graph, _narrowed(graph, backend, _WHILE), widened)
+        filled = splats(graph)
+        unsent = {
+            (op.index, place): 0
+            for op in graph.ops
+            for place, value in enumerate(op.operands)
+            if value in filled and graph.maker(value).kind is not OpKind.FREE
+        }
+        return cls(graph, {**_narrowed(graph, backend, _WHILE), **unsent}, widened)
 
     def to(self, op: Op, position: int) -> int:
         """Bits of an element of the operand at a position."""

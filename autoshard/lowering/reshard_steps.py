@@ -16,7 +16,7 @@ SharedStep: TypeAlias = tuple[int, Step, int]
 
 @dataclass(frozen=True, slots=True)
 class ReshardSteps:
-    """Reshards of a plan, read by read."""
+    """Reshards of a plan that send something, read by read."""
 
     encoded: Encoded
     decoded: Decoded
@@ -27,7 +27,8 @@ class ReshardSteps:
         for index, candidate in self.decoded.candidates.items():
             reads = zip(ops[index].operands, candidate.operands, strict=False)
             for position, (value, wanted) in enumerate(reads):
-                if layouts[value] != wanted:
+                is_sent = self.encoded.read_bits.to(ops[index], position) > 0
+                if layouts[value] != wanted and is_sent:
                     steps = reshard_steps(self.encoded, self.decoded, ops[index], position)
                     self._moved[index, position] = steps
 

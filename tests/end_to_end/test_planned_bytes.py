@@ -265,3 +265,28 @@ def test_what_jax_lowers_otherwise_for_cpus_is_planned_as_it_runs_there() -> Non
         lambda x: jnp.linalg.svd(x, compute_uv=False), batch, in_shardings=P(("a", "b"))
     )
     assert planned == compiled == 0
+
+
+@pytest.mark.parametrize("wanted", [P(), P("b", "a"), P(None, "a")], ids=str)
+def test_what_one_constant_fills_is_sent_nowhere(wanted: P) -> None:
+    """Compilers fold an all-gather, an all-to-all or a permute of such a value."""
+
+    def fn(x: jax.Array) -> Any:
+        kept = lax.with_sharding_constraint(jnp.full_like(x, 2.0), P("a", "b"))
+        return lax.with_sharding_constraint(jnp.sin(kept), wanted) * x
+
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        planned, compiled = verified(fn, X, in_shardings=wanted, out_shardings=wanted)
+    assert planned == compiled == 0
+
+
+def test_what_is_made_of_several_constants_is_sent() -> None:
+    def fn(x: jax.Array) -> Any:
+        rows = lax.with_sharding_constraint(lax.broadcasted_iota(x.dtype, x.shape, 0), P("a"))
+        return lax.with_sharding_constraint(rows, P()) * x
+
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        planned, compiled = verified(fn, X, in_shardings=P(), out_shardings=P())
+    assert planned == compiled > 0
