@@ -67,7 +67,7 @@ def _ends(graph: Graph, join: Op) -> tuple[int, ...]:
     """What is computed in the body of a loop, or in branches, for a carry or result of them."""
     if join.name == "while":
         ends = join.operands[1:2]
-        return tuple(v for v in ends if graph.maker(v).kind is OpKind.COMPUTE)
+        return tuple(v for v in ends if _ends_run(graph, join, graph.maker(v)))
     if join.name != "case":
         return ()
     makers = [(value, graph.maker(value)) for value in join.operands]
@@ -76,6 +76,19 @@ def _ends(graph: Graph, join: Op) -> tuple[int, ...]:
         for value, made in makers
         if made.kind is OpKind.COMPUTE and made.region != join.region
     )
+
+
+def _ends_run(graph: Graph, join: Op, maker: Op) -> bool:
+    """True for an op that makes what a carry is next, in its place.
+
+    An inner loop does so that goes on with the carry, unless that is read after it began.
+    """
+    if maker.kind is not OpKind.JOIN or maker.name != "while":
+        return maker.kind is OpKind.COMPUTE
+    (carry,), stop = join.results, carry_stop(graph, join)
+    start = source_of(graph, maker.operands[0], lambda op, _: renames(op))
+    is_read = any(maker.index < reader < stop for reader in graph.consumers[carry])
+    return start == carry and not is_read
 
 
 def _hands_on(op: Op) -> bool:

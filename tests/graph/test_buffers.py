@@ -159,3 +159,31 @@ def test_on_gpus_stacks_of_one_shape_are_there_from_the_first_loop_on(
         if op.name == "while" and graph.values[op.results[0]].shape == shapes[1] and op.operands[1:]
     }
     assert (len(starts) == 1) == at_once
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "is_read", "num_caches"), [(True, False, 1), (True, True, 2), (False, False, 2)]
+)
+def test_an_inner_loop_that_goes_on_with_a_carry_updates_it_where_it_is(
+    *, goes_on: bool, is_read: bool, num_caches: int
+) -> None:
+    def decode(cache: Any) -> Any:
+        def layer(index: Any, cache: Any) -> Any:
+            return jax.lax.dynamic_update_slice(cache, jnp.ones((1, 128)), (index, 0))
+
+        def token(_: Any, carry: Any) -> Any:
+            cache, total = carry
+            start = cache if goes_on else jnp.sort(cache, axis=0)
+            made = jax.lax.fori_loop(0, 8, layer, start)
+            return made, total + (cache if is_read else made).sum()
+
+        return jax.lax.fori_loop(0, 4, token, (cache, 0.0))
+
+    graph, _ = exported(decode, jax.ShapeDtypeStruct((8, 128), jnp.float32), mesh="x=2")
+    owner = buffers_of(graph, "tpu-v5e").owner
+    caches = {
+        owner[op.results[0]]
+        for op in graph.ops
+        if op.name == "while" and graph.values[op.results[0]].shape == (8, 128)
+    }
+    assert len(caches) == num_caches
