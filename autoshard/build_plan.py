@@ -198,14 +198,20 @@ def _shown(
 
 
 def _values(solution: Solution) -> dict[str, Sharding]:
+    """Shardings by path, without what no `PartitionSpec` says in a `shard_map` body."""
     graph, decoded = solution.graph, solution.decoded
-    return {
+    found = {
         path: solution.encoded.parts.to_sharding(placed_layout(graph, decoded, value))
         for path, value in graph.value_by_path.items()
         if graph.values[value].shape
         and not path.startswith("in.")
         and "<" not in path
         and not is_held_turned(graph, decoded, value)
+    }
+    return {
+        path: sharding
+        for path, sharding in found.items()
+        if not path.startswith(graph.bodies) or all(ref.is_whole for ref in sharding.axis_refs())
     }
 
 

@@ -101,7 +101,7 @@ class OpCandidates:
             base = base[:1]
         elif op.name in self.collectives.unpartitioned_ops:
             base = self._on_whole_axes(base) if op.equation in self.graph.batched else base[:1]
-        elif forbidden or op.kind in _BORDERS:
+        elif forbidden or op.equation.startswith(self.graph.bodies) or op.kind in _BORDERS:
             base = self._on_whole_axes(base)
         base = self._filter.usable(base)
         if op.kind in _BORDERS:

@@ -124,6 +124,13 @@ def open_jaxpr(body: Body) -> Jaxpr:
     return body.jaxpr if isinstance(body, ClosedJaxpr) else body
 
 
+def shard_map_bodies(jaxpr: Jaxpr) -> Iterator[str]:
+    """What the paths inside of each `shard_map` body begin with."""
+    for path, eqn in equations_of(jaxpr):
+        if eqn.primitive.name == "shard_map":
+            yield from (f"{path}.{key}/" for key, _ in bodies(eqn))
+
+
 def body_mesh(eqn: JaxprEqn) -> AbstractMesh | None:
     """The mesh inside a `shard_map` body, with the types its axes have there; None elsewhere."""
     if eqn.primitive.name != "shard_map":

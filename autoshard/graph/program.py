@@ -188,6 +188,8 @@ class Graph:
         num_captured: Leading arguments that are arrays the function closes over.
         batched: Paths of the equations that can run on each device's examples (`shard_map`), where
             the compiler does not partition their op.
+        bodies: Beginnings of the paths in shard_map bodies, in those too that are no region as they
+            are over axes of one device.
     """
 
     values: tuple[Value, ...]
@@ -199,6 +201,7 @@ class Graph:
     notes: tuple[str, ...] = ()
     num_captured: int = 0
     batched: frozenset[str] = frozenset()
+    bodies: tuple[str, ...] = ()
     _consumers: list[list[int]] = field(default_factory=list, init=False, repr=False, compare=False)
     _of_kind: dict[OpKind, tuple[Op, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False

@@ -9,6 +9,7 @@ from typing import Any
 from autoshard.constraints import Resolved, Term
 from autoshard.costing.custom_costs import with_custom_costs
 from autoshard.errors import InputError
+from autoshard.frontend.jaxpr_paths import shard_map_bodies
 from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.frontend.module import ModuleNames, module_to_graph
 from autoshard.frontend.rewritable_equations import BATCHED, rewritable_equations
@@ -83,6 +84,7 @@ def read_traced(
     graph = replace(
         with_custom_costs(graph, custom_costs),
         batched=frozenset(rewritable_equations(traced.jaxpr.jaxpr, BATCHED)),
+        bodies=tuple(shard_map_bodies(traced.jaxpr.jaxpr)),
     )
     return TracedProgram(mesh, traced, asked, graph, _wishes(traced, graph, asked), streamable)
 

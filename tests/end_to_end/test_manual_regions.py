@@ -267,3 +267,22 @@ def test_a_region_in_another_device_order_runs_in_the_order_of_the_plan(
     plan = planned(step, X)
     np.testing.assert_allclose(plan.jit()(X), jax.jit(step)(X), rtol=1e-6)
     assert verify_module(plan.stablehlo("collectives")) == ()
+
+
+def test_a_body_over_axes_of_one_device_is_cut_along_whole_axes() -> None:
+    """No `PartitionSpec` in it names sub-axes, which what is around it may use."""
+    mesh = Mesh(DEVICES.reshape(1, 8), ("a", "b"))
+    fine = Mesh(DEVICES.reshape(1, 2, 4), ("a", "c", "d"))
+    body = jax.shard_map(jnp.sin, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+    x = jnp.ones((8, 8))
+    plan = autoshard.optimize(
+        body,
+        x,
+        mesh=mesh,
+        hardware="cpu-host",
+        baselines=False,
+        in_shardings=P("b"),
+        out_shardings=NamedSharding(fine, P("c", "d")),
+    )
+    made = plan.jit()(jax.device_put(x, plan.in_shardings[0]))
+    np.testing.assert_allclose(made, jnp.sin(x), rtol=1e-6)
