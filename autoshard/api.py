@@ -135,10 +135,11 @@ def optimize(
             products run at once.
         overlap: `"auto"`: a collective that the backend can run beside the computing is priced by
             what is left to wait for; `"none"`: all are priced as if everything waited for them.
-        remat: `"auto"`: where the step does not fit the budget as it is written, choose what its
-            backward passes keep of the forward ones and what they compute again, whatever
-            `jax.checkpoint` says in it; `"keep"`: the program as it is written; `"off"`: nothing is
-            computed again, and `jax.checkpoint` in it has no effect.
+        remat: `"auto"`: where the step does not fit the budget as it is written, or only with
+            slower shardings, choose what its backward passes keep of the forward ones and what
+            they compute again, whatever `jax.checkpoint` says in it; `"keep"`: the program as it
+            is written; `"off"`: nothing is computed again, and `jax.checkpoint` in it has no
+            effect.
         accumulate: Run the step over so many microbatches and add up what it sums over examples,
             gradients above all; refused where an op takes examples together otherwise. `"auto"`:
             where the step does not fit the budget, the number that makes it fastest. None: one.

@@ -31,7 +31,7 @@ from autoshard.plan_cache.key import plan_key
 from autoshard.plan_cache.lookup import Lookup
 from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plans, with_floor
 from autoshard.planning.planner import encode_scarce, plan_graph, simplified
-from autoshard.planning.searches import LONG, Searches
+from autoshard.planning.searches import LONG, SHORT, Searches
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
 from autoshard.planning.stages import collecting
 from autoshard.planning.traced_program import TracedProgram
@@ -39,7 +39,7 @@ from autoshard.planning.warm_start import WarmStart
 from autoshard.plans.plan import MeshSearch, PlanData
 from autoshard.remat.choice import ResidualChoice
 from autoshard.remat.joint_program import JointProgram
-from autoshard.remat_search import PlannedResiduals, RematSearch
+from autoshard.remat_search import JOINT_GAP, PlannedResiduals, RematSearch
 from autoshard.rewriting import AS_WRITTEN, Rewriting
 from autoshard.setting import REMAT_AUTO, REMAT_KEEP, REMAT_OFF, Setting
 from autoshard.sharding import Mesh, Sharding
@@ -51,6 +51,12 @@ Residuals: TypeAlias = tuple[str, ...] | None
 _WAIT_SECONDS, _WAIT_LIMITS = 600.0, 3.0
 """Seconds, and time limits of planning, that a process waits for the plan of process 0; trace and
 costs of the largest programs, which no limit cuts short, take minutes."""
+
+
+_AMPLE = 0.5
+"""Of the memory limit: a plan that holds less is not slowed by it. A choice: it saves a search."""
+_LEAST_SECONDS = 8.0
+"""A search for a faster plan with other residuals may take, however soon there was one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,7 +244,8 @@ def _solve(
     else:
         program = program_on(setting.choice.meshes[0])
         try:
-            solution = _planned(program, setting, progress, start, must_fit=may_choose)
+            first = _in_half_the_time(setting) if may_choose else setting
+            solution = _planned(program, first, progress, start, must_fit=may_choose)
         except TooLargeError as error:
             least_bytes = error.least_bytes
         except NoPlanInTimeError as error:
@@ -247,22 +254,19 @@ def _solve(
             late = error
     if solution is not None:
         least_bytes = solution.peak_bytes
-    if may_choose and (terms or solution is None or not solution.is_feasible):
+    is_slower = partial(_is_slowed_by_memory, solution, setting, progress)
+    if may_choose and (terms or is_slower()):
 
         def chosen_residuals() -> PlannedResiduals | None:
             if setting.stages.is_over and not terms:
                 return None
-            search = _search_residuals(program_on, program.mesh, setting, progress, terms)
+            fits = solution is not None and solution.is_feasible
+            ours = _in_the_time_of_a_plan(setting) if fits and not terms else setting
+            search = _search_residuals(program_on, program.mesh, ours, progress, terms)
             return search.run(program, least_bytes)
 
         chosen = setting.stages.settled(chosen_residuals)
-        is_best = chosen is not None and (
-            terms
-            or least_bytes is None
-            or chosen.solution.is_feasible
-            or chosen.solution.peak_bytes < least_bytes
-        )
-        if chosen is not None and is_best:
+        if chosen is not None and (terms or _is_better(chosen.solution, solution, least_bytes)):
             program, solution, residuals = chosen.program, chosen.solution, chosen.choice
     elif program.residuals is not None:
         residuals = ResidualChoice.of_everything(program.residuals)
@@ -273,6 +277,42 @@ def _solve(
         raise late
     solution, by_hand = _beside_plans_by_hand(program, solution, setting)
     return Solved(setting, program, solution, by_hand, search, residuals)
+
+
+def _in_half_the_time(setting: Setting) -> Setting:
+    """The same, with half of the time for its searches: the others that follow take the rest."""
+    seconds = SHORT * setting.options.time_limit_seconds
+    return replace(setting, options=replace(setting.options, time_limit_seconds=seconds))
+
+
+def _in_the_time_of_a_plan(setting: Setting) -> Setting:
+    """The same, with so much time for each search that all take about what the plan there took."""
+    taken = max(sum(setting.stages.seconds.values()), _LEAST_SECONDS)
+    seconds = min(SHORT * taken, setting.options.time_limit_seconds)
+    return replace(setting, options=replace(setting.options, time_limit_seconds=seconds))
+
+
+def _is_slowed_by_memory(
+    solution: Solution | None, setting: Setting, progress: Callable[[Progress], None] | None
+) -> bool:
+    """True for a plan that does not fit, or would be faster with more memory."""
+    if solution is None or not solution.is_feasible:
+        return True
+    problem, result = solution.encoded.problem, solution.result
+    limit, searches = problem.memory_limit, Searches(setting.options, setting.stages, progress)
+    has_room = limit is None or (result.peak or 0) < _AMPLE * limit
+    if has_room or searches.is_over:
+        return False
+    ample = replace(problem, memory_limit=None)
+    found = searches.another(ample, solution.choices, relative_gap=JOINT_GAP)
+    return found.cost is not None and solution.cost > (1.0 + JOINT_GAP) * found.cost
+
+
+def _is_better(chosen: Solution, as_written: Solution | None, least_bytes: int | None) -> bool:
+    """True for a plan with chosen residuals that is faster, or leaner where neither fits."""
+    if as_written is not None and as_written.is_feasible:
+        return chosen.is_feasible and chosen.cost < as_written.cost
+    return least_bytes is None or chosen.is_feasible or chosen.peak_bytes < least_bytes
 
 
 def _refuse_terms(terms: tuple[ResidualTerm, ...], setting: Setting) -> None:

@@ -82,6 +82,19 @@ def test_a_step_that_fits_no_other_way_is_planned_with_fewer_residuals(
     assert [one.is_chosen for one in chosen.tried].count(True) == 1
 
 
+def test_a_step_that_fits_with_slower_shardings_is_planned_with_fewer_residuals_too() -> None:
+    ample = planned(memory_budget=None, hardware="tpu-v5e").data.memory
+    budget = ample.argument_bytes + (9 * (ample.peak_bytes - ample.argument_bytes)) // 10
+    kept, chosen = (
+        planned(memory_budget=budget, hardware="tpu-v5e", remat=remat).data
+        for remat in ("keep", "auto")
+    )
+    assert kept.is_feasible
+    assert chosen.residuals is not None
+    assert chosen.memory.peak_bytes <= budget
+    assert chosen.priced_seconds < 0.9 * kept.priced_seconds
+
+
 def test_the_plan_runs_to_the_numbers_of_the_step(tight: autoshard.Plan) -> None:
     expected = results(jax.jit(scanned()))
     for run in (tight.jit(donate_argnums=()), tight.wrap()):
