@@ -233,11 +233,8 @@ class KernelTime:
             op.operands, self.buffers.reads[op.index], held, strict=True
         ):
             in_vmem = sum(one for one in sources if one / num_devices <= vmem.capacity)
-            in_vmem += sum(
-                self.graph.values[one].num_bytes
-                for one in vmem.behind[value]
-                if self._stays_in_loop(one)
-            )
+            carried = filter(self._stays_in_loop, vmem.behind[value] if vmem.carried else ())
+            in_vmem += sum(self.graph.values[one].num_bytes for one in carried)
             found += max(read.num_bytes - in_vmem, 0.0)
         return found
 
