@@ -12,6 +12,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import autoshard
+from autoshard import make_plan
 from autoshard.errors import AutoshardError, ConstraintError, InputError, PlanError
 from autoshard.planning.planner import plan_graph
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
@@ -82,11 +83,14 @@ def test_a_step_that_fits_no_other_way_is_planned_with_fewer_residuals(
     assert [one.is_chosen for one in chosen.tried].count(True) == 1
 
 
-def test_a_step_that_fits_with_slower_shardings_is_planned_with_fewer_residuals_too() -> None:
+def test_a_step_that_fits_with_slower_shardings_is_planned_with_fewer_residuals_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(make_plan, "_LEAST_SECONDS", 40.0)  # no slow machine cuts it short
     ample = planned(memory_budget=None, hardware="tpu-v5e").data.memory
     budget = ample.argument_bytes + (9 * (ample.peak_bytes - ample.argument_bytes)) // 10
     kept, chosen = (
-        planned(memory_budget=budget, hardware="tpu-v5e", remat=remat).data
+        planned(memory_budget=budget, hardware="tpu-v5e", remat=remat, relative_gap=0.1).data
         for remat in ("keep", "auto")
     )
     assert kept.is_feasible
