@@ -244,7 +244,8 @@ def _solve(
     else:
         program = program_on(setting.choice.meshes[0])
         try:
-            first = _in_half_the_time(setting) if may_choose else setting
+            seconds = SHORT * setting.options.time_limit_seconds  # the others take the rest
+            first = _searching(setting, seconds) if may_choose else setting
             solution = _planned(program, first, progress, start, must_fit=may_choose)
         except TooLargeError as error:
             least_bytes = error.least_bytes
@@ -254,14 +255,14 @@ def _solve(
             late = error
     if solution is not None:
         least_bytes = solution.peak_bytes
-    is_slower = partial(_is_slowed_by_memory, solution, setting, progress)
-    if may_choose and (terms or is_slower()):
+    if may_choose and (terms or _is_slowed_by_memory(solution, setting, progress)):
 
         def chosen_residuals() -> PlannedResiduals | None:
             if setting.stages.is_over and not terms:
                 return None
             fits = solution is not None and solution.is_feasible
-            ours = _in_the_time_of_a_plan(setting) if fits and not terms else setting
+            taken = max(sum(setting.stages.seconds.values()), _LEAST_SECONDS)
+            ours = _searching(setting, SHORT * taken) if fits and not terms else setting
             search = _search_residuals(program_on, program.mesh, ours, progress, terms)
             return search.run(program, least_bytes)
 
@@ -279,17 +280,10 @@ def _solve(
     return Solved(setting, program, solution, by_hand, search, residuals)
 
 
-def _in_half_the_time(setting: Setting) -> Setting:
-    """The same, with half of the time for its searches: the others that follow take the rest."""
-    seconds = SHORT * setting.options.time_limit_seconds
-    return replace(setting, options=replace(setting.options, time_limit_seconds=seconds))
-
-
-def _in_the_time_of_a_plan(setting: Setting) -> Setting:
-    """The same, with so much time for each search that all take about what the plan there took."""
-    taken = max(sum(setting.stages.seconds.values()), _LEAST_SECONDS)
-    seconds = min(SHORT * taken, setting.options.time_limit_seconds)
-    return replace(setting, options=replace(setting.options, time_limit_seconds=seconds))
+def _searching(setting: Setting, seconds: float) -> Setting:
+    """The same, with no more seconds for the first search, nor for all that follow it."""
+    least = min(seconds, setting.options.time_limit_seconds)
+    return replace(setting, options=replace(setting.options, time_limit_seconds=least))
 
 
 def _is_slowed_by_memory(

@@ -32,7 +32,7 @@ _PARTS = frozenset({"concatenate", "dynamic_slice", "dynamic_update_slice", "pad
 
 @dataclass(frozen=True, slots=True)
 class WithMatmul:
-    """What may run with a matmul: as how many bytes it counts on all devices together.
+    """Ops that may run with a matmul: as how many bytes they count on all devices together.
 
     Args:
         fused: Element-wise ops, read and written by the matmul.
@@ -186,7 +186,7 @@ class KernelTime:
         fused = seconds
         if costing.passes is None:
             alone -= with_it.alone / shares / model.hardware.memory.bytes_per_second
-        else:
+        elif with_it.fused:
             whole, work = num_bytes + with_it.fused / shares, _work_class(op).value
             together = np.asarray(model.compute_seconds(flops, whole, dtype, work))
             fused = seconds + together - model.compute_seconds(flops, num_bytes, dtype, work)
@@ -196,7 +196,7 @@ class KernelTime:
         return np.where(is_apart, summed, fused - np.minimum(saved, fused) - seconds)
 
     def _with_matmul(self, op: Op) -> WithMatmul:
-        """What may run with a matmul."""
+        """The ops that may run with a matmul; none beside other ops."""
         passes, buffers = self.costing.passes, self.buffers
         if op.op_class is not OpClass.MATMUL:
             return WithMatmul()

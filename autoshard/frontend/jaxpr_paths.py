@@ -125,7 +125,7 @@ def open_jaxpr(body: Body) -> Jaxpr:
 
 
 def shard_map_bodies(jaxpr: Jaxpr) -> Iterator[str]:
-    """What the paths inside of each `shard_map` body begin with."""
+    """Per `shard_map` body, the beginning of all paths in it."""
     for path, eqn in equations_of(jaxpr):
         if eqn.primitive.name == "shard_map":
             yield from (f"{path}.{key}/" for key, _ in bodies(eqn))

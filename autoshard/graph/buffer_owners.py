@@ -87,8 +87,7 @@ def _ends_run(graph: Graph, join: Op, maker: Op) -> bool:
         return maker.kind is OpKind.COMPUTE
     (carry,), stop = join.results, carry_stop(graph, join)
     start = source_of(graph, maker.operands[0], lambda op, _: renames(op))
-    is_read = any(maker.index < reader < stop for reader in graph.consumers[carry])
-    return start == carry and not is_read
+    return start == carry and not _is_read(graph, carry, maker.index, stop)
 
 
 def _hands_on(op: Op) -> bool:
@@ -106,7 +105,12 @@ def _updates_in_place(graph: Graph, op: Op) -> bool:
     if maker.kind is OpKind.JOIN and maker.name == "while":
         loop_stop = carry_stop(graph, maker)
         stop = loop_stop if op.index < loop_stop else stop  # after the loop it is the last carry
-    return not any(op.index < reader < stop for reader in graph.consumers[op.operands[0]])
+    return not _is_read(graph, op.operands[0], op.index, stop)
+
+
+def _is_read(graph: Graph, value: int, after: int, before: int) -> bool:
+    """True where an op between two others reads a value."""
+    return any(after < reader < before for reader in graph.consumers[value])
 
 
 def _root(owner: Sequence[int], value: int) -> int:

@@ -257,7 +257,7 @@ def test_a_gradient_that_its_update_alone_reads_is_not_written(machine: Hardware
 
 
 def added_in_a_loop(side: int, rows: int) -> Graph:
-    """What a matmul makes in each run is added to what a loop carries."""
+    """A loop that adds the result of a matmul to its carry in each run."""
     program = Program()
     left, right = program.argument(side, rows), program.argument(rows, side)
     total = program.carry(program.zeros(side, side))
