@@ -23,8 +23,10 @@ class LayoutPolicy:
         mxu_window_cycles: Cycles in which a matmul's first windows are read and its last ones
             written, over the square root of those of its arithmetic.
         operand_cycles: Cycles for 1,024 elements of an operand that a matmul computes itself.
-        ragged_cycles: Cycles of a ragged matmul for each element of its result and each pair of
-            groups: it runs as a convolution over the groups.
+        ragged_cycles: Cycles of a ragged matmul that runs as a convolution over the groups, for
+            each pair of them: by element of its result, and in all where it contracts the rows.
+        ragged_tile_rows: Rows of a tile of a ragged matmul that a kernel computes tile by tile,
+            once for each group in it; 0: all rows meet the matrices of all groups.
         turn_cycles: Cycles for 1,024 elements of a copy that exchanges the last two dimensions; 0:
             what batched matmuls read and write is not copied for its dimension order.
         row_slice_cycles: Cycles for a tile's row, of words and of narrower elements, in which rows
@@ -59,7 +61,8 @@ class LayoutPolicy:
     mxu_fill_cycles: int
     mxu_window_cycles: float
     operand_cycles: float
-    ragged_cycles: float
+    ragged_cycles: tuple[float, ...]
+    ragged_tile_rows: int
     turn_cycles: float
     row_slice_cycles: tuple[float, ...]
     depthwise_macs: tuple[float, ...]

@@ -19,6 +19,7 @@ from autoshard.costing.candidate_arrays import CandidateArrays, candidate_arrays
 from autoshard.costing.halos import Halo, halos_of, padded_elements
 from autoshard.costing.local_products import (
     computed_zeros,
+    grouped_share,
     local_features,
     local_products,
     product_factors,
@@ -139,6 +140,7 @@ class Costing(MoveCosts):
         vector units compute, whose time `vector_seconds` has.
         """
         flops = op.flops / self.arrays(candidates).cut
+        flops *= grouped_share(op, self.backend.layout.ragged_tile_rows)
         if self.depthwise_macs(op):
             return np.zeros_like(flops)
         tile = self.model.hardware.compute.matmul_tile

@@ -124,6 +124,24 @@ def computed_zeros(op: Op) -> float:
     return prod(between) / max(between, default=1)
 
 
+def grouped_share(op: Op, tile_rows: int) -> float:
+    """Share of the FLOP of a ragged matmul that a kernel of tiles computes; 1 where it masks.
+
+    It takes each tile of rows once for each group in it; a group begins within a tile.
+
+    Args:
+        op: Any op.
+        tile_rows: Of a tile; 0: the compiler has no such kernel.
+    """
+    if op.name != "ragged_dot" or op.rule is None or not tile_rows:
+        return 1.0
+    size, whole = op.rule.factor_sizes, op.rule.need_replication
+    num_rows = prod(size[f] for f in factors_of(op.rule.operands[0]) if f in whole)
+    num_groups = prod(size[f] for f in factors_of(op.rule.operands[2]))
+    visits = num_rows / tile_rows + num_groups - 1
+    return visits * tile_rows / (num_rows * num_groups) if num_rows >= tile_rows else 1.0
+
+
 @dataclass(slots=True)
 class _FactorCuts:
     """How many pieces each factor of the operands falls into, for all candidates at once."""

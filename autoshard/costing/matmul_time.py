@@ -8,7 +8,12 @@ import numpy as np
 
 from autoshard.costing.candidate_arrays import CandidateArrays
 from autoshard.costing.cost_term import Candidates, FloatArray
-from autoshard.costing.local_products import has_unit_dims, local_products, product_factors
+from autoshard.costing.local_products import (
+    grouped_share,
+    has_unit_dims,
+    local_products,
+    product_factors,
+)
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.graph.dataflow import source_of
 from autoshard.graph.op_traits import is_elementwise, renames
@@ -36,15 +41,17 @@ class MatmulTime:
         return launch + fills
 
     def ragged_seconds(self, op: Op, arrays: CandidateArrays) -> FloatArray | float:
-        """Seconds of a ragged matmul beside its arithmetic, unless it contracts the rows."""
-        clock = self.compute.clock_hertz
-        if op.name != "ragged_dot" or not clock:
+        """Seconds of a ragged matmul of all groups beside its arithmetic."""
+        clock, cycles = self.compute.clock_hertz, self.layout.ragged_cycles
+        is_grouped = grouped_share(op, self.layout.ragged_tile_rows) < 1.0
+        if op.name != "ragged_dot" or not clock or not cycles or is_grouped:
             return 0.0
         rows, matrices, groups = (self.graph.values[value].shape for value in op.operands)
+        pairs = prod(groups) ** 2
         if len(rows) == len(matrices):
-            return 0.0
+            return cycles[1] * pairs / clock
         elements = prod(self.graph.values[op.results[0]].shape) / arrays.result_shards[0]
-        return self.layout.ragged_cycles * prod(groups) ** 2 * elements / clock
+        return cycles[0] * pairs * elements / clock
 
     def computed_operands(self, op: Op) -> tuple[int, ...]:
         """Operands of a matmul that it computes element by element before it multiplies them."""

@@ -5,7 +5,8 @@ cycles over the clock.
 
 The compiler estimates no cycles of gathers, scatters and sorts, nor of many pads, slices and
 copies, which it runs as kernels of their own (libtpu 0.0.52). They are counted with the bytes that
-they move, in whole tiles as they lie, at the memory speed they reach.
+they move, in whole tiles as they lie, at the memory speed they reach; kernels of ragged matmuls
+with their arithmetic too. One that has no estimate takes as long as another of its result.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from autoshard.hlo.collective_instructions import (
     is_async_start,
     own_collective,
 )
+from autoshard.hlo.ragged_matmuls import kernel_flops, result_of
 from autoshard.hlo.text import HloModule, Instruction
 from autoshard.hlo.trip_counts import known_trip_count
 from autoshard.lowering.local_program import (
@@ -71,12 +73,13 @@ class DeviceSpeed:
     Args:
         clock_hz: What cycles are counted in.
         bytes_per_second: Of device memory.
-        moved_seconds: Of bytes that a gather, scatter or sort reads and writes, by its name.
+        moved_seconds: Of an op without an estimate, by its name, the bytes that it reads and writes
+            and its FLOP.
     """
 
     clock_hz: float
     bytes_per_second: float
-    moved_seconds: Callable[[str, float], float]
+    moved_seconds: Callable[[str, float, float], float]
 
 
 def compiled_program(
@@ -142,6 +145,14 @@ class HloReader:
     collectives: list[Collective] = field(default_factory=list)
     bodies: list[Body] = field(default_factory=list)
     _underway: dict[Thread, int] = field(default_factory=dict)  # of fused collectives, loops too
+    _ragged_cycles: dict[str, float] = field(default_factory=dict)  # by result
+
+    def __post_init__(self) -> None:
+        for computation in self.module.computations.values():
+            for instruction in computation.values():
+                made, cycles = result_of(instruction), cycles_of(instruction)
+                if made and cycles:
+                    self._ragged_cycles.setdefault(made, cycles)
 
     @staticmethod
     def of(
@@ -179,7 +190,7 @@ class HloReader:
         beside: Mapping[str, Instruction],
         body: int,
     ) -> Iterator[Issued]:
-        cycles = cycles_of(instruction)
+        cycles = cycles_of(instruction) or self._ragged_cycles.get(result_of(instruction), 0.0)
         if cycles:
             seconds = cycles / speed.clock_hz
             traffic = self._capped(speed, cycles, instruction, beside) / speed.clock_hz
@@ -211,21 +222,26 @@ class HloReader:
         if instruction.opcode in _COPIES and "[]" not in instruction.type_text:  # no scalar
             read = (beside[name].laid_out_bytes for name in instruction.operands if name in beside)
             made = instruction.laid_out_bytes
-            return speed.moved_seconds("copy", float(made + min(made, sum(read))))
+            return speed.moved_seconds("copy", float(made + min(made, sum(read))), 0.0)
+        flops = kernel_flops(instruction, beside)
+        if flops:
+            read = (beside[name].laid_out_bytes for name in instruction.operands if name in beside)
+            num_bytes = float(instruction.laid_out_bytes + sum(read))
+            return speed.moved_seconds("matmul", num_bytes, flops)
         one, near = self._unestimated(instruction, beside)
         if one is None:
             return 0.0
         operands = [near[name] for name in one.operands if name in near]
         if one.opcode == "sort":
             num_bytes = one.laid_out_bytes + sum(found.laid_out_bytes for found in operands)
-            return speed.moved_seconds("sort", float(num_bytes))
+            return speed.moved_seconds("sort", float(num_bytes), 0.0)
         if one.opcode == "gather":
             num_bytes = 2 * one.laid_out_bytes + operands[-1].laid_out_bytes
-            return speed.moved_seconds("gather", float(num_bytes))
+            return speed.moved_seconds("gather", float(num_bytes), 0.0)
         num_operands = len(operands) // 2
         added = sum(found.laid_out_bytes for found in operands[num_operands + 1 :])
         num_bytes = 3 * added + operands[num_operands].laid_out_bytes
-        seconds = speed.moved_seconds("scatter", float(num_bytes))
+        seconds = speed.moved_seconds("scatter", float(num_bytes), 0.0)
         filled = instruction.laid_out_bytes if self._fills(instruction) else 0
         return seconds + filled / speed.bytes_per_second
 

@@ -42,9 +42,9 @@ class CompiledPrices:
         """What the compiler's cycles are counted in; None where it counts none."""
         return self.model.hardware.compute.clock_hertz
 
-    def moved_seconds(self, op_class: str, num_bytes: float) -> float:
-        """A kernel that does no more than to read and write so many bytes together."""
-        return float(self.model.compute_seconds(0.0, num_bytes, "float32", op_class))
+    def moved_seconds(self, op_class: str, num_bytes: float, flops: float) -> float:
+        """A kernel that reads and writes so many bytes together, and computes so many FLOP."""
+        return float(self.model.compute_seconds(flops, num_bytes, "bfloat16", op_class))
 
     def link_seconds(self, collective: CompiledCollective) -> float:
         """One run of a collective; where groups follow no axes, as if over the whole mesh."""

@@ -17,6 +17,7 @@ from experiments.probes.probe import BOTH, TPU, InconclusiveError, Probe
 _TILE = re.compile(r"T\(([\d,]+)\)(?:\((\d+),1\))?")
 _OUTPUT_DIMS = re.compile(r"dim_labels=\w+->(\w+)")
 _SHAPE = re.compile(r"\[([\d,]*)\]")
+_RAGGED_TILING = re.compile(r'ragged_dot_tiling="(\d+),')
 
 _SHAPES = {
     "matrix": Array((512, 1024)),
@@ -297,6 +298,19 @@ def _slice_cycles(bench: Bench, width: int, dtype: str) -> int:
     return spent
 
 
+def ragged_tile_rows(bench: Bench) -> int:
+    """A ragged matmul of bfloat16[8192, 512] by 8 groups."""
+    compiled = bench.compile(
+        lambda _, rows, matrices, sizes: jax.lax.ragged_dot(rows, matrices, sizes),
+        Array((8192, 512), "bfloat16"),
+        Array((8, 512, 512), "bfloat16"),
+        Array((8,), "int32"),
+        mesh=f"d={bench.num_devices}",
+    )
+    tilings = (_RAGGED_TILING.search(one.attributes) for _, one in compiled.everywhere())
+    return max((int(found[1]) for found in tilings if found), default=0)
+
+
 def depthwise_macs(bench: Bench) -> tuple[float, float]:
     """Depthwise convolutions of 7 and 31 taps over bfloat16[16, 512, 512], and their gradients."""
     few, many = 7, 31
@@ -414,6 +428,7 @@ PROBES = (
     _layout(operand_cycles, "cycles"),
     _layout(turn_cycles, "cycles"),
     _layout(row_slice_cycles, "cycles: (words, narrower elements)"),
+    _layout(ragged_tile_rows, "rows"),
     _layout(depthwise_macs, "multiply-adds a cycle: (convolution, gradient of its kernel)"),
     _layout(min_conv_batch, "images"),
     _layout(fast_convert_bytes, "bytes"),

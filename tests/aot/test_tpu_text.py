@@ -88,7 +88,7 @@ def test_no_pairs_are_no_shift() -> None:
 def speed(bytes_per_second: float) -> DeviceSpeed:
     """A clock of 1 kHz; gathers, scatters and sorts reach a quarter of the memory's speed."""
 
-    def moved_seconds(_: str, num_bytes: float) -> float:
+    def moved_seconds(_: str, num_bytes: float, __: float) -> float:
         return 4.0 * num_bytes / bytes_per_second
 
     return DeviceSpeed(clock_hz=1e3, bytes_per_second=bytes_per_second, moved_seconds=moved_seconds)
@@ -172,6 +172,45 @@ def test_what_the_compiler_cannot_estimate_takes_no_ages() -> None:
     """libtpu 0.0.52 writes so of ragged matmuls; a step took 6e9 s once."""
     ragged = "f32[1024]{0} fusion(%x), kind=kCustom, calls=%squared"
     assert unlinked(parse_hlo(work(ragged, 9223372036854775807)), 1e3).cycles == 0
+
+
+RAGGED = """HloModule ragged, is_scheduled=true
+
+ENTRY %main (x: bf16[256,64], w: bf16[8,64,32]) -> bf16[256,32] {
+  %x = bf16[256,64]{1,0} parameter(0)
+  %w = bf16[8,64,32]{2,1,0} parameter(1)
+  %starts = s32[9]{0} constant({...})
+  %visits = s32[9]{0} constant({...})
+  ROOT %made = WORK
+}
+"""
+
+
+def test_a_ragged_kernel_takes_its_arithmetic_for_every_visit_of_a_tile() -> None:
+    """Two tiles of 128 rows and 8 groups: up to 9 visits."""
+    kernel = (
+        "bf16[256,32]{1,0} custom-call(%starts, %starts, %visits, %visits, %starts, %x, %w),"
+        ' frontend_attributes={ragged_dot_tiling="128,64,32"}'
+    )
+    machine = DeviceSpeed(
+        clock_hz=1e3, bytes_per_second=1.0, moved_seconds=lambda _, __, flops: flops
+    )
+    module = parse_hlo(RAGGED.replace("WORK", kernel))
+    found = estimate(compiled_program(module, MESH, lambda _: 0.0, machine))
+    assert found.compute_seconds == 2.0 * 9 * 128 * 64 * 32
+
+
+def test_a_ragged_matmul_without_an_estimate_takes_as_long_as_another_of_its_result() -> None:
+    def ragged(name: str, cycles: int) -> str:
+        return (
+            f"%{name} = bf16[256,32]{{1,0}} fusion(%x, %w), kind=kCustom, calls=%masked, "
+            f'metadata={{op_name="jit(f)/ragged_dot_general"}}, '
+            f'backend_config={{"estimated_cycles":"{cycles}"}}'
+        )
+
+    both = f"{ragged('other', 700)}\n  ROOT {ragged('made', 9223372036854775807)}"
+    found = unlinked(parse_hlo(RAGGED.replace("ROOT %made = WORK", both)), 1e9)
+    assert found.cycles == 2 * 700
 
 
 @pytest.mark.parametrize(
