@@ -291,19 +291,42 @@ def _times_read_before(graph: Graph, op: Op, position: int) -> int:
 
     An equation may be lowered to an op for each of its operands (`stack`).
     """
-    value = op.operands[position]
-    if op.kind is not OpKind.COMPUTE and op.name != "while":
+    value, own = op.operands[position], _operand_rank(graph, op)
+    if not _is_one_of_several(op):
         return 0
     others = [
         other
         for other in map(graph.ops.__getitem__, dict.fromkeys(graph.consumers[value]))
-        if other.index < op.index and (other.kind, other.equation) == (op.kind, op.equation)
+        if other.equation == op.equation and _is_one_of_several(other)
+        if _operand_rank(graph, other) < own
     ]
-    if op.kind is OpKind.COMPUTE:
-        return sum(one.operands.count(value) for one in others) + op.operands[:position].count(
-            value
-        )
-    return sum(other.operands[position : position + 1] == (value,) for other in others)
+    entering = position if op.kind is OpKind.JOIN else 0
+    before = op.operands[:position] if op.kind is OpKind.COMPUTE else ()
+    for one in others:
+        is_carry = one.kind is OpKind.JOIN
+        before += one.operands[entering : entering + 1] if is_carry else one.operands
+    return before.count(value)
+
+
+def _is_one_of_several(op: Op) -> bool:
+    """True of an op that may read one operand of its equation, where others read the others."""
+    return op.kind is OpKind.COMPUTE or op.name == "while"
+
+
+def _operand_rank(graph: Graph, op: Op) -> tuple[int, int]:
+    """Orders ops of one equation by its operands.
+
+    A scan reads constants, carries and then stacks, and is lowered to a loop that carries them in
+    another order. No path of its body leads to a whole stack.
+    """
+    path = graph.values[op.results[0]].path
+    if op.kind is OpKind.JOIN and path.startswith(f"{op.equation}."):
+        body, slash, name = path.rpartition("/")
+        if body.count("/") == op.equation.count("/") and name.startswith("in."):
+            return 0, int(name.removeprefix("in."))
+        if not slash:
+            return 1, int(path.rpartition(".")[2])
+    return 2, op.index
 
 
 def _on_the_way(encoded: Encoded, decoded: Decoded, op: Op, position: int) -> list[Layout]:
