@@ -255,6 +255,17 @@ class Graph:
         """Matmuls and convolutions."""
         return sum(op.op_class in PRODUCTS for op in self.ops)
 
+    def region_of_read(self, op: Op, position: int) -> int:
+        """The region in which an operand is read: what a conditional hands on, in its branch."""
+        if op.kind is not OpKind.JOIN or op.name != "case":
+            return op.region
+        branches = [
+            region.index
+            for region in self.regions
+            if region.kind == "branch" and region.parent == op.region and region.stop <= op.index
+        ]
+        return branches[position - len(op.operands)]
+
     def manual_axes(self, region: int) -> frozenset[str]:
         """Mesh axes that ops in `region` may not use, because a shard_map around them does."""
         axes: set[str] = set()

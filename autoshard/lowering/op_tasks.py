@@ -213,7 +213,7 @@ class OpTasks:
         for step in steps:
             is_first = step.kind is not StepKind.SLICE and (not is_sent or step.before == copy)
             is_sent = is_sent or is_first
-            key = (value, step, op.region)  # serves every reader in a region, none outside it
+            key = self._steps.shared(op, position, step)
             if key not in self._moved:
                 taken.append(step)
                 table = self.encoded.table(value, self._sent_bits[key])
@@ -247,7 +247,7 @@ class OpTasks:
     def _step(self, op: Op, position: int, step: Step, body: int, needs: set[int]) -> int:
         """One step of a reshard: the cut is a kernel, everything else a collective."""
         value = op.operands[position]
-        bits = self._sent_bits[value, step, op.region]
+        bits = self._sent_bits[self._steps.shared(op, position, step)]
         seconds = self.encoded.table(value, bits).step_seconds(step)
         times = self._times(op, position, body)
         made = self.encoded.graph.values[value]

@@ -36,6 +36,10 @@ class ReshardSteps:
         """The steps that bring an operand where an op wants it; none if it is there."""
         return self._moved.get((op.index, position), ())
 
+    def shared(self, op: Op, position: int, step: Step) -> SharedStep:
+        """A step of a read, which serves every reader in its region, and none outside."""
+        return op.operands[position], step, self.encoded.graph.region_of_read(op, position)
+
     def sent_bits(self) -> Mapping[SharedStep, int]:
         """Bits of an element in every step: those of the reader that takes the most of it.
 
@@ -46,7 +50,7 @@ class ReshardSteps:
             op = self.encoded.graph.ops[index]
             bits = self.encoded.read_bits.to(op, position)
             for step in steps:
-                key = (op.operands[position], step, op.region)
+                key = self.shared(op, position, step)
                 found[key] = max(found.get(key, 0), bits)
         return found
 
