@@ -25,7 +25,7 @@ class Control(NamedTuple):
     Args:
         value: The condition or the index.
         regions: That it decides about.
-        joins: Indices of the JOIN ops of the loop or the conditional.
+        joins: The values that the JOIN ops of the loop or the conditional make.
     """
 
     value: int
@@ -73,8 +73,7 @@ class _Alive:
         self._of_join: dict[int, int] = {}
         for control in controls:
             self._of_region |= dict.fromkeys(control.regions, control.value)
-            joins = (build.ops[index] for index in control.joins)
-            decided = (join.results[0] for join in joins if len(join.operands) > 1)
+            decided = (v for v in control.joins if len(build.maker(v).operands) > 1)
             self._of_join |= dict.fromkeys(decided, control.value)
         self._found: set[int] = set()
         self._add(op for op in build.ops if _stays(op))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -105,6 +106,10 @@ class GraphBuilder:
         self.ops.append(draft)
         return draft
 
+    def maker(self, value: int) -> OpDraft:
+        """The op that makes a value."""
+        return self.ops[self.values[value].op]
+
     def shape(self, value: int) -> tuple[int, ...]:
         return self.values[value].type[0]
 
@@ -138,6 +143,39 @@ class GraphBuilder:
 
     def close_region(self, region: int) -> None:
         self.regions[region] = replace(self.regions[region], stop=len(self.ops))
+
+    def move_before_loop(
+        self, moved: Sequence[OpDraft], region: int, carries: Sequence[int]
+    ) -> None:
+        """Move ops of a loop's region before the loop.
+
+        Args:
+            moved: In program order; they read no value that the loop changes.
+            region: Of the loop.
+            carries: The values that the loop carries.
+        """
+        if not moved:
+            return
+        joins = [self.maker(value) for value in carries]
+        entered = {join.results[0]: join.operands[0] for join in joins if len(join.operands) == 1}
+        found = self.regions[region]
+        for op in moved:
+            op.region = found.parent
+            op.operands = tuple(entered.get(value, value) for value in op.operands)
+        start = min(self.values[value].op for value in carries)
+        gone = sorted(self.values[op.results[0]].op for op in moved)
+        is_moved = {id(op) for op in moved}
+        left = [op for op in self.ops[start : found.stop] if id(op) not in is_moved]
+        self.ops[start : found.stop] = [*moved, *left]
+        for index in range(start, found.stop):
+            for value in self.ops[index].results:
+                self.values[value].op = index
+        for inner in self.regions[region:]:
+            if inner.stop <= found.stop:
+                start, stop = (
+                    at + len(gone) - bisect_left(gone, at) for at in (inner.start, inner.stop)
+                )
+                self.regions[inner.index] = replace(inner, start=start, stop=stop)
 
     def set_trip_count(self, region: int, count: float, *, is_known: bool) -> None:
         """Make every op of a loop body, imported as if it ran once, repeat `count` times."""

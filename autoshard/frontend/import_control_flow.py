@@ -27,30 +27,30 @@ def import_call(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
 def import_barrier(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
     place = importer.place(op, scope)
     for operand, result in zip(op.operands, op.results, strict=True):
-        index = _join(importer, "optimization_barrier", (env[operand],), result.type, place, scope)
-        env[result] = importer.build.ops[index].results[0]
+        env[result] = _join(
+            importer, "optimization_barrier", (env[operand],), result.type, place, scope
+        )
 
 
 def import_while(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
     place = importer.place(op, scope)
     cond, body = (region.blocks[0] for region in op.regions)
-    joins = [
+    carried = [
         _join(importer, "while", (env[operand],), result.type, place, scope)
         for operand, result in zip(op.operands, op.results, strict=True)
     ]
-    carried = [importer.build.ops[index].results[0] for index in joins]
     region = importer.build.open_region("loop", scope.region, source=place[0])
     inside = Scope(region, scope.repeat, scope.free_axes, *place)
     goes_on = importer.block(cond, {**env, **_pairs(cond.arguments, carried)}, inside)
     returned = importer.block(body, {**env, **_pairs(body.arguments, carried)}, inside)
-    for index, value in zip(joins, returned, strict=True):
-        join = importer.build.ops[index]
-        if value != join.results[0]:
+    for start, value in zip(carried, returned, strict=True):
+        if value != start:
+            join = importer.build.maker(start)
             join.operands = (*join.operands, value)
             join.rule = identity_rule(importer.build.shape(value), 2)
     importer.build.close_region(region)
-    importer.controls.append(Control(goes_on[0], (region,), tuple(joins)))
-    importer.loops.append(Loop(region, tuple(joins), goes_on[0], *place))
+    importer.controls.append(Control(goes_on[0], (region,), tuple(carried)))
+    importer.loops.append(Loop(region, tuple(carried), goes_on[0], *place))
     env.update(zip(op.results, carried, strict=True))
 
 
@@ -68,11 +68,10 @@ def import_case(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
         regions.append(region)
     for position, result in enumerate(op.results):
         sources = tuple(values[position] for values in returned)
-        index = _join(importer, "case", sources, result.type, place, scope)
-        join = importer.build.ops[index]
-        join.operand_repeats = tuple(scope.repeat * share for share in shares)
-        env[result] = join.results[0]
-        joins.append(index)
+        joined = env[result] = _join(importer, "case", sources, result.type, place, scope)
+        repeats = tuple(scope.repeat * share for share in shares)
+        importer.build.maker(joined).operand_repeats = repeats
+        joins.append(joined)
     importer.controls.append(Control(env[op.operands[0]], tuple(regions), tuple(joins)))
 
 
@@ -84,10 +83,10 @@ def _join(
     place: tuple[str, str],
     scope: Scope,
 ) -> int:
-    """A JOIN op whose sources share one sharding; its index."""
+    """What a JOIN op makes, whose sources share one sharding."""
     found = importer.tensor_type(mlir_type)
     source, equation = place
-    importer.build.add(
+    made = importer.build.add(
         OpKind.JOIN,
         name,
         operands,
@@ -98,7 +97,7 @@ def _join(
         source=source,
         equation=equation,
     )
-    return len(importer.build.ops) - 1
+    return made.results[0]
 
 
 def _shares(importer: Importer, op: Any, env: Env) -> list[float]:
@@ -114,6 +113,25 @@ def _shares(importer: Importer, op: Any, env: Env) -> list[float]:
     return [1.0 if branch == chosen else 0.0 for branch in range(number)]
 
 
+def tie_unnamed_loops(importer: Importer) -> None:
+    """Shard what a loop of one equation carries like what that equation makes, as XLA does.
+
+    No constraint reaches into an equation (`lax.igamma` is a loop): the sharding of the loop comes
+    from that of the result.
+    """
+    build = importer.build
+    for loop in importer.loops:
+        region = build.regions[loop.region]
+        inside = (value for op in build.ops[region.start : region.stop] for value in op.results)
+        if any(build.values[value].path for value in (*loop.joins, *inside)):
+            continue
+        made = range(len(loop.joins))
+        results = (build.value_by_path.get(f"{loop.equation}.{place}") for place in made)
+        for value in (*loop.joins, *(one for one in results if one is not None)):
+            if shape := build.shape(value):
+                build.tie((loop.equation, shape), value)
+
+
 def count_loops(importer: Importer) -> None:
     """Multiply the ops of every loop by its trip count."""
     counter = LoopCounter(importer.build, importer.scalar_ops)
@@ -122,8 +140,8 @@ def count_loops(importer: Importer) -> None:
         importer.build.set_trip_count(loop.region, count, is_known=is_known)
     for loop in importer.loops:
         trips = importer.build.regions[loop.region].trip_count
-        for index in loop.joins:
-            join = importer.build.ops[index]
+        for carried in loop.joins:
+            join = importer.build.maker(carried)
             if len(join.operands) == 2:
                 join.operand_repeats = (join.repeat, join.repeat * trips)
     importer.told.check_all_used(importer.loops)

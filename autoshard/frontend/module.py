@@ -32,6 +32,7 @@ from autoshard.frontend.import_control_flow import (
     import_call,
     import_case,
     import_while,
+    tie_unnamed_loops,
 )
 from autoshard.frontend.import_manual import import_manual
 from autoshard.frontend.importer import (
@@ -41,6 +42,7 @@ from autoshard.frontend.importer import (
     ModuleNames,
     Scope,
 )
+from autoshard.frontend.loop_invariants import hoist_loop_invariants
 from autoshard.frontend.refused_borders import refused_border
 from autoshard.frontend.trip_counts import ToldTripCounts, check_trip_count
 from autoshard.graph.program import Graph, OpKind
@@ -176,6 +178,8 @@ def _import(importer: Importer, module: Any) -> Graph:
     returned = importer.block(block, env, scope)
     import_results(importer, returned)
     importer.build.close_region(scope.region)
+    tie_unnamed_loops(importer)
+    hoist_loop_invariants(importer.build, importer.loops)
     count_loops(importer)
     leave_out_dead_code(importer.build, importer.controls)
     _report_constants(importer)

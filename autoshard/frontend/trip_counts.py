@@ -26,7 +26,7 @@ class Loop:
 
     Args:
         region: Its region.
-        joins: Per carried value, the index of its JOIN op.
+        joins: The values carried, which JOIN ops make.
         condition: The value that says whether to go on.
         source: The user's line, or "".
         equation: Path of its jaxpr equation, or "".
@@ -65,7 +65,7 @@ class LoopCounter:
         return self._trips(loop, loop.condition)
 
     def _trips(self, loop: Loop, condition: int) -> tuple[int | None, bool]:
-        op = self._maker(self._plain(condition))
+        op = self.builder.maker(self._plain(condition))
         if op.name == "and":
             found = [self._trips(loop, operand) for operand in op.operands]
             limits = [count for count, _ in found if count is not None]
@@ -87,11 +87,11 @@ class LoopCounter:
 
     def _counted(self, loop: Loop, compare: OpDraft, direction: str) -> int | None:
         left, right = (self._plain(value) for value in compare.operands)
-        if self.builder.values[left].op not in loop.joins or self.integer(left) is not None:
+        if left not in loop.joins or self.integer(left) is not None:
             left, right = right, left
             direction = _FLIPPED[direction]
-        join = self._maker(left)
-        if self.builder.values[left].op not in loop.joins or len(join.operands) != 2:
+        join = self.builder.maker(left)
+        if left not in loop.joins or len(join.operands) != 2:
             return None
         start, stop = self.integer(join.operands[0]), self.integer(right)
         step = self._step(left, join.operands[1])
@@ -101,7 +101,7 @@ class LoopCounter:
 
     def _step(self, counter: int, back: int) -> int | None:
         """What one run of the body adds to its counter."""
-        op = self._maker(self._plain(back))
+        op = self.builder.maker(self._plain(back))
         if op.name not in ("add", "subtract"):
             return None
         first, second = (self._plain(value) for value in op.operands)
@@ -122,7 +122,7 @@ class LoopCounter:
     def _integer(self, value: int) -> int | None:
         if self.builder.shape(value) != ():
             return None
-        op = self._maker(value)
+        op = self.builder.maker(value)
         if op.name in _SAME or (op.kind is OpKind.JOIN and len(op.operands) == 1):
             return self.integer(op.operands[0])
         if op.name == "constant":
@@ -147,20 +147,20 @@ class LoopCounter:
 
     def _plain(self, value: int) -> int:
         """The value behind conversions that leave a scalar the same."""
-        op = self._maker(value)
+        op = self.builder.maker(value)
         while op.name in _SAME and not self.builder.shape(op.operands[0]):
             value = op.operands[0]
-            op = self._maker(value)
+            op = self.builder.maker(value)
         return value
-
-    def _maker(self, value: int) -> OpDraft:
-        return self.builder.ops[self.builder.values[value].op]
 
 
 def scalar_integer(constant: Any) -> int | None:
-    """The value of a scalar constant op; None where it is no integer and no truth value."""
+    """The value of a scalar constant op; None where it is no whole number and no truth value."""
     data = np.asarray(ir.DenseElementsAttr(constant.attributes["value"]))
-    return int(data.reshape(-1)[0]) if data.dtype.kind in "iub" else None
+    if data.dtype.kind not in "iubf":
+        return None
+    value = float(data.reshape(-1)[0]) if data.dtype.kind == "f" else data.reshape(-1)[0]
+    return int(value) if value == value // 1 else None
 
 
 def count_steps(start: int, stop: int, step: int, direction: str) -> int | None:

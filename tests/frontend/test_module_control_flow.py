@@ -121,6 +121,37 @@ def test_lax_map_is_a_loop_over_the_leading_dimension() -> None:
     assert [region.trip_count for region in regions(graph, "loop")] == [2.0]
 
 
+def test_what_a_body_computes_the_same_in_every_run_is_computed_before_the_loop() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        def inner(_: Any, c: Any) -> Any:
+            return c + jnp.tanh(w).T.sum() + jnp.sin(c)
+
+        return lax.fori_loop(0, 3, lambda _, c: lax.fori_loop(0, 4, inner, c), x)
+
+    graph = export(fn, X, W)
+    for name in ("tanh", "transpose", "reduce"):
+        assert (one(graph, name).repeat, one(graph, name).region) == (1.0, 0)
+    assert one(graph, "sine").repeat == 12.0
+
+
+def test_what_is_made_of_constants_or_converted_or_may_not_run_stays_in_a_body() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        def body(i: Any, c: Any) -> Any:
+            mask = jnp.arange(16) * 2 > 3
+            held = lax.cond(i > 1, lambda: jnp.sin(w), lambda: w)
+            return jnp.where(mask, c @ w.astype(c.dtype) + held.sum().astype(c.dtype), c)
+
+        return lax.fori_loop(0, 3, body, x)
+
+    graph = export(fn, array(8, 16, dtype=jnp.bfloat16), W)
+    (loop,) = regions(graph, "loop")
+    staying = [name for name in ("iota", "multiply", "convert", "case") for _ in named(graph, name)]
+    assert set(staying) == {"iota", "multiply", "convert", "case"}
+    for name in staying:
+        assert all(op.region == loop.index for op in named(graph, name))
+    assert one(graph, "sine").repeat == 1.5
+
+
 # -- trip counts -----------------------------------------------------------------------------------
 
 
@@ -262,6 +293,23 @@ def test_a_default_that_is_no_number_of_runs_is_refused() -> None:
         InputError, match=r"a loop cannot run -2 times\n  where: default_trip_count"
     ):
         module_to_graph("", names, default_trip_count=-2)
+
+
+def test_a_loop_that_counts_in_floats_runs_as_often() -> None:
+    def fn(x: Any) -> Any:
+        state = lax.while_loop(lambda s: s[0] < 7, lambda s: (s[0] + 2, jnp.sin(s[1])), (1.0, x))
+        return state[1]
+
+    (loop,) = regions(export(fn, X), "loop")
+    assert (loop.trip_count, loop.is_trip_count_known) == (3.0, True)
+
+
+def test_a_loop_of_one_equation_carries_what_is_sharded_like_its_result() -> None:
+    graph = export(lambda x: lax.igamma(x, x + 1), X)
+    result = graph.results[0].operands[0]
+    (group,) = (group for group in graph.groups if result in group)
+    carried = {op.results[0] for op in named(graph, "while") if len(op.operands) == 2}
+    assert {value for value in carried if graph.values[value].shape == (8, 16)} < set(group)
 
 
 # -- branches --------------------------------------------------------------------------------------

@@ -57,6 +57,57 @@ def test_branches_that_end_in_different_shardings_compile_to_the_collectives_lis
         np.testing.assert_allclose(ours, fn(index, x, w), rtol=1e-3, atol=1e-4)
 
 
+def handed_on(x: Any) -> Any:
+    def other(x: Any) -> Any:
+        return jnp.tanh(x + jnp.tanh(x @ x.T).mean())
+
+    return jax.nn.relu(lax.cond(x.sum() > 0, lambda x: x, other, x))
+
+
+def of_invariants(x: Any, w: Any) -> Any:
+    return lax.scan(lambda c, _: (jnp.tanh(c + jnp.tanh(w).mean()), None), x, None, length=5)[0]
+
+
+def carried_and_stacked(x: Any) -> Any:
+    def body(carry: Any, row: Any) -> Any:
+        return jnp.tanh(carry + jnp.tanh((row * row).sum(1)).mean()), None
+
+    return lax.scan(body, x, x)[0]
+
+
+def carried_and_stacked_twice(x: Any) -> Any:
+    def body(carry: Any, row: Any) -> Any:
+        return (jnp.tanh(carry + jnp.tanh(row[0]).mean()),) * 2
+
+    return lax.scan(body, x, x, unroll=2)[1]
+
+
+def array(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.dtype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "pinned", "result"),
+    [
+        (handed_on, (array(24, 5),), (P(("data", "model")),), P()),
+        (of_invariants, (array(8, 8), array(2048, 2048)), (P("data"), P("model")), P("data")),
+        (carried_and_stacked, (array(7, 16, 13),), (P(),), P(None, ("data", "model"))),
+        (carried_and_stacked_twice, (array(24, 2, 4),), (P("data"),), P()),
+    ],
+)
+def test_what_branches_and_loops_move_is_moved_as_often_as_planned(
+    fn: Callable[..., Any], args: tuple[Any, ...], pinned: tuple[P, ...] | None, result: P | None
+) -> None:
+    plan = autoshard.optimize(
+        fn, *args, mesh=MESH, hardware="cpu-host", in_shardings=pinned, out_shardings=result
+    )
+    compiled = plan.jit().lower(*args).compile()
+    found = compare_collectives(
+        plan.data.collectives, read_compiled(compiled, plan.data.mesh).collectives
+    )
+    assert found.predicted_bytes == found.compiled_bytes
+
+
 def last_of_scan(weights: Any, x: Any) -> Any:
     return jnp.sum(lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, weights)[0])
 
