@@ -56,23 +56,20 @@ def import_while(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
 
 def import_case(importer: Importer, op: Any, env: Env, scope: Scope) -> None:
     place = importer.place(op, scope)
-    shares = _shares(importer, op, env)
     returned, regions, joins = [], list[int](), list[int]()
-    for branch, share in zip(op.regions, shares, strict=True):
-        region = importer.build.open_region(
-            "branch", scope.region, trip_count=share, source=place[0]
-        )
-        inside = Scope(region, scope.repeat * share, scope.free_axes, *place)
+    for branch in op.regions:
+        region = importer.build.open_region("branch", scope.region, source=place[0])
+        inside = Scope(region, scope.repeat, scope.free_axes, *place)
         returned.append(importer.block(branch.blocks[0], dict(env), inside))
         importer.build.close_region(region)
         regions.append(region)
     for position, result in enumerate(op.results):
         sources = tuple(values[position] for values in returned)
         joined = env[result] = _join(importer, "case", sources, result.type, place, scope)
-        repeats = tuple(scope.repeat * share for share in shares)
-        importer.build.maker(joined).operand_repeats = repeats
         joins.append(joined)
-    importer.controls.append(Control(env[op.operands[0]], tuple(regions), tuple(joins)))
+    control = Control(env[op.operands[0]], tuple(regions), tuple(joins))
+    importer.controls.append(control)
+    importer.conditionals.append((op.name, control))
 
 
 def _join(
@@ -100,13 +97,26 @@ def _join(
     return made.results[0]
 
 
-def _shares(importer: Importer, op: Any, env: Env) -> list[float]:
+def count_branches(importer: Importer) -> None:
+    """Multiply the ops of every branch by how often it is taken.
+
+    Once loops are whole: an index that they carry is no constant.
+    """
+    counter = LoopCounter(importer.build, importer.scalar_ops)
+    for name, control in importer.conditionals:  # inner ones first
+        shares = _shares(name, len(control.regions), counter.integer(control.value))
+        for region, share in zip(control.regions, shares, strict=True):
+            importer.build.set_trip_count(region, share, is_known=True)
+        for joined in control.joins:
+            join = importer.build.maker(joined)
+            join.operand_repeats = tuple(join.repeat * share for share in shares)
+
+
+def _shares(name: str, number: int, chosen: int | None) -> list[float]:
     """How often each branch is taken: equally often, unless the program says which one is."""
-    number = len(op.regions)
-    chosen = LoopCounter(importer.build, importer.scalar_ops).integer(env[op.operands[0]])
     if chosen is None:
         return [1.0 / number] * number
-    if op.name == "stablehlo.if":
+    if name == "stablehlo.if":
         chosen = 0 if chosen else 1
     elif not 0 <= chosen < number:
         chosen = number - 1

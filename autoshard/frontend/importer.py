@@ -104,6 +104,7 @@ class Importer:
     build: GraphBuilder = field(default_factory=GraphBuilder)
     loops: list[Loop] = field(default_factory=list)
     controls: list[Control] = field(default_factory=list)
+    conditionals: list[tuple[str, Control]] = field(default_factory=list)
     functions: dict[str, Any] = field(default_factory=dict)
     meshes: dict[str, Mesh] = field(default_factory=dict)
     mesh_axes: frozenset[str] = frozenset()

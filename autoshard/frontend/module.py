@@ -27,6 +27,7 @@ from autoshard.frontend.dead_code import leave_out_dead_code
 from autoshard.frontend.import_border import import_arguments, import_results
 from autoshard.frontend.import_constraints import import_constraint, import_group
 from autoshard.frontend.import_control_flow import (
+    count_branches,
     count_loops,
     import_barrier,
     import_call,
@@ -180,6 +181,7 @@ def _import(importer: Importer, module: Any) -> Graph:
     importer.build.close_region(scope.region)
     tie_unnamed_loops(importer)
     hoist_loop_invariants(importer.build, importer.loops)
+    count_branches(importer)
     count_loops(importer)
     leave_out_dead_code(importer.build, importer.controls)
     _report_constants(importer)

@@ -342,6 +342,14 @@ def test_a_switch_has_one_region_a_branch_and_may_pass_a_value_on() -> None:
     assert one(graph, "cosine").repeat == pytest.approx(1 / 3)
 
 
+def test_a_branch_that_the_counter_of_a_loop_chooses_is_taken_as_often_as_others() -> None:
+    def fn(x: Any) -> Any:
+        return lax.fori_loop(0, 4, lambda i, c: lax.switch(i, [jnp.sin, jnp.cos], c), x)
+
+    graph = export(fn, X)
+    assert [one(graph, name).repeat for name in ("sine", "cosine")] == [2.0, 2.0]
+
+
 def test_a_branch_inside_a_loop_runs_its_share() -> None:
     def body(i: Any, x: Any) -> Any:
         return lax.cond(i < 2, jnp.sin, jnp.cos, x)
