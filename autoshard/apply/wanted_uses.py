@@ -65,8 +65,10 @@ def wanted_uses(
     updates)` into `scatter(x, updates)`, which works where `x` is unless something stands between.
     And so is what a loop gives and something after it wants elsewhere: whether the loop carries it
     as planned or as that wants it is for propagation a matter of the order of ops, which compilers
-    change before. All branches name a result that one of them ends in a constraint of the program:
-    compilers refuse branches that end in unlike ones, as they do once `x + 0` is `x`.
+    change before. So is what a branch of a conditional moves, where the conditional stands: else
+    propagation says of the value itself what the constraint of one branch says, and it is moved for
+    all. All branches name a result that one of them ends in a constraint of the program: compilers
+    refuse branches that end in unlike ones, as they do once `x + 0` is `x`.
     """
     graph, parts = encoded.graph, encoded.parts
     found: dict[str, Sharding] = {}
@@ -109,6 +111,7 @@ def wanted_uses(
                     alike.setdefault(move, _Alike()).paths[path] = path
     found |= _on_the_way_to_given(encoded, decoded)
     found |= _scattered(encoded, decoded) | _carried(encoded, decoded)
+    found |= _moved_in_branches(encoded, decoded, operand_paths)
     for use, value in asked_uses(graph):
         (read,) = graph.maker(value).operands
         have, want = decoded.layouts[read], decoded.layouts[value]
@@ -415,6 +418,34 @@ def _wanted_after(graph: Graph, decoded: Decoded, value: int) -> Iterator[Layout
             continue
         wanted = decoded.candidates[index].operands
         yield from (one for one, read in zip(wanted, reader.operands, strict=True) if read == value)
+
+
+def _moved_in_branches(
+    encoded: Encoded, decoded: Decoded, operand_paths: Mapping[str, tuple[str | None, ...]]
+) -> dict[str, Sharding]:
+    """What branches read of outside in another sharding, by its path beside the conditional."""
+    graph = encoded.graph
+    found = {}
+    for index, candidate in decoded.candidates.items():
+        op = graph.ops[index]
+        for position, (value, wanted) in enumerate(
+            zip(op.operands, candidate.operands, strict=False)
+        ):
+            have = placed_layout(graph, decoded, value)
+            is_moved = wanted != have and not _is_free(graph, value)
+            if op.kind in _HAS_USES and is_moved and graph.is_read_in_branch(op, position):
+                conditional = _reader(op, position, operand_paths).rpartition(".branches[")[0]
+                paths = (path for path, known in graph.value_by_path.items() if known == value)
+                around = [path for path in paths if _is_beside(path, conditional)]
+                path = max(around, key=lambda path: path.count("/"), default="")
+                found[path] = encoded.parts.to_sharding(have)
+    found.pop("", None)
+    return found
+
+
+def _is_beside(path: str, equation: str) -> bool:
+    """True of the path of a value in a body that an equation stands in."""
+    return "<" not in path and equation.startswith(path[: path.rfind("/") + 1])
 
 
 def asked_uses(graph: Graph) -> Iterator[tuple[str, int]]:

@@ -266,6 +266,15 @@ class Graph:
         ]
         return branches[position - len(op.operands)]
 
+    def is_read_in_branch(self, op: Op, position: int) -> bool:
+        """True where a branch reads what is made outside its conditional."""
+        home, region = self.maker(op.operands[position]).region, self.region_of_read(op, position)
+        while region not in (home, -1):
+            if self.regions[region].kind == "branch":
+                return True
+            region = self.regions[region].parent
+        return False
+
     def manual_axes(self, region: int) -> frozenset[str]:
         """Mesh axes that ops in `region` may not use, because a shard_map around them does."""
         axes: set[str] = set()

@@ -82,6 +82,11 @@ def carried_and_stacked_twice(x: Any) -> Any:
     return lax.scan(body, x, x, unroll=2)[1]
 
 
+def gathered_in_a_branch(x: Any) -> Any:
+    branches = [jnp.sin, jnp.cos, jnp.tanh, jnp.abs, lambda x: jnp.sort(x, 0)]
+    return lax.fori_loop(0, 2, lambda i, carry: lax.switch(i, branches, carry), x)
+
+
 def array(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, np.dtype(np.float32))
 
@@ -90,6 +95,7 @@ def array(*shape: int) -> jax.ShapeDtypeStruct:
     ("fn", "args", "pinned", "result"),
     [
         (handed_on, (array(24, 5),), (P(("data", "model")),), P()),
+        (gathered_in_a_branch, (array(80000, 5),), (P(("data", "model")),), P(("data", "model"))),
         (of_invariants, (array(8, 8), array(2048, 2048)), (P("data"), P("model")), P("data")),
         (carried_and_stacked, (array(7, 16, 13),), (P(),), P(None, ("data", "model"))),
         (carried_and_stacked_twice, (array(24, 2, 4),), (P("data"),), P()),
