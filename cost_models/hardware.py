@@ -128,6 +128,7 @@ class StreamedAccess:
         fills: Writing one number everywhere.
         row_copies: Copies of rows that do not fill their lanes into lanes of their own, of elements
             of 4 bytes and more; None: as all copies.
+        held_row_copies: The same where these lie in on-chip memory; None: as `row_copies`.
     """
 
     products: SmallFraction
@@ -136,6 +137,7 @@ class StreamedAccess:
     conversions: SmallFraction
     fills: SmallFraction
     row_copies: SmallFraction | None = None
+    held_row_copies: SmallFraction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ OP_CLASSES: tuple[str, ...] = (
     "sort",
     "copy",
     "row copy",
+    "held row copy",
     "convert",
     "fill",
     "custom",
@@ -41,16 +42,17 @@ Source: house defaults, orders of magnitude until calibrated.
 """
 
 _STREAMED = {
-    "matmul": "products",
-    "convolution": "products",
-    "elementwise": "elementwise",
-    "reduce": "elementwise",
-    "copy": "copies",
-    "row copy": "row_copies",
-    "convert": "conversions",
-    "fill": "fills",
+    "matmul": ("products",),
+    "convolution": ("products",),
+    "elementwise": ("elementwise",),
+    "reduce": ("elementwise",),
+    "copy": ("copies",),
+    "row copy": ("row_copies", "copies"),
+    "held row copy": ("held_row_copies", "row_copies", "copies"),
+    "convert": ("conversions",),
+    "fill": ("fills",),
 }
-"""Field of `StreamedAccess` by op class."""
+"""Fields of `StreamedAccess` by op class; the first that is known counts."""
 
 _DTYPE_PATTERNS: tuple[tuple[str, str], ...] = (
     (r"float64|f64|complex128|complex<f64>", "float64"),
@@ -162,8 +164,8 @@ def memory_efficiency(hardware: Hardware, op_class: str) -> float:
         return float(getattr(scattered, op_class))
     streamed = hardware.memory.streamed
     if streamed is not None and op_class in _STREAMED:
-        found = getattr(streamed, _STREAMED[op_class])
-        return float(streamed.copies if found is None else found)
+        shares = (getattr(streamed, name) for name in _STREAMED[op_class])
+        return float(next(share for share in shares if share is not None))
     return _MEMORY_EFFICIENCY.get(op_class, 1.0)
 
 

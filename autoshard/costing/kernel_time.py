@@ -61,6 +61,7 @@ class KernelTime:
         self.backend, self.matmuls = facts.costing.backend, MatmulTime(facts)
         joins = self.backend.fusion.fuses_stack_updates
         self.loops = LoopKernels.of(facts.graph, facts.buffers) if joins else LoopKernels()
+        self.in_rows = {index for update in facts.row_updates for index in update.ops}
         self.joined: dict[int, list[int]] = {}
         for index, kernel in facts.buffers.joined.items():
             self.joined.setdefault(kernel, []).append(index)
@@ -79,6 +80,7 @@ class KernelTime:
             self._vmem_key(op),
             self._with_matmul(op),
             self._made(op),
+            op.index in self.in_rows,
             self.matmuls.computed_operands(op),
             updates_copy(self.graph, buffers.owner, op),
             tuple(
@@ -128,6 +130,8 @@ class KernelTime:
                 if value in buffers.unless_summed:
                     tiles = np.where([_is_apart(c) for c in candidates], tiles, 0.0)
                 num_bytes += self._bytes_written(op, value, tiles)
+        if op.index in self.in_rows:
+            num_bytes *= self.facts.tiles.row_share(op.results[0], written_layouts(candidates))
         flops = costing.padded_flops(op, candidates) + self._made(op) / arrays.cut
         if op.name == "dynamic_update_slice":
             row, whole = graph.values[op.operands[1]], graph.values[op.results[0]]

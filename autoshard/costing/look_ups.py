@@ -13,7 +13,7 @@ from autoshard.costing.cost_term import Candidates, FloatArray
 from autoshard.costing.model_dtype import model_dtype
 from autoshard.costing.program_facts import ProgramFacts
 from autoshard.graph.buffer_owners import updates_copy
-from autoshard.graph.program import Op, OpClass, OpKind
+from autoshard.graph.program import Op, OpKind
 from autoshard.graph.row_lookups import takes_rows
 from autoshard.layouts import Layout
 
@@ -66,8 +66,7 @@ class LookUps:
             seconds = seconds + passes * self._filling_seconds(op, candidates)
         if not is_scatter:
             seconds = seconds + self._mask_seconds(op, candidates)
-        seconds = seconds + self._loop_seconds(op, candidates)
-        return np.asarray(seconds + self._table_seconds(op, candidates))
+        return np.asarray(seconds + self._loop_seconds(op, candidates))
 
     def _row_bytes(self, op: Op, candidates: Candidates, *, is_scatter: bool) -> FloatArray:
         """float64[num_candidates]: bytes of what is looked up or added, rows in whole lanes."""
@@ -128,12 +127,3 @@ class LookUps:
         copied = 0 if costing.backend.memory.matmul_results_in_vmem else 2
         seconds = costing.kernel_seconds(passed, model_dtype(value.dtype))
         return np.where(is_masked, seconds + copied * costing.launch_seconds, 0.0)
-
-    def _table_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
-        """float64[num_candidates]: seconds in which a table is copied into padded rows, or back."""
-        if not takes_rows(self.facts.graph, op):
-            return np.zeros(len(candidates))
-        value, layouts = op.operands[0], [c.operands[0] for c in candidates]
-        if op.op_class is OpClass.SCATTER:
-            value, layouts = op.results[0], written_layouts(candidates)
-        return self.facts.row_copy_seconds(value, layouts)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cost_models import CostModel
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 _WORD_BITS = 32
 
@@ -162,17 +163,22 @@ class MoveCosts:
             self.model.compute_seconds(no_flops, num_bytes, "float32", OpClass.COPY.value)
         )
 
-    def row_copy_seconds(self, num_bytes: FloatArray, bits: int) -> FloatArray:
+    def row_copy_seconds(self, num_bytes: FloatArray, bits: int, held: BoolArray) -> FloatArray:
         """Likewise, of rows that do not fill their lanes into lanes of their own, or back.
 
         Args:
             num_bytes: Read and written.
             bits: Of an element.
+            held: bool[n], whether the rows lie in VMEM.
         """
         if bits < _WORD_BITS:  # caches of several dimensions among them, which tables are not
             return self.copy_seconds(num_bytes)
         none = np.zeros_like(num_bytes)
-        return np.asarray(self.model.compute_seconds(none, num_bytes, "float32", "row copy"))
+        in_hbm, in_vmem = (
+            self.model.compute_seconds(none, num_bytes, "float32", name)
+            for name in ("row copy", "held row copy")
+        )
+        return np.where(held, in_vmem, in_hbm)
 
     def conversion_seconds(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds of conversions that read and write so many bytes together."""

@@ -11,6 +11,7 @@ from autoshard.costing.look_ups import LookUps
 from autoshard.costing.loop_borders import LoopBorders
 from autoshard.costing.piece_sums import PieceSums
 from autoshard.costing.reductions import Reductions
+from autoshard.costing.row_copies import RowCopies
 from autoshard.costing.stack_slices import StackSlices
 from autoshard.costing.turned_copies import TurnedCopies
 from autoshard.costing.written_collectives import WrittenCollectives
@@ -18,6 +19,7 @@ from autoshard.costing.written_collectives import WrittenCollectives
 OP_TERMS: tuple[OpTermKind, ...] = (
     KernelTime,
     LookUps,
+    RowCopies,
     ImageCopies,
     TurnedCopies,
     PieceSums,

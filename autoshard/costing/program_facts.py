@@ -20,7 +20,7 @@ from autoshard.graph.buffers import Buffers
 from autoshard.graph.donated_results import DonatedResults, donated_results
 from autoshard.graph.partial_sums import loop_sums
 from autoshard.graph.program import Graph, Op, OpKind
-from autoshard.graph.row_lookups import looked_up_tables
+from autoshard.graph.row_lookups import RowUpdate, looked_up_tables, row_updates
 from autoshard.layouts import Layout
 
 
@@ -52,6 +52,15 @@ class ProgramFacts:
     def tables(self) -> Mapping[int, int]:
         """The first look-up of rows in each argument."""
         return looked_up_tables(self.graph)
+
+    @cached_property
+    def row_updates(self) -> tuple[RowUpdate, ...]:
+        """Updates that compute in padded rows."""
+        return (
+            tuple(row_updates(self.graph, self.buffers.updates))
+            if self.tiles.tiling.is_tiled
+            else ()
+        )
 
     @cached_property
     def calls(self) -> CombinedSums:
@@ -96,14 +105,20 @@ class ProgramFacts:
         whole = sum(self.graph.values[value].num_bytes for value in self.optimizer_outputs)
         return whole / self.costing.parts.mesh.num_devices > self.vmem.capacity
 
-    def row_copy_seconds(self, value: int, layouts: Sequence[Layout]) -> FloatArray:
-        """float64[num_layouts]: seconds in which pieces are copied into rows or back, if padded."""
+    def row_copy_seconds(
+        self, value: int, layouts: Sequence[Layout], *, is_state: bool = False
+    ) -> FloatArray:
+        """float64[num_layouts]: seconds in which pieces are copied into rows or back, if padded.
+
+        Rows of states lie in HBM.
+        """
         padded = self.tiles.row_bytes(value, layouts)
         if padded is None:
             return np.zeros(len(layouts))
         found, parts = self.graph.values[value], self.costing.parts
         local = np.array([found.num_bytes / parts.num_pieces(layout) for layout in layouts])
-        seconds = self.costing.row_copy_seconds(padded + local, found.bits)
+        held = (padded <= self.vmem.capacity) & self.vmem.holds_copies & (not is_state)
+        seconds = self.costing.row_copy_seconds(padded + local, found.bits, held)
         return np.where(padded > local, seconds, 0.0)
 
     def output_seconds(self, op: Op, candidates: tuple[Candidate, ...]) -> FloatArray:

@@ -148,6 +148,12 @@ class TilePadding:
             return None
         return self._bytes(value, (len(self.graph.values[value].shape) - 1,), layouts)
 
+    def row_share(self, value: int, layouts: Sequence[Layout]) -> FloatArray:
+        """float64[num_layouts]: bytes of a piece whose rows fill their lanes, over its own."""
+        whole, pieces = self.graph.values[value].num_bytes, map(self.parts.num_pieces, layouts)
+        rows = self.row_bytes(value, layouts)
+        return np.ones(len(layouts)) if rows is None else rows * np.array([*pieces]) / whole
+
     def bytes_by_row(self, value: int, layouts: Sequence[Layout]) -> FloatArray:
         """float64[num_layouts]: bytes that a device reads or writes row by row, each in lanes.
 

@@ -17,7 +17,7 @@ from autoshard.encoding.padded_rows import (
     summed_row_bytes,
     summed_with,
 )
-from autoshard.graph.row_lookups import updated_rows
+from autoshard.graph.row_lookups import row_updates
 from solvers import NodeMemory
 
 
@@ -71,19 +71,20 @@ class RowMemory:
                 yield NodeMemory(self.node_by_op[index], index, last + 1, left, ROWS)
 
     def _updated(self) -> Iterator[NodeMemory]:
-        """Padded copies of tables that are there until their rows are updated.
+        """Padded copies of tables and states that are there until their rows are updated.
 
         Source: twelve tables of 200,000 rows with SGD, Adagrad and Adam, and four of a million,
         libtpu 0.0.52 for a v5e and a v5p.
         """
         room, lanes = self.room, self.room.backend.layout.num_lanes
         time_of, parts = room.buffers.time_of, room.costing.parts
-        for look_up, scatter, last in updated_rows(room.graph, room.tables, room.buffers.updates):
+        for update in row_updates(room.graph, room.buffers.updates):
+            scatter, last = update.scatter, time_of(max(update.ops)) + 1
             if scatter not in self.node_by_op:
                 continue
             (made,) = (room.graph.values[value] for value in room.graph.ops[scatter].results)
             layouts = [one.results[0] for one in self.candidates[scatter]]
             usage = np.array([padded_bytes(made, one, parts, lanes) for one in layouts])
-            yield NodeMemory(
-                self.node_by_op[scatter], time_of(look_up) + 1, time_of(last) + 1, usage, WORK
-            )
+            for state in update.states:
+                begun = time_of(room.tables.get(state, scatter)) + 1
+                yield NodeMemory(self.node_by_op[scatter], begun, last, usage, WORK)

@@ -11,7 +11,7 @@ import pytest
 
 import autoshard
 from autoshard.graph.product_writes import updates
-from autoshard.graph.row_lookups import looked_up_tables, row_values, takes_rows, updated_rows
+from autoshard.graph.row_lookups import looked_up_tables, row_updates, row_values, takes_rows
 from autoshard.planning.solution import Solution
 
 
@@ -82,10 +82,26 @@ def momentum(table: Any, moment: Any, gradient: Any) -> Any:
     return table - 0.1 * moment, moment
 
 
-@pytest.mark.parametrize(("update", "num_kept"), [(sgd, 0), (momentum, 0), (adagrad, 2)])
-def test_copies_of_tables_are_there_until_an_update_that_reads_other_states_as_they_are(
-    update: Callable[..., Any], num_kept: int
+def adam(table: Any, moments: Any, gradient: Any) -> Any:
+    first, second = moments
+    first, second = 0.9 * first + 0.1 * gradient, 0.99 * second + 0.01 * gradient**2
+    return table - 0.1 * first * jax.lax.rsqrt(second + 1e-6), (first, second)
+
+
+def squares_apart(table: Any, moments: Any, gradient: Any) -> Any:
+    first, second = moments
+    return table - 0.1 * gradient, (first + gradient**2, second + gradient**3)
+
+
+@pytest.mark.parametrize(
+    ("update", "num_moments", "num_states"),
+    [(sgd, 1, 0), (momentum, 1, 1), (adagrad, 1, 2), (adam, 2, 0), (squares_apart, 2, 3)],
+)
+def test_updates_of_several_states_compute_in_rows_but_not_adams(
+    update: Callable[..., Any], num_moments: int, num_states: int
 ) -> None:
+    """As libtpu 0.0.52 compiles them for a v5e and a v5p."""
+
     def step(tables: Any, moments: Any, indices: Any) -> Any:
         def loss(tables: Any) -> Any:
             return jnp.sin(jnp.concatenate([table[indices] for table in tables])).sum()
@@ -93,16 +109,17 @@ def test_copies_of_tables_are_there_until_an_update_that_reads_other_states_as_t
         grads = jax.grad(loss)(tables)
         return [update(*one) for one in zip(tables, moments, grads, strict=True)]
 
-    graph = solved(step, [TABLE] * 2, [TABLE] * 2, ROWS).graph
+    moment = TABLE if num_moments == 1 else (TABLE,) * num_moments
+    graph = solved(step, [TABLE] * 2, [moment] * 2, ROWS).graph
     tables = looked_up_tables(graph)
     assert [graph.values[value].shape for value in tables] == [(64, 128)] * 2
-    found = [*updated_rows(graph, looked_up_tables(graph), updates(graph))]
-    assert len(found) == num_kept
-    for look_up, scatter, last in found:
-        assert look_up in tables.values()
-        assert [graph.ops[index].name for index in (look_up, scatter)] == ["gather", "scatter"]
-        assert graph.consumers[graph.ops[last].results[0]]
-        assert scatter < last
+    found = [*row_updates(graph, updates(graph))]
+    assert [len(one.states) for one in found] == [num_states] * 2 * bool(num_states)
+    for one in found:
+        assert graph.ops[one.scatter].name == "scatter"
+        assert len(one.made) == 1 + num_moments
+        assert len(tables.keys() & {*one.states}) == 1
+        assert one.scatter < min(one.ops)
 
 
 def test_tables_that_are_computed_are_copied_for_each_look_up() -> None:

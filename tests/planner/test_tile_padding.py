@@ -300,6 +300,8 @@ def test_copies_of_rows_of_narrow_elements_take_what_other_copies_do() -> None:
     program = Program()
     costing = encoder_for(program.graph(program.argument(8, 8)), "x=8", hardware="tpu-v5e").costing
     num_bytes = np.array([1e6, 1e8])
-    narrow, wide = (costing.row_copy_seconds(num_bytes, bits) for bits in (16, 32))
+    held = np.array([False, False])
+    narrow, wide = (costing.row_copy_seconds(num_bytes, bits, held) for bits in (16, 32))
     assert narrow.tolist() == costing.copy_seconds(num_bytes).tolist()
     assert (wide < narrow).all()
+    assert (costing.row_copy_seconds(num_bytes, 32, ~held) < wide).all()
