@@ -106,18 +106,21 @@ class ProgramFacts:
         return whole / self.costing.parts.mesh.num_devices > self.vmem.capacity
 
     def row_copy_seconds(
-        self, value: int, layouts: Sequence[Layout], *, is_state: bool = False
+        self, value: int, layouts: Sequence[Layout], num_held: int = 1
     ) -> FloatArray:
         """float64[num_layouts]: seconds in which pieces are copied into rows or back, if padded.
 
-        Rows of states lie in HBM.
+        Args:
+            value: That is copied.
+            layouts: Of it.
+            num_held: Tensors in rows at once; they lie in VMEM where all fit.
         """
         padded = self.tiles.row_bytes(value, layouts)
         if padded is None:
             return np.zeros(len(layouts))
         found, parts = self.graph.values[value], self.costing.parts
         local = np.array([found.num_bytes / parts.num_pieces(layout) for layout in layouts])
-        held = (padded <= self.vmem.capacity) & self.vmem.holds_copies & (not is_state)
+        held = (num_held * padded <= self.vmem.capacity) & self.vmem.holds_copies
         seconds = self.costing.row_copy_seconds(padded + local, found.bits, held)
         return np.where(padded > local, seconds, 0.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from autoshard.graph.dataflow import spread, trace_back, unconstrained
@@ -79,7 +79,7 @@ class RowUpdate:
 
     Args:
         scatter: The op that makes the gradient.
-        ops: Of the update, computed from the gradient.
+        ops: Of the update, computed from the gradient; not a sum that the scatter makes.
         states: Arguments that it reads.
         made: New states.
     """
@@ -99,6 +99,7 @@ def row_updates(graph: Graph, updates: Set[int]) -> Iterator[RowUpdate]:
     Source: 28 updates of a table of 200,000 rows of 64 columns, libtpu 0.0.52 for a v5e; 8 of them
         for a v5p. Two that no optimizer makes are otherwise: chains, and two states of a third.
     """
+    into = scattered_into(graph)
     ends = {unconstrained(graph, op.operands[0]) for op in graph.results}
     for op in graph.ops:
         if op.op_class is not OpClass.SCATTER or not takes_rows(graph, op):
@@ -107,7 +108,9 @@ def row_updates(graph: Graph, updates: Set[int]) -> Iterator[RowUpdate]:
         made = [v for index in sorted(within) for v in graph.ops[index].results if v in ends]
         joins = sum(_num_read(graph, value, made) for value in made)
         if len(made) > 1 and (len(made) == 2 or joins < 2):
-            yield RowUpdate(op.index, within, _states(graph, op.results[0], within), tuple(made))
+            states = _states(graph, op.results[0], within, into)
+            apart = frozenset(i for i in within if graph.ops[i].results[0] not in into)
+            yield RowUpdate(op.index, apart, states, tuple(made))
 
 
 def _num_read(graph: Graph, state: int, states: Collection[int]) -> int:
@@ -117,12 +120,13 @@ def _num_read(graph: Graph, state: int, states: Collection[int]) -> int:
     return len({*met.frontier}.intersection(states))
 
 
-def _states(graph: Graph, gradient: int, within: Set[int]) -> tuple[int, ...]:
+def _states(
+    graph: Graph, gradient: int, within: Set[int], into: Mapping[int, int]
+) -> tuple[int, ...]:
     """Arguments of the gradient's shape that an update reads, in order.
 
     What the gradient is scattered into is there already.
     """
-    into = scattered_into(graph)
     ops = [graph.ops[index] for index in within]
     operands = [v for op in ops for v in op.operands if v != into.get(op.results[0])]
 
