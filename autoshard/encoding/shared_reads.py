@@ -101,7 +101,8 @@ def shared_reads(
             if (index, value) in updates:
                 continue
             if maker in candidates and maker != index and graph.values[value].shape:
-                key = (value, op.region, reads_of(op, position), read_bits.to(op, position))
+                region = graph.region_of_read(op, position)
+                key = (value, region, reads_of(op, position), read_bits.to(op, position))
                 readers.setdefault(key, []).append((index, position))
     known: dict[Hashable, tuple[tuple[Layout, ...], frozenset[Layout]]] = {}
     for (value, _, repeat, bits), reads in readers.items():

@@ -44,6 +44,7 @@ class OpDraft:
     moved_windows: int = 0
     memory_kind: str = ""
     in_function: bool = False
+    hoisted_from: int = -1
 
 
 @dataclass(slots=True)
@@ -161,6 +162,7 @@ class GraphBuilder:
         found = self.regions[region]
         for op in moved:
             op.region = found.parent
+            op.hoisted_from = region if op.hoisted_from < 0 else op.hoisted_from
             op.operands = tuple(entered.get(value, value) for value in op.operands)
         start = min(self.values[value].op for value in carries)
         gone = sorted(self.values[op.results[0]].op for op in moved)
@@ -251,6 +253,7 @@ class GraphBuilder:
                 draft.moved_windows,
                 draft.memory_kind,
                 draft.in_function,
+                draft.hoisted_from,
             )
             for index, draft in enumerate(self.ops)
         )

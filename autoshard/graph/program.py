@@ -113,6 +113,7 @@ class Op:
         moved_windows: Of a gather or scatter, how many windows its indices move along a dimension.
         memory_kind: Of what brings its operand to another memory, the kind of that; else "".
         in_function: Of a FREE op, whether it stands in a function that the program calls.
+        hoisted_from: The region of the loop body that it is written in and hoisted from; else -1.
     """
 
     index: int
@@ -139,6 +140,7 @@ class Op:
     moved_windows: int = 0
     memory_kind: str = ""
     in_function: bool = False
+    hoisted_from: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,13 @@ class Graph:
         return sum(op.op_class in PRODUCTS for op in self.ops)
 
     def region_of_read(self, op: Op, position: int) -> int:
-        """The region in which an operand is read: what a conditional hands on, in its branch."""
+        """The region in which an operand is read.
+
+        What a conditional hands on, in its branch; what a hoisted op reads, in the body that it is
+        hoisted from: its moves are there too when compilers merge equal ones.
+        """
+        if op.hoisted_from >= 0:
+            return op.hoisted_from
         if op.kind is not OpKind.JOIN or op.name != "case":
             return op.region
         branches = [

@@ -132,6 +132,8 @@ def test_what_a_body_computes_the_same_in_every_run_is_computed_before_the_loop(
     for name in ("tanh", "transpose", "reduce"):
         assert (one(graph, name).repeat, one(graph, name).region) == (1.0, 0)
     assert one(graph, "sine").repeat == 12.0
+    inner = regions(graph, "loop")[-1]  # no move for what stands before the loop serves this read
+    assert graph.region_of_read(one(graph, "tanh"), 0) == inner.index
 
 
 def test_what_is_made_of_constants_or_converted_or_may_not_run_stays_in_a_body() -> None:
