@@ -13,6 +13,7 @@ from autoshard.apply.placed_values import is_held_turned, placed_layout
 from autoshard.apply.wanted_uses import wanted_uses
 from autoshard.encoding.picoseconds import PICOSECONDS
 from autoshard.frontend.key_arrays import without_word_dims
+from autoshard.offload.choice import OffloadedStates
 from autoshard.planning.hand_plans import HandBaselines, HandPrices, hand_plan_notes
 from autoshard.planning.planner import spoken_priorities
 from autoshard.planning.pricing import seconds_with
@@ -47,6 +48,7 @@ class Solved:
         by_hand: Plans written by hand.
         search: How the mesh was found; None where it was given.
         residuals: What is kept for backward passes; None for the program as it is written.
+        offloaded: States in host memory between steps; None where all are on the device.
         accumulation: In how many microbatches it runs; None for the batch as a whole.
         notes: On how the program was chosen.
     """
@@ -57,6 +59,7 @@ class Solved:
     by_hand: HandPrices
     search: MeshSearch | None
     residuals: ResidualChoice | None = None
+    offloaded: OffloadedStates | None = None
     accumulation: Accumulation | None = None
     notes: tuple[str, ...] = ()
 
@@ -150,6 +153,7 @@ def plan_data(name: str, solved: Solved) -> PlanData:
                 *notes,
             ),
             residuals=solved.residuals,
+            offloaded=solved.offloaded,
             accumulation=solved.accumulation,
             waiting_seconds=solution.estimate.waiting_seconds,
             stage_seconds=dict(setting.stages.seconds),
@@ -178,6 +182,7 @@ def _tensors(solution: Solution, *, is_result: bool) -> tuple[PlannedTensor, ...
                 sharding=parts.to_sharding(layout),
                 num_bytes=value.num_bytes,
                 local_bytes=value.num_bytes // parts.num_pieces(layout),
+                is_on_host=value.index in graph.on_host,
             )
         )
     return tuple(found)

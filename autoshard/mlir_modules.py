@@ -25,6 +25,7 @@ Module: TypeAlias = Any
 
 MLIR_MAGIC = b"ML\xefR"
 SHARDING = "sdy.sharding"
+_MEMORY_KIND = "mhlo.memory_kind"
 RULE = "sdy.sharding_rule"
 _SINK_EDGES = ("sdy-sink-data-flow-edges", "sdy-sink-func-data-flow-edges")
 
@@ -393,5 +394,7 @@ def set_boundary_shardings(function: MlirOp, name: str, shardings: list[Sharding
         entries = {} if given is None else {e.name: e.attr for e in ir.DictAttr(given[index])}
         if sharding is not None:
             entries[SHARDING] = sharding_attribute(sharding)
+            if sharding.memory_kind:
+                entries[_MEMORY_KIND] = ir.StringAttr.get(sharding.memory_kind)
         dictionaries.append(ir.DictAttr.get(entries))
     function.attributes[name] = ir.ArrayAttr.get(dictionaries)

@@ -33,6 +33,7 @@ from autoshard.errors import InputError, PlanError
 from autoshard.explain.explanation import Explanation
 from autoshard.explain.known import known_explanation
 from autoshard.explain.residual_notes import checkpoint_policy, is_named_residual, residual_notes
+from autoshard.explain.state_notes import state_notes
 from autoshard.explain.why import explain_tensor
 from autoshard.export.exported import exported
 from autoshard.export.module_file import is_module_file
@@ -366,7 +367,10 @@ class Plan:
             num_alternatives=num_alternatives,
             time_limit_seconds=time_limit_seconds,
             asked=[term.text for term in self.data.asked if path in term.paths],
-            notes=tuple(residual_notes(self.data.residuals, tensor, name)),
+            notes=(
+                *residual_notes(self.data.residuals, tensor, name),
+                *state_notes(self.data, name),
+            ),
         )
 
     def checkpoint_policy(self) -> str:

@@ -8,6 +8,8 @@ from jax.extend.core import ClosedJaxpr
 
 from autoshard.accumulation.accumulated import accumulated
 from autoshard.accumulation.choice import Microbatches
+from autoshard.offload.choice import StreamedUpdate
+from autoshard.offload.streamed import with_streamed_states
 from autoshard.remat.joint_program import keeping_residuals
 
 
@@ -17,11 +19,13 @@ class Rewriting:
 
     Args:
         microbatches: That it runs over; None for the batch as a whole.
-        residuals: Names of what is kept for backward passes, in the program over microbatches; None
-            as it is written.
+        updates: Those in it whose states lie in host memory between steps.
+        residuals: Names of what is kept for backward passes, in the program with these; None as it
+            is written.
     """
 
     microbatches: Microbatches | None = None
+    updates: tuple[StreamedUpdate, ...] = ()
     residuals: tuple[str, ...] | None = None
 
     def of(self, closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -31,7 +35,8 @@ class Rewriting:
             InputError: Examples of the batch do not stay apart.
             PlanError: The program has other residuals.
         """
-        return keeping_residuals(accumulated(closed, self.microbatches), self.residuals)
+        over = accumulated(closed, self.microbatches)
+        return keeping_residuals(with_streamed_states(over, self.updates), self.residuals)
 
 
 AS_WRITTEN = Rewriting()

@@ -35,7 +35,7 @@ REQUEST, PROGRAM, COMPILED, ANSWER = (
 )
 MEMORY_FIELDS = (
     *("argument", "output", "temp", "alias", "generated_code"),
-    *("host_argument", "host_output", "host_temp"),
+    *("host_argument", "host_output", "host_alias", "host_temp"),
 )
 _DUMP, _MEMORY_REPORT, _DUMPED_TEXT = "dump", "*memory-usage-report.txt", "*after_codegen.txt"
 _TUPLED_ABOVE = 2000  # arguments of a program for TPU; beyond it JAX passes them as one tuple

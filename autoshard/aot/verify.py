@@ -453,7 +453,8 @@ def _memory(data: PlanData, compiled: CompiledAhead) -> MemoryCheck:
         temp_bytes=allocated["temporary"],
         code_bytes=sizes["generated_code"],
         predicted_host_bytes=data.memory.host_bytes,
-        host_bytes=sum(sizes.get(f"host_{kind}", 0) for kind in ("argument", "output", "temp")),
+        host_bytes=sum(sizes.get(f"host_{kind}", 0) for kind in ("argument", "output", "temp"))
+        - sizes.get("host_alias", 0),
     )
 
 

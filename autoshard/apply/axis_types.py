@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from autoshard.apply.named_shardings import JaxMesh
 from autoshard.frontend.meshes import as_auto, mesh_context
 from autoshard.frontend.trace import abstract_leaf
-from autoshard.sharding import Sharding
+from autoshard.sharding import HOST_MEMORY, Sharding
 
 
 def to_auto_axes(tree: Any, mesh: JaxMesh) -> Any:
@@ -29,9 +29,8 @@ def to_auto_axes(tree: Any, mesh: JaxMesh) -> Any:
     found = [i for i, leaf in enumerate(leaves) if _has_explicit_axes(leaf)]
     if not found:
         return jax.tree.unflatten(structure, leaves)
-    targets = [
-        NamedSharding(as_auto(leaves[i].sharding.mesh), leaves[i].sharding.spec) for i in found
-    ]
+    shardings = [leaves[i].sharding for i in found]
+    targets = [NamedSharding(as_auto(s.mesh), s.spec, memory_kind=s.memory_kind) for s in shardings]
     with mesh_context(mesh.abstract):
         moved = jax.device_put([leaves[i] for i in found], targets)
     for i, leaf in zip(found, moved, strict=True):
@@ -47,20 +46,23 @@ def _in_plan_order(array: jax.Array, mesh: JaxMesh) -> jax.Array:
     return found
 
 
-def placed_as(leaves: Sequence[Any], shardings: Sequence[NamedSharding | None]) -> list[Any]:
-    """Returns the leaves, those committed to other devices or pieces of them moved to these.
+def placed_as(
+    leaves: Sequence[Any], shardings: Sequence[NamedSharding | None], *, committed: bool
+) -> list[Any]:
+    """Returns the leaves, moved to these shardings as far as `jax.jit` does not do so.
 
-    Arrays in host memory, uncommitted ones and tracers stay as they are: `jax.jit` places them.
+    It places NumPy arrays, uncommitted ones and tracers, but brings none to host memory.
 
     Args:
         leaves: Of the arguments.
         shardings: By leaf; None leaves it where it is.
+        committed: Move arrays that are committed to other devices or pieces of them too.
     """
     found = list(leaves)
     moved = [
         place
         for place, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True))
-        if sharding is not None and _lies_elsewhere(leaf, sharding)
+        if sharding is not None and _moves(leaf, sharding, committed=committed)
     ]
     if moved:
         arrays = jax.device_put([found[i] for i in moved], [shardings[i] for i in moved])
@@ -69,10 +71,20 @@ def placed_as(leaves: Sequence[Any], shardings: Sequence[NamedSharding | None]) 
     return found
 
 
-def _lies_elsewhere(leaf: Any, sharding: NamedSharding) -> bool:
-    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer) or not leaf.committed:
+def _moves(leaf: Any, sharding: NamedSharding, *, committed: bool) -> bool:
+    if isinstance(leaf, (jax.core.Tracer, jax.ShapeDtypeStruct)):
         return False
-    return not leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    if isinstance(leaf, jax.Array) and leaf.committed:
+        return committed and lies_elsewhere(leaf, sharding)
+    return bool(sharding.memory_kind == HOST_MEMORY)
+
+
+def lies_elsewhere(leaf: Any, place: NamedSharding) -> bool:
+    """True for an array that was placed, in another way or memory than wanted."""
+    if not (isinstance(leaf, jax.Array) and leaf.committed):
+        return False
+    is_other_memory = leaf.sharding.memory_kind != place.memory_kind
+    return bool(is_other_memory or not leaf.sharding.is_equivalent_to(place, leaf.ndim))
 
 
 def to_given_axes(tree: Any, mesh: JaxMesh) -> Any:
@@ -90,7 +102,8 @@ def to_given_axes(tree: Any, mesh: JaxMesh) -> Any:
         for i, leaf in enumerate(leaves)
         if _is_placed(leaf) and leaf.sharding.mesh.shape == target.shape
     ]
-    targets = [NamedSharding(target, leaves[i].sharding.spec) for i in found]
+    shardings = [leaves[i].sharding for i in found]
+    targets = [NamedSharding(target, s.spec, memory_kind=s.memory_kind) for s in shardings]
     moved = jax.device_put([leaves[i] for i in found], targets)
     for i, leaf in zip(found, moved, strict=True):
         leaves[i] = leaf

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autoshard.apply.propagation.propagator import PlannedProgram
 from autoshard.frontend.key_arrays import with_word_dims
 from autoshard.plans.plan import PlanData, PlannedTensor
-from autoshard.sharding import Mesh, Sharding, is_equivalent
+from autoshard.sharding import HOST_MEMORY, Mesh, Sharding, is_equivalent
 
 Shardings = Sequence[Sharding | None]
 
@@ -30,8 +31,14 @@ def as_written(
             and sharding.is_fully_closed
             and is_equivalent(sharding, plain, tensor.sharding, plain)
         )
-        found.append(sharding if is_exact and sharding is not None else tensor.sharding)
+        chosen = sharding if is_exact and sharding is not None else tensor.sharding
+        found.append(_placed(tensor, chosen))
     return found
+
+
+def _placed(tensor: PlannedTensor, sharding: Sharding) -> Sharding:
+    """A sharding in the memory that the tensor is planned for."""
+    return replace(sharding, memory_kind=HOST_MEMORY) if tensor.is_on_host else sharding
 
 
 def in_module(
@@ -54,6 +61,6 @@ def planned_in_module(program: PlannedProgram, data: PlanData) -> tuple[Sharding
     """The planned shardings of arguments and results in the shapes that the module has."""
     return in_module(
         program,
-        [tensor.sharding for tensor in data.arguments],
-        [tensor.sharding for tensor in data.results],
+        [_placed(tensor, tensor.sharding) for tensor in data.arguments],
+        [_placed(tensor, tensor.sharding) for tensor in data.results],
     )

@@ -84,10 +84,12 @@ class CodeWriter:
             return "None"
         code = spec_code(sharding.spec)
         own = OtherMesh.of(sharding)
+        is_default = sharding.memory_kind in (None, "device")
+        memory = "" if is_default else f", memory_kind={sharding.memory_kind!r}"
         if own == OtherMesh(tuple(self.mesh.base.sizes.items()), ()):
-            return code
+            return f"NamedSharding(mesh, {code}{memory})" if memory else code
         name = self._meshes.setdefault(own, f"mesh_{len(self._meshes) + 1}")
-        return f"NamedSharding({name}, {code})"
+        return f"NamedSharding({name}, {code}{memory})"
 
     def sharding(self, sharding: NamedSharding) -> str:
         """`NamedSharding(mesh, P('data', None))`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, cast
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
@@ -84,6 +84,9 @@ class JaxMesh:
             ShardingError: JAX cannot say it: an open dimension that has axes, an open one at the
                 boundary, replicated axes beside an open dimension, unreduced axes.
         """
+        if sharding.memory_kind:
+            found = self.named_sharding(replace(sharding, memory_kind=""), at_boundary=at_boundary)
+            return cast("NamedSharding", found.with_memory_kind(sharding.memory_kind))
         _check_expressible(sharding, at_boundary, where)
         own = sharding.inlined_mesh
         used = list(sharding.axis_refs())

@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from autoshard.apply.axis_types import (
     explicit_mesh_of,
+    lies_elsewhere,
     placed_as,
     run_under_auto_axes,
     to_auto_axes,
@@ -43,7 +44,7 @@ from autoshard.frontend.trace import Program, Traced, abstract_leaf, donated_lea
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.loops.on_examples import OnExamples
 from autoshard.rewriting import AS_WRITTEN, Rewriting
-from autoshard.sharding import Sharding
+from autoshard.sharding import HOST_MEMORY, Sharding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,6 +238,8 @@ class PlannedFunction:
         self._jit_options = dict(jit_options)
         self._own_compiler_options = own_compiler_options or {}
         self._moves_arguments = moves_arguments
+        is_any_on_host = any(one is not None and one.memory_kind for one in self._in_shardings)
+        self._places_arguments = moves_arguments or is_any_on_host
         self._jitted: dict[bool, Any] = {}  # by whether nothing is traced around the call
         self._jitted_flat: dict[tuple[Prepared, bool], Any] = {}
         functools.update_wrapper(self, wrapped.fn, updated=())
@@ -295,10 +298,10 @@ class PlannedFunction:
         self._wrapped.check(self._wrapped.trace(call))
         given = zip(call.arguments.names, call.arguments.leaves, self._argument_places, strict=True)
         for name, leaf, place in given:
-            if place is not None and _lies_elsewhere(leaf, place):
+            if place is not None and lies_elsewhere(leaf, place):
                 raise InputError(
                     f"`{name}` lies on the devices as {_placement(leaf.sharding)}, and is planned"
-                    f" as {place.spec}",
+                    f" as {_placement(place)}",
                     where=f"`{call.name}`",
                     fix="place it as planned, plan.shard(tree, argument), or let calls move"
                     " arguments: plan.jit(moves_arguments=True)",
@@ -354,19 +357,20 @@ class PlannedFunction:
 
     def _moved_trees(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, all of whose leaves are arrays or static, with arrays moved if wanted."""
-        if not self._moves_arguments:
+        if not self._places_arguments:
             return args
         static = {number % len(args) for number in self._wrapped.static_argnums}
         places = [place for place in range(len(args)) if place not in static]
         leaves, tree = jax.tree.flatten([args[place] for place in places])
-        moved = placed_as(leaves, self._argument_places)
+        moved = placed_as(leaves, self._argument_places, committed=self._moves_arguments)
         found = dict(zip(places, jax.tree.unflatten(tree, moved), strict=True))
         return tuple(found.get(place, argument) for place, argument in enumerate(args))
 
     def _moved_leaves(self, call: Call) -> Call:
-        if not self._moves_arguments:
+        if not self._places_arguments:
             return call
-        moved = placed_as(call.arguments.leaves, self._argument_places)
+        leaves = call.arguments.leaves
+        moved = placed_as(leaves, self._argument_places, committed=self._moves_arguments)
         return replace(call, arguments=replace(call.arguments, leaves=tuple(moved)))
 
     @functools.cached_property
@@ -508,11 +512,6 @@ def _is_deleted(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and leaf.is_deleted()
 
 
-def _lies_elsewhere(leaf: Any, place: NamedSharding) -> bool:
-    """True for an array that was placed, in another way than wanted."""
-    is_placed = isinstance(leaf, jax.Array) and leaf.committed
-    return is_placed and not leaf.sharding.is_equivalent_to(place, leaf.ndim)
-
-
 def _placement(sharding: jax.sharding.Sharding) -> str:
-    return str(sharding.spec if isinstance(sharding, NamedSharding) else sharding)
+    place = str(sharding.spec if isinstance(sharding, NamedSharding) else sharding)
+    return f"{place} in {HOST_MEMORY} memory" if sharding.memory_kind == HOST_MEMORY else place

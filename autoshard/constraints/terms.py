@@ -188,7 +188,9 @@ class Recompute(_OfResiduals):
 
 @dataclass(frozen=True, slots=True)
 class Offload(_OfResiduals):
-    """The selected values lie in host memory between the forward and the backward pass.
+    """The selected values lie in host memory between the passes, selected arguments between steps.
+
+    Of arguments, those that can: donated arrays that nothing but their own update reads.
 
     Args:
         select: Selector; a single word is a `checkpoint_name`.

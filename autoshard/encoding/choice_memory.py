@@ -207,7 +207,7 @@ class ChoiceMemory:
         """Slices of stacks in host memory: that of one run leaves, or comes, during another."""
         graph = self.room.graph
         for op, node, _ in self._nodes():
-            if op.memory_kind and graph.is_in_loop(op.region):
+            if graph.is_transfer(op) and graph.is_in_loop(op.region):
                 region = graph.regions[op.region]
                 usage = self._local(graph.values[op.results[0]], op, 0)
                 yield NodeMemory(node, region.start, region.stop, usage)

@@ -20,6 +20,7 @@ from autoshard.costing.program_facts import ProgramFacts
 from autoshard.costing.reductions import Reductions
 from autoshard.encoding.hidden_communication import Hidden, hidden_in_products, hidden_sums
 from autoshard.encoding.picoseconds import picoseconds
+from autoshard.graph.host_transfers import in_place_transfers
 from autoshard.graph.program import Op
 from solvers import FORBIDDEN
 
@@ -36,6 +37,7 @@ class NodeCosts:
 
     Attributes:
         reductions: The term of what ops reduce over devices, whether it is among the terms or not.
+        in_place: Transfers to and from host memory that nothing else runs beside.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class NodeCosts:
         self.graph, self.costing = facts.graph, facts.costing
         self.reductions = Reductions(facts)
         self._terms = tuple(kind(facts) for kind in kinds)
+        self.in_place = in_place_transfers(self.graph)
         self._alike: dict[int, int] = {}
         self._classes: dict[tuple[Hashable, ...], int] = {}
         self._costs: dict[Hashable, IntArray] = {}
@@ -65,12 +68,20 @@ class NodeCosts:
     def seconds(self, op: Op, candidates: Candidates) -> FloatArray:
         """float64[num_candidates]: of one run of the op, its reductions included.
 
-        Transfers to and from host memory take none: they run beside the body of a loop, and as far
-        as they take longer, its schedule knows.
+        Transfers to and from host memory that run beside the body of a loop take none: as far as
+        they take longer, its schedule knows.
         """
         if self.graph.is_host_op(op):
-            return np.zeros(len(candidates))
+            return self._transfer_seconds(op, candidates)
         return sum_of_terms(self._terms, op, candidates)
+
+    def _transfer_seconds(self, op: Op, candidates: Candidates) -> FloatArray:
+        """float64[num_candidates]: that nothing runs beside a transfer."""
+        host, value = self.costing.model.hardware.host, self.graph.values[op.results[0]]
+        if op.index not in self.in_place or host is None:
+            return np.zeros(len(candidates))
+        pieces = [self.costing.parts.num_pieces(one.results[0]) for one in candidates]
+        return value.num_bytes / host.bytes_per_second / np.array(pieces, dtype=np.float64)
 
     def seconds_of(self, op: Op, candidate: Candidate) -> tuple[float, float]:
         """Seconds that one run of an op computes, and that it communicates by itself."""
@@ -98,6 +109,7 @@ class NodeCosts:
                 op.repeat,
                 op.declared,
                 self.graph.is_host_op(op),
+                op.index in self.in_place,
                 tuple(
                     (self.graph.values[v].shape, self.graph.values[v].dtype)
                     for v in (*op.operands, *op.results)

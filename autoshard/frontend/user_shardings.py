@@ -14,6 +14,7 @@ from autoshard.errors import InputError, ShardingError
 from autoshard.frontend.device_orders import DeviceOrder
 from autoshard.frontend.spec_entries import spec_entries
 from autoshard.sharding import (
+    HOST_MEMORY,
     AxisRef,
     DimSharding,
     Mesh,
@@ -109,7 +110,8 @@ def read_named_sharding(
         ShardingError: The spec has more entries than the array has dimensions.
     """
     own = order.mesh_of(given, where)
-    spelled = spec_to_sharding(given.spec, rank, where)
+    memory_kind = HOST_MEMORY if given.memory_kind == HOST_MEMORY else ""
+    spelled = replace(spec_to_sharding(given.spec, rank, where), memory_kind=memory_kind)
     return spelled if own == Mesh(order.mesh.axes) else replace(spelled, inlined_mesh=own)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoshard.graph.dataflow import source_of
+from autoshard.graph.host_transfers import stays
 from autoshard.graph.last_uses import carry_stop
 from autoshard.graph.op_traits import renames
 from autoshard.graph.program import Graph, Op, OpKind
@@ -29,7 +30,7 @@ def buffer_owners(graph: Graph, stored: Sequence[bool]) -> list[int]:
     for op in graph.ops:
         if not op.operands or not stored[op.operands[0]]:
             continue
-        if _hands_on(op):
+        if _hands_on(graph, op):
             result = op.results[0]
             if owner[result] == result:
                 owner[result] = owner[op.operands[0]]
@@ -90,10 +91,10 @@ def _ends_run(graph: Graph, join: Op, maker: Op) -> bool:
     return start == carry and not _is_read(graph, carry, maker.index, stop)
 
 
-def _hands_on(op: Op) -> bool:
-    """True where an op makes what it reads: renamed, or left unchanged by a loop."""
+def _hands_on(graph: Graph, op: Op) -> bool:
+    """True where an op makes what it reads: renamed, or left by a loop, or in its memory."""
     is_invariant = op.name == "while" and len(op.operands) == 1
-    return (renames(op) or is_invariant) and len(op.results) == 1
+    return (renames(op) or is_invariant or stays(graph, op)) and len(op.results) == 1
 
 
 def _updates_in_place(graph: Graph, op: Op) -> bool:

@@ -186,6 +186,7 @@ class Graph:
             value of an unrolled loop body, which one constraint reaches together.
         value_by_path: Every jaxpr path that leads to a value; several may lead to one.
         donated: Positions of the arguments whose buffers the program may reuse.
+        hosted: Positions of the arguments that lie in host memory.
         notes: What the exporter had to say: ops kept whole, assumed trip counts.
         num_captured: Leading arguments that are arrays the function closes over.
         batched: Paths of the equations that can run on each device's examples (`shard_map`), where
@@ -204,6 +205,7 @@ class Graph:
     num_captured: int = 0
     batched: frozenset[str] = frozenset()
     bodies: tuple[str, ...] = ()
+    hosted: tuple[int, ...] = ()
     _consumers: list[list[int]] = field(default_factory=list, init=False, repr=False, compare=False)
     _of_kind: dict[OpKind, tuple[Op, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -236,6 +238,11 @@ class Graph:
     def is_host_op(self, op: Op) -> bool:
         """True of an op that brings a value to another memory, or works on one in host memory."""
         return bool(op.memory_kind) or not self.on_host.isdisjoint(op.results)
+
+    def is_transfer(self, op: Op) -> bool:
+        """True of an op whose operand lies in another memory than it is brought to."""
+        is_there = op.memory_kind != DEVICE_MEMORY
+        return bool(op.memory_kind) and (op.operands[0] in self.on_host) != is_there
 
     @property
     def arguments(self) -> tuple[Op, ...]:
@@ -305,7 +312,8 @@ class Graph:
 
 
 def _found_on_host(graph: Graph) -> set[int]:
-    found: set[int] = set()
+    arguments = graph.arguments
+    found = {arguments[place].results[0] for place in graph.hosted}
     todo = [op for op in graph.ops if op.memory_kind not in ("", DEVICE_MEMORY)]
     for op in todo:  # grows as it goes
         for value in op.results:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from autoshard.graph.program import Graph, Region
 from autoshard.lowering.kernel_order import Issued
-from autoshard.lowering.local_program import Body, Instruction, Opcode
+from autoshard.lowering.local_program import Body, HostTransfers, Instruction, Opcode
 from autoshard.lowering.schedule import Lane, Task
 
 TaskRef: TypeAlias = tuple[int, int]
@@ -27,6 +27,7 @@ class TaskBody:
         tasks: In an order in which they could run one by one.
         outer: Tasks of the parent that must be over before it starts.
         to_and_from_host: Seconds of one run that transfers take, each way.
+        is_in_place: Nothing runs beside them.
         issued: Its tasks as they are issued, if they are in another order.
         instructions: Once it is scheduled.
     """
@@ -39,8 +40,15 @@ class TaskBody:
     tasks: list[Task] = field(default_factory=list)
     outer: set[int] = field(default_factory=set)
     to_and_from_host: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    is_in_place: bool = False
     issued: tuple[Issued, ...] = ()
     instructions: tuple[Instruction, ...] = ()
+
+    @property
+    def transfers(self) -> HostTransfers:
+        """To and from host memory, in one run."""
+        to_seconds, from_seconds = self.to_and_from_host
+        return HostTransfers(to_seconds, from_seconds, self.is_in_place)
 
 
 @dataclass(slots=True)
@@ -145,7 +153,7 @@ class Bodies:
             Body(
                 parent=self.by_region[body.parent].index if body.parent >= 0 else -1,
                 trips=body.trips,
-                host_seconds=max(body.to_and_from_host),
+                transfers=body.transfers,
                 instructions=body.instructions,
             )
             for body in self.by_region.values()

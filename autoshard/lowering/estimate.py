@@ -99,7 +99,8 @@ def estimate(program: LocalProgram) -> Estimate:
     A device has a compute lane and a network. Kernels run one after another in the order in which
     they are issued; collectives do on the network, which all of them share, whatever axes they are
     over. A called body takes the compute lane; no collective crosses its end. Transfers to and from
-    host memory run beside another run of their body, which takes at least as long as they do.
+    host memory run beside another run of their body, which takes at least as long as they do; where
+    parts go back to where they came from, before and after it.
     """
     runs = program.runs()
     covered = [0.0] * len(program.collectives)
@@ -110,7 +111,7 @@ def estimate(program: LocalProgram) -> Estimate:
         lanes = _Lanes(program, seconds, sends)
         body = program.order[index]
         busy, sends[index] = lanes.run(body)
-        seconds[index] = max(busy, body.host_seconds)
+        seconds[index] = body.transfers.run_seconds(busy)
         waiting += (seconds[index] - busy) * runs[index]
         for collective, beside in lanes.covered():
             covered[collective] += beside * runs[index]

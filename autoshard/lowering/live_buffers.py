@@ -69,24 +69,30 @@ def _largest_first(one: Buffer) -> tuple[int, int, int, int, int]:
 
 
 def host_bytes(encoder: Encoder, decoded: Decoded) -> int:
-    """Bytes that a device has in host memory: stacks of loops, and what stands in none."""
+    """Bytes that a device has in host memory: stacks of loops, and what stands in none.
+
+    A donated argument gives its buffer to what replaces it.
+    """
     graph, owner = encoder.graph, encoder.buffers.owner
+    given = {graph.arguments[place].results[0] for place in graph.donated}
     held = {
         owner[value]
         for value in graph.on_host
         if graph.maker(value).kind is OpKind.JOIN or not graph.is_in_loop(graph.maker(value).region)
     }
     return sum(
-        encoder.room.held_bytes(graph.values[value], decoded.layouts[value]) for value in held
+        encoder.room.held_bytes(graph.values[value], decoded.layouts[value])
+        for value in held - given
     )
 
 
 def tiled_arguments(encoded: Encoded, decoded: Decoded, tiling: LayoutPolicy) -> tuple[int, ...]:
-    """Bytes that a device holds of each argument of a program, with its padding."""
-    found = []
-    for op in encoded.graph.arguments:
-        value = encoded.graph.values[op.results[0]]
-        found.append(tiled_in(encoded.parts, tiling, value, decoded.layouts[value.index]))
+    """Bytes that a device holds of each argument in its memory, with its padding."""
+    found, graph = [], encoded.graph
+    for op in graph.arguments:
+        value = graph.values[op.results[0]]
+        if value.index not in graph.on_host:
+            found.append(tiled_in(encoded.parts, tiling, value, decoded.layouts[value.index]))
     return tuple(found)
 
 

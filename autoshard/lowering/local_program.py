@@ -132,6 +132,27 @@ class Buffer:
     space: Space
 
 
+@dataclass(frozen=True, slots=True)
+class HostTransfers:
+    """What one run of a body brings to host memory and back.
+
+    Args:
+        to_seconds: Of all that leaves.
+        from_seconds: Of all that comes, which takes the other way of the link.
+        is_in_place: Parts go back to where they came from: none comes before the last one left.
+    """
+
+    to_seconds: float = 0.0
+    from_seconds: float = 0.0
+    is_in_place: bool = False
+
+    def run_seconds(self, busy: float) -> float:
+        """Of one run in which a device is busy for so long, beside the transfers of other runs."""
+        if self.is_in_place:
+            return busy + self.to_seconds + self.from_seconds
+        return max(busy, self.to_seconds, self.from_seconds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
     """A part of the schedule: the program itself, a loop body, or a branch.
@@ -139,13 +160,13 @@ class Body:
     Args:
         parent: Index of the body that calls it; -1 for the program itself.
         trips: How often it runs in one run of its parent; of each of n branches 1/n.
-        host_seconds: Of one run, transfers to and from host memory, which run beside all else.
+        transfers: To and from host memory, in one run.
         instructions: In the order in which they are issued.
     """
 
     parent: int = -1
     trips: float = 1.0
-    host_seconds: float = 0.0
+    transfers: HostTransfers = HostTransfers()
     instructions: tuple[Instruction, ...] = ()
 
 

@@ -137,7 +137,8 @@ class _Walk:
         for op, position in exits.get(region.index, ()):
             needs = self.tasks.read(op, position, region.index)
             self.bodies.ends += ((region.index, place) for place in needs)
-        seconds = self._schedule(self.bodies.by_region[region.index])
+        body = self.bodies.by_region[region.index]
+        seconds = body.transfers.run_seconds(self._schedule(body))
         carries = [op for op, _ in exits.get(region.index, ()) if op.name == "while"]
         num_bytes = sum(map(self.tasks.written_bytes, carries))
         ref = self.bodies.close(region, seconds, num_bytes)
@@ -155,17 +156,17 @@ class _Walk:
             found = kernel_order(tasks, kept, self._assumed, latency=latency)
             body.issued, body.instructions = found.tasks, found.instructions
             if policy.hides_latency:
-                return max(schedule(tasks).seconds, *body.to_and_from_host)
+                return schedule(tasks).seconds
             if every_one_blocks:
                 tasks = [tasks[place] for place in found.turns]
             else:
                 tasks = found.in_turn(tasks)
         if every_one_blocks:
             body.instructions, seconds = issued_in_turn(tasks)
-            return max(seconds, *body.to_and_from_host)
+            return seconds
         timeline = schedule_late(tasks) if policy.overlaps_matmuls_only else schedule(tasks)
         body.instructions = issue_order(tasks, timeline)
-        return max(timeline.seconds, *body.to_and_from_host)
+        return timeline.seconds
 
     def _combine(self, body: TaskBody) -> None:
         """Put sums, and all-gathers, into one call."""

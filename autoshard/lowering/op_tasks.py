@@ -18,7 +18,7 @@ from autoshard.graph.op_traits import renames
 from autoshard.graph.program import DEVICE_MEMORY, PRODUCTS, Op, OpKind
 from autoshard.graph.scatters import is_into_zeros, starts_as_zeros
 from autoshard.layouts import Layout
-from autoshard.lowering.bodies import Bodies, TaskRef
+from autoshard.lowering.bodies import Bodies, TaskBody, TaskRef
 from autoshard.lowering.collectives import Collectives, sharing
 from autoshard.lowering.local_program import Collective, Instruction, Kernel, Opcode
 from autoshard.lowering.optimizer_outputs import OptimizerOutputs
@@ -94,9 +94,8 @@ class OpTasks:
         """The tasks of one op: what moves its operands, its work, its collectives."""
         candidate, graph = self.decoded.candidates[op.index], self.encoded.graph
         body = self.bodies.homes[op.region]
-        if op.memory_kind:
-            way = self.bodies.by_region[body].to_and_from_host
-            way[op.memory_kind == DEVICE_MEMORY] += self._transfer_seconds(op)
+        if graph.is_transfer(op):
+            self._transfer(op, self.bodies.by_region[body])
         needs = self._needs(op, body)
         if not self.encoder.buffers.again.isdisjoint(op.results):
             self._behind[op.results[0]] = body, needs.copy()
@@ -188,12 +187,16 @@ class OpTasks:
         task = Task(0.0, Lane.COMPUTE, role=Role.FILLS, op=op.index, num_bytes=num_bytes, call=call)
         return self.bodies.add(body, task)
 
-    def _transfer_seconds(self, op: Op) -> float:
-        """Of bringing what a device has of a value to another memory."""
-        host = self.costing.model.hardware.host
-        value = self.encoded.graph.values[op.results[0]]
+    def _transfer(self, op: Op, body: TaskBody) -> None:
+        """Bring what a device has of a value to another memory, beside the tasks of a body."""
+        host, graph = self.costing.model.hardware.host, self.encoded.graph
+        comes = op.memory_kind == DEVICE_MEMORY
+        body.is_in_place |= op.index in self.encoder.node_costs.in_place
+        value = graph.values[op.results[0]]
         layout = self.decoded.layouts[value.index]
-        return self.encoder.room.held_bytes(value, layout) / host.bytes_per_second if host else 0.0
+        if host is not None:
+            num_bytes = self.encoder.room.held_bytes(value, layout)
+            body.to_and_from_host[comes] += num_bytes / host.bytes_per_second
 
     def read(self, op: Op, position: int, body: int) -> set[int]:
         """Move an operand to where an op wants it; the tasks it then waits for."""

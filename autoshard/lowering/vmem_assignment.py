@@ -92,7 +92,7 @@ class VmemAssignment:
             decoded=decoded,
             buffers=buffers,
             order=order,
-            hbm_only=_at_the_end(room),
+            hbm_only=_at_the_end(room) | _on_their_way(room.graph),
             short_lived=tuple(short),
             reads=buffer_reads(room.graph, buffers)[0],
             spans=[_span(buffers, region) for region in room.graph.regions],
@@ -268,6 +268,12 @@ class VmemAssignment:
         is_shared = edge.v >= len(self.encoded.ops)
         reader = self.encoded.graph.ops[copy.start] if is_shared else self.encoded.maker(edge.v)
         return reader.kind in _MADE
+
+
+def _on_their_way(graph: Graph) -> Set[int]:
+    """Values that come from host memory or go there: links end in HBM."""
+    moves = [op for op in graph.ops if graph.is_transfer(op)]
+    return {value for op in moves for value in (*op.operands, *op.results)}
 
 
 def _at_the_end(room: DeviceRoom) -> Set[int]:

@@ -17,6 +17,7 @@ from autoshard.frontend.trace import Traced
 from autoshard.frontend.user_constraints import asked_inside, resolve_constraints
 from autoshard.graph.custom_cost import CustomCost
 from autoshard.graph.program import Graph
+from autoshard.offload.choice import StreamedUpdate
 from autoshard.sharding import Mesh, Sharding
 from autoshard.wishes.carried import carried_pairs
 from autoshard.wishes.wishes import AlikeWish, Wishes
@@ -34,6 +35,7 @@ class TracedProgram:
         wishes: What is asked, in the graph's terms.
         streamable: Paths of the products that may run in steps.
         residuals: Names of what is kept for backward passes; None as it is written.
+        updates: Those whose states lie in host memory.
     """
 
     mesh: Mesh
@@ -43,6 +45,7 @@ class TracedProgram:
     wishes: Wishes
     streamable: frozenset[str]
     residuals: tuple[str, ...] | None = None
+    updates: tuple[StreamedUpdate, ...] = ()
 
 
 def read_traced(

@@ -16,6 +16,7 @@ from autoshard.frontend.program_record import ProgramRecord
 from autoshard.graph.collective import PredictedCollective
 from autoshard.loops.dot_schedule import DotSchedule
 from autoshard.loops.on_examples import OnExamples
+from autoshard.offload.choice import OffloadedStates
 from autoshard.plans.refinement import Refinement
 from autoshard.remat.choice import ResidualChoice
 from autoshard.rewriting import AS_WRITTEN, Rewriting
@@ -35,6 +36,7 @@ class PlannedTensor:
         sharding: What was decided.
         num_bytes: Of the whole tensor.
         local_bytes: Of one device's piece.
+        is_on_host: It lies in host memory.
     """
 
     name: str
@@ -43,6 +45,7 @@ class PlannedTensor:
     sharding: Sharding
     num_bytes: int
     local_bytes: int
+    is_on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,6 +444,7 @@ class PlanData:
     refinement: Refinement | None = None
     on_examples: Mapping[str, OnExamples] = field(default_factory=dict)
     residuals: ResidualChoice | None = None
+    offloaded: OffloadedStates | None = None
     accumulation: Accumulation | None = None
     waiting_seconds: float = 0.0
 
@@ -453,16 +457,19 @@ class PlanData:
     def rewriting(self) -> Rewriting:
         """The changes to the program that it is run with."""
         parts = None if self.accumulation is None else self.accumulation.microbatches
-        return Rewriting(parts, self.kept_residuals)
+        updates = () if self.offloaded is None else self.offloaded.updates
+        return Rewriting(parts, updates, self.kept_residuals)
 
     @property
     def planned_program(self) -> str:
         """Fingerprint of the rewritten program: paths are paths in this."""
         if self.rewriting == AS_WRITTEN:
             return self.program.fingerprint
-        parts = self.rewriting.microbatches
+        rewriting = self.rewriting
+        parts = rewriting.microbatches
         over = () if parts is None else (f"{parts.count} microbatches",)
-        text = "\n".join((self.program.fingerprint, *over, *(self.kept_residuals or ())))
+        kept = (*map(repr, rewriting.updates), *(rewriting.residuals or ()))
+        text = "\n".join((self.program.fingerprint, *over, *kept))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property

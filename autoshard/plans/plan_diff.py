@@ -307,7 +307,7 @@ def _tensor_text(tensor: PlannedTensor) -> str:
     shape = ", ".join(map(str, tensor.shape))
     return (
         f"{tensor.dtype}[{shape}] {format_spec(tensor.sharding)}, "
-        f"{tensor.local_bytes:,} of {tensor.num_bytes:,} B"
+        f"{tensor.local_bytes:,} of {tensor.num_bytes:,} B{' on the host' * tensor.is_on_host}"
     )
 
 

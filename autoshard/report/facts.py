@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoshard.accumulation.choice import Accumulation
+from autoshard.offload.choice import OffloadedStates
 from autoshard.plans.plan import PlanData
 from autoshard.plans.refinement import Refinement
 from autoshard.plans.source_names import with_short_sources
@@ -52,6 +53,7 @@ class ReportFacts:
         modules: Outermost ones first; none where the program names none.
         refinement: What was compiled; None where the plan was not refined.
         residuals: What is kept for backward passes; None for the program as it is written.
+        offloaded: States in host memory between steps; None where all are on the device.
         accumulation: In how many microbatches it runs; None for the batch as a whole.
     """
 
@@ -87,6 +89,7 @@ class ReportFacts:
     meshes: tuple[MeshRow, ...]
     refinement: Refinement | None
     residuals: ResidualChoice | None
+    offloaded: OffloadedStates | None
     accumulation: Accumulation | None
     arguments: tuple[TensorRow, ...]
     num_arguments: int
@@ -161,6 +164,7 @@ def gather_facts(plan: PlanData) -> ReportFacts:
         meshes=tuple(mesh_rows(plan)),
         refinement=plan.refinement,
         residuals=plan.residuals,
+        offloaded=plan.offloaded,
         accumulation=plan.accumulation,
         arguments=arguments,
         num_arguments=len(plan.arguments),

@@ -93,4 +93,8 @@ def _keys(tensor: PlannedTensor) -> Keys:
 
 
 def _is_like(one: PlannedTensor, other: PlannedTensor) -> bool:
-    return (one.shape, one.dtype, one.sharding) == (other.shape, other.dtype, other.sharding)
+    return _alike(one) == _alike(other)
+
+
+def _alike(one: PlannedTensor) -> tuple[object, ...]:
+    return one.shape, one.dtype, one.sharding, one.is_on_host

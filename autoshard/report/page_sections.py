@@ -8,6 +8,7 @@ from autoshard.report.facts import ReportFacts
 from autoshard.report.markup import Element, Node, element
 from autoshard.report.microbatches_text import microbatches_line
 from autoshard.report.module_tree import ModuleRow
+from autoshard.report.offloaded_text import offloaded_line
 from autoshard.report.page_parts import bar, data_table, part_of, section
 from autoshard.report.quantities import (
     format_bytes,
@@ -115,6 +116,9 @@ def _memory(facts: ReportFacts) -> Element:
             _key("held", "the rest"),
         ),
         element("p", allowed) if allowed else None,
+        None
+        if facts.offloaded is None
+        else element("p", f"on the host: {offloaded_line(facts.offloaded)}"),
     )
 
 

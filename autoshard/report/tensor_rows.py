@@ -22,7 +22,7 @@ class TensorRow:
         count: How many there are.
         moments: Names of their moments told here, in the same sharding: `mu`, `nu`.
         type_text: `f32[512, 2048]`.
-        spec: Sharding as a `PartitionSpec`.
+        spec: Sharding as a `PartitionSpec`, and where they lie, if that is not the device.
         local_bytes: One device's pieces of all of them, moments included.
     """
 
@@ -46,6 +46,11 @@ class LiveRow:
     local_bytes: int
 
 
+def _place_text(tensor: PlannedTensor) -> str:
+    spec = format_spec(tensor.sharding)
+    return f"{spec} on the host" if tensor.is_on_host else spec
+
+
 def tensor_rows(tensors: Sequence[PlannedTensor]) -> tuple[tuple[TensorRow, ...], int, int]:
     """The heaviest rows in argument order; how many tensors, of how many bytes, are left out."""
     followers = moments_of(tensors)
@@ -57,7 +62,7 @@ def tensor_rows(tensors: Sequence[PlannedTensor]) -> tuple[tuple[TensorRow, ...]
             tensors[position].name,
             (
                 type_text(tensors[position]),
-                format_spec(tensors[position].sharding),
+                _place_text(tensors[position]),
                 tuple(name for name, _ in followers.get(position, ())),
             ),
         )

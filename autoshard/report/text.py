@@ -16,6 +16,7 @@ from autoshard.report.layout import heading, indented, plain, print_on, render_t
 from autoshard.report.meshes import meshes_section
 from autoshard.report.microbatches_text import microbatches_line, microbatches_rows
 from autoshard.report.module_tree import ModuleRow
+from autoshard.report.offloaded_text import offloaded_line, offloaded_rows
 from autoshard.report.op_rows import ProductRow
 from autoshard.report.quantities import (
     format_bytes,
@@ -148,6 +149,7 @@ def _totals(facts: ReportFacts) -> RenderableType:
         *_overlapped(facts),
         *microbatches_rows(facts.accumulation),
         *([] if facts.residuals is None else [("residuals", residuals_line(facts.residuals))]),
+        *offloaded_rows(facts.offloaded),
         ("collectives", f"{format_bytes(facts.collective_bytes)} per device"),
         ("memory peak", memory_text(facts)),
         *_compiler_model(facts),
@@ -225,6 +227,8 @@ def _missed(facts: ReportFacts) -> RenderableType:
         lines.append(plain(f"Microbatches: {microbatches_line(facts.accumulation)}."))
     if facts.residuals is not None:
         lines.append(plain(f"Residuals: {residuals_line(facts.residuals)}."))
+    if facts.offloaded is not None:
+        lines.append(plain(f"On the host: {offloaded_line(facts.offloaded)}."))
     lines.append(plain(facts.advice))
     if facts.compiler_model:
         lines.append(plain(f"Compiler model: {facts.compiler_model}."))

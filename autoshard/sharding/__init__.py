@@ -28,7 +28,7 @@ from autoshard.sharding.printer import (
 from autoshard.sharding.refine import refine_mesh, refine_sharding
 from autoshard.sharding.rule_parser import parse_op_sharding_rule
 from autoshard.sharding.rule_printer import format_factor, format_op_sharding_rule
-from autoshard.sharding.sharding import DimSharding, Sharding
+from autoshard.sharding.sharding import HOST_MEMORY, DimSharding, Sharding
 from autoshard.sharding.sharding_parser import (
     find_shardings,
     parse_axis_ref,
@@ -60,6 +60,7 @@ from autoshard.sharding.verify_manual import (
 from autoshard.sharding.verify_rule import check_op_sharding_rule, verify_op_sharding_rule
 
 __all__ = [
+    "HOST_MEMORY",
     "AxisRef",
     "DimSharding",
     "Groups",

@@ -54,6 +54,9 @@ class DimSharding:
         return f"{{{', '.join(items)}}}{priority}"
 
 
+HOST_MEMORY = "pinned_host"
+
+
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """How a tensor lies on a mesh; prints as `<@mesh, [{"x"}, {?}], replicated={"y"}>`.
@@ -67,6 +70,8 @@ class Sharding:
         unreduced: Axes along which each device holds a term of a sum still to be taken.
         mesh_name: The mesh the axes belong to; "" when the mesh is inlined.
         inlined_mesh: The mesh itself, where the sharding carries it instead of a name.
+        memory_kind: Of the memory that an argument or a result lies in, in JAX's words:
+            `HOST_MEMORY`; "" for that of the device. It is not printed.
     """
 
     dims: tuple[DimSharding, ...] = ()
@@ -74,6 +79,7 @@ class Sharding:
     unreduced: tuple[AxisRef, ...] = ()
     mesh_name: str = DEFAULT_MESH_NAME
     inlined_mesh: Mesh | None = None
+    memory_kind: str = ""
 
     def __post_init__(self) -> None:
         if self.inlined_mesh is not None:

@@ -156,7 +156,7 @@ def test_an_interrupt_while_microbatches_are_priced_leaves_the_plan_of_the_whole
             raise KeyboardInterrupt
         return plan_graph(*args, **options)
 
-    monkeypatch.setattr("autoshard.make_plan.plan_graph", interrupted)
+    monkeypatch.setattr("autoshard.program_search.plan_graph", interrupted)
     plan = planned("auto", memory_budget=1_000, remat="keep")
     assert len(calls) == 2
     assert plan.data.accumulation is None

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import autoshard
-from autoshard import make_plan
+from autoshard import make_plan, program_search
 from autoshard.build_plan import plan_data
 from autoshard.plan_cache.entries import PlanCache
 from autoshard.plan_cache.folder import VARIABLE, cache_folder, default_folder
@@ -41,7 +41,7 @@ def no_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("planned, where a plan was kept")
 
-    monkeypatch.setattr(make_plan, "plan_graph", refuse)
+    monkeypatch.setattr(program_search, "plan_graph", refuse)
 
 
 def decided(plan: autoshard.Plan) -> Any:

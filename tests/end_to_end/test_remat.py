@@ -12,7 +12,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import autoshard
-from autoshard import make_plan
+from autoshard import program_search
 from autoshard.errors import AutoshardError, ConstraintError, InputError, PlanError
 from autoshard.planning.planner import plan_graph
 from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
@@ -86,7 +86,7 @@ def test_a_step_that_fits_no_other_way_is_planned_with_fewer_residuals(
 def test_a_step_that_fits_with_slower_shardings_is_planned_with_fewer_residuals_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(make_plan, "_LEAST_SECONDS", 40.0)  # no slow machine cuts it short
+    monkeypatch.setattr(program_search, "_LEAST_SECONDS", 40.0)  # no slow machine cuts it short
     ample = planned(memory_budget=None, hardware="tpu-v5e").data.memory
     budget = ample.argument_bytes + (9 * (ample.peak_bytes - ample.argument_bytes)) // 10
     kept, chosen = (
@@ -180,7 +180,7 @@ def test_a_step_that_ran_out_of_time_as_written_is_planned_with_fewer_residuals(
             raise NoPlanInTimeError("the solver found no plan before its time was up")
         return plan_graph(*args, **options)
 
-    monkeypatch.setattr("autoshard.make_plan.plan_graph", late_at_first)
+    monkeypatch.setattr("autoshard.program_search.plan_graph", late_at_first)
     plan = planned(memory_budget=budget)
     assert plan.data.is_feasible
     assert plan.data.residuals is not None
@@ -199,7 +199,7 @@ def test_a_step_that_a_bound_shows_not_to_fit_is_not_solved_as_it_is_written(
             bounds.append(error.least_bytes)
             raise
 
-    monkeypatch.setattr("autoshard.make_plan.plan_graph", told)
+    monkeypatch.setattr("autoshard.program_search.plan_graph", told)
     plan = planned(memory_budget=budget)
     assert plan.data.residuals is not None
     assert bounds == [plan.data.residuals.as_written_peak_bytes]
@@ -215,7 +215,7 @@ def test_of_the_sets_of_residuals_that_are_planned_the_chosen_one_alone_is_made_
         made.append(solution)
         return solution
 
-    monkeypatch.setattr("autoshard.make_plan.simplified", told)
+    monkeypatch.setattr("autoshard.program_search.simplified", told)
     plan = planned(memory_budget=budget)
     assert plan.data.residuals is not None
     assert len(plan.data.residuals.tried) > 1

@@ -15,6 +15,7 @@ from autoshard.lowering.local_program import (
     Body,
     Buffer,
     Collective,
+    HostTransfers,
     Instruction,
     Kernel,
     LocalProgram,
@@ -84,7 +85,8 @@ def test_a_collective_costs_what_no_kernel_between_its_start_and_its_end_covers(
 def test_a_body_takes_as_long_as_its_transfers_to_the_host(
     host_seconds: float, waiting: float
 ) -> None:
-    loop = Body(parent=0, trips=2.0, host_seconds=host_seconds, instructions=issue((KERNEL, 0)))
+    transfers = HostTransfers(host_seconds, 1.0)
+    loop = Body(parent=0, trips=2.0, transfers=transfers, instructions=issue((KERNEL, 0)))
     program = LocalProgram(
         kernels=(kernel(4.0, body=1),), order=(Body(instructions=issue((CALL, 1))), loop)
     )
@@ -251,3 +253,9 @@ def test_buffers_of_a_compiled_program_are_what_its_compiler_reports() -> None:
     program = compiled_program(module, parse_mesh_sizes("x=4"), lambda _: 0.0, speed, allocated)
     found = estimate(program).memory
     assert (found.argument_bytes, found.peak_bytes) == (5, 19)
+
+
+def test_transfers_in_place_wait_for_one_another() -> None:
+    beside, in_place = HostTransfers(3.0, 2.0), HostTransfers(3.0, 2.0, is_in_place=True)
+    assert (beside.run_seconds(1.0), beside.run_seconds(4.0)) == (3.0, 4.0)
+    assert in_place.run_seconds(1.0) == 6.0

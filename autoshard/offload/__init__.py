@@ -1,0 +1,1 @@
+"""States of optimizers in host memory between steps, brought to the device part by part."""

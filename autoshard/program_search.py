@@ -1,0 +1,365 @@
+"""The search for the plan of a program: shardings, residuals, and states in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autoshard.apply.propagation.by_layer import PropagationByLayer
+from autoshard.build_plan import Solved
+from autoshard.constraints import Offload, ResidualTerm
+from autoshard.encoding.corrections import NO_CORRECTIONS
+from autoshard.encoding.encode import Encoder
+from autoshard.encoding.encoded import Encoded
+from autoshard.errors import InputError
+from autoshard.frontend.key_arrays import with_word_dims
+from autoshard.frontend.program_facts import read_program
+from autoshard.mesh_search.search import SearchOptions, search_meshes
+from autoshard.offload.asked import asked_arguments
+from autoshard.offload.choice import OffloadedStates, StreamedUpdate
+from autoshard.offload_search import StateSearch
+from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plans, with_floor
+from autoshard.planning.planner import encode_scarce, plan_graph, simplified
+from autoshard.planning.searches import LONG, SHORT, Searches
+from autoshard.planning.solution import NoPlanInTimeError, Solution, TooLargeError
+from autoshard.planning.traced_program import TracedProgram
+from autoshard.planning.warm_start import WarmStart
+from autoshard.plans.plan import MeshSearch
+from autoshard.remat.choice import ResidualChoice
+from autoshard.remat.joint_program import JointProgram
+from autoshard.remat_search import JOINT_GAP, PlannedResiduals, RematSearch
+from autoshard.setting import REMAT_AUTO, REMAT_OFF, Setting
+from autoshard.sharding import Mesh, Sharding
+from solvers import Progress
+
+_AMPLE = 0.5
+"""Of the memory limit: a plan that holds less is not slowed by it. A choice: it saves a search."""
+_LEAST_SECONDS = 8.0
+"""A search for a faster plan with other residuals may take, however soon there was one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What is known so far.
+
+    Args:
+        program: The program as it would run.
+        solution: Its plan; None where none was found, or it was not looked for.
+        least_bytes: The least peak found, or a bound on it above the budget.
+        residuals: What it keeps for backward passes, where that was decided.
+        offloaded: Its states in host memory.
+        meshes: What came of those to choose from.
+        late: There was no time for a plan.
+    """
+
+    program: TracedProgram
+    solution: Solution | None = None
+    least_bytes: int | None = None
+    residuals: ResidualChoice | None = None
+    offloaded: OffloadedStates | None = None
+    meshes: MeshSearch | None = None
+    late: NoPlanInTimeError | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.solution is not None and self.solution.is_feasible
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramSearch:
+    """The search for the plan of a program, on the mesh given or the best of those to choose from.
+
+    Args:
+        read: The program on a mesh; with `residuals=` and `updates=` as rewritten.
+        setting: What is asked.
+        progress: Told of every plan found.
+        start: A plan to start from.
+        terms: What users ask of residuals.
+    """
+
+    read: Callable[..., TracedProgram]
+    setting: Setting
+    progress: Callable[[Progress], None] | None
+    start: WarmStart | None = None
+    terms: tuple[ResidualTerm, ...] = ()
+
+    def run(self) -> Solved:
+        """The fastest plan found that fits; the leanest where none does.
+
+        The program is planned as it is written. Where that does not fit, or more memory would make
+        it faster, residuals of backward passes are chosen with the shardings; where it does not fit
+        even so, states go to host memory.
+
+        Raises:
+            InputError: What is asked of residuals cannot be had.
+            NoPlanInTimeError: There was no time for any plan.
+        """
+        self._refuse_terms()
+        found = self._on_best_mesh() if self.setting.choice.is_search else self._as_written()
+        states = self._asked_states(found.program)
+        terms = tuple(one for one in self.terms if one not in states.values())
+        if self._may_rewrite and (terms or self._is_slowed_by_memory(found.solution)):
+            found = self._with_residuals(found, terms)
+        elif found.program.residuals is not None:
+            everything = ResidualChoice.of_everything(found.program.residuals)
+            found = replace(found, residuals=everything)
+        if found.solution is None and found.late is None:  # the leanest plan as it is written
+            least = self._planned(found.program, start=self.start)
+            found = replace(found, solution=least, least_bytes=least.peak_bytes)
+        if found.solution is None:
+            assert found.late is not None
+            raise found.late
+        if self._may_rewrite and (states or not found.fits):
+            found = self._with_states_on_host(found, states)
+        assert found.solution is not None
+        solution, by_hand = _beside_plans_by_hand(found.program, found.solution, self.setting)
+        return Solved(
+            self.setting,
+            found.program,
+            solution,
+            by_hand,
+            found.meshes,
+            found.residuals,
+            found.offloaded,
+        )
+
+    @property
+    def _may_rewrite(self) -> bool:
+        """True where the program may keep and hold otherwise what does not fit."""
+        is_limited = self.setting.budget is not None or bool(self.terms)
+        return self.setting.remat == REMAT_AUTO and is_limited
+
+    def _refuse_terms(self) -> None:
+        """Refuses what is asked of residuals where none can be chosen, or there is no host memory.
+
+        Raises:
+            InputError: It is.
+        """
+        remat, machine = self.setting.remat, self.setting.machine
+        if self.terms and remat != REMAT_AUTO:
+            raise InputError(
+                f"residuals are asked for, and remat={remat!r} leaves none to choose",
+                where=str(self.terms[0]),
+                fix='leave remat="auto"',
+            )
+        offloads = [term for term in self.terms if isinstance(term, Offload)]
+        if offloads and machine.host is None:
+            raise InputError(
+                f"{machine.name} has no host memory that residuals could be offloaded to",
+                where=str(offloads[0]),
+                fix="describe it in a hardware file: host, with capacity_bytes and"
+                " bytes_per_second",
+            )
+
+    def _asked_states(self, program: TracedProgram) -> Mapping[int, Offload]:
+        """By flat argument, the term that sends it to host memory."""
+        traced = program.traced
+        if not self.terms:
+            return {}
+        selectable = read_program(traced.jaxpr, traced.in_names, traced.out_names)
+        return asked_arguments(self.terms, selectable)
+
+    def _program_on(self, mesh: Mesh) -> TracedProgram:
+        """The program as it is written, or computing nothing again, where that is asked."""
+        written = self.read(mesh)
+        if self.setting.remat != REMAT_OFF:
+            return written
+        everything = JointProgram.of(written.traced.jaxpr).everything
+        return self.read(mesh, residuals=everything) if everything else written
+
+    def _on_best_mesh(self) -> _Found:
+        setting = self.setting
+        seconds = LONG * setting.stages.seconds_left
+        found = search_meshes(
+            setting.choice.meshes,
+            self._program_on,
+            SearchOptions(
+                hardware=setting.machine,
+                memory_limit=setting.budget,
+                solve=replace(setting.options, time_limit_seconds=seconds),
+            ),
+            refused=setting.choice.refused,
+            stages=setting.stages,
+            progress=self.progress,
+        )
+        least_bytes = found.solution.peak_bytes
+        return _Found(found.problem, found.solution, least_bytes, meshes=found.record)
+
+    def _as_written(self) -> _Found:
+        """On the one mesh; without a plan where memory is so scarce that others are looked for."""
+        program = self._program_on(self.setting.choice.meshes[0])
+        seconds = SHORT * self.setting.options.time_limit_seconds  # the others take the rest
+        setting = _searching(self.setting, seconds) if self._may_rewrite else self.setting
+        try:
+            solution = self._planned(program, setting, start=self.start, must_fit=self._may_rewrite)
+        except TooLargeError as error:
+            return _Found(program, least_bytes=error.least_bytes)
+        except NoPlanInTimeError as error:
+            if not self._may_rewrite:
+                raise
+            return _Found(program, late=error)
+        return _Found(program, solution, solution.peak_bytes)
+
+    def _is_slowed_by_memory(self, solution: Solution | None) -> bool:
+        """True for a plan that does not fit, or would be faster with more memory."""
+        if solution is None or not solution.is_feasible:
+            return True
+        setting, problem, result = self.setting, solution.encoded.problem, solution.result
+        searches = Searches(setting.options, setting.stages, self.progress)
+        limit = problem.memory_limit
+        has_room = limit is None or (result.peak or 0) < _AMPLE * limit
+        if has_room or searches.is_over:
+            return False
+        ample = replace(problem, memory_limit=None)
+        found = searches.another(ample, solution.choices, relative_gap=JOINT_GAP)
+        return found.cost is not None and solution.cost > (1.0 + JOINT_GAP) * found.cost
+
+    def _with_residuals(self, found: _Found, terms: tuple[ResidualTerm, ...]) -> _Found:
+        """The program with chosen residuals, if it is better with them, or they are asked for."""
+
+        def search() -> PlannedResiduals | None:
+            if self.setting.stages.is_over and not terms:
+                return None
+            taken = max(sum(self.setting.stages.seconds.values()), _LEAST_SECONDS)
+            is_bonus = found.fits and not terms
+            setting = _searching(self.setting, SHORT * taken) if is_bonus else self.setting
+            search = self._remat_search(found.program.mesh, setting, terms)
+            return search.run(found.program, found.least_bytes)
+
+        chosen = self.setting.stages.settled(search)
+        if chosen is None or not (terms or _is_better(chosen.solution, found)):
+            return found
+        return replace(
+            found,
+            program=chosen.program,
+            solution=chosen.solution,
+            least_bytes=chosen.solution.peak_bytes,
+            residuals=chosen.choice,
+        )
+
+    def _remat_search(
+        self, mesh: Mesh, setting: Setting, terms: tuple[ResidualTerm, ...]
+    ) -> RematSearch:
+        budget, options, progress = setting.budget, setting.options, self.progress
+        as_found = replace(setting, options=replace(options, simplicity=0.0))
+
+        def encode(program: TracedProgram) -> tuple[Encoder, Encoded]:
+            return encode_scarce(
+                program.graph,
+                program.mesh,
+                setting.machine,
+                program.wishes,
+                budget,
+                setting.options,
+                streamable=program.streamable,
+                stages=setting.stages,
+            )
+
+        return RematSearch(
+            lambda names: self.read(mesh, residuals=names),
+            encode,
+            lambda program: self._planned(program, as_found, is_scarce=True),
+            lambda found: simplified(found, options, stages=setting.stages, progress=progress),
+            Searches(options, setting.stages, progress),
+            budget,
+            terms,
+        )
+
+    def _with_states_on_host(self, found: _Found, asked: Mapping[int, Offload]) -> _Found:
+        """The program with states in host memory: those asked, and what it takes to fit."""
+        setting, program, least = self.setting, found.program, found.solution
+        host, budget = setting.machine.host, setting.budget
+        if host is None or least is None:
+            return found
+
+        def read(updates: tuple[StreamedUpdate, ...]) -> TracedProgram:
+            return self.read(program.mesh, residuals=program.residuals, updates=updates)
+
+        search = StateSearch(
+            read, lambda program: self._planned(program, is_scarce=True), budget, host, asked
+        )
+        written = self.read(program.mesh)
+        chosen = setting.stages.settled(lambda: search.run(written, least))
+        if chosen is None or not (asked or _is_better(chosen.solution, found)):
+            return found
+        return replace(
+            found,
+            program=chosen.program,
+            solution=chosen.solution,
+            offloaded=chosen.offloaded,
+        )
+
+    def _planned(
+        self,
+        program: TracedProgram,
+        setting: Setting | None = None,
+        *,
+        start: WarmStart | None = None,
+        is_scarce: bool = False,
+        must_fit: bool = False,
+    ) -> Solution:
+        ours = setting or self.setting
+        options = ours.options
+        if program.residuals is not None or program.updates:  # costs were learnt of another one
+            options = replace(options, corrections=NO_CORRECTIONS)
+        return plan_graph(
+            program.graph,
+            program.mesh,
+            ours.machine,
+            program.wishes,
+            ours.budget,
+            options,
+            propagate=_propagate(program),
+            start=start,
+            streamable=program.streamable,
+            stages=ours.stages,
+            progress=self.progress,
+            is_scarce=is_scarce,
+            must_fit=must_fit,
+        )
+
+
+def _searching(setting: Setting, seconds: float) -> Setting:
+    """The same, with no more seconds for the first search, nor for all that follow it."""
+    least = min(seconds, setting.options.time_limit_seconds)
+    return replace(setting, options=replace(setting.options, time_limit_seconds=least))
+
+
+def _is_better(solution: Solution, found: _Found) -> bool:
+    """True for a plan of a rewritten program that is faster, or leaner where neither fits."""
+    if found.solution is not None and found.fits:
+        return solution.is_feasible and solution.cost < found.solution.cost
+    least_bytes = found.least_bytes
+    return least_bytes is None or solution.is_feasible or solution.peak_bytes < least_bytes
+
+
+def _beside_plans_by_hand(
+    program: TracedProgram, solution: Solution, setting: Setting
+) -> tuple[Solution, HandPrices]:
+    """The plan, or one written by hand that is faster, and all of those, where they are asked."""
+    if not (setting.baselines and solution.is_feasible):
+        return solution, HandPrices({})
+    traced, options, stages = program.traced, setting.options, setting.stages
+    pairs = zip(traced.annotated, traced.in_avals, strict=False)  # arguments of a module carry none
+    own = [None if given is None else with_word_dims(given, aval) for given, aval in pairs]
+    annotated = (*(None,) * program.graph.num_captured, *own)
+
+    def priced() -> HandPrices:
+        return price_hand_plans(solution, _propagate(program), options, annotated, stages)
+
+    with stages.time("baselines"):
+        prices = stages.settled(priced)
+        return with_floor(solution, prices, setting.budget, options.relative_gap), prices
+
+
+def _propagate(program: TracedProgram) -> Propagate:
+    """Shardings of all values from those of arguments, captured arrays first, and results."""
+    first, paths = program.graph.num_captured, program.graph.value_by_path
+    propagation = PropagationByLayer(program.traced, program.mesh, paths)
+
+    def propagate(
+        inputs: Sequence[Sharding | None], outputs: Sequence[Sharding | None]
+    ) -> Mapping[str, Sharding]:
+        return propagation.propagate(inputs[first:], outputs)
+
+    return propagate
