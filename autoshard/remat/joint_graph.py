@@ -99,22 +99,25 @@ class JointGraph:
     def kept(self, names: Iterable[str]) -> Kept:
         """The values of these names, `7.0` on the device and `7.0@host` in host memory.
 
+        Values that cross segments are kept too where they are needed: what is kept in bodies
+        inside changes the segments around them.
+
         Raises:
             PlanError: There is no value of a name.
         """
         by_name = {name: var for var, name in self.names.items()}
         names = frozenset(names)
         try:
-            return Kept(
-                frozenset(by_name[name.removesuffix(ON_HOST)] for name in names),
-                frozenset(by_name[n.removesuffix(ON_HOST)] for n in names if n.endswith(ON_HOST)),
-            )
+            values = {by_name[name.removesuffix(ON_HOST)] for name in names}
+            on_host = {by_name[n.removesuffix(ON_HOST)] for n in names if n.endswith(ON_HOST)}
         except KeyError as error:
             raise PlanError(
                 f"the program has no residual called {error.args[0]}",
                 where="what the plan keeps for the backward pass",
                 fix="plan again for this program",
             ) from None
+        _, lacking = self._computed_again(values)
+        return Kept(frozenset(values | (self.crossing & lacking)), frozenset(on_host))
 
     def again(self, kept: Set[Var]) -> list[int]:
         """Positions of the equations that the backward pass computes again, in forward order.
@@ -122,23 +125,32 @@ class JointGraph:
         Raises:
             PlanError: The backward needs a value that is neither kept nor can be computed.
         """
+        found, lacking = self._computed_again(kept)
+        for var in lacking:
+            raise PlanError(
+                f"the backward pass needs {self.names.get(var, var)}, which is not kept and"
+                " cannot be computed again",
+                where="what the plan keeps for the backward pass",
+                fix="plan again for this program",
+            )
+        return sorted(found)
+
+    def _computed_again(self, kept: Set[Var]) -> tuple[set[int], set[Var]]:
+        """Positions of equations to compute again, and values needed for it that cannot be."""
         found: set[int] = set()
+        lacking: set[Var] = set()
         todo = [var for var in self.required if var not in kept]
         while todo:
             var = todo.pop()
             if not self.is_recomputable(var):
-                raise PlanError(
-                    f"the backward pass needs {self.names.get(var, var)}, which is not kept and"
-                    " cannot be computed again",
-                    where="what the plan keeps for the backward pass",
-                    fix="plan again for this program",
-                )
+                lacking.add(var)
+                continue
             position = self.maker[var]
             if position not in found:
                 found.add(position)
                 read = variables(self.forward[position].invars)
                 todo += [atom for atom in read if atom not in kept and atom not in self.free]
-        return sorted(found)
+        return found, lacking
 
 
 def constant_equations(eqns: Sequence[JaxprEqn]) -> frozenset[int]:

@@ -272,3 +272,23 @@ def test_value_paths_tell_where_a_value_is_made_and_where_it_is_computed_again()
     assert int(scans[0]) < int(scans[1])
     assert matmul in everything.forward
     assert matmul not in everything.copied
+
+
+def test_what_crosses_segments_once_a_loop_is_rewritten_is_kept() -> None:
+    def step(weights: Any) -> Any:
+        def block(x: Any) -> Any:
+            halves = x / (jnp.abs(x) + 1)
+
+            def body(carry: Any, row: Any) -> Any:
+                mixed = jnp.tanh(carry + jnp.mean(jnp.tanh(row @ row.T)))
+                return mixed, mixed
+
+            return jax.lax.scan(body, halves, jnp.concatenate([halves, halves], 2))[0]
+
+        saves = jax.checkpoint_policies.dots_saveable
+        return jax.grad(lambda x: jnp.sum(jnp.sin(jax.checkpoint(block, policy=saves)(x))))(weights)
+
+    x = jnp.linspace(-1.0, 1.0, 96).reshape(1, 32, 3)
+    joint = JointProgram.of(jax.make_jaxpr(step)(x))
+    lean = jaxpr_as_fun(joint.keeping(leanest(joint)))(x)
+    np.testing.assert_allclose(lean[0], step(x), rtol=1e-5)
