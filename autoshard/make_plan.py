@@ -69,7 +69,7 @@ class PlannableProgram:
         updates: tuple[StreamedUpdate, ...] = (),
     ) -> TracedProgram:
         """The graph of the program on a mesh, keeping these residuals, these states on the host."""
-        traced = self.traced_on(mesh, Rewriting(self.microbatches, updates, residuals))
+        traced = self.traced_on(mesh, Rewriting(self.microbatches, residuals, updates))
         return _rewritten(self.reading.of(traced, mesh, setting), residuals, updates)
 
 

@@ -84,12 +84,14 @@ class StateSearch:
         candidates = list(self._candidates(written, least))
         self._refuse_others(candidates, written.traced.in_names)
         best: PlannedStates | None = None
+        before: list[_Candidate] = []
         missing = self._missing_bytes(least)
         for round_ in range(_MOST_ROUNDS):
             is_last = round_ == _MOST_ROUNDS - 1
             chosen = candidates if is_last else self._enough(candidates, missing)
-            if not chosen or (best is not None and len(chosen) == len(best.offloaded.updates)):
+            if not chosen or chosen == before:
                 break
+            before = chosen
             tried = self._planned(written, chosen, len(candidates), least.peak_bytes)
             if tried is None:
                 break
@@ -97,7 +99,8 @@ class StateSearch:
                 best = tried
             if tried.solution.is_feasible:
                 return tried
-            missing += self._missing_bytes(tried.solution)
+            sent = sum(one.local_bytes for one in chosen)
+            missing = sent + self._missing_bytes(tried.solution)
         return best
 
     def _missing_bytes(self, solution: Solution) -> int:

@@ -19,14 +19,14 @@ class Rewriting:
 
     Args:
         microbatches: That it runs over; None for the batch as a whole.
-        updates: Those in it whose states lie in host memory between steps.
-        residuals: Names of what is kept for backward passes, in the program with these; None as it
-            is written.
+        residuals: Names of what is kept for backward passes, in the program over microbatches; None
+            as it is written.
+        updates: Those of the program with these residuals whose states lie in host memory.
     """
 
     microbatches: Microbatches | None = None
-    updates: tuple[StreamedUpdate, ...] = ()
     residuals: tuple[str, ...] | None = None
+    updates: tuple[StreamedUpdate, ...] = ()
 
     def of(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """The rewritten program.
@@ -35,8 +35,8 @@ class Rewriting:
             InputError: Examples of the batch do not stay apart.
             PlanError: The program has other residuals.
         """
-        over = accumulated(closed, self.microbatches)
-        return keeping_residuals(with_streamed_states(over, self.updates), self.residuals)
+        kept = keeping_residuals(accumulated(closed, self.microbatches), self.residuals)
+        return with_streamed_states(kept, self.updates)
 
 
 AS_WRITTEN = Rewriting()

@@ -458,7 +458,7 @@ class PlanData:
         """The changes to the program that it is run with."""
         parts = None if self.accumulation is None else self.accumulation.microbatches
         updates = () if self.offloaded is None else self.offloaded.updates
-        return Rewriting(parts, updates, self.kept_residuals)
+        return Rewriting(parts, self.kept_residuals, updates)
 
     @property
     def planned_program(self) -> str:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 import autoshard
-from autoshard import Offload
+from autoshard import Offload, Recompute
 from autoshard.errors import ConstraintError
 
 LAYERS, WIDTH, HIDDEN = 4, 512, 2048
@@ -41,7 +42,7 @@ def start() -> tuple[Any, Any, Any]:
             "up": 0.1 * jax.random.normal(keys[0], (LAYERS, WIDTH, HIDDEN)),
             "down": 0.1 * jax.random.normal(keys[1], (LAYERS, HIDDEN, WIDTH)),
         },
-        "head": jax.random.normal(keys[2], (WIDTH, WIDTH)),
+        "head": jax.random.normal(keys[2], (WIDTH, HIDDEN)),
     }
     return params, OPTIMIZER.init(params), jax.random.normal(keys[3], (16, WIDTH))
 
@@ -139,3 +140,39 @@ def test_what_is_asked_lies_there_without_need() -> None:
 def test_parameters_cannot_lie_there() -> None:
     with pytest.raises(ConstraintError, match="cannot lie in host memory"):
         planned(constraints=[Offload("params['layers']['up']")])
+
+
+def test_states_lie_there_beside_residuals_that_are_chosen() -> None:
+    """Gradients that updates convert stand in their loops, with the names of the backward pass."""
+
+    def half_loss(params: Any, batch: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:
+            hidden = checkpoint_name(jnp.tanh(x @ w["up"].astype(jnp.bfloat16)), "hidden")
+            return x + hidden @ w["down"].astype(jnp.bfloat16), None
+
+        x, _ = jax.lax.scan(layer, batch.astype(jnp.bfloat16), params["layers"])
+        return jnp.mean((x @ params["head"].astype(jnp.bfloat16)).astype(jnp.float32) ** 2)
+
+    optimizer = optax.adamw(1e-2)
+
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        value, gradients = jax.value_and_grad(half_loss)(params, batch)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    params, _, _ = start()
+    batch = jax.random.normal(jax.random.key(9), (64, WIDTH))
+    arguments = params, optimizer.init(params), batch
+    plan = autoshard.optimize(
+        step,
+        *arguments,
+        mesh=jax.make_mesh((2, 4), ("data", "model")),
+        hardware="tpu-v5e",
+        donate_argnums=(0, 1),
+        baselines=False,
+        constraints=[Offload("state**"), Recompute("hidden")],
+    )
+    assert plan.data.residuals is not None
+    assert plan.data.offloaded is not None
+    expected = jax.jit(step)(*arguments)[2]
+    np.testing.assert_allclose(plan.jit(moves_arguments=True)(*arguments)[2], expected, rtol=2e-2)
