@@ -124,7 +124,7 @@ def test_libraries_clip_and_decay() -> None:
 
 
 @given(rows=st.integers(1, 5), parts=st.integers(2, 4), dim=st.integers(0, 1), clips=st.booleans())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_numbers_are_those_of_the_program(rows: int, parts: int, dim: int, clips: bool) -> None:
     def step(params: Any, means: Any, squares: Any, x: Any) -> Any:
         def loss(pair: Any) -> Any:
