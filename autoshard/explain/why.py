@@ -189,10 +189,12 @@ class _Ways:
         return list(distinct.values())[1:]
 
     def estimates(self) -> list[Estimate]:
+        """What other layouts seem to cost, of those that neighbours can follow by themselves."""
         parts = self.solution.encoded.parts
         return [
             Estimate(sharding=parts.to_sharding(layout), extra_seconds=extra)
             for extra, layout in self.ranked()
+            if extra * PICOSECONDS < FORBIDDEN
         ]
 
     def alternatives(self, count: int, time_limit_seconds: float) -> tuple[Alternative, ...]:
