@@ -142,7 +142,10 @@ class StateSearch:
 
     def _candidates(self, written: TracedProgram, least: Solution) -> Iterator[_Candidate]:
         left = self.host.capacity_bytes
+        first, carried = least.graph.num_captured, {*written.wishes.alike}
         for states, results, shape in updates_of(written.traced.jaxpr, written.traced.donated):
+            if not carried.issuperset((first + s, r) for s, r in zip(states, results, strict=True)):
+                continue  # the next step is given another result
             local_bytes = _local_bytes(least, states)
             shardings = [_sharding(least, place) for place in states]
             cut = [any(one.dims[dim].axes for one in shardings) for dim in range(len(shape))]
@@ -197,13 +200,13 @@ def _local_bytes(solution: Solution, arguments: Iterable[int]) -> int:
 def _taken_apart(
     shape: Sequence[int], cut: Sequence[bool], num_bytes: int
 ) -> tuple[int, int] | None:
-    """The dimension and the number of parts: of one that is whole on each device, if there is one.
+    """The dimension and the number of parts, of a dimension that is whole on each device.
 
     Returns:
-        None where no dimension has parts of equal size.
+        None where no such dimension has parts of equal size.
     """
     found: tuple[int, int] | None = None
-    for dim in sorted(range(len(shape)), key=lambda dim: (cut[dim], dim)):
+    for dim in (dim for dim in range(len(shape)) if not cut[dim]):
         for parts in range(2, shape[dim] + 1):
             size, is_uneven = shape[dim] // parts, shape[dim] % parts
             if is_uneven or (dim >= len(shape) - 2 and size % _TILE):

@@ -11,6 +11,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as
 
 from autoshard.errors import PlanError
 from autoshard.frontend.jaxpr_paths import rewrite_bodies
+from autoshard.frontend.meshes import mesh_context
 from autoshard.offload.choice import StreamedUpdate
 from autoshard.offload.state_updates import StateUpdate, state_updates
 from autoshard.remat.host_memory import on_host
@@ -146,7 +147,9 @@ class _Loop:
         """Its equations, with these variables for new states, and what they read."""
         update = self.update
         given = (*update.states, *update.inputs)
-        traced = jax.make_jaxpr(self._run)(*(var.aval for var in given))
+        mesh = given[0].aval.sharding.mesh
+        with mesh_context(None if mesh.empty else mesh):
+            traced = jax.make_jaxpr(self._run)(*(var.aval for var in given))
         news = [new_of[one] for one in update.states.values()]
         atom_of: dict[Var, Any] = dict(zip(traced.jaxpr.invars, given, strict=True))
         atom_of.update(zip(traced.jaxpr.outvars, (*news, *update.outputs), strict=True))

@@ -21,9 +21,9 @@ MIB = 2**20
     [
         ((32, 4096, 1024), (False, False, True), 256, (0, 32)),
         ((32, 4096, 1024), (False, False, True), 64, (0, 8)),
-        ((32, 4096, 1024), (True, False, True), 64, (1, 8)),  # a whole dimension before a cut one
-        ((4096, 1024), (True, True), 64, (0, 8)),
-        ((4096, 1024), (True, True), 640, (0, 32)),  # tiles of 128 rows: no smaller ones
+        ((32, 4096, 1024), (True, False, True), 64, (1, 8)),
+        ((4096, 1024), (True, True), 64, None),
+        ((4096, 1024), (False, True), 640, (0, 32)),  # tiles of 128 rows: no smaller ones
         ((24, 4096, 1024), (False, False, True), 64, (0, 8)),
         ((7, 9), (False, False), 64, None),
         ((), (), 1, None),
