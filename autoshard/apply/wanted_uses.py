@@ -534,6 +534,15 @@ def _operand_place(
     places = [
         place
         for place, path in enumerate(operand_paths.get(reader, ()))
-        if path is not None and graph.value_by_path.get(path) == value
+        if path is not None and _is_as(graph, graph.value_by_path.get(path), value)
     ]
     return places[min(num_earlier, len(places) - 1)] if places else -1
+
+
+def _is_as(graph: Graph, inside: int | None, value: int) -> bool:
+    """True of a value, and of what a loop passes through of it: hoisted ops read that outside."""
+    while inside is not None and inside != value:
+        maker = graph.maker(inside)
+        is_passed = maker.kind is OpKind.JOIN and maker.name == "while" and len(maker.operands) == 1
+        inside = maker.operands[0] if is_passed else None
+    return inside is not None

@@ -174,3 +174,25 @@ def test_what_goes_round_a_loop_is_carried_as_planned(
         jax.tree.leaves(plan.jit()(*values)), jax.tree.leaves(fn(*values)), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_what_a_hoisted_op_reads_twice_is_gathered_once_before_it() -> None:
+    def f(x: Any, table: Any) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            twice = jnp.concatenate([table, table], 1)
+            return jnp.tanh(carry + jnp.mean(jnp.tanh(jnp.concatenate([twice, twice], 3)))), None
+
+        return jax.lax.scan(body, x, None, length=3)[0]
+
+    shapes = jax.ShapeDtypeStruct((8, 8), jnp.float32), jax.ShapeDtypeStruct((8, 16, 8, 2), "f4")
+    plan = autoshard.optimize(
+        f,
+        *shapes,
+        mesh="b=8",
+        hardware="cpu-host",
+        in_shardings=(P(), P(None, "b")),
+        out_shardings=P(),
+        baselines=False,
+    )
+    found = plan.verify()
+    assert found.bytes_difference == pytest.approx(0.0, abs=0.01)
