@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from autoshard.constraints import Offload
 from autoshard.errors import ConstraintError
+from autoshard.graph.program import Value
 from autoshard.offload.choice import OffloadedStates, StreamedUpdate
 from autoshard.offload.streamed import updates_of
 from autoshard.planning.solution import NoPlanInTimeError, Solution
@@ -124,7 +125,7 @@ class StateSearch:
                 )
 
     def _enough(self, candidates: Sequence[_Candidate], num_bytes: int) -> list[_Candidate]:
-        """What is asked, and few more bytes that suffice, the largest first."""
+        """Candidates that are asked, and few more bytes that suffice, the largest first."""
         asked = [
             one for one in candidates if not self.asked.keys().isdisjoint(one.update.arguments)
         ]
@@ -180,21 +181,24 @@ class StateSearch:
         return PlannedStates(program, solution, offloaded)
 
 
-def _sharding(solution: Solution, argument: int) -> Sharding:
-    """Of a flat argument, in a plan."""
+def _value(solution: Solution, argument: int) -> Value:
+    """A flat argument in the graph of a plan."""
     graph = solution.graph
     (value,) = graph.arguments[graph.num_captured + argument].results
-    return solution.encoded.parts.to_sharding(solution.decoded.layouts[value])
+    return graph.values[value]
+
+
+def _sharding(solution: Solution, argument: int) -> Sharding:
+    """Of a flat argument, in a plan."""
+    layout = solution.decoded.layouts[_value(solution, argument).index]
+    return solution.encoded.parts.to_sharding(layout)
 
 
 def _local_bytes(solution: Solution, arguments: Iterable[int]) -> int:
     """One device's pieces of flat arguments, in a plan."""
-    graph, parts = solution.graph, solution.encoded.parts
-    values = [graph.arguments[graph.num_captured + place].results[0] for place in arguments]
-    return sum(
-        graph.values[value].num_bytes // parts.num_pieces(solution.decoded.layouts[value])
-        for value in values
-    )
+    parts, layouts = solution.encoded.parts, solution.decoded.layouts
+    values = [_value(solution, place) for place in arguments]
+    return sum(value.num_bytes // parts.num_pieces(layouts[value.index]) for value in values)
 
 
 def _taken_apart(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from autoshard.apply.placed_values import placed_layout, turns_held_sum
 from autoshard.encoding.encoded import Decoded, Encoded
+from autoshard.graph.dataflow import source_of
+from autoshard.graph.op_traits import passes_through
 from autoshard.graph.program import Graph, Op, OpClass, OpKind
 from autoshard.layouts import Layout, refines
 from autoshard.lowering.reshard_steps import reshard_steps
@@ -423,7 +425,7 @@ def _wanted_after(graph: Graph, decoded: Decoded, value: int) -> Iterator[Layout
 def _moved_in_branches(
     encoded: Encoded, decoded: Decoded, operand_paths: Mapping[str, tuple[str | None, ...]]
 ) -> dict[str, Sharding]:
-    """What branches read of outside in another sharding, by its path beside the conditional."""
+    """Shardings of what branches read of outside in others, by path beside the conditional."""
     graph = encoded.graph
     found = {}
     for index, candidate in decoded.candidates.items():
@@ -541,8 +543,6 @@ def _operand_place(
 
 def _is_as(graph: Graph, inside: int | None, value: int) -> bool:
     """True of a value, and of what a loop passes through of it: hoisted ops read that outside."""
-    while inside is not None and inside != value:
-        maker = graph.maker(inside)
-        is_passed = maker.kind is OpKind.JOIN and maker.name == "while" and len(maker.operands) == 1
-        inside = maker.operands[0] if is_passed else None
-    return inside is not None
+    if inside is None:
+        return False
+    return value == source_of(graph, inside, lambda op, at: at != value and passes_through(op))

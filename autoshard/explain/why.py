@@ -189,7 +189,7 @@ class _Ways:
         return list(distinct.values())[1:]
 
     def estimates(self) -> list[Estimate]:
-        """What other layouts seem to cost, of those that neighbours can follow by themselves."""
+        """Seeming costs of other layouts, of those that neighbours can follow by themselves."""
         parts = self.solution.encoded.parts
         return [
             Estimate(sharding=parts.to_sharding(layout), extra_seconds=extra)

@@ -80,7 +80,7 @@ def _join(
     place: tuple[str, str],
     scope: Scope,
 ) -> int:
-    """What a JOIN op makes, whose sources share one sharding."""
+    """The value that a JOIN op makes, whose sources share one sharding."""
     found = importer.tensor_type(mlir_type)
     source, equation = place
     made = importer.build.add(

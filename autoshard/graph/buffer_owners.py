@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autoshard.graph.dataflow import source_of
 from autoshard.graph.host_transfers import stays
 from autoshard.graph.last_uses import carry_stop
-from autoshard.graph.op_traits import renames
+from autoshard.graph.op_traits import passes_through, renames
 from autoshard.graph.program import Graph, Op, OpKind
 
 _UPDATES = frozenset({"dynamic_update_slice", "scatter"})
@@ -93,8 +93,8 @@ def _ends_run(graph: Graph, join: Op, maker: Op) -> bool:
 
 def _hands_on(graph: Graph, op: Op) -> bool:
     """True where an op makes what it reads: renamed, or left by a loop, or in its memory."""
-    is_invariant = op.name == "while" and len(op.operands) == 1
-    return (renames(op) or is_invariant or stays(graph, op)) and len(op.results) == 1
+    makes_it = renames(op) or passes_through(op) or stays(graph, op)
+    return makes_it and len(op.results) == 1
 
 
 def _updates_in_place(graph: Graph, op: Op) -> bool:

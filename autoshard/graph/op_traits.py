@@ -27,6 +27,11 @@ def renames(op: Op) -> bool:
     return is_constraint(op) or op.name in RENAMES
 
 
+def passes_through(op: Op) -> bool:
+    """True for what a loop reads unchanged: its value in the body is that outside."""
+    return op.kind is OpKind.JOIN and op.name == "while" and len(op.operands) == 1
+
+
 def keeps_order(graph: Graph, op: Op) -> bool:
     """True for a renaming op whose elements come one after the other as in its operand.
 

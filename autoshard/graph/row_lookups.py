@@ -114,7 +114,7 @@ def row_updates(graph: Graph, updates: Set[int]) -> Iterator[RowUpdate]:
 
 
 def _num_read(graph: Graph, state: int, states: Collection[int]) -> int:
-    """How many other new states one is computed from."""
+    """Number of other new states that one is computed from."""
     operands = graph.maker(state).operands
     met = trace_back(graph, operands, lambda op, v: v not in states and is_elementwise(op))
     return len({*met.frontier}.intersection(states))

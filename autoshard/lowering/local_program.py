@@ -134,7 +134,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class HostTransfers:
-    """What one run of a body brings to host memory and back.
+    """Transfers of one run of a body to host memory and back.
 
     Args:
         to_seconds: Of all that leaves.

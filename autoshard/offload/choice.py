@@ -1,4 +1,4 @@
-"""Which states lie in host memory between steps, as plain data."""
+"""States that lie in host memory between steps, as plain data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StreamedUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadedStates:
-    """What a plan keeps in host memory between steps.
+    """States that a plan keeps in host memory between steps.
 
     Args:
         updates: Of the states, in program order.
@@ -41,13 +41,3 @@ class OffloadedStates:
     seconds: float
     num_candidates: int
     on_device_peak_bytes: int | None
-
-    @property
-    def arguments(self) -> frozenset[int]:
-        """Positions of the states among the flat arguments."""
-        return frozenset(place for update in self.updates for place in update.arguments)
-
-    @property
-    def results(self) -> frozenset[int]:
-        """Positions of the new states among the flat results."""
-        return frozenset(place for update in self.updates for place in update.results)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.graph.test_row_lookups import adagrad, momentum, sgd
 from tests.planner.graphs import plan
 from tests.planner.traced import exported
 
@@ -18,20 +19,6 @@ TABLE = jax.ShapeDtypeStruct((200_000, 64), jnp.float32)
 def seconds(fn: Callable[..., Any], *args: Any, hardware: str = "tpu-v5e") -> float:
     graph, wishes = exported(fn, *args, mesh="x=1")
     return plan(graph, "x=1", wishes, None, hardware).account.compute_seconds
-
-
-def sgd(table: Any, _: Any, gradient: Any) -> Any:
-    return table - 0.1 * gradient
-
-
-def adagrad(table: Any, moment: Any, gradient: Any) -> Any:
-    moment = moment + gradient**2
-    return table - 0.1 * gradient * jax.lax.rsqrt(moment + 1e-8), moment
-
-
-def momentum(table: Any, moment: Any, gradient: Any) -> Any:
-    moment = 0.9 * moment + gradient
-    return table - 0.1 * moment, moment
 
 
 @pytest.mark.parametrize(
