@@ -133,7 +133,9 @@ def plan_data(name: str, solved: Solved) -> PlanData:
             compute_seconds=account.compute_seconds,
             communication_seconds=account.communication_seconds,
             memory=account.memory,
-            solver=_solver_facts(solution, setting, _residual_advice(solved)),
+            solver=_solver_facts(
+                solution, setting, _residual_advice(solved) + _state_advice(solved)
+            ),
             baselines=HandBaselines(solved.by_hand, setting.budget, setting.stages),
             asked=tuple(
                 AskedTerm(text=term.text, paths=term.paths) for term in solved.program.asked.asked
@@ -254,6 +256,14 @@ def _residual_advice(solved: Solved) -> str:
         return " No residuals of backward passes could be computed again to make it fit."
     tried = len(solved.residuals.tried)
     return f" {tried} sets of residuals were planned, the smallest among them."
+
+
+def _state_advice(solved: Solved) -> str:
+    """Where no plan was found, which states of the optimizer lie in host memory even so."""
+    if solved.solution.is_feasible or solved.offloaded is None:
+        return ""
+    sent, possible = len(solved.offloaded.updates), solved.offloaded.num_candidates
+    return f" {sent} of {possible} updates of states have theirs in host memory already."
 
 
 def _advice(solution: Solution) -> str:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoshard.constraints import Offload
 from autoshard.errors import ConstraintError
-from autoshard.graph.program import Value
+from autoshard.lowering.live_buffers import host_bytes
+from autoshard.offload.asked import AskedState
 from autoshard.offload.choice import OffloadedStates, StreamedUpdate
-from autoshard.offload.streamed import updates_of
+from autoshard.offload_candidates import (
+    StateCandidate,
+    StateCandidates,
+    states_bytes,
+)
 from autoshard.planning.solution import NoPlanInTimeError, Solution
 from autoshard.planning.traced_program import TracedProgram
-from autoshard.sharding import Sharding
 from cost_models.hardware import Host
 
 _MOST_ROUNDS = 3
 """Sets of states that are planned, at most, the last of them all states. A choice."""
-_PART_BYTES = 8 * 2**20
-"""Of states that are on a device at once in an update, if they can be taken apart so far. A choice:
-a part takes milliseconds on the link, and the loop microseconds."""
-_LEAST_BYTES = 2**20
-"""Of states of one update on a device: less is not worth a loop. A choice."""
-_TILE = 128
-"""Parts of the last two dimensions are multiples of it, as devices store tiles."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,17 +31,32 @@ class PlannedStates:
     offloaded: OffloadedStates
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """An update whose states could lie in host memory.
+_MOST_NAMED = 3
+"""Arguments that a note names."""
+
+
+def notes_on_asked(
+    asked: Mapping[int, AskedState], refused: Mapping[int, str], names: Sequence[str]
+) -> tuple[str, ...]:
+    """Which arguments stay on the device though somebody asks for host memory, by reason.
 
     Args:
-        update: How it is taken apart.
-        local_bytes: Of its states, on one device if they are there.
+        asked: By flat argument, why it is to lie in host memory.
+        refused: By flat argument that cannot lie there, why.
+        names: Of the flat arguments.
     """
+    by_reason: dict[str, list[str]] = {}
+    for place in sorted(asked.keys() & refused.keys()):
+        by_reason.setdefault(refused[place], []).append(f"`{names[place]}`")
+    return tuple(
+        f"on the device, though host memory is asked for: {_listed(found)}; {reason}"
+        for reason, found in by_reason.items()
+    )
 
-    update: StreamedUpdate
-    local_bytes: int
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,16 +68,18 @@ class StateSearch:
         plan: Plans a program within the budget.
         budget: Bytes that a device may hold; None for no limit.
         host: The memory of a host as a device sees it.
-        asked: By flat argument, the term of the user that sends it there.
+        asked: By flat argument, why it is to lie there.
     """
 
     read: Callable[[tuple[StreamedUpdate, ...]], TracedProgram]
     plan: Callable[[TracedProgram], Solution]
     budget: int | None
     host: Host
-    asked: Mapping[int, Offload] = field(default_factory=dict)
+    asked: Mapping[int, AskedState] = field(default_factory=dict)
 
-    def run(self, written: TracedProgram, least: Solution) -> PlannedStates | None:
+    def run(
+        self, written: TracedProgram, least: Solution, found: StateCandidates
+    ) -> PlannedStates | None:
         """The plan with as few bytes of states in host memory as it takes to fit.
 
         What is asked goes there, and states of as many bytes as are missing; where that does not
@@ -75,6 +88,7 @@ class StateSearch:
         Args:
             written: The program as it is written, over its microbatches.
             least: Its plan with the least peak, whatever it computes again, states on the device.
+            found: What of it could lie in host memory.
 
         Returns:
             None where no state can lie there; the leanest plan where none fits.
@@ -82,10 +96,10 @@ class StateSearch:
         Raises:
             ConstraintError: What is asked cannot lie there.
         """
-        candidates = list(self._candidates(written, least))
-        self._refuse_others(candidates, written.traced.in_names)
+        self._refuse_others(found, written.traced.in_names)
+        candidates = list(found.updates)
         best: PlannedStates | None = None
-        before: list[_Candidate] = []
+        before: list[StateCandidate] = []
         missing = self._missing_bytes(least)
         for round_ in range(_MOST_ROUNDS):
             is_last = round_ == _MOST_ROUNDS - 1
@@ -107,30 +121,31 @@ class StateSearch:
     def _missing_bytes(self, solution: Solution) -> int:
         return 0 if self.budget is None else solution.peak_bytes - self.budget
 
-    def _refuse_others(self, candidates: Sequence[_Candidate], names: Sequence[str]) -> None:
+    def _refuse_others(self, found: StateCandidates, names: Sequence[str]) -> None:
         """Refuse what is asked of arguments of which none can lie in host memory.
 
         Raises:
-            ConstraintError: A term asks that.
+            ConstraintError: Somebody asks that.
         """
-        possible = {place for one in candidates for place in one.update.arguments}
-        heard = {term for place, term in self.asked.items() if place in possible}
-        for place, term in self.asked.items():
-            if term not in heard:
-                raise ConstraintError(
-                    f"`{names[place]}` cannot lie in host memory between steps",
-                    where=str(term),
-                    fix="select states that are donated, that nothing but their own update reads,"
-                    " element by element, and of 1 MiB a device or more",
-                )
+        heard = {one.demand for place, one in self.asked.items() if place not in found.refused}
+        for place, one in self.asked.items():
+            reason = found.refused.get(place)
+            if reason is None or one.demand in {None, *heard}:
+                continue
+            raise ConstraintError(
+                f"`{names[place]}` cannot lie in host memory between steps: {reason}",
+                where=one.said,
+                fix="leave it on the device, or select donated states that only their own update"
+                " reads, element by element",
+            )
 
-    def _enough(self, candidates: Sequence[_Candidate], num_bytes: int) -> list[_Candidate]:
+    def _enough(self, candidates: Sequence[StateCandidate], num_bytes: int) -> list[StateCandidate]:
         """Candidates that are asked, and few more bytes that suffice, the largest first."""
         asked = [
             one for one in candidates if not self.asked.keys().isdisjoint(one.update.arguments)
         ]
         num_bytes -= sum(one.local_bytes for one in asked)
-        chosen: list[_Candidate] = []
+        chosen: list[StateCandidate] = []
         for one in sorted(candidates, key=lambda one: -one.local_bytes):
             if one not in asked and num_bytes > sum(other.local_bytes for other in chosen):
                 chosen.append(one)
@@ -141,35 +156,27 @@ class StateSearch:
                 spare -= one.local_bytes
         return [one for one in candidates if one in asked or one in chosen]
 
-    def _candidates(self, written: TracedProgram, least: Solution) -> Iterator[_Candidate]:
-        left = self.host.capacity_bytes
-        first, carried = least.graph.num_captured, {*written.wishes.alike}
-        for states, results, shape in updates_of(written.traced.jaxpr, written.traced.donated):
-            if not carried.issuperset((first + s, r) for s, r in zip(states, results, strict=True)):
-                continue  # the next step is given another result
-            local_bytes = _local_bytes(least, states)
-            shardings = [_sharding(least, place) for place in states]
-            cut = [any(one.dims[dim].axes for one in shardings) for dim in range(len(shape))]
-            apart = _taken_apart(shape, cut, local_bytes)
-            if apart is not None and _LEAST_BYTES <= local_bytes <= left:
-                left -= local_bytes
-                yield _Candidate(StreamedUpdate(states, results, *apart), local_bytes)
-
     def _planned(
         self,
         written: TracedProgram,
-        chosen: Sequence[_Candidate],
+        chosen: Sequence[StateCandidate],
         num_candidates: int,
         on_device_peak: int,
     ) -> PlannedStates | None:
-        """The plan with these states in host memory; None where there was no time for one."""
+        """The plan with these states in host memory.
+
+        Returns:
+            None where there was no time for one, or host memory has no room for them so sharded.
+        """
         program = self.read(tuple(one.update for one in chosen))
         try:
             solution = self.plan(program)
         except NoPlanInTimeError:
             return None
+        if host_bytes(solution.encoder, solution.decoded) > self.host.capacity_bytes:
+            return None
         places = sorted(place for one in program.updates for place in one.arguments)
-        local_bytes = _local_bytes(solution, places)
+        local_bytes = states_bytes(solution, places)
         offloaded = OffloadedStates(
             updates=program.updates,
             names=tuple(written.traced.in_names[place] for place in places),
@@ -179,44 +186,3 @@ class StateSearch:
             on_device_peak_bytes=on_device_peak,
         )
         return PlannedStates(program, solution, offloaded)
-
-
-def _value(solution: Solution, argument: int) -> Value:
-    """A flat argument in the graph of a plan."""
-    graph = solution.graph
-    (value,) = graph.arguments[graph.num_captured + argument].results
-    return graph.values[value]
-
-
-def _sharding(solution: Solution, argument: int) -> Sharding:
-    """Of a flat argument, in a plan."""
-    layout = solution.decoded.layouts[_value(solution, argument).index]
-    return solution.encoded.parts.to_sharding(layout)
-
-
-def _local_bytes(solution: Solution, arguments: Iterable[int]) -> int:
-    """One device's pieces of flat arguments, in a plan."""
-    parts, layouts = solution.encoded.parts, solution.decoded.layouts
-    values = [_value(solution, place) for place in arguments]
-    return sum(value.num_bytes // parts.num_pieces(layouts[value.index]) for value in values)
-
-
-def _taken_apart(
-    shape: Sequence[int], cut: Sequence[bool], num_bytes: int
-) -> tuple[int, int] | None:
-    """The dimension and the number of parts, of a dimension that is whole on each device.
-
-    Returns:
-        None where no such dimension has parts of equal size.
-    """
-    found: tuple[int, int] | None = None
-    for dim in (dim for dim in range(len(shape)) if not cut[dim]):
-        for parts in range(2, shape[dim] + 1):
-            size, is_uneven = shape[dim] // parts, shape[dim] % parts
-            if is_uneven or (dim >= len(shape) - 2 and size % _TILE):
-                continue
-            if found is None or found[0] == dim:
-                found = dim, parts
-            if num_bytes <= parts * _PART_BYTES:
-                return dim, parts
-    return found

@@ -13,11 +13,12 @@ from autoshard.encoding.encode import Encoder
 from autoshard.encoding.encoded import Encoded
 from autoshard.errors import InputError
 from autoshard.frontend.key_arrays import with_word_dims
-from autoshard.frontend.program_facts import read_program
+from autoshard.lowering.live_buffers import host_bytes
 from autoshard.mesh_search.search import SearchOptions, search_meshes
-from autoshard.offload.asked import asked_arguments
+from autoshard.offload.asked import AskedState, asked_states
 from autoshard.offload.choice import OffloadedStates, StreamedUpdate
-from autoshard.offload_search import StateSearch
+from autoshard.offload_candidates import StateCandidates
+from autoshard.offload_search import StateSearch, notes_on_asked
 from autoshard.planning.hand_plans import HandPrices, Propagate, price_hand_plans, with_floor
 from autoshard.planning.planner import encode_scarce, plan_graph, simplified
 from autoshard.planning.searches import LONG, SHORT, Searches
@@ -50,6 +51,7 @@ class _Found:
         offloaded: Its states in host memory.
         meshes: What came of those to choose from.
         late: There was no time for a plan.
+        notes: On how the program was chosen.
     """
 
     program: TracedProgram
@@ -59,6 +61,7 @@ class _Found:
     offloaded: OffloadedStates | None = None
     meshes: MeshSearch | None = None
     late: NoPlanInTimeError | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -94,10 +97,12 @@ class ProgramSearch:
             InputError: What is asked of residuals cannot be had.
             NoPlanInTimeError: There was no time for any plan.
         """
-        self._refuse_terms()
         found = self._on_best_mesh() if self.setting.choice.is_search else self._as_written()
-        states = self._asked_states(found.program)
-        terms = tuple(one for one in self.terms if one not in states.values())
+        program = found.program
+        states = asked_states(program.asked, program.traced, program.carried)
+        of_states = {one.said for one in states.values()}
+        terms = tuple(one for one in self.terms if str(one) not in of_states)
+        self._refuse(terms, states)
         if self._may_rewrite and (terms or self._is_slowed_by_memory(found.solution)):
             found = self._with_residuals(found, terms)
         elif found.program.residuals is not None:
@@ -109,7 +114,7 @@ class ProgramSearch:
         if found.solution is None:
             assert found.late is not None
             raise found.late
-        if self._may_rewrite and (states or not found.fits):
+        if states or (self._may_rewrite and not found.fits):
             found = self._with_states_on_host(found, states)
         assert found.solution is not None
         solution, by_hand = _beside_plans_by_hand(found.program, found.solution, self.setting)
@@ -121,6 +126,7 @@ class ProgramSearch:
             found.meshes,
             found.residuals,
             found.offloaded,
+            notes=found.notes,
         )
 
     @property
@@ -129,35 +135,34 @@ class ProgramSearch:
         is_limited = self.setting.budget is not None or bool(self.terms)
         return self.setting.remat == REMAT_AUTO and is_limited
 
-    def _refuse_terms(self) -> None:
+    def _refuse(self, terms: Sequence[ResidualTerm], states: Mapping[int, AskedState]) -> None:
         """Refuses what is asked of residuals where none can be chosen, or there is no host memory.
+
+        Args:
+            terms: On residuals.
+            states: By flat argument, why it is to lie in host memory.
 
         Raises:
             InputError: It is.
         """
         remat, machine = self.setting.remat, self.setting.machine
-        if self.terms and remat != REMAT_AUTO:
+        if terms and remat != REMAT_AUTO:
             raise InputError(
                 f"residuals are asked for, and remat={remat!r} leaves none to choose",
-                where=str(self.terms[0]),
+                where=str(terms[0]),
                 fix='leave remat="auto"',
             )
-        offloads = [term for term in self.terms if isinstance(term, Offload)]
+        offloads = [
+            *(str(term) for term in terms if isinstance(term, Offload)),
+            *(one.said for one in states.values() if one.demand is not None),
+        ]
         if offloads and machine.host is None:
             raise InputError(
-                f"{machine.name} has no host memory that residuals could be offloaded to",
-                where=str(offloads[0]),
+                f"{machine.name} is described without host memory, which is asked for",
+                where=offloads[0],
                 fix="describe it in a hardware file: host, with capacity_bytes and"
                 " bytes_per_second",
             )
-
-    def _asked_states(self, program: TracedProgram) -> Mapping[int, Offload]:
-        """By flat argument, the term that sends it to host memory."""
-        traced = program.traced
-        if not self.terms:
-            return {}
-        selectable = read_program(traced.jaxpr, traced.in_names, traced.out_names)
-        return asked_arguments(self.terms, selectable)
 
     def _program_on(self, mesh: Mesh) -> TracedProgram:
         """The program as it is written, or computing nothing again, where that is asked."""
@@ -265,12 +270,15 @@ class ProgramSearch:
             terms,
         )
 
-    def _with_states_on_host(self, found: _Found, asked: Mapping[int, Offload]) -> _Found:
+    def _with_states_on_host(self, found: _Found, asked: Mapping[int, AskedState]) -> _Found:
         """The program with states in host memory: those asked, and what it takes to fit."""
         setting, program, least = self.setting, found.program, found.solution
         host, budget = setting.machine.host, setting.budget
-        if host is None or least is None:
+        if least is None or program.updates:  # those of a kept plan are decided
             return found
+        if host is None:
+            reasons = dict.fromkeys(asked, f"{setting.machine.name} is described without any")
+            return replace(found, notes=notes_on_asked(asked, reasons, program.traced.in_names))
 
         def read(updates: tuple[StreamedUpdate, ...]) -> TracedProgram:
             return self.read(program.mesh, residuals=program.residuals, updates=updates)
@@ -279,7 +287,11 @@ class ProgramSearch:
             read, lambda program: self._planned(program, is_scarce=True), budget, host, asked
         )
         written = self.read(program.mesh)
-        chosen = setting.stages.settled(lambda: search.run(written, least))
+        room = host.capacity_bytes - host_bytes(least.encoder, least.decoded)
+        candidates = StateCandidates.of(written, least, room)
+        notes = notes_on_asked(asked, candidates.refused, written.traced.in_names)
+        found = replace(found, notes=notes)
+        chosen = setting.stages.settled(lambda: search.run(written, least, candidates))
         if chosen is None or not (asked or _is_better(chosen.solution, found)):
             return found
         return replace(

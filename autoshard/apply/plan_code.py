@@ -61,6 +61,12 @@ def plan_code(
         "",
         *_constraint_lines(writer, traced, constraints),
     ]
+    if any(sharding.memory_kind for sharding in arguments):
+        body += [
+            "",
+            "# The function as it is written cannot compute on arguments in host memory:",
+            "# plan.jit() and plan.wrap() bring them to the device, part by part.",
+        ]
     donated = f", donate_argnums={donate_argnums!r}" if donate_argnums else ""
     body += [
         "",

@@ -9,8 +9,10 @@ from autoshard.constraints.merge import merge_shardings
 from autoshard.constraints.problems import joined
 from autoshard.constraints.program import Program
 from autoshard.constraints.select import Chooser, Selected
+from autoshard.constraints.selector import NameSelector
 from autoshard.constraints.terms import (
     Group,
+    Offload,
     Pin,
     ResidualTerm,
     Term,
@@ -62,6 +64,7 @@ class Resolved:
         values: Pins of other values, by path.
         uses: Shardings of single reads, by use path.
         groups: What must end the same.
+        hosted: By path of an argument or a result that is to lie in host memory, what says so.
         asked: Term by term.
     """
 
@@ -70,6 +73,7 @@ class Resolved:
     values: Mapping[str, Sharding] = field(default_factory=dict)
     uses: Mapping[str, Sharding] = field(default_factory=dict)
     groups: tuple[Alike, ...] = ()
+    hosted: Mapping[str, str] = field(default_factory=dict)
     asked: tuple[Asked, ...] = ()
 
 
@@ -117,6 +121,7 @@ def resolve(
             place.removeprefix(_READ): asked[place] for place in asked if place.startswith(_READ)
         },
         groups=resolver.groups(),
+        hosted=resolver.hosted,
         asked=tuple(resolver.asked),
     )
 
@@ -138,6 +143,7 @@ class _Resolver:
     merged: dict[str, Sharding] = field(default_factory=dict)
     said: dict[str, list[_Said]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    hosted: dict[str, str] = field(default_factory=dict)
     problems: list[ConstraintError] = field(default_factory=list)
     _groups: list[tuple[list[str], dict[str, Selected]]] = field(default_factory=list)
     _group_by_id: dict[str | int, int] = field(default_factory=dict)
@@ -146,7 +152,7 @@ class _Resolver:
         """Put one term onto what it selects; what is wrong with it becomes a problem."""
         try:
             if isinstance(term, ResidualTerm):  # of no tensor's sharding
-                self.asked.append(Asked(str(term), ()))
+                self._take_residual_term(term)
             elif isinstance(term, Group):
                 self._take_group(term)
             elif isinstance(term, Pin):
@@ -161,6 +167,8 @@ class _Resolver:
 
     def ask(self, place: str, tensor: Selected, sharding: Sharding, said: str) -> None:
         """Ask for a sharding at a place, together with what was asked of it before."""
+        if sharding.memory_kind:
+            self._bring_to_host(place, tensor, said)
         before = self.merged.get(place)
         self.said.setdefault(place, []).append(_Said(sharding, said))
         if before is None:
@@ -179,6 +187,28 @@ class _Resolver:
                 fix="ask for one of them, or open a dimension of the other: {?} or P.UNCONSTRAINED",
             )
         )
+
+    def _bring_to_host(self, place: str, tensor: Selected, said: str) -> None:
+        if place.startswith(("in.", "out<")):
+            self.hosted.setdefault(place, said)
+            return
+        self.problems.append(
+            ConstraintError(
+                f"{tensor} cannot be pinned in host memory",
+                where=said,
+                fix="pin arguments there, or ask for `Offload` of what a layer under scan makes",
+            )
+        )
+
+    def _take_residual_term(self, term: ResidualTerm) -> None:
+        """What a backward pass reads is found later; arguments are to lie in host memory."""
+        paths: list[str] = []
+        if isinstance(term, Offload) and not isinstance(term.selector, NameSelector):
+            paths = [tensor.path for tensor in self.chooser.tensors(term.selector, str(term))]
+        if not all(path.startswith("in.") for path in paths):
+            paths = []
+        self.hosted.update((path, str(term)) for path in paths)
+        self.asked.append(Asked(str(term), tuple(paths)))
 
     def _clash(self, place: str, sharding: Sharding, reason: str) -> tuple[_Said, str]:
         """Which of the sides before contradicts this one by itself, else all of them as one."""

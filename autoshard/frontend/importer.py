@@ -44,6 +44,7 @@ _TAG = re.compile(r"(?:^|/)T\[((?:[^\[\]]|\[\d+\])+)\](?:/sharding_constraint)?$
 _EQUATION = re.compile(r"(?<![A-Za-z0-9_])E\[((?:[^\[\]]|\[\d+\])+)\]")
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 _SCALAR_OPS = frozenset({"constant", "compare"})
+_PLACEMENT = "annotate_device_placement"  # of `jax.device_put` to a memory
 CONSTRAINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})
 
 
@@ -272,7 +273,7 @@ class Importer:
         label = target = "reshape" if _adds_unit_dims(op, name) else name
         if name == "custom_call":
             target = ir.StringAttr(op.attributes["call_target_name"]).value
-            label = f"custom_call @{target}"
+            label = "device_put" if target == _PLACEMENT else f"custom_call @{target}"
         rule, is_kept_whole = self._rule(op, target, operands, results)
         source, equation = self.place(op, scope)
         made = self.build.add(
@@ -390,7 +391,7 @@ def _spread(op: Any, name: str) -> tuple[int, ...]:
 
 def _memory_kind(op: Any, target: str) -> str:
     """The kind of the memory that an op brings its operand to, or ""."""
-    if target != "annotate_device_placement":
+    if target != _PLACEMENT:
         return ""
     said = ir.DictAttr(op.attributes["mhlo.frontend_attributes"])
     return str(ir.StringAttr(said["_xla_buffer_placement"]).value)

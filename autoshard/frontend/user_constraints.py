@@ -118,7 +118,9 @@ def resolve_constraints(terms: Sequence[Term], traced: Traced, mesh: Mesh) -> Re
     Raises:
         ConstraintError: As `constraints.resolve`.
     """
-    if not terms:
+    of_boundary = (*traced.user_in, *traced.user_out)
+    is_any_on_host = any(one is not None and one.memory_kind for one in of_boundary)
+    if not terms and not is_any_on_host:
         return Resolved(arguments=traced.user_in, results=traced.user_out)
     program = read_program(traced.jaxpr, traced.in_names, traced.out_names)
     return resolve(terms, program, mesh, traced.user_in, traced.user_out)

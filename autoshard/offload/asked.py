@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from autoshard.constraints import NameSelector, Offload, Program, ResidualTerm
-from autoshard.constraints.select import Chooser
+from autoshard.constraints import Resolved
+from autoshard.errors import ConstraintError
+from autoshard.frontend.trace import Traced
 
-_ARGUMENT = "in."
 
-
-def asked_arguments(terms: Iterable[ResidualTerm], program: Program) -> Mapping[int, Offload]:
-    """By flat argument, the term that sends it to host memory; terms on residuals are left out.
+@dataclass(frozen=True, slots=True)
+class AskedState:
+    """An argument that is to lie in host memory.
 
     Args:
-        terms: What users ask.
-        program: As selectors see it.
+        said: What says so, as messages name it.
+        demand: Of arguments with one demand, one at least must lie there; None where none need.
+    """
+
+    said: str
+    demand: str | None
+
+
+def asked_states(
+    asked: Resolved, traced: Traced, carried: Mapping[int, int]
+) -> dict[int, AskedState]:
+    """By flat argument, why it is to lie in host memory.
+
+    A term on many arguments is about those that can; an `in_shardings` is about its own argument,
+    an `out_shardings` about the one that the result replaces. An array that lies there already is
+    a wish.
+
+    Args:
+        asked: The constraints of the program.
+        traced: The program.
+        carried: By argument, the result that replaces it.
 
     Raises:
-        ConstraintError: A selector picks nothing.
+        ConstraintError: A result is to lie there that replaces no argument.
     """
-    chooser, found = Chooser(program), dict[int, Offload]()
-    for term in terms:
-        if isinstance(term, Offload) and not isinstance(term.selector, NameSelector):
-            paths = [one.path for one in chooser.tensors(term.selector, str(term))]
-            if all(path.startswith(_ARGUMENT) for path in paths):
-                found.update((int(path.removeprefix(_ARGUMENT)), term) for path in paths)
+    terms = {one.text for one in asked.asked}
+    argument_of = {result: argument for argument, result in carried.items()}
+    found: dict[int, AskedState] = {}
+    for place, given in enumerate(traced.annotated):
+        if given is not None and given.memory_kind:
+            found[place] = AskedState("the array that was given", None)
+    for path, said in asked.hosted.items():
+        is_result = path.startswith("out<")
+        place = int(path.removeprefix("out<").removeprefix("in."))
+        if is_result and place not in argument_of:
+            raise ConstraintError(
+                f"`{traced.out_names[place]}` cannot lie in host memory: it replaces no argument",
+                where=said,
+                fix="donate the argument that it replaces, or leave it on the device",
+            )
+        place = argument_of[place] if is_result else place
+        found[place] = AskedState(said, said if said in terms else f"{said} {place}")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,26 +40,30 @@ class StateUpdate:
 
 
 def state_updates(
-    eqns: Sequence[JaxprEqn], states: Sequence[Var], results: Sequence[Any]
+    eqns: Sequence[JaxprEqn], new_of: Mapping[Var, Any], results: Sequence[Any]
 ) -> list[StateUpdate]:
     """The updates of a flat program, in order.
 
     States that one equation puts together are updated together. A state that something else reads
-    too, or that no result replaces which nothing else reads, is none: it is left out, and all is
-    looked at again.
+    too, or whose new value something else reads or its update does not make, is none: it is left
+    out, and all is looked at again.
 
     Args:
         eqns: Of the program, each with results of its own.
-        states: Arguments that may lie in host memory.
+        new_of: By argument that may lie in host memory, the result that the next step is given.
         results: Of the program.
     """
     program = _Program.of(eqns, results)
+    states: Sequence[Var] = [*new_of]
     while True:
         regions = _Regions(states)
         for position, eqn in enumerate(eqns):
             regions.add(position, eqn)
         members = regions.by_root()
-        found = [program.update(members[root], regions.states_of(root)) for root in members]
+        found = [
+            program.update(members[root], {one: new_of[one] for one in regions.states_of(root)})
+            for root in members
+        ]
         others = {one for update in found if not isinstance(update, StateUpdate) for one in update}
         if not others:
             updates = [one for one in found if isinstance(one, StateUpdate)]
@@ -74,13 +79,13 @@ class _Program:
         eqns: In order.
         readers: By value, positions of those that read it.
         computed: Values that they make.
-        returned: Results of the program.
+        returned: Results of the program, with how often each is one.
     """
 
     eqns: Sequence[JaxprEqn]
     readers: Mapping[Var, Set[int]]
     computed: Set[Var]
-    returned: Set[Var]
+    returned: Mapping[Var, int]
 
     @staticmethod
     def of(eqns: Sequence[JaxprEqn], results: Sequence[Any]) -> _Program:
@@ -90,14 +95,14 @@ class _Program:
                 if isinstance(atom, Var):
                     readers.setdefault(atom, set()).add(position)
         computed = {var for eqn in eqns for var in eqn.outvars}
-        returned = {one for one in results if isinstance(one, Var)}
+        returned = Counter(one for one in results if isinstance(one, Var))
         return _Program(eqns, readers, computed, returned)
 
     def is_read_by(self, var: Var, positions: Set[int]) -> bool:
         """True where no other equations read a value."""
         return self.readers.get(var, set()) <= positions
 
-    def update(self, members: list[int], states: list[Var]) -> StateUpdate | Set[Var]:
+    def update(self, members: list[int], states: Mapping[Var, Any]) -> StateUpdate | Set[Var]:
         """The update of these equations, or those of the states that are none."""
         inside = {*members}
         read_elsewhere = {
@@ -105,7 +110,7 @@ class _Program:
         }
         if read_elsewhere:
             return read_elsewhere
-        shape = tuple(states[0].aval.shape)
+        shape = tuple(next(iter(states)).aval.shape)
         self._take_in_makers(inside, shape)
         positions = tuple(sorted(inside))
         made = [var for at in positions for var in self.eqns[at].outvars]
@@ -113,16 +118,14 @@ class _Program:
             atom for at in positions for atom in self.eqns[at].invars if isinstance(atom, Var)
         )
         ends = [var for var in made if var in self.returned or not self.is_read_by(var, inside)]
-        own = [one for one in ends if one in self.returned and self.is_read_by(one, inside)]
-        origins = _origins([self.eqns[at] for at in positions], read)
-        news = _paired(origins, states, own)
-        if unpaired := {one for one in states if one not in news}:
-            return unpaired
-        outputs = [var for var in ends if var not in news.values()]
-        inputs = tuple(var for var in read if var not in made and var not in news)
+        own = {one for one in ends if self.returned[one] == 1 and self.is_read_by(one, inside)}
+        if not_replaced := {old for old, new in states.items() if new not in own}:
+            return not_replaced
+        outputs = [var for var in ends if var not in states.values()]
+        inputs = tuple(var for var in read if var not in made and var not in states)
         given = [var for var in inputs if var not in self.computed]
-        replaced = _paired(origins, given, outputs)
-        return StateUpdate(shape, positions, news, inputs, replaced, tuple(outputs))
+        replaced = _replaced([self.eqns[at] for at in positions], read, given, outputs)
+        return StateUpdate(shape, positions, states, inputs, replaced, tuple(outputs))
 
     def _take_in_makers(self, inside: set[int], shape: tuple[int, ...]) -> None:
         """Add what converts or scales one array for the update alone, so that it is not written."""
@@ -137,19 +140,21 @@ class _Program:
                 inside.add(position)
 
 
-def _origins(eqns: Sequence[JaxprEqn], read: Iterable[Var]) -> dict[Var, frozenset[Var]]:
-    """By value, what of other equations it is made of."""
-    origins = {var: frozenset((var,)) for var in read}
+def _replaced(
+    eqns: Sequence[JaxprEqn], read: Iterable[Var], olds: Sequence[Var], ends: Sequence[Var]
+) -> dict[Var, Var]:
+    """By old value the new one in its place: of its type, made of it and of few others.
+
+    Args:
+        eqns: Of the update.
+        read: What other equations make.
+        olds: Arguments among it.
+        ends: What others read of the update.
+    """
+    origins = {var: frozenset((var,)) for var in read}  # by value, what of `read` it is made of
     for eqn in eqns:
         of = (origins[one] for one in eqn.invars if isinstance(one, Var))
         origins.update(dict.fromkeys(eqn.outvars, frozenset[Var]().union(*of)))
-    return origins
-
-
-def _paired(
-    origins: Mapping[Var, frozenset[Var]], olds: Sequence[Var], ends: Sequence[Var]
-) -> dict[Var, Var]:
-    """By old value the new one in its place: of its type, made of it and of few others."""
     pairs: dict[Var, Var] = {}
     for end in sorted(ends, key=lambda one: len(origins[one])):
         alike = (

@@ -36,8 +36,12 @@ def with_streamed_states(closed: ClosedJaxpr, wanted: Sequence[StreamedUpdate]) 
     jaxpr = closed.jaxpr
     eqns, results = inline_calls(jaxpr)
     flat = [one.eqn for one in eqns]
-    states = [jaxpr.invars[place] for one in wanted for place in one.arguments]
-    by_states = {frozenset(one.states): one for one in state_updates(flat, states, results)}
+    replaced = {
+        jaxpr.invars[old]: results[new]
+        for one in wanted
+        for old, new in zip(one.arguments, one.results, strict=True)
+    }
+    by_states = {frozenset(one.states): one for one in state_updates(flat, replaced, results)}
     inside: set[int] = set()
     loops: list[_Block] = []
     new_of: dict[Var, Var] = {}
@@ -60,25 +64,21 @@ def with_streamed_states(closed: ClosedJaxpr, wanted: Sequence[StreamedUpdate]) 
 
 
 def updates_of(
-    closed: ClosedJaxpr, donated: Sequence[bool]
+    closed: ClosedJaxpr, carried: Mapping[int, int]
 ) -> Iterator[tuple[Places, Places, tuple[int, ...]]]:
     """Updates of states that are given up and replaced: which arguments, which results, what shape.
 
     Args:
         closed: As it was traced.
-        donated: By argument, whether the caller gives it up.
+        carried: By argument that the caller gives up, the result that the next step is given.
     """
     jaxpr = closed.jaxpr
     flat, results = inline_calls(jaxpr)
-    places = {var: place for place, var in enumerate(jaxpr.invars)}
-    given_up = [
-        var for var, gives in zip(jaxpr.invars, donated, strict=True) if gives and var.aval.shape
-    ]
-    result_of = {var: place for place, var in enumerate(results) if isinstance(var, Var)}
-    for update in state_updates([one.eqn for one in flat], given_up, results):
-        pairs = sorted((places[old], result_of[new]) for old, new in update.states.items())
-        arguments, replaced = zip(*pairs, strict=True)
-        yield arguments, replaced, update.shape
+    place_of = {jaxpr.invars[place]: place for place in carried}
+    new_of = {var: results[carried[place]] for var, place in place_of.items() if var.aval.shape}
+    for update in state_updates([one.eqn for one in flat], new_of, results):
+        arguments = tuple(sorted(place_of[one] for one in update.states))
+        yield arguments, tuple(carried[place] for place in arguments), update.shape
 
 
 _Block = tuple[list[JaxprEqn], set[Var]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from autoshard.constraints import (
@@ -70,7 +71,8 @@ def _selected(ops: Sequence[ForwardOp], term: ResidualTerm, chooser: Chooser) ->
             f"`{term.select}` selects nothing that a backward pass reads or is computed from",
             where=str(term),
             fix="select what a layer makes by its line, as in model.py:42 dot_general, or by its"
-            f" checkpoint_name: {', '.join(labels) or 'the program has none'}",
+            f" checkpoint_name: {', '.join(labels) or 'the program has none'}"
+            + _argument_hint(term, chooser.program),
         )
     if isinstance(term, Recompute):
         for position in matching:
@@ -93,6 +95,14 @@ def _selected(ops: Sequence[ForwardOp], term: ResidualTerm, chooser: Chooser) ->
     # A named value and that without its name are one: keeping the one that is read is enough.
     read = [position for position in matching if ops[position].is_required]
     yield from read or matching[-1:]
+
+
+def _argument_hint(term: ResidualTerm, program: Program) -> str:
+    """How to say what was meant, where a single word begins the names of arguments."""
+    is_meant = isinstance(term, Offload) and isinstance(term.selector, NameSelector)
+    if is_meant and any(re.match(rf"{term.select}\b", name) for name in program.arguments):
+        return f"; arguments are selected as `{term.select}**`"
+    return ""
 
 
 def _matching(ops: Sequence[ForwardOp], term: ResidualTerm, chooser: Chooser) -> list[int]:

@@ -47,6 +47,12 @@ class TracedProgram:
     residuals: tuple[str, ...] | None = None
     updates: tuple[StreamedUpdate, ...] = ()
 
+    @property
+    def carried(self) -> dict[int, int]:
+        """By flat argument that is given up, the result that the next step is given."""
+        first, donated = self.graph.num_captured, self.traced.donated
+        return {a - first: r for a, r in self.wishes.alike if donated[a - first]}
+
 
 def read_traced(
     traced: Traced,

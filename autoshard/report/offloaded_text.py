@@ -13,7 +13,9 @@ def offloaded_rows(found: OffloadedStates | None) -> list[tuple[str, str]]:
 
 def offloaded_line(found: OffloadedStates) -> str:
     """How many states are there, of how many bytes, and what that costs."""
+    count = len(found.names)
     return (
-        f"{len(found.names)} states between steps, {format_bytes(found.local_bytes)} per device;"
+        f"{count} state{'' if count == 1 else 's'} between steps,"
+        f" {format_bytes(found.local_bytes)} per device;"
         f" bringing them there and back takes {format_seconds(found.seconds)}"
     )

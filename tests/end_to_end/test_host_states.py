@@ -11,6 +11,8 @@ import numpy as np
 import optax
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import autoshard
 from autoshard import Offload, Recompute
@@ -117,6 +119,7 @@ def test_a_saved_plan_keeps_them_there(tight: autoshard.Plan, tmp_path: Path) ->
 def test_the_module_and_the_code_tell_the_memory(tight: autoshard.Plan) -> None:
     assert 'mhlo.memory_kind = "pinned_host"' in tight.stablehlo()
     assert "memory_kind='pinned_host'" in tight.code()
+    assert "cannot compute on arguments in host memory" in tight.code()
     name = moments(tight.data, on_host=True)[0]
     why = tight.why(name, num_alternatives=0)
     assert any("in host memory" in note for note in why.notes)
@@ -139,9 +142,71 @@ def test_what_is_asked_lies_there_without_need() -> None:
     assert all("'up'" in name for name in plan.data.offloaded.names)
 
 
+def test_what_is_asked_is_told_with_what_stays() -> None:
+    plan = planned(constraints=[Offload("state**")], remat="keep")
+    assert plan.data.offloaded is not None
+    row = next(row for row in plan.data.asked if "offload" in row.text)
+    assert {f"in.{place}" for place in plan.data.offloaded.updates[0].arguments} <= {*row.paths}
+    assert any("`state[1][0].count`" in note and "host" in note for note in plan.data.notes)
+
+
 def test_parameters_cannot_lie_there() -> None:
-    with pytest.raises(ConstraintError, match="cannot lie in host memory"):
+    with pytest.raises(ConstraintError, match=r"\['up'\]` cannot lie .* something else than"):
         planned(constraints=[Offload("params['layers']['up']")])
+
+
+def test_a_single_word_is_no_argument() -> None:
+    with pytest.raises(ConstraintError, match=r"arguments are selected as `state\*\*`"):
+        planned(constraints=[Offload("state")])
+
+
+def momentum_step(param: Any, mean: Any, x: Any) -> tuple[Any, Any]:
+    gradient = jax.grad(lambda p: jnp.mean((x @ p) ** 2))(param)
+    mean = 0.9 * mean + gradient
+    return param - 0.1 * mean, mean
+
+
+@pytest.mark.parametrize("said", ["in_shardings", "out_shardings", "array", "pin"])
+def test_the_memory_of_a_sharding_is_kept(said: str) -> None:
+    mesh = jax.make_mesh((2, 4), ("data", "model"))
+    host = NamedSharding(mesh, P(None, "model"), memory_kind="pinned_host")
+    given: list[Any] = [jnp.ones((2048, 2048)), jnp.ones((2048, 2048)), jnp.ones((64, 2048))]
+    options: dict[str, Any] = {}
+    if said == "array":
+        given[1] = jax.device_put(given[1], host)
+    elif said == "pin":
+        options = {"constraints": {"mean": host}}
+    else:
+        options = {said: (None, host, None)[: 3 if said == "in_shardings" else 2]}
+    plan = autoshard.optimize(
+        momentum_step, *given, mesh=mesh, hardware="tpu-v5e", donate_argnums=(0, 1), **options
+    )
+    kinds = [one.memory_kind for one in plan.in_shardings]
+    assert kinds == ["device", "pinned_host", "device"]
+    assert plan.out_shardings[1] == plan.in_shardings[1]
+    expected = jax.jit(momentum_step)(jnp.ones((2048, 2048)), jnp.ones((2048, 2048)), given[2])
+    found = plan.jit(moves_arguments=True)(*given)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_what_cannot_lie_where_its_sharding_says_is_refused() -> None:
+    mesh = jax.make_mesh((2, 4), ("data", "model"))
+    host = NamedSharding(mesh, P(None, "model"), memory_kind="pinned_host")
+    given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(2048, 2048)] * 3]
+    options: dict[str, Any] = {"mesh": mesh, "donate_argnums": (0, 1)}
+    with pytest.raises(ConstraintError, match=r"`x` cannot lie in host memory.* not donated"):
+        autoshard.optimize(
+            momentum_step, *given, hardware="tpu-v5e", in_shardings=(None, None, host), **options
+        )
+    with pytest.raises(autoshard.InputError, match="described without host memory"):
+        autoshard.optimize(
+            momentum_step, *given, hardware="h100", in_shardings=(None, host, None), **options
+        )
+    with pytest.raises(ConstraintError, match="it replaces no argument"):
+        autoshard.optimize(
+            lambda x: 2 * x, given[0], hardware="tpu-v5e", mesh=mesh, out_shardings=host
+        )
 
 
 def test_states_lie_there_beside_residuals_that_are_chosen() -> None:

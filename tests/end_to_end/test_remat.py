@@ -340,7 +340,7 @@ def test_a_stack_in_host_memory_takes_none_of_the_device() -> None:
 
 
 def test_a_machine_without_host_memory_offers_no_offload() -> None:
-    with pytest.raises(InputError, match="cpu-host has no host memory"):
+    with pytest.raises(InputError, match="cpu-host is described without host memory"):
         planned(scanned(named), memory_budget=None, constraints=autoshard.Offload("hidden"))
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.constraints import Offload
+from autoshard.offload.asked import AskedState
 from autoshard.offload.choice import StreamedUpdate
-from autoshard.offload_search import StateSearch, _Candidate, _taken_apart
+from autoshard.offload_candidates import StateCandidate, taken_apart
+from autoshard.offload_search import StateSearch, notes_on_asked
 from cost_models import get_hardware
 
 MIB = 2**20
@@ -32,19 +33,21 @@ MIB = 2**20
 def test_states_are_taken_apart_where_they_are_whole(
     shape: tuple[int, ...], cut: tuple[bool, ...], mib: int, expected: tuple[int, int] | None
 ) -> None:
-    assert _taken_apart(shape, cut, mib * MIB) == expected
+    assert taken_apart(shape, cut, mib * MIB) == expected
 
 
 def search(asked: tuple[int, ...] = ()) -> StateSearch:
     unused: Any = None
     host = get_hardware("tpu-v5e").host
     assert host is not None
-    return StateSearch(unused, unused, 0, host, {place: Offload("s['a']") for place in asked})
+    return StateSearch(
+        unused, unused, 0, host, {place: AskedState("offload", "offload") for place in asked}
+    )
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8, unique=True), st.integers(1, 300))
 def test_as_few_bytes_as_suffice_go_to_the_host(sizes: list[int], missing: int) -> None:
-    candidates = [_Candidate(StreamedUpdate((n,), (n,), 0, 2), s) for n, s in enumerate(sizes)]
+    candidates = [StateCandidate(StreamedUpdate((n,), (n,), 0, 2), s) for n, s in enumerate(sizes)]
     chosen = [one.local_bytes for one in search()._enough(candidates, missing)]
     if sum(sizes) < missing:
         assert sorted(chosen) == sorted(sizes)
@@ -54,6 +57,16 @@ def test_as_few_bytes_as_suffice_go_to_the_host(sizes: list[int], missing: int) 
 
 
 def test_what_is_asked_goes_there_in_any_case() -> None:
-    candidates = [_Candidate(StreamedUpdate((n,), (n,), 0, 2), 10 + n) for n in range(3)]
+    candidates = [StateCandidate(StreamedUpdate((n,), (n,), 0, 2), 10 + n) for n in range(3)]
     assert search((1,))._enough(candidates, -5) == [candidates[1]]
     assert search((0,))._enough(candidates, 15) == [candidates[0], candidates[2]]
+
+
+def test_a_note_tells_what_stays_on_the_device_and_why() -> None:
+    names = [f"s[{place}]" for place in range(6)]
+    asked = {place: AskedState("offload `s**`", "offload `s**`") for place in range(5)}
+    refused = {5: "read", **dict.fromkeys(range(4), "too small")}
+    assert notes_on_asked(asked, refused, names) == (
+        "on the device, though host memory is asked for: `s[0]`, `s[1]`, `s[2]` and 1 more;"
+        " too small",
+    )

@@ -34,12 +34,11 @@ def adam(param: Any, mean: Any, square: Any, gradient: Any) -> tuple[Any, Any, A
 
 
 def updates_in(
-    step: Callable[..., Any], *arguments: Any, kept: tuple[int, ...] = ()
+    step: Callable[..., Any], *arguments: Any, carried: dict[int, int]
 ) -> tuple[ClosedJaxpr, list[Any]]:
-    """The traced step and its updates; all arguments but `kept` ones are donated."""
+    """The traced step and its updates; `carried` tells the result that replaces an argument."""
     closed = jax.make_jaxpr(step)(*arguments)
-    donated = [place not in kept for place in range(len(closed.jaxpr.invars))]
-    return closed, list(updates_of(closed, donated))
+    return closed, list(updates_of(closed, carried))
 
 
 def arrays(count: int) -> list[jax.Array]:
@@ -51,7 +50,7 @@ def test_states_of_one_parameter_are_updated_together() -> None:
         gradient = jax.grad(lambda p: jnp.sum((x @ p) ** 2))(param)
         return adam(param, mean, square, gradient)
 
-    _, found = updates_in(step, *arrays(3), array(9, 4, 6), kept=(3,))
+    _, found = updates_in(step, *arrays(3), array(9, 4, 6), carried={0: 0, 1: 1, 2: 2})
     assert found == [((1, 2), (1, 2), SHAPE)]  # the forward pass reads the parameter
 
 
@@ -62,7 +61,7 @@ def test_a_master_that_the_forward_pass_does_not_read_is_a_state() -> None:
         return master.astype(jnp.bfloat16), master
 
     half = array(0, *SHAPE).astype(jnp.bfloat16)
-    _, found = updates_in(step, half, array(1, *SHAPE), half.T, kept=(2,))
+    _, found = updates_in(step, half, array(1, *SHAPE), half.T, carried={0: 0, 1: 1})
     assert found == [((1,), (1,), SHAPE)]
 
 
@@ -72,7 +71,7 @@ def test_a_state_whose_update_is_scaled_by_its_norm_is_none() -> None:
         mean = mean / jnp.linalg.norm(mean)
         return param - mean, mean
 
-    _, found = updates_in(step, *arrays(3), kept=(2,))
+    _, found = updates_in(step, *arrays(3), carried={0: 0, 1: 1})
     assert found == [((0,), (0,), SHAPE)]  # the parameter, here, is read by its update alone
 
 
@@ -82,7 +81,7 @@ def test_a_new_state_that_is_reduced_is_none() -> None:
         ratio = jnp.linalg.norm(param) / jnp.linalg.norm(mean)
         return param - ratio * mean, mean, x @ param
 
-    _, found = updates_in(step, *arrays(3), array(3, 4, 6), kept=(2, 3))
+    _, found = updates_in(step, *arrays(3), array(3, 4, 6), carried={0: 0, 1: 1})
     assert found == []
 
 
@@ -93,18 +92,30 @@ def test_a_new_state_that_is_reduced_is_none() -> None:
         lambda state, gradient: (state[::-1] + gradient,),
         lambda state, gradient: (state + gradient, state),
         lambda state, gradient: (gradient, jnp.sum(state + gradient)),
-        lambda state, gradient: ((state + gradient).astype(jnp.bfloat16),),
+        lambda state, gradient: (state + gradient,) * 2,
     ],
-    ids=["summed", "turned", "returned", "not replaced", "of another type"],
+    ids=["summed", "turned", "returned", "replaced by another", "returned twice"],
 )
 def test_what_else_is_read_is_no_state(step: Any) -> None:
-    _, found = updates_in(step, *arrays(2), kept=(1,))
+    _, found = updates_in(step, *arrays(2), carried={0: 0})
     assert found == []
 
 
-def test_a_state_that_is_not_donated_is_none() -> None:
-    _, found = updates_in(lambda state, gradient: state + gradient, *arrays(2), kept=(0, 1))
+def test_a_state_that_is_not_given_up_is_none() -> None:
+    _, found = updates_in(lambda state, gradient: state + gradient, *arrays(2), carried={})
     assert found == []
+
+
+def test_states_that_change_places_are_states() -> None:
+    def step(one: Any, other: Any, gradient: Any) -> Any:
+        return one + other * gradient, one - gradient
+
+    closed, found = updates_in(step, *arrays(3), carried={0: 1, 1: 0})
+    assert found == [((0, 1), (1, 0), SHAPE)]
+    streamed = with_streamed_states(closed, [StreamedUpdate((0, 1), (1, 0), 0, 2)])
+    pairs = zip(jaxpr_as_fun(streamed)(*arrays(3)), step(*arrays(3)), strict=True)
+    for new, plain in pairs:
+        np.testing.assert_allclose(new, plain, rtol=1e-6)
 
 
 def test_libraries_clip_and_decay() -> None:
@@ -118,7 +129,7 @@ def test_libraries_clip_and_decay() -> None:
         return optax.apply_updates(params, updates), state
 
     closed = jax.make_jaxpr(step)(params, state, array(2, 4, 6))
-    found = list(updates_of(closed, [True] * 7 + [False]))
+    found = list(updates_of(closed, {place: place for place in range(7)}))
     assert [one[2] for one in found] == [(8, 3), SHAPE]
     assert [len(one[0]) for one in found] == [2, 2]
 
@@ -140,7 +151,7 @@ def test_numbers_are_those_of_the_program(rows: int, parts: int, dim: int, clips
     bundle = [[jnp.abs(array(10 * k + n, *shape)) for n in range(2)] for k in range(3)]
     x = array(40, shape[0], shape[0])
     closed = jax.make_jaxpr(step)(*bundle, x)
-    found = updates_of(closed, [True] * 6 + [False])
+    found = updates_of(closed, {2 * kind + n: 3 * n + kind for kind in range(3) for n in range(2)})
     wanted = [StreamedUpdate(states, results, dim, parts) for states, results, _ in found]
     assert [one.arguments for one in wanted] in ([(2, 4), (3, 5)], [(3, 5), (2, 4)])
     streamed = with_streamed_states(closed, wanted)
@@ -158,7 +169,7 @@ def test_loops_stand_where_their_gradients_are_there() -> None:
         return states[0] + first, states[1] + second
 
     closed = jax.make_jaxpr(step)(arrays(2), array(3, *SHAPE))
-    found = updates_of(closed, [True, True, False])
+    found = updates_of(closed, {0: 0, 1: 1})
     wanted = [StreamedUpdate(states, results, 0, 2) for states, results, _ in found]
     names = [eqn.primitive.name for eqn in with_streamed_states(closed, wanted).jaxpr.eqns]
     assert names.index("sin") < names.index("scan") < names.index("cos")
