@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.graph.program import Value
@@ -21,7 +21,10 @@ _TILE = 128
 """Parts of the last two dimensions are multiples of it, as devices store tiles."""
 
 _NOT_CARRIED = "it is not donated, or no result replaces it"
-_READ = "something else than its update, element by element, reads it or what replaces it"
+_READ = (
+    "more reads it, or what replaces it, than its update, element by element, layers under scan"
+    " and copies in another type"
+)
 _CUT = "devices cut every dimension that parts of it could be of"
 _TOO_SMALL = "its update holds less than 1 MiB of states per device, which is not worth a loop"
 _NO_ROOM = "host memory is full"
@@ -45,11 +48,13 @@ class StateCandidates:
     """What could lie in host memory.
 
     Args:
-        updates: In program order.
+        updates: Of states that nothing else reads, in program order.
+        with_parameters: Likewise of states and parameters that layers under scan read.
         refused: By flat argument that could not, why.
     """
 
     updates: Sequence[StateCandidate]
+    with_parameters: Sequence[StateCandidate]
     refused: Mapping[int, str]
 
     @staticmethod
@@ -63,28 +68,42 @@ class StateCandidates:
         """
         carried, count = program.carried, len(program.traced.in_names)
         refused = {place: _READ if place in carried else _NOT_CARRIED for place in range(count)}
-        found: list[StateCandidate] = []
-        for states, results, shape in updates_of(program.traced.jaxpr, carried):
-            local_bytes = states_bytes(solution, states)
-            shardings = [_sharding(solution, place) for place in states]
-            cut = [any(one.dims[dim].axes for one in shardings) for dim in range(len(shape))]
-            apart = taken_apart(shape, cut, local_bytes)
-            if local_bytes < _LEAST_BYTES:
-                reason = _TOO_SMALL
-            elif apart is None:
-                reason = _CUT
-            elif local_bytes > room:
-                reason = _NO_ROOM
-            else:
-                room -= local_bytes
-                update = StreamedUpdate(states, results, *apart)
-                found.append(StateCandidate(update, local_bytes))
-                continue
-            refused.update(dict.fromkeys(states, reason))
-        for one in found:
-            for place in one.update.arguments:
-                del refused[place]
-        return StateCandidates(found, refused)
+
+        def candidates(*, with_parameters: bool) -> Iterator[StateCandidate]:
+            left, jaxpr = room, program.traced.jaxpr
+            for update in updates_of(jaxpr, carried, with_parameters=with_parameters):
+                found = _candidate(solution, *update, left)
+                if isinstance(found, str):
+                    refused.update({place: found for place in update[0] if place in refused})
+                    continue
+                left -= found.local_bytes
+                for place in found.update.arguments:
+                    refused.pop(place, None)
+                yield found
+
+        states = list(candidates(with_parameters=False))
+        return StateCandidates(states, list(candidates(with_parameters=True)), refused)
+
+
+def _candidate(
+    solution: Solution,
+    states: tuple[int, ...],
+    results: tuple[int, ...],
+    shape: Sequence[int],
+    room: int,
+) -> StateCandidate | str:
+    """An update whose states could lie in host memory, or why they cannot."""
+    local_bytes = states_bytes(solution, states)
+    shardings = [_sharding(solution, place) for place in states]
+    cut = [any(one.dims[dim].axes for one in shardings) for dim in range(len(shape))]
+    apart = taken_apart(shape, cut, local_bytes)
+    if local_bytes < _LEAST_BYTES:
+        return _TOO_SMALL
+    if apart is None:
+        return _CUT
+    if local_bytes > room:
+        return _NO_ROOM
+    return StateCandidate(StreamedUpdate(states, results, *apart), local_bytes)
 
 
 def _value(solution: Solution, argument: int) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -83,7 +84,8 @@ class StateSearch:
         """The plan with as few bytes of states in host memory as it takes to fit.
 
         What is asked goes there, and states of as many bytes as are missing; where that does not
-        suffice, as many more as are still missing, and at last all.
+        suffice, as many more as are still missing, and at last all. Parameters follow where the
+        bytes of all states are too few.
 
         Args:
             written: The program as it is written, over its microbatches.
@@ -97,17 +99,16 @@ class StateSearch:
             ConstraintError: What is asked cannot lie there.
         """
         self._refuse_others(found, written.traced.in_names)
-        candidates = list(found.updates)
         best: PlannedStates | None = None
         before: list[StateCandidate] = []
         missing = self._missing_bytes(least)
         for round_ in range(_MOST_ROUNDS):
             is_last = round_ == _MOST_ROUNDS - 1
-            chosen = candidates if is_last else self._enough(candidates, missing)
+            chosen = self.chosen(found, sys.maxsize if is_last and missing > 0 else missing)
             if not chosen or chosen == before:
                 break
             before = chosen
-            tried = self._planned(written, chosen, len(candidates), least.peak_bytes)
+            tried = self._planned(written, chosen, len(found.with_parameters), least.peak_bytes)
             if tried is None:
                 break
             if best is None or tried.solution.peak_bytes < best.solution.peak_bytes:
@@ -138,6 +139,29 @@ class StateSearch:
                 fix="leave it on the device, or select donated states that only their own update"
                 " reads, element by element",
             )
+
+    def chosen(self, found: StateCandidates, num_bytes: int) -> list[StateCandidate]:
+        """Candidates that are asked, and few more bytes that suffice, the largest first.
+
+        Args:
+            found: What could lie in host memory.
+            num_bytes: Of states and parameters, how many are missing on the device.
+        """
+        states = self._enough(found.updates, num_bytes)
+        num_bytes -= sum(one.local_bytes for one in states)
+        known = {place for one in found.updates for place in one.update.arguments}
+        asked = self.asked.keys() - known
+        more = {
+            one: [of for of in states if {*of.update.arguments} <= {*one.update.arguments}]
+            for one in found.with_parameters
+            if not known.issuperset(one.update.arguments)
+        }
+        for one in sorted(more, key=lambda one: -one.local_bytes):
+            if num_bytes > 0 or not asked.isdisjoint(one.update.arguments):
+                states = [of for of in states if of not in more[one]]
+                states.append(one)
+                num_bytes -= one.local_bytes - sum(of.local_bytes for of in more[one])
+        return sorted(states, key=lambda one: one.update.arguments)
 
     def _enough(self, candidates: Sequence[StateCandidate], num_bytes: int) -> list[StateCandidate]:
         """Candidates that are asked, and few more bytes that suffice, the largest first."""

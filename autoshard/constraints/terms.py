@@ -190,7 +190,8 @@ class Recompute(_OfResiduals):
 class Offload(_OfResiduals):
     """The selected values lie in host memory between the passes, selected arguments between steps.
 
-    Of arguments, those that can: donated arrays that nothing but their own update reads.
+    Of arguments, those that can: donated arrays that nothing but their own update reads, layers
+    under scan, and copies in another type.
 
     Args:
         select: Selector; a single word is a `checkpoint_name`.

@@ -17,6 +17,8 @@ _ELEMENTWISE = frozenset(
 )
 """Primitives whose operands have the shape of their result, or are scalars (jax 0.10.2)."""
 
+CAST = "convert_element_type"
+
 
 @dataclass(frozen=True, slots=True)
 class StateUpdate:
@@ -29,6 +31,8 @@ class StateUpdate:
         inputs: Arrays and scalars that other equations make, states left out.
         replaced: Arguments among them, with the output that can be written in its place.
         outputs: What others read, new states left out.
+        early: Positions of what reads states before it, part by part: scans that run over them, and
+            copies of them in another type.
     """
 
     shape: tuple[int, ...]
@@ -37,10 +41,15 @@ class StateUpdate:
     inputs: tuple[Var, ...]
     replaced: Mapping[Var, Var]
     outputs: tuple[Var, ...]
+    early: frozenset[int]
 
 
 def state_updates(
-    eqns: Sequence[JaxprEqn], new_of: Mapping[Var, Any], results: Sequence[Any]
+    eqns: Sequence[JaxprEqn],
+    new_of: Mapping[Var, Any],
+    results: Sequence[Any],
+    *,
+    with_parameters: bool,
 ) -> list[StateUpdate]:
     """The updates of a flat program, in order.
 
@@ -52,13 +61,16 @@ def state_updates(
         eqns: Of the program, each with results of its own.
         new_of: By argument that may lie in host memory, the result that the next step is given.
         results: Of the program.
+        with_parameters: Before an update, scans may run over states of it, as layers do over
+            parameters, and copies in another type may be made.
     """
-    program = _Program.of(eqns, results)
+    program = _Program.of(eqns, results, with_parameters)
     states: Sequence[Var] = [*new_of]
     while True:
         regions = _Regions(states)
         for position, eqn in enumerate(eqns):
-            regions.add(position, eqn)
+            if not program.is_cast_of(position, states):
+                regions.add(position, eqn)
         members = regions.by_root()
         found = [
             program.update(members[root], {one: new_of[one] for one in regions.states_of(root)})
@@ -80,15 +92,17 @@ class _Program:
         readers: By value, positions of those that read it.
         computed: Values that they make.
         returned: Results of the program, with how often each is one.
+        with_parameters: Scans may run over states, and casts be made of them.
     """
 
     eqns: Sequence[JaxprEqn]
     readers: Mapping[Var, Set[int]]
     computed: Set[Var]
     returned: Mapping[Var, int]
+    with_parameters: bool
 
     @staticmethod
-    def of(eqns: Sequence[JaxprEqn], results: Sequence[Any]) -> _Program:
+    def of(eqns: Sequence[JaxprEqn], results: Sequence[Any], with_parameters: bool) -> _Program:
         readers: dict[Var, set[int]] = {}
         for position, eqn in enumerate(eqns):
             for atom in eqn.invars:
@@ -96,17 +110,43 @@ class _Program:
                     readers.setdefault(atom, set()).add(position)
         computed = {var for eqn in eqns for var in eqn.outvars}
         returned = Counter(one for one in results if isinstance(one, Var))
-        return _Program(eqns, readers, computed, returned)
+        return _Program(eqns, readers, computed, returned, with_parameters)
 
     def is_read_by(self, var: Var, positions: Set[int]) -> bool:
         """True where no other equations read a value."""
         return self.readers.get(var, set()) <= positions
 
+    def is_cast_of(self, position: int, states: Sequence[Var]) -> bool:
+        """True of a copy of a state in another type, which more than its update reads."""
+        eqn = self.eqns[position]
+        if not self.with_parameters or eqn.primitive.name != CAST:
+            return False
+        (result,) = eqn.outvars
+        shape = tuple(result.aval.shape)
+        return eqn.invars[0] in states and not all(
+            _is_elementwise(self.eqns[at], shape) for at in self.readers.get(result, ())
+        )
+
+    def is_early(self, position: int, var: Var) -> bool:
+        """True of what reads an array in host memory part by part, and in no other way."""
+        if self.is_cast_of(position, (var,)):
+            return True
+        eqn = self.eqns[position]
+        if not self.with_parameters or eqn.primitive.name != "scan":
+            return False
+        first = eqn.params["num_consts"] + eqn.params["num_carry"]
+        return all(atom is not var for atom in eqn.invars[:first])
+
     def update(self, members: list[int], states: Mapping[Var, Any]) -> StateUpdate | Set[Var]:
         """The update of these equations, or those of the states that are none."""
         inside = {*members}
+        others = {one: self.readers.get(one, set()) - inside for one in states}
+        early = frozenset(at for positions in others.values() for at in positions)
         read_elsewhere = {
-            one for one in states if one in self.returned or not self.is_read_by(one, inside)
+            one
+            for one, positions in others.items()
+            if one in self.returned
+            or not all(at < members[0] and self.is_early(at, one) for at in positions)
         }
         if read_elsewhere:
             return read_elsewhere
@@ -125,7 +165,7 @@ class _Program:
         inputs = tuple(var for var in read if var not in made and var not in states)
         given = [var for var in inputs if var not in self.computed]
         replaced = _replaced([self.eqns[at] for at in positions], read, given, outputs)
-        return StateUpdate(shape, positions, states, inputs, replaced, tuple(outputs))
+        return StateUpdate(shape, positions, states, inputs, replaced, tuple(outputs), early)
 
     def _take_in_makers(self, inside: set[int], shape: tuple[int, ...]) -> None:
         """Add what converts or scales one array for the update alone, so that it is not written."""
@@ -217,8 +257,11 @@ class _Regions:
             root = self._union(joined, after)
             self._members.setdefault(root, []).append(position)
             self._region[eqn.outvars[0]] = root
-        elif joined or after:
-            self._after.update(dict.fromkeys(eqn.outvars, frozenset(after | joined)))
+            return
+        made = [one for one in read if one in self._region and one not in self._parent]
+        if made or after:
+            before = after.union(self.root(self._region[one]) for one in made)
+            self._after.update(dict.fromkeys(eqn.outvars, frozenset(before)))
 
     def _all_before(self, regions: Iterable[Var]) -> set[Var]:
         """Regions, and those that they come after."""

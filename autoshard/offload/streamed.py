@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from autoshard.errors import PlanError
-from autoshard.frontend.jaxpr_paths import rewrite_bodies
-from autoshard.frontend.meshes import mesh_context
+from autoshard.offload.blocks import Block, in_order, read_by, traced_block
 from autoshard.offload.choice import StreamedUpdate
-from autoshard.offload.state_updates import StateUpdate, state_updates
-from autoshard.remat.host_memory import on_host
+from autoshard.offload.early_reads import cast, slicing
+from autoshard.offload.parts import Parts
+from autoshard.offload.state_updates import CAST, StateUpdate, state_updates
+from autoshard.remat.host_memory import moved, on_host
 from autoshard.remat.inline_calls import inline_calls
 
 Places = tuple[int, ...]
@@ -36,15 +37,44 @@ def with_streamed_states(closed: ClosedJaxpr, wanted: Sequence[StreamedUpdate]) 
     jaxpr = closed.jaxpr
     eqns, results = inline_calls(jaxpr)
     flat = [one.eqn for one in eqns]
+    new_of: dict[Var, Var] = {}  # by new state on the device, the same in host memory
+    there: dict[Var, Var] = {}  # by state that is read before its update, likewise
+    instead: dict[int, Block] = {}  # by position, of copies that are made of parts
+    inside: set[int] = set()
+    loops: list[Block] = []
+    for loop in _loops(jaxpr, flat, results, wanted):
+        update = loop.update
+        inside.update(update.positions)
+        new_of.update({new: Var(on_host(new.aval)) for new in update.states.values()})
+        read = {var for at in update.early for var in read_by(flat[at]) & update.states.keys()}
+        there.update({var: Var(on_host(var.aval)) for var in read})
+        instead.update(loop.copies(there))
+        loops.append(loop.block(new_of))
+    blocks: list[Block] = [([moved(var, same, flat[0])], {var}) for var, same in there.items()]
+    for at, eqn in enumerate(flat):
+        if at not in inside:
+            changed = slicing(eqn, there)
+            blocks.append(instead.get(at) or ([changed], read_by(changed)))
+    ordered = list(in_order(blocks, loops, {*jaxpr.constvars, *jaxpr.invars}))
+    outvars = [new_of.get(one, one) if isinstance(one, Var) else one for one in results]
+    return ClosedJaxpr(jaxpr.replace(eqns=ordered, outvars=outvars), closed.consts)
+
+
+def _loops(
+    jaxpr: Jaxpr, flat: Sequence[JaxprEqn], results: Sequence[Any], wanted: Sequence[StreamedUpdate]
+) -> Iterator[_Loop]:
+    """The loops of updates.
+
+    Raises:
+        PlanError: The program has no such update.
+    """
     replaced = {
         jaxpr.invars[old]: results[new]
         for one in wanted
         for old, new in zip(one.arguments, one.results, strict=True)
     }
-    by_states = {frozenset(one.states): one for one in state_updates(flat, replaced, results)}
-    inside: set[int] = set()
-    loops: list[_Block] = []
-    new_of: dict[Var, Var] = {}
+    updates = state_updates(flat, replaced, results, with_parameters=True)
+    by_states = {frozenset(one.states): one for one in updates}
     for one in wanted:
         update = by_states.get(frozenset(jaxpr.invars[place] for place in one.arguments))
         if update is None:
@@ -54,73 +84,27 @@ def with_streamed_states(closed: ClosedJaxpr, wanted: Sequence[StreamedUpdate]) 
                 where="states in host memory",
                 fix="plan again for this program",
             )
-        inside.update(update.positions)
-        new_of.update({new: Var(on_host(new.aval)) for new in update.states.values()})
-        loops.append(_Loop(flat, update, one).block(new_of))
-    rest: list[_Block] = [([eqn], _read(eqn)) for at, eqn in enumerate(flat) if at not in inside]
-    ordered = list(_in_order(rest, loops, {*jaxpr.constvars, *jaxpr.invars}))
-    outvars = [new_of.get(one, one) if isinstance(one, Var) else one for one in results]
-    return ClosedJaxpr(jaxpr.replace(eqns=ordered, outvars=outvars), closed.consts)
+        yield _Loop(flat, update, one)
 
 
 def updates_of(
-    closed: ClosedJaxpr, carried: Mapping[int, int]
+    closed: ClosedJaxpr, carried: Mapping[int, int], *, with_parameters: bool = False
 ) -> Iterator[tuple[Places, Places, tuple[int, ...]]]:
     """Updates of states that are given up and replaced: which arguments, which results, what shape.
 
     Args:
         closed: As it was traced.
         carried: By argument that the caller gives up, the result that the next step is given.
+        with_parameters: Count arrays as states that layers under scan run over.
     """
     jaxpr = closed.jaxpr
     flat, results = inline_calls(jaxpr)
     place_of = {jaxpr.invars[place]: place for place in carried}
     new_of = {var: results[carried[place]] for var, place in place_of.items() if var.aval.shape}
-    for update in state_updates([one.eqn for one in flat], new_of, results):
+    eqns = [one.eqn for one in flat]
+    for update in state_updates(eqns, new_of, results, with_parameters=with_parameters):
         arguments = tuple(sorted(place_of[one] for one in update.states))
         yield arguments, tuple(carried[place] for place in arguments), update.shape
-
-
-_Block = tuple[list[JaxprEqn], set[Var]]
-"""Equations that stand together, and what they wait for."""
-
-
-def _in_order(
-    blocks: Iterable[_Block], loops: Iterable[_Block], there: set[Var]
-) -> Iterator[JaxprEqn]:
-    """Equations in their order, and loops as soon as all is there that they read."""
-    missing: list[tuple[set[Var], list[JaxprEqn]]] = []
-    waiting: dict[Var, list[int]] = {}
-
-    def ready(block: _Block) -> list[JaxprEqn]:
-        """The equations of a block where it need not wait."""
-        eqns, read = block
-        lacking = read - there
-        for var in lacking:
-            waiting.setdefault(var, []).append(len(missing))
-        missing.append((lacking, eqns))
-        return [] if lacking else eqns
-
-    def emitted(eqns: list[JaxprEqn]) -> Iterator[JaxprEqn]:
-        """Equations, and what waited for their results."""
-        todo = [eqns]
-        for block in todo:  # grows as it goes
-            yield from block
-            for var in (var for eqn in block for var in eqn.outvars):
-                there.add(var)
-                for number in waiting.pop(var, ()):
-                    lacking, others = missing[number]
-                    lacking.discard(var)
-                    if not lacking:
-                        todo.append(others)
-
-    for block in (*loops, *blocks):
-        yield from emitted(ready(block))
-    assert not waiting, "an update reads what is made of it"
-
-
-def _read(eqn: JaxprEqn) -> set[Var]:
-    return {atom for atom in eqn.invars if isinstance(atom, Var)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,32 +122,35 @@ class _Loop:
     said: StreamedUpdate
 
     @property
-    def part(self) -> tuple[int, ...]:
-        """The shape of what is on the device in one run."""
-        dim, shape = self.said.dim, self.update.shape
-        return (*shape[:dim], shape[dim] // self.said.parts, *shape[dim + 1 :])
+    def parts(self) -> Parts:
+        """Of its states."""
+        return Parts(self.update.shape, self.said.dim, self.said.parts)
 
-    def block(self, new_of: Mapping[Var, Var]) -> _Block:
+    def block(self, new_of: Mapping[Var, Var]) -> Block:
         """Its equations, with these variables for new states, and what they read."""
         update = self.update
-        given = (*update.states, *update.inputs)
-        mesh = given[0].aval.sharding.mesh
-        with mesh_context(None if mesh.empty else mesh):
-            traced = jax.make_jaxpr(self._run)(*(var.aval for var in given))
         news = [new_of[one] for one in update.states.values()]
-        atom_of: dict[Var, Any] = dict(zip(traced.jaxpr.invars, given, strict=True))
-        atom_of.update(zip(traced.jaxpr.outvars, (*news, *update.outputs), strict=True))
-        renamed = [
-            eqn.replace(
-                invars=[a if isinstance(a, Literal) else atom_of.get(a, a) for a in eqn.invars],
-                outvars=[atom_of.get(var, var) for var in eqn.outvars],
-            )
-            for eqn in traced.jaxpr.eqns
-        ]
-        return _with_lines_of(renamed, [self.eqns[at] for at in update.positions]), {*given}
+        eqns, waits = traced_block(
+            self._run,
+            (*update.states, *update.inputs),
+            (*news, *update.outputs),
+            [self.eqns[at] for at in update.positions],
+        )
+        return eqns, waits.union(*(self.eqns[at].outvars for at in update.early))
+
+    def copies(self, there: Mapping[Var, Var]) -> Iterator[tuple[int, Block]]:
+        """Copies of its states in other types, with their positions.
+
+        Args:
+            there: By state, the same in host memory.
+        """
+        for at in self.update.early:
+            eqn = self.eqns[at]
+            if eqn.primitive.name == CAST:
+                yield at, cast(eqn, there[eqn.invars[0]], self.parts)
 
     def _run(self, *given: Any) -> list[Any]:
-        update = self.update
+        update, parts = self.update, self.parts
         value_of = dict(zip((*update.states, *update.inputs), given, strict=True))
         argument_of = {new: old for old, new in update.replaced.items()}
         states = [jax.device_put(value_of[one], _HOST) for one in update.states]
@@ -177,41 +164,27 @@ class _Loop:
 
         def run(index: Any, carried: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
             states, others = carried
-            start = self._start(index)
             inputs = [
                 others[carried_place[var]] if var in carried_place else value_of[var]
                 for var in update.inputs
             ]
-            on_device = [jax.device_put(self._slice(one, start), _DEVICE) for one in states]
-            results = self._computed(*on_device, *(self._slice(one, start) for one in inputs))
+            on_device = [jax.device_put(parts.read(one, index), _DEVICE) for one in states]
+            results = self._computed(*on_device, *(parts.read(one, index) for one in inputs))
             news = [jax.device_put(one, _HOST) for one in results[: len(states)]]
             return (
-                [self._written(*one, start) for one in zip(states, news, strict=True)],
+                [parts.written(*one, index) for one in zip(states, news, strict=True)],
                 [
-                    self._written(*one, start)
+                    parts.written(*one, index)
                     for one in zip(others, results[len(states) :], strict=True)
                 ],
             )
 
-        states, others = jax.lax.fori_loop(0, self.said.parts, run, (states, others))
+        states, others = jax.lax.fori_loop(0, parts.count, run, (states, others))
         return [*states, *others]
-
-    def _slice(self, array: Any, start: Sequence[Any]) -> Any:
-        if not array.shape:
-            return array
-        return jax.lax.dynamic_slice(array, start, self.part, allow_negative_indices=False)
-
-    def _written(self, array: Any, part: Any, start: Sequence[Any]) -> Any:
-        return jax.lax.dynamic_update_slice(array, part, start, allow_negative_indices=False)
-
-    def _start(self, index: Any) -> list[Any]:
-        """Of a part, by dimension."""
-        size = self.part[self.said.dim]
-        return [index * size if at == self.said.dim else 0 for at in range(len(self.part))]
 
     def _computed(self, *slices: Any) -> list[Any]:
         """New states of one part, and the other outputs, from states and inputs."""
-        update = self.update
+        update, part = self.update, self.parts.shape
         var_of: dict[Var, Var] = {}
 
         def resized(atom: Any) -> Any:
@@ -219,14 +192,17 @@ class _Loop:
                 return atom
             if atom not in var_of:
                 aval = atom.aval
-                var_of[atom] = Var(aval.update(shape=self.part) if aval.shape else aval)
+                var_of[atom] = Var(aval.update(shape=part) if aval.shape else aval)
             return var_of[atom]
 
         body = [
             eqn.replace(
                 invars=[resized(atom) for atom in eqn.invars],
                 outvars=[resized(var) for var in eqn.outvars],
-                params={**eqn.params, **({"shape": self.part} if "shape" in eqn.params else {})},
+                params={
+                    **eqn.params,
+                    **({"shape": self.parts.shape} if "shape" in eqn.params else {}),
+                },
             )
             for eqn in (self.eqns[at] for at in update.positions)
         ]
@@ -236,19 +212,3 @@ class _Loop:
         jaxpr = Jaxpr([], given, made, body, debug_info=empty.debug_info.with_unknown_names())
         results: list[Any] = jaxpr_as_fun(ClosedJaxpr(jaxpr, ()))(*slices)
         return results
-
-
-def _with_lines_of(eqns: Sequence[JaxprEqn], replaced: Sequence[JaxprEqn]) -> list[JaxprEqn]:
-    """Equations, and those in their bodies, with source lines of the equations they replace.
-
-    What was taken over has its own; all else, which brings parts to and fro, that of the last.
-    """
-    own = {id(eqn.source_info.traceback) for eqn in replaced}
-
-    def sourced(eqn: JaxprEqn) -> JaxprEqn:
-        params = rewrite_bodies(eqn, lambda _, body: body.replace(eqns=[*map(sourced, body.eqns)]))
-        changed = eqn if params is None else eqn.replace(params=params)
-        is_own = id(eqn.source_info.traceback) in own
-        return changed if is_own else changed.replace(source_info=replaced[-1].source_info)
-
-    return [sourced(eqn) for eqn in eqns]

@@ -150,9 +150,44 @@ def test_what_is_asked_is_told_with_what_stays() -> None:
     assert any("`state[1][0].count`" in note and "host" in note for note in plan.data.notes)
 
 
-def test_parameters_cannot_lie_there() -> None:
-    with pytest.raises(ConstraintError, match=r"\['up'\]` cannot lie .* something else than"):
-        planned(constraints=[Offload("params['layers']['up']")])
+def test_what_more_reads_cannot_lie_there() -> None:
+    with pytest.raises(ConstraintError, match=r"\['head'\]` cannot lie .* more reads it"):
+        planned(constraints=[Offload("params['head']")])
+
+
+@pytest.fixture(scope="module")
+def parameters_there() -> autoshard.Plan:
+    """Without need, those of the layers, and what is updated with them."""
+    return planned(constraints=[Offload("params['layers']**")])
+
+
+def test_parameters_of_layers_lie_there_with_their_states(parameters_there: autoshard.Plan) -> None:
+    data = parameters_there.data
+    assert data.offloaded is not None
+    assert {name for name in data.offloaded.names if name.startswith("params")} == {
+        "params['layers']['down']",
+        "params['layers']['up']",
+    }
+    assert len(data.offloaded.names) == 6
+    assert data.memory.host_bytes == data.offloaded.local_bytes == 3 * STATE_BYTES // 2
+    assert data.waiting_seconds >= data.offloaded.seconds  # both passes read them, too
+    expected = jax.jit(train_step)(*start())
+    found = parameters_there.jit(moves_arguments=True)(*start())
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-5)
+    kinds = jax.tree.map(lambda leaf: leaf.sharding.memory_kind, found[0])
+    assert kinds == {"layers": {"down": "pinned_host", "up": "pinned_host"}, "head": "device"}
+    again = parameters_there.jit()(*found[:2], parameters_there.shard(start()[2], 2))
+    plain = jax.jit(train_step)(*expected[:2], start()[2])
+    np.testing.assert_allclose(again[2], plain[2], rtol=1e-3)
+
+
+def test_parameters_follow_where_all_states_are_too_few() -> None:
+    states = planned(constraints=[Offload("state**")])
+    assert states.data.offloaded is not None
+    plan = planned(memory_budget=states.data.memory.peak_bytes - STATE_BYTES // 8)
+    assert plan.data.is_feasible
+    assert plan.data.offloaded is not None
+    assert any(name.startswith("params") for name in plan.data.offloaded.names)
 
 
 def test_a_single_word_is_no_argument() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoshard.offload.asked import AskedState
 from autoshard.offload.choice import StreamedUpdate
-from autoshard.offload_candidates import StateCandidate, taken_apart
+from autoshard.offload_candidates import StateCandidate, StateCandidates, taken_apart
 from autoshard.offload_search import StateSearch, notes_on_asked
 from cost_models import get_hardware
 
@@ -60,6 +60,32 @@ def test_what_is_asked_goes_there_in_any_case() -> None:
     candidates = [StateCandidate(StreamedUpdate((n,), (n,), 0, 2), 10 + n) for n in range(3)]
     assert search((1,))._enough(candidates, -5) == [candidates[1]]
     assert search((0,))._enough(candidates, 15) == [candidates[0], candidates[2]]
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=5),
+    st.lists(st.integers(1, 50), min_size=5, max_size=5),
+    st.integers(-5, 400),
+)
+def test_parameters_follow_their_states(
+    states: list[int], parameters: list[int], missing: int
+) -> None:
+    alone = [
+        StateCandidate(StreamedUpdate((n + 9,), (n + 9,), 0, 2), s) for n, s in enumerate(states)
+    ]
+    both = [
+        StateCandidate(StreamedUpdate((n, n + 9), (n, n + 9), 0, 2), s + p)
+        for n, (s, p) in enumerate(zip(states, parameters, strict=False))
+    ]
+    chosen = search().chosen(StateCandidates(alone, both, {}), missing)
+    sent = sum(one.local_bytes for one in chosen)
+    assert sent >= min(missing, sum(one.local_bytes for one in both))
+    if missing <= sum(states):
+        assert all(one in alone for one in chosen)
+    places = [place for one in chosen for place in one.update.arguments]
+    assert len(places) == len({*places})
+    asked = search((0,)).chosen(StateCandidates(alone, both, {}), 0)
+    assert asked == [both[0]]
 
 
 def test_a_note_tells_what_stays_on_the_device_and_why() -> None:

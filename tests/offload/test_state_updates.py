@@ -195,6 +195,52 @@ def test_lines_are_those_of_the_update() -> None:
     assert {*seen} <= own
 
 
+def layers(weights: Any, x: Any, *, casts: bool) -> Any:
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(x @ w).astype(x.dtype), None
+
+    weights = weights.astype(jnp.bfloat16) if casts else weights
+    x = x.astype(weights.dtype)
+    return jnp.mean(jax.lax.scan(jax.checkpoint(layer), x, weights)[0].astype(jnp.float32) ** 2)
+
+
+@pytest.mark.parametrize("casts", [False, True], ids=["scanned", "cast"])
+def test_parameters_that_layers_read_part_by_part_are_states(casts: bool) -> None:
+    def step(weights: Any, mean: Any, square: Any, x: Any) -> Any:
+        loss, gradient = jax.value_and_grad(layers)(weights, x, casts=casts)
+        return *adam(weights, mean, square, gradient), loss
+
+    given = *(jnp.abs(array(number, 4, 8, 8)) for number in range(3)), array(5, 6, 8)
+    closed = jax.make_jaxpr(step)(*given)
+    carried = {0: 0, 1: 1, 2: 2}
+    assert [one[0] for one in updates_of(closed, carried)] == [(1, 2)]
+    (found,) = updates_of(closed, carried, with_parameters=True)
+    assert found[0] == (0, 1, 2)
+    streamed = with_streamed_states(closed, [StreamedUpdate((0, 1, 2), (0, 1, 2), 0, 2)])
+    check_jaxpr(streamed.jaxpr)
+    assert not any(  # the layers read what lies in host memory, not a whole copy of it
+        eqn.primitive.name == "convert_element_type" and eqn.invars[0] is closed.jaxpr.invars[0]
+        for eqn in streamed.jaxpr.eqns
+    )
+    pairs = zip(jaxpr_as_fun(streamed)(*given), jaxpr_as_fun(closed)(*given), strict=True)
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+
+
+def test_parameters_that_are_read_whole_or_after_their_update_are_none() -> None:
+    def whole(weights: Any, x: Any) -> Any:
+        gradient = jax.grad(layers)(weights, x, casts=False)
+        return weights - gradient + 0 * jnp.sum(weights)
+
+    def after(weights: Any, x: Any) -> Any:
+        new = weights - x[0, 0]
+        return new, layers(weights, x + new[0, :6], casts=False)
+
+    for step in (whole, after):
+        closed = jax.make_jaxpr(step)(array(0, 4, 8, 8), array(5, 6, 8))
+        assert list(updates_of(closed, {0: 0}, with_parameters=True)) == []
+
+
 def test_another_program_is_refused() -> None:
     closed = jax.make_jaxpr(lambda state, x: (state, x))(*arrays(2))
     with pytest.raises(PlanError, match="does not update its arguments 0"):
