@@ -59,11 +59,11 @@ class StateCandidates:
 
     @staticmethod
     def of(program: TracedProgram, solution: Solution, room: int) -> StateCandidates:
-        """Those of a program as it is written, sharded as in a plan of it.
+        """Those of a program, sharded as in a plan of it.
 
         Args:
-            program: As it is written, over its microbatches.
-            solution: The plan, whatever it computes again.
+            program: With its residuals as chosen: what it computes again may read more.
+            solution: Its plan.
             room: Bytes of host memory that a device may still use.
         """
         carried, count = program.carried, len(program.traced.in_names)

@@ -79,7 +79,7 @@ class StateSearch:
     asked: Mapping[int, AskedState] = field(default_factory=dict)
 
     def run(
-        self, written: TracedProgram, least: Solution, found: StateCandidates
+        self, program: TracedProgram, least: Solution, found: StateCandidates
     ) -> PlannedStates | None:
         """The plan with as few bytes of states in host memory as it takes to fit.
 
@@ -88,8 +88,8 @@ class StateSearch:
         bytes of all states are too few.
 
         Args:
-            written: The program as it is written, over its microbatches.
-            least: Its plan with the least peak, whatever it computes again, states on the device.
+            program: With its residuals as chosen, all states on the device.
+            least: Its plan, the one with the least peak where none fits.
             found: What of it could lie in host memory.
 
         Returns:
@@ -98,7 +98,8 @@ class StateSearch:
         Raises:
             ConstraintError: What is asked cannot lie there.
         """
-        self._refuse_others(found, written.traced.in_names)
+        names = program.traced.in_names
+        self._refuse_others(found, names)
         best: PlannedStates | None = None
         before: list[StateCandidate] = []
         missing = self._missing_bytes(least)
@@ -108,7 +109,7 @@ class StateSearch:
             if not chosen or chosen == before:
                 break
             before = chosen
-            tried = self._planned(written, chosen, len(found.with_parameters), least.peak_bytes)
+            tried = self._planned(names, chosen, len(found.with_parameters), least.peak_bytes)
             if tried is None:
                 break
             if best is None or tried.solution.peak_bytes < best.solution.peak_bytes:
@@ -182,7 +183,7 @@ class StateSearch:
 
     def _planned(
         self,
-        written: TracedProgram,
+        names: Sequence[str],
         chosen: Sequence[StateCandidate],
         num_candidates: int,
         on_device_peak: int,
@@ -203,7 +204,7 @@ class StateSearch:
         local_bytes = states_bytes(solution, places)
         offloaded = OffloadedStates(
             updates=program.updates,
-            names=tuple(written.traced.in_names[place] for place in places),
+            names=tuple(names[place] for place in places),
             local_bytes=local_bytes,
             seconds=2 * local_bytes / self.host.bytes_per_second,
             num_candidates=num_candidates,

@@ -286,12 +286,11 @@ class ProgramSearch:
         search = StateSearch(
             read, lambda program: self._planned(program, is_scarce=True), budget, host, asked
         )
-        written = self.read(program.mesh)
         room = host.capacity_bytes - host_bytes(least.encoder, least.decoded)
-        candidates = StateCandidates.of(written, least, room)
-        notes = notes_on_asked(asked, candidates.refused, written.traced.in_names)
+        candidates = StateCandidates.of(program, least, room)
+        notes = notes_on_asked(asked, candidates.refused, program.traced.in_names)
         found = replace(found, notes=notes)
-        chosen = setting.stages.settled(lambda: search.run(written, least, candidates))
+        chosen = setting.stages.settled(lambda: search.run(program, least, candidates))
         if chosen is None or not (asked or _is_better(chosen.solution, found)):
             return found
         return replace(

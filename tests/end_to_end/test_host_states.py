@@ -272,9 +272,13 @@ def test_states_lie_there_beside_residuals_that_are_chosen() -> None:
         hardware="tpu-v5e",
         donate_argnums=(0, 1),
         baselines=False,
-        constraints=[Offload("state**"), Recompute("hidden")],
+        constraints=[Offload("state**"), Offload("params**"), Recompute("hidden")],
     )
     assert plan.data.residuals is not None
     assert plan.data.offloaded is not None
+    names = {*plan.data.offloaded.names}
+    assert {"params['layers']['up']", "params['layers']['down']"} <= names
+    assert "params['head']" not in names  # the backward pass converts it again
+    assert any("`params['head']`" in note for note in plan.data.notes)
     expected = jax.jit(step)(*arguments)[2]
     np.testing.assert_allclose(plan.jit(moves_arguments=True)(*arguments)[2], expected, rtol=2e-2)
