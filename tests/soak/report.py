@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.results_table import markdown_table, write_page
+from experiments.results_table import RESULTS, markdown_table, write_page
 from tests.soak.judge import GOOD, VERDICTS
 from tests.soak.stops import MOST_AFTER_SIGNAL
 
@@ -31,30 +31,46 @@ _MEANINGS = {
 
 
 def write_report(records: Sequence[Path]) -> Path:
-    """Write `experiments/results/reliability.md`; records of all soaks are told apart."""
+    """Write `experiments/results/reliability.md` from records of soaks, which are told apart.
+
+    Sections of which there is no record stay as they are on the page.
+    """
     lines = [json.loads(line) for path in records for line in path.read_text().splitlines()]
-    programs = [line for line in lines if isinstance(line, dict) and "number" in line]
-    ops = [line for line in lines if isinstance(line, dict) and "trial" in line]
-    files = [line for line in lines if "file" in line]
-    parts = [f"What was run, beside what is {ASKED}.", *_of_programs(programs)]
-    stops = [line for line in lines if isinstance(line, dict) and "stop" in line]
-    parts += [*_of_ops(ops), *_of_files(files), *_of_stops(stops)]
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in lines:
+        key = next(key for key in ("trial", "file", "stop", "number") if key in line)
+        found[line["stop"] if key == "stop" else key].append(line)
+    page = RESULTS / "reliability.md"
+    sections = sections_of(page.read_text()) if page.exists() else {}
+    for kind, (title, told) in _SECTIONS.items():
+        if found[kind]:
+            sections[title] = "\n\n".join(told(found[kind]))
+    order = {title: number for number, (title, _) in enumerate(_SECTIONS.values())}
+    parts = [f"What was run, beside what is {ASKED}."]
+    for title in sorted(sections, key=lambda one: order.get(one, len(order))):
+        parts += [f"## {title}", sections[title]]
     return write_page("reliability", "Reliability", "\n\n".join(parts) + "\n")
 
 
+def sections_of(page: str) -> dict[str, str]:
+    """The text of each section of a page, by its heading."""
+    _, *sections = page.split("\n## ")
+    pairs = (section.partition("\n") for section in sections)
+    return {title: text.strip() for title, _, text in pairs}
+
+
+def _commits(lines: Iterable[Mapping[str, Any]]) -> str:
+    counts = Counter(line["commit"] for line in lines)
+    return ", ".join(f"{count} at {commit}" for commit, count in counts.items())
+
+
 def _of_programs(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "## Whole programs"
-    if not lines:
-        yield "None."
-        return
     by_program = defaultdict(list)
     for line in lines:
         by_program[line["seed"], line["number"]].append(line)
     last = [found[-1] for found in by_program.values()]
     counts = Counter(line["verdict"] for line in last)
-    commits = Counter(line["commit"] for line in last)
-    told = ", ".join(f"{count} at {commit}" for commit, count in commits.items())
-    yield f"{len(last)} programs, {sum(map(_is_good, last))} of them good; {told}."
+    yield f"{len(last)} programs, {sum(map(_is_good, last))} of them good; {_commits(last)}."
     yield markdown_table(
         [
             {"ended": word, "programs": counts[word], "meaning": _MEANINGS[word]}
@@ -107,50 +123,55 @@ def _is_near(a: float, b: float) -> bool:
 
 
 def _of_ops(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "## Single ops under random shardings"
     counts = Counter(line["verdict"] for line in lines)
     names = {line["case"] for line in lines}
     told = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    yield f"{len(lines)} trials of {len(names)} ops: {told}." if lines else "None."
+    yield f"{len(lines)} trials of {len(names)} ops: {told}; {_commits(lines)}."
 
 
 def _of_files(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "## Damaged files"
     last = {(line["format"], line["file"]): line for line in lines}
     found = {(line["format"], line["file"]) for line in lines if line["problems"]}
     bad = {case for case in found if last[case]["problems"]}
-    if not lines:
-        yield "None."
-        return
     counts = Counter(name for name, _ in last)
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
     yield (
         f"{len(last)} files ({told}), {len(bad)} with problems;"
-        f" {len(found) - len(bad)} had problems that are mended."
+        f" {len(found) - len(bad)} had problems that are mended; {_commits(last.values())}."
     )
 
 
 def _of_stops(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "## Signals, deadlines, plans made twice"
-    kinds = {"signal": "signals", "deadline": "deadlines", "twice": "plans made twice"}
-    for kind, name in kinds.items():
-        found = [line for line in lines if line["stop"] == kind]
-        bad = [line for line in found if line["problems"]]
-        late = [line["late"] for line in found if "late" in line]
-        worst = f", the latest by {max(late):.1f} s" if late else ""
-        waited = [line["waited"] for line in found if "waited" in line]
-        if waited:
-            quick = sum(seconds <= MOST_AFTER_SIGNAL for seconds in waited)
-            worst += (
-                f"; by the clock {quick} ended within {MOST_AFTER_SIGNAL:.0f} s, the last after"
-                f" {max(waited):.1f} s"
-            )
-        if kind == "deadline" and late:
-            cut = [min(line["late"], line["could_be_cut"]) for line in found]
-            worst += f" ({max(cut):.1f} s of what a limit can cut short)"
-        loads = [line["load"] for line in found if "load" in line]
-        if loads:
-            worst += (
-                f"; {min(loads):.1f} to {max(loads):.1f} processes wanted a processor meanwhile"
-            )
-        yield f"{len(found)} {name}, {len(bad)} with problems{worst}." if found else f"No {name}."
+    bad = [line for line in lines if line["problems"]]
+    late = [line["late"] for line in lines if "late" in line]
+    told = [f"{len(lines)} cases, {len(bad)} with problems"]
+    if late:
+        told.append(f"the latest by {max(late):.1f} s")
+    if waited := [line["waited"] for line in lines if "waited" in line]:
+        quick = sum(seconds <= MOST_AFTER_SIGNAL for seconds in waited)
+        told.append(
+            f"by the clock {quick} ended within {MOST_AFTER_SIGNAL:.0f} s, the last after"
+            f" {max(waited):.1f} s"
+        )
+    if cut := [min(line["late"], line["could_be_cut"]) for line in lines if "could_be_cut" in line]:
+        told.append(f"by {max(cut):.1f} s of what a limit can cut short")
+    if loads := [line["load"] for line in lines if "load" in line]:
+        told.append(f"{min(loads):.1f} to {max(loads):.1f} processes wanted a processor meanwhile")
+    yield "; ".join([*told, _commits(lines)]) + "."
+    if bad:
+        rows = [
+            {"case": line["case"], "command": " ".join(line["words"]), "told": line["problems"][0]}
+            for line in bad
+        ]
+        yield markdown_table(rows).strip()
+
+
+_SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Mapping[str, Any]]], Iterator[str]]]] = {
+    "number": ("Whole programs", _of_programs),
+    "trial": ("Single ops under random shardings", _of_ops),
+    "file": ("Damaged files", _of_files),
+    "signal": ("Signals", _of_stops),
+    "deadline": ("Deadlines", _of_stops),
+    "twice": ("Plans made twice", _of_stops),
+}
+"""By kind of record, its section and what tells of it."""

@@ -1,7 +1,7 @@
 """Signals, deadlines and plans made twice: `python -m tests.soak.stops --kind signal --count 200`.
 
-Each case is a command of its own, of a model or a problem instance in turn, and a line of the
-record; what is on record is not run again.
+Each case is a command of its own, of a model or a problem instance in turn (those in the folder of
+`--instances` too), and a line of the record; what is on record is not run again.
 
 * `signal`: SIGINT or SIGTERM after a random time of a processor; the command ends within 2 s.
 * `deadline`: a limit of 1, 3, 10 or 30 s, of a command and of a call of `optimize` in turn; it ends
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
@@ -78,21 +78,34 @@ def plan_words(folder: Path, name: str, limit: float) -> list[str]:
     return ["plan", "model:step", *mesh, "--time-limit", str(limit), *out]
 
 
-def any_words(folder: Path, number: int, limit: float) -> list[str]:
-    """Words of a command: each model in turn, then an instance that no solver proves."""
-    place = number % (len(MODELS) + 1)
+Instances = Sequence[Path]
+
+
+def any_words(folder: Path, place: int, limit: float, instances: Instances) -> list[str]:
+    """Words of a command: each model in turn, then an instance that no solver proves, then others.
+
+    Args:
+        folder: To run in.
+        place: In that order, which goes round.
+        limit: Seconds it may take.
+        instances: Of problems.
+    """
+    place %= len(MODELS) + 1 + len(instances)
     if place < len(MODELS):
         return plan_words(folder, MODELS[place], limit)
+    if place > len(MODELS):
+        path = instances[place - len(MODELS) - 1]
+        return ["solve", str(path), "--timeout", str(limit)]
     write_problem(hard_problem(), folder / "hard.json")
     return ["solve", "hard.json", "--timeout", str(limit)]
 
 
-def signalled(number: int, folder: Path) -> dict[str, Any]:
+def signalled(number: int, folder: Path, instances: Instances = ()) -> dict[str, Any]:
     """The end of a command that gets a signal at a random moment."""
     rng = Random(number)
     sent = rng.choice([signal.SIGINT, signal.SIGTERM])
     moment = rng.uniform(0.2, 12.0)
-    words = any_words(folder, number, 60)
+    words = any_words(folder, number, 60, instances)
     with started(folder, *words, PYTHONHASHSEED="0") as process:
         _wait(process.pid, moment)
         process.send_signal(sent)
@@ -148,11 +161,12 @@ def _left(folder: Path, out: str, err: str) -> Iterator[str]:
             yield f"left behind: {path.name}"
 
 
-def limited(number: int, folder: Path) -> dict[str, Any]:
+def limited(number: int, folder: Path, instances: Instances = ()) -> dict[str, Any]:
     """Seconds by which a command passes its limit."""
-    limit = LIMITS[number // (len(MODELS) + 1) % len(LIMITS)]
-    words = any_words(folder, number, limit)
-    is_call = words[0] == "plan" and number // (len(MODELS) + 1) // len(LIMITS) % 2 == 1
+    round_ = number // (len(MODELS) + 1 + len(instances))
+    limit = LIMITS[round_ % len(LIMITS)]
+    words = any_words(folder, number, limit, instances)
+    is_call = words[0] == "plan" and round_ // len(LIMITS) % 2 == 1
     code = CALL.format(limit=limit) if is_call else RUN
     began = time.monotonic()
     with started(folder, *words, code=code, PYTHONHASHSEED="0") as process:
@@ -179,7 +193,7 @@ def limited(number: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def twice(number: int, folder: Path) -> dict[str, Any]:
+def twice(number: int, folder: Path, _instances: Instances = ()) -> dict[str, Any]:
     """Differences of plans of one model that are made idle and under load."""
     words = plan_words(folder, MODELS[number % len(MODELS)], 300)
     answers = []
@@ -216,9 +230,11 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=2.0)
     parser.add_argument("--workers", type=int, default=1, help="cases at a time")
     parser.add_argument("--record", type=Path, default=Path("soak-stops.jsonl"))
+    parser.add_argument("--instances", type=Path, help="a folder of problem instances")
     given = parser.parse_args()
     lines = given.record.read_text().splitlines() if given.record.exists() else []
     known = {(line["stop"], line["case"]) for line in map(json.loads, lines)}
+    instances = [] if given.instances is None else sorted(given.instances.resolve().glob("*.gz"))
     deadline = time.monotonic() + 3600 * given.hours
     commit = provenance()["commit"]
     cases = product(range(given.count), given.kind or KINDS)
@@ -228,7 +244,7 @@ def main() -> None:
         if time.monotonic() > deadline:
             return
         with tempfile.TemporaryDirectory() as folder:
-            found = RUNS[kind](number, Path(folder))
+            found = RUNS[kind](number, Path(folder), instances)
         load = os.getloadavg()[0]
         line = {"commit": commit, "stop": kind, "case": number, "load": load, **found}
         record.write(json.dumps(line) + "\n")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
-from tests.soak.report import _of_files, _of_programs, _of_stops
+import pytest
+
+from experiments import results_table
+from tests.soak import report
+from tests.soak.report import _of_files, _of_programs, _of_stops, sections_of, write_report
 
 
 def program(number: int, commit: str, verdict: str) -> dict[str, Any]:
@@ -21,9 +27,9 @@ def test_a_program_that_ended_well_at_a_later_commit_is_mended() -> None:
         program(3, "new", "bytes"),
     ]
     parts = list(_of_programs(lines))
-    assert parts[1] == "3 programs, 2 of them good; 2 at new, 1 at old."
-    assert "| bytes | 1 |" in parts[2]
-    assert "| wrong |" not in parts[2]
+    assert parts[0] == "3 programs, 2 of them good; 2 at new, 1 at old."
+    assert "| bytes | 1 |" in parts[1]
+    assert "| wrong |" not in parts[1]
     bad, said, mended = parts[-3:]
     assert bad.splitlines()[2:] == ["| 3 | new | bytes | said of bytes |"]
     assert said == "Mended since they were found:"
@@ -34,13 +40,30 @@ def test_a_file_with_problems_counts_until_it_has_none() -> None:
     def case(file: int, *problems: str) -> dict[str, Any]:
         return {"commit": "c", "format": "plan", "file": file, "problems": list(problems)}
 
-    parts = list(_of_files([case(0), case(1, "x"), case(2, "y"), case(1)]))
-    assert parts[1] == "3 files (3 plan), 1 with problems; 1 had problems that are mended."
+    (told,) = _of_files([case(0), case(1, "x"), case(2, "y"), case(1)])
+    assert told == "3 files (3 plan), 1 with problems; 1 had problems that are mended; 3 at c."
 
 
 def test_signals_are_told_by_the_clock_too() -> None:
     stop = {"commit": "c", "stop": "signal", "problems": []}
-    parts = list(
-        _of_stops([{**stop, "late": 0.5, "waited": 1.5}, {**stop, "late": 1, "waited": 9}])
+    (told,) = _of_stops([{**stop, "late": 0.5, "waited": 1.5}, {**stop, "late": 1, "waited": 9}])
+    assert "by the clock 1 ended within 2 s, the last after 9.0 s" in told
+
+
+def test_sections_without_a_record_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(results_table, "RESULTS", tmp_path)
+    kept = {"Deadlines": "Eleven.", "Damaged files": "Ten.", "Of old": "Told."}
+    page = "\n\n".join(
+        ["# Reliability", *(f"## {title}\n\n{text}" for title, text in kept.items())]
     )
-    assert "by the clock 1 ended within 2 s, the last after 9.0 s" in parts[1]
+    (tmp_path / "reliability.md").write_text(page)
+    record = tmp_path / "record.jsonl"
+    stop = {"commit": "c", "stop": "deadline", "case": 0, "words": ["plan"], "late": 2.0}
+    record.write_text(json.dumps({**stop, "problems": ["2.0 s over 1 s"]}) + "\n")
+    text = write_report([record]).read_text()
+    found = sections_of(text)
+    assert list(found) == ["Damaged files", "Deadlines", "Of old"]
+    assert found["Damaged files"] == "Ten."
+    assert found["Deadlines"].startswith("1 cases, 1 with problems; the latest by 2.0 s; 1 at c.")
+    assert "| 0 | plan | 2.0 s over 1 s |" in found["Deadlines"]
