@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend.core import JaxprEqn
 
 from autoshard.apply.named_shardings import JaxMesh, sharding_to_spec
@@ -41,7 +42,8 @@ def equation_on_examples(
 
     def local(array: Any) -> tuple[Any, ...]:
         made = eqn.primitive.bind(array, **eqn.params)
-        return tuple(made) if eqn.primitive.multiple_results else (made,)
+        results = made if eqn.primitive.multiple_results else (made,)
+        return tuple(map(_as_declared, results))
 
     run = jax.shard_map(
         local,
@@ -59,3 +61,13 @@ def equation_on_examples(
     return call.replace(
         invars=operands, outvars=eqn.outvars, source_info=eqn.source_info, ctx=eqn.ctx
     )
+
+
+def _as_declared(array: Any) -> Any:
+    """The array in the dimension order of its shape.
+
+    A gather before an FFT or after it may give its operand another one, in which host CPUs compute
+    no FFT (jaxlib 0.10.2: `RET_CHECK failure` in `fft_thunk.cc`).
+    """
+    order: Any = Layout(tuple(range(array.ndim)))
+    return with_layout_constraint(array, order)

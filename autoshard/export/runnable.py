@@ -3,14 +3,16 @@
 XLA's own round trip keeps shardings of arguments and results, sharding constraints and manual
 computations; what it does not know (data-flow edges, reshards, Shardy's collectives) makes it
 refuse the module. On global values those are all the identity, so each becomes a constraint. So do
-the shardings of what convolutions, pools and pads read and make: cut as other ops ask, within a
-group or in space by some of the axes alone, they are wrong, or end the process (jaxlib 0.10.2).
+the shardings of what convolutions, FFTs, pools and pads read and make: cut as other ops ask, within
+a group, in space by some of the axes alone or along a transform, they are wrong, or end the process
+(jaxlib 0.10.2). Host CPUs compute an FFT in the dimension order of its shape alone: it keeps that.
 """
 
 from __future__ import annotations
 
+import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.dialects import sdy, stablehlo
 
 from autoshard.apply.nested_ops import operations_of
 from autoshard.export.collective_ops import KIND_BY_OP
@@ -30,7 +32,9 @@ from autoshard.mlir_modules import (
 )
 
 _AS_CONSTRAINT = frozenset({*KIND_BY_OP, "sdy.reshard"})
-_HELD = frozenset({"stablehlo.convolution", "stablehlo.pad", "stablehlo.reduce_window"})
+_HELD = frozenset(
+    {"stablehlo.convolution", "stablehlo.fft", "stablehlo.pad", "stablehlo.reduce_window"}
+)
 
 
 def runnable_module(module: str | bytes) -> bytes:
@@ -49,6 +53,8 @@ def make_runnable(module: Module) -> None:
     """As `runnable_module`, of a parsed module, in place."""
     inline_named_computations(module.operation)
     for op in list(operations_of(module.operation)):
+        if op.name == "stablehlo.fft":
+            _keep_order(op)
         if op.name in _HELD:
             _hold(op)
     for op in list(operations_of(module.operation)):
@@ -78,6 +84,25 @@ def _hold(op: MlirOp) -> None:
         if _has_sharding(result):
             made = _constrained(result, result, ir.InsertionPoint.after(op))
             result.replace_all_uses_except(made, made.owner.operation)
+
+
+def _keep_order(op: MlirOp) -> None:
+    """Keep the result of an op in the dimension order of its shape."""
+    (result,) = op.results
+    rank = ir.RankedTensorType(result.type).rank
+    minor_first = ir.DenseElementsAttr.get(
+        np.arange(rank)[::-1].astype(np.int64), type=ir.IndexType.get()
+    )
+    made = stablehlo.CustomCallOp(
+        [result.type],
+        [result],
+        "LayoutConstraint",
+        operand_layouts=ir.ArrayAttr.get([minor_first]),
+        result_layouts=ir.ArrayAttr.get([minor_first]),
+        ip=ir.InsertionPoint.after(op),
+        loc=op.location,
+    )
+    result.replace_all_uses_except(made.operation.results[0], made.operation)
 
 
 def _has_sharding(value: MlirValue) -> bool:

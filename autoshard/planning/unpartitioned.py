@@ -10,12 +10,15 @@ from autoshard.planning.solution import Solution
 
 
 def ops_on_examples(solution: Solution) -> dict[str, OnExamples]:
-    """By equation path, how the ops that the compiler does not partition are sharded."""
+    """By equation path, how the ops that the compiler does not partition are sharded.
+
+    One that runs whole is among them: propagation would cut it along what it computes.
+    """
     parts, found = solution.encoded.parts, {}
     for op in _unpartitioned(solution):
         candidate = solution.decoded.candidates[op.index]
         operand, *others = candidate.operands
-        if any(operand) and not others and op.equation in solution.graph.batched:
+        if not others and op.equation in solution.graph.batched:
             found[op.equation] = OnExamples(
                 operand=parts.to_sharding(operand),
                 results=tuple(map(parts.to_sharding, candidate.results)),

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import autoshard
 from autoshard.hlo.compiled import compare_collectives, read_compiled
+from tests.export.compile_module import compiles
 
 RANDOM = np.random.default_rng(0)
 REAL = RANDOM.standard_normal((32, 32, 64)).astype(np.float32)
@@ -99,3 +100,26 @@ def test_a_module_without_a_function_has_no_shard_map_and_says_so() -> None:
     text = jax.jit(jnp.fft.fft).lower(COMPLEX).as_text()
     plan = autoshard.optimize_module(text, mesh="data=2,model=4", hardware="cpu-host")
     assert [note for note in plan.data.notes if "runs whole on every device" in note]
+
+
+def test_a_transform_between_gathers_keeps_the_dimension_order_that_host_cpus_compute() -> None:
+    halves = jax.sharding.NamedSharding(MESH, P(None, "model"))
+
+    def between_gathers(x: Any) -> Any:
+        made = jnp.abs(jnp.fft.fft2(jax.lax.complex(x, jnp.sin(x)))) - x
+        return jax.lax.with_sharding_constraint(made, halves)
+
+    x = REAL[0, :13, :8]
+    plan = planned(between_gathers, x, in_shardings=halves, out_shardings=P())
+    expected = np.abs(np.fft.fft2(x + 1j * np.sin(x))) - x
+    for found in (plan.jit()(x), jax.jit(plan.export().call)(plan.shard(x))):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_a_transform_with_a_result_cut_over_all_devices_runs_after_every_stage() -> None:
+    every = jax.sharding.NamedSharding(MESH, P(None, None, ("data", "model")))
+    x = COMPLEX[:2, :4, :8]
+    plan = planned(jnp.fft.fft, x, out_shardings=every)
+    text = plan.stablehlo("collectives")
+    (found,) = compiles(text, plan.export(), (x,), plan)
+    np.testing.assert_allclose(found, np.fft.fft(x), rtol=1e-4, atol=1e-3)
