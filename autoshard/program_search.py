@@ -213,7 +213,8 @@ class ProgramSearch:
         searches = Searches(setting.options, setting.stages, self.progress)
         limit = problem.memory_limit
         has_room = limit is None or (result.peak or 0) < _AMPLE * limit
-        if has_room or searches.is_over:
+        fast_enough = (1.0 + JOINT_GAP) * result.bound_without_limit
+        if has_room or solution.cost <= fast_enough or searches.is_over:
             return False
         ample = replace(problem, memory_limit=None)
         found = searches.another(ample, solution.choices, relative_gap=JOINT_GAP)

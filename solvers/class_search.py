@@ -77,7 +77,8 @@ def solve_by_class(run: Run, solve_tied: Callable[[Run], None], *, tied_alone: b
             run.is_infeasible = True
             run.least_peak_bound, run.clashing_times = least, (at,)
         elif not tied_alone and not run.lower_bound:
-            run.lower_bound = _bound(run, run.problem, classes.found)
+            run.bound_without_limit = _bound(run, run.problem, classes.found)
+            run.lower_bound = run.bound_without_limit
     tied, problem = classes.tied, run.problem
     run.log.append(
         f"copies choose alike: {problem.num_nodes} nodes, {problem.num_columns} columns became "

@@ -95,6 +95,7 @@ class Result:
             binds.
         memory_prices: Cost of a byte at times at which the limit binds, of the last bound proven by
             such prices; empty where there is none.
+        bound_without_limit: No choices cost less, whatever memory they hold; 0 where none is known.
     """
 
     status: Status
@@ -116,6 +117,7 @@ class Result:
     is_interrupted: bool = False
     leanest: tuple[int, ...] | None = None
     memory_prices: Mapping[int, float] = field(default_factory=dict)
+    bound_without_limit: int = 0
 
     @property
     def gap(self) -> float:

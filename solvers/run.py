@@ -50,6 +50,7 @@ class Run:
     choices: tuple[int, ...] | None = None
     cost: int | None = None
     lower_bound: int = 0
+    bound_without_limit: int = 0
     is_infeasible: bool = False
     is_interrupted: bool = False
     leanest: tuple[int, ...] | None = None
@@ -229,6 +230,7 @@ class Run:
             is_interrupted=self.is_interrupted,
             leanest=self.leanest if self.has_sought_leanest else None,
             memory_prices=self.prices,
+            bound_without_limit=self.bound_without_limit,
         )
 
     def _status(self, lower_bound: int) -> Status:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ from autoshard.frontend import op_kinds
 from autoshard.frontend.asked_inside import AskedInside, AskedReads, Place, add_constraint
 from autoshard.frontend.dead_code import Control
 from autoshard.frontend.declared_cost import declared_cost
-from autoshard.frontend.graph_builder import GraphBuilder, TensorType
+from autoshard.frontend.graph_builder import GraphBuilder, OpDraft, TensorType
 from autoshard.frontend.op_flops import op_flops
 from autoshard.frontend.op_rules import (
     fitted_rule,
@@ -112,6 +112,7 @@ class Importer:
     num_captured: int = 0
     free: set[int] = field(default_factory=set)
     scalar_ops: dict[int, Any] = field(default_factory=dict)
+    scalars: dict[Hashable, OpDraft] = field(default_factory=dict)
     rules: dict[Any, Rule] = field(default_factory=dict)
     types: dict[Any, TensorType] = field(default_factory=dict)
     places: dict[Any, tuple[str, str]] = field(default_factory=dict)
@@ -218,19 +219,7 @@ class Importer:
             return
         results = [self.tensor_type(v.type) for v in op.results]
         if self._is_free(op, name, operands):
-            made = self.build.add(
-                OpKind.FREE,
-                name,
-                operands,
-                results,
-                rule=None,
-                region=scope.region,
-                repeat=scope.repeat,
-            )
-            made.in_function = scope.in_function
-            if op_kinds.op_class(name) is OpClass.ELEMENTWISE:
-                made.flops = float(prod(results[0][0]))
-            self.free.update(made.results)
+            made = self._free_op(op, name, operands, results, scope)
         else:
             self._work(op, name, operands, results, scope)
             made = self.build.ops[-1]
@@ -238,6 +227,42 @@ class Importer:
             self.scalar_ops[made.results[0]] = op
         for result, value in zip(op.results, made.results, strict=True):
             env[result] = value
+
+    def _free_op(
+        self,
+        op: Any,
+        name: str,
+        operands: tuple[int, ...],
+        results: list[TensorType],
+        scope: Scope,
+    ) -> OpDraft:
+        """An op that every device makes its own piece of; equal constant scalars of a body are one.
+
+        Lowering writes one for every literal, and compilers merge them before they partition. The
+        bindings of MLIR read no complex ones.
+        """
+        shape, dtype, _ = results[0]
+        key = None
+        if name == "constant" and not shape and not dtype.startswith("complex"):
+            key = op.attributes["value"], scope.region, scope.in_function
+        if key in self.scalars:
+            return self.scalars[key]
+        made = self.build.add(
+            OpKind.FREE,
+            name,
+            operands,
+            results,
+            rule=None,
+            region=scope.region,
+            repeat=scope.repeat,
+        )
+        made.in_function = scope.in_function
+        if op_kinds.op_class(name) is OpClass.ELEMENTWISE:
+            made.flops = float(prod(results[0][0]))
+        self.free.update(made.results)
+        if key is not None:
+            self.scalars[key] = made
+        return made
 
     def _is_free(self, op: Any, name: str, operands: tuple[int, ...]) -> bool:
         """Whether every device can make its own piece without talking to others."""

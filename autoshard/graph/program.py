@@ -26,6 +26,8 @@ class OpKind(Enum):
     ENTER_MANUAL = "enter-manual"  # global operand, local result: into a shard_map body
     LEAVE_MANUAL = "leave-manual"  # local operand, global result: out of one
 
+    __hash__ = object.__hash__  # members are single; that of `Enum` is of Python, and slow
+
 
 class OpClass(Enum):
     """How an op spends its time, as the cost model names it."""
@@ -40,6 +42,8 @@ class OpClass(Enum):
     COPY = "copy"
     CUSTOM = "custom"
     NOTHING = "nothing"
+
+    __hash__ = object.__hash__  # as of `OpKind`
 
 
 DEVICE_MEMORY = "device"

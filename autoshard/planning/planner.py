@@ -258,7 +258,8 @@ def plan_corrected(
         result = solved_from_leanest(encoded.problem, result, searches)
     found = _at_end(_followed(solution_of(encoder, encoded, result), searches), searches)
     if margin and found.is_feasible:  # nothing is proven at the prices themselves
-        found = replace(found, encoded=whole, result=replace(found.result, lower_bound=0))
+        unproven = replace(found.result, lower_bound=0, bound_without_limit=0)
+        found = replace(found, encoded=whole, result=unproven)
         result = as_answer(found, found.result, found.choices, options.relative_gap)
         found = replace(found, result=result)
     return _in_last_round(found, solution)

@@ -231,4 +231,5 @@ def as_answer(
         peak=found.peak,
         peak_time=found.peak_time,
         lower_bound=lower_bound,
+        bound_without_limit=solution.result.bound_without_limit,
     )

@@ -170,7 +170,8 @@ def _still_proven(
         gap: How near is near enough.
     """
     lowered = found.lowered(before.encoded.problem, after.encoded.problem)
-    bound = max(0, before.result.lower_bound + lowered)
-    result = replace(before.result, lower_bound=bound)
+    bounds = before.result.lower_bound, before.result.bound_without_limit
+    bound, without_limit = (max(0, one + lowered) for one in bounds)
+    result = replace(before.result, lower_bound=bound, bound_without_limit=without_limit)
     answer = as_answer(replace(after, result=result), result, after.choices, gap)
     return replace(after, result=answer) if answer.status in _PROVEN else None

@@ -46,27 +46,26 @@ def test_a_scan_is_a_loop_whose_carries_join_before_it() -> None:
         "%3: f32[5] = free broadcast_in_dim %2",
         "%4: i32[] = free constant",
         "%5: f32[5, 16, 16] = while %1",
-        "%6: i32[] = while %4 %22",
-        "%7: f32[8, 16] = while %0 %16",
-        "%8: f32[5] = while %3 %20",
+        "%6: i32[] = while %4 %21",
+        "%7: f32[8, 16] = while %0 %15",
+        "%8: f32[5] = while %3 %19",
         "loop 5 times:",
         "  %9: i32[] = free constant",
         "  %10: i1[] = compare %6 %9  flops=1",
         "  %11: i32[] = free constant",
-        "  %12: i32[] = free constant",
-        "  %13: f32[1, 16, 16] = dynamic_slice %5 %6 %11 %12"
+        "  %12: f32[1, 16, 16] = dynamic_slice %5 %6 %11 %11"
         "  ([i, j, k], [], [], [])->([i, j, k]) {i=5, j=16, k=16} need_replication={i}",
-        "  %14: f32[16, 16] = reshape %13  ([i, j, k])->([j, k]) {i=1, j=16, k=16}",
-        "  %15: f32[8, 16] = dot_general %7 %14"
+        "  %13: f32[16, 16] = reshape %12  ([i, j, k])->([j, k]) {i=1, j=16, k=16}",
+        "  %14: f32[8, 16] = dot_general %7 %13"
         "  ([i, k], [k, j])->([i, j]) {i=8, j=16, k=16} reduction={k}  flops=4096",
-        "  %16: f32[8, 16] = tanh %15  flops=128",
-        "  %17: f32[] = free constant",
-        "  %18: f32[] = reduce %16 %17  ([i, j], [])->([]) {i=8, j=16} reduction={i, j}  flops=129",
-        "  %19: f32[1] = free broadcast_in_dim %18",
-        "  %20: f32[5] = dynamic_update_slice %8 %19 %6"
+        "  %15: f32[8, 16] = tanh %14  flops=128",
+        "  %16: f32[] = free constant",
+        "  %17: f32[] = reduce %15 %16  ([i, j], [])->([]) {i=8, j=16} reduction={i, j}  flops=129",
+        "  %18: f32[1] = free broadcast_in_dim %17",
+        "  %19: f32[5] = dynamic_update_slice %8 %18 %6"
         "  ([i], [j], [])->([i]) {i=5, j=1} need_replication={j}",
-        "  %21: i32[] = free constant",
-        "  %22: i32[] = add %6 %21  flops=1",
+        "  %20: i32[] = free constant",
+        "  %21: i32[] = add %6 %20  flops=1",
         "return result[0] %7",
         "return result[1] %8",
     ]

@@ -434,6 +434,12 @@ def test_what_every_device_can_make_is_free() -> None:
     assert next(line for line in text(graph) if " iota" in line).split("= ")[1] == "free iota"
 
 
+def test_equal_constant_scalars_are_one() -> None:
+    graph = export(lambda x, y: (x * 0.5 + 1.0, y * 0.5 + 1.0), X, X)
+    free = [op.name for op in graph.ops if op.kind is OpKind.FREE]
+    assert free == ["constant", "broadcast_in_dim"] * 2 + ["broadcast_in_dim"] * 2
+
+
 def test_helper_calls_of_jnp_are_flat() -> None:
     graph = export(lambda x: jnp.where(x > 0, x, 0.0) + jnp.clip(x, 0, 1), X)
     assert len(graph.regions) == 1

@@ -85,13 +85,15 @@ def test_searches_with_and_without_classes_cost_the_same_within_the_gap(
     seed: int, layers: int, is_limited: bool
 ) -> None:
     problem = stack(seed, layers)
-    whole = solve(problem, relative_gap=0.0)
+    whole = without_limit = solve(problem, relative_gap=0.0)
     if is_limited and whole.peak:
         problem = replace(problem, memory_limit=whole.peak - 1)
         whole = solve(problem, relative_gap=0.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(class_search, "LEAST_COLUMNS", 0)
         by_class = solve(problem, relative_gap=0.02)
+    if without_limit.cost is not None:
+        assert by_class.bound_without_limit <= without_limit.cost
     apart = solve(problem, relative_gap=0.02, by_class=False)
     for found in (by_class, apart):
         assert found.status.has_choices == whole.status.has_choices
