@@ -10,7 +10,6 @@ from autoshard.offload.choice import StreamedUpdate
 from autoshard.offload.streamed import updates_of
 from autoshard.planning.solution import Solution
 from autoshard.planning.traced_program import TracedProgram
-from autoshard.sharding import Sharding
 
 _PART_BYTES = 8 * 2**20
 """Of states that are on a device at once in an update, if they can be taken apart so far. A choice:
@@ -25,7 +24,7 @@ _READ = (
     "more reads it, or what replaces it, than its update, element by element, layers under scan"
     " and copies in another type"
 )
-_CUT = "devices cut every dimension that parts of it could be of"
+_CUT = "it does not fall into equal parts"
 _TOO_SMALL = "its update holds less than 1 MiB of states per device, which is not worth a loop"
 _NO_ROOM = "host memory is full"
 
@@ -94,9 +93,7 @@ def _candidate(
 ) -> StateCandidate | str:
     """An update whose states could lie in host memory, or why they cannot."""
     local_bytes = states_bytes(solution, states)
-    shardings = [_sharding(solution, place) for place in states]
-    cut = [any(one.dims[dim].axes for one in shardings) for dim in range(len(shape))]
-    apart = taken_apart(shape, cut, local_bytes)
+    apart = taken_apart(shape, _pieces(solution, states, shape), local_bytes)
     if local_bytes < _LEAST_BYTES:
         return _TOO_SMALL
     if apart is None:
@@ -113,10 +110,15 @@ def _value(solution: Solution, argument: int) -> Value:
     return graph.values[value]
 
 
-def _sharding(solution: Solution, argument: int) -> Sharding:
-    """Of a flat argument, in a plan."""
-    layout = solution.decoded.layouts[_value(solution, argument).index]
-    return solution.encoded.parts.to_sharding(layout)
+def _pieces(solution: Solution, states: Sequence[int], shape: Sequence[int]) -> list[int | None]:
+    """By dimension, into how many equal pieces a plan cuts states; None where they differ."""
+    parts, layouts = solution.encoded.parts, solution.decoded.layouts
+    cuts = [layouts[_value(solution, place).index] for place in states]
+    found: list[int | None] = []
+    for dim, size in enumerate(shape):
+        (count, *others) = {parts.num_shards(layout[dim]) for layout in cuts}
+        found.append(None if others or size % count else count)
+    return found
 
 
 def states_bytes(solution: Solution, arguments: Iterable[int]) -> int:
@@ -127,26 +129,32 @@ def states_bytes(solution: Solution, arguments: Iterable[int]) -> int:
 
 
 def taken_apart(
-    shape: Sequence[int], cut: Sequence[bool], num_bytes: int
-) -> tuple[int, int] | None:
-    """The dimension and the number of parts, of a dimension that is whole on each device.
+    shape: Sequence[int], pieces: Sequence[int | None], num_bytes: int
+) -> tuple[int, int, int] | None:
+    """The dimension, the number of parts, and into how many pieces devices cut it.
+
+    A dimension that is whole on each device comes first, as it takes no other view of the array.
 
     Args:
         shape: Of the states.
-        cut: By dimension, whether devices cut it.
+        pieces: By dimension, how many devices cut it into; None where it is not taken apart.
         num_bytes: Of the states of the update, on one device.
 
     Returns:
-        None where no such dimension has parts of equal size.
+        None where no dimension has parts of equal size.
     """
-    found: tuple[int, int] | None = None
-    for dim in (dim for dim in range(len(shape)) if not cut[dim]):
-        for parts in range(2, shape[dim] + 1):
-            size, is_uneven = shape[dim] // parts, shape[dim] % parts
-            if is_uneven or (dim >= len(shape) - 2 and size % _TILE):
+    found: tuple[int, int, int] | None = None
+    whole_first = sorted(range(len(shape)), key=lambda dim: pieces[dim] != 1)
+    for dim in whole_first:
+        count = pieces[dim]
+        if count is None:
+            continue
+        for parts in range(2, shape[dim] // count + 1):
+            size, rest = divmod(shape[dim] // count, parts)
+            if rest or (dim >= len(shape) - 2 and size % _TILE):
                 continue
             if found is None or found[0] == dim:
-                found = dim, parts
+                found = dim, parts, count
             if num_bytes <= parts * _PART_BYTES:
-                return dim, parts
+                return dim, parts, count
     return found

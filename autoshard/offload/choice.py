@@ -12,14 +12,16 @@ class StreamedUpdate:
     Args:
         arguments: Positions of the states among the flat arguments, ascending.
         results: By state, the position of the flat result that replaces it.
-        dim: The dimension that is taken apart; it stays whole on each device.
+        dim: The dimension that is taken apart.
         parts: Parts of equal size, one run of the loop each.
+        pieces: That devices cut the dimension into; each is taken apart by itself.
     """
 
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     dim: int
     parts: int
+    pieces: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

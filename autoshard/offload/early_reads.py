@@ -51,10 +51,11 @@ def cast(eqn: JaxprEqn, there: Var, parts: Parts) -> Block:
 
     def run(state: Any) -> list[Any]:
         def copied(index: Any, copy: Any) -> Any:
-            part = jax.device_put(parts.read(state, index), jax.memory.Space.Device)
+            part = jax.device_put(parts.read(viewed, index), jax.memory.Space.Device)
             return parts.written(copy, part.astype(aval.dtype), index)
 
-        empty = jax.lax.full(aval.shape, 0, aval.dtype)
-        return [jax.lax.fori_loop(0, parts.count, copied, empty)]
+        viewed = parts.viewed(state)
+        empty = jax.lax.full(parts.view, 0, aval.dtype)
+        return [parts.restored(jax.lax.fori_loop(0, parts.count, copied, empty))]
 
     return traced_block(run, [there], [result], [eqn])

@@ -124,7 +124,7 @@ class _Loop:
     @property
     def parts(self) -> Parts:
         """Of its states."""
-        return Parts(self.update.shape, self.said.dim, self.said.parts)
+        return Parts(self.update.shape, self.said.dim, self.said.parts, self.said.pieces)
 
     def block(self, new_of: Mapping[Var, Var]) -> Block:
         """Its equations, with these variables for new states, and what they read."""
@@ -151,13 +151,15 @@ class _Loop:
 
     def _run(self, *given: Any) -> list[Any]:
         update, parts = self.update, self.parts
-        value_of = dict(zip((*update.states, *update.inputs), given, strict=True))
+        there = [jax.device_put(one, _HOST) for one in given[: len(update.states)]]
+        viewed = map(parts.viewed, (*there, *given[len(there) :]))
+        value_of = dict(zip((*update.states, *update.inputs), viewed, strict=True))
         argument_of = {new: old for old, new in update.replaced.items()}
-        states = [jax.device_put(value_of[one], _HOST) for one in update.states]
+        states = [value_of[one] for one in update.states]
         others = [
             value_of[argument_of[one]]
             if one in argument_of
-            else jax.lax.full(one.aval.shape, 0, one.aval.dtype)
+            else jax.lax.full(parts.view, 0, one.aval.dtype)
             for one in update.outputs
         ]
         carried_place = {argument_of.get(one): at for at, one in enumerate(update.outputs)}
@@ -180,7 +182,7 @@ class _Loop:
             )
 
         states, others = jax.lax.fori_loop(0, parts.count, run, (states, others))
-        return [*states, *others]
+        return [parts.restored(one) for one in (*states, *others)]
 
     def _computed(self, *slices: Any) -> list[Any]:
         """New states of one part, and the other outputs, from states and inputs."""

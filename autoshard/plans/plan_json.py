@@ -51,6 +51,7 @@ _ADDED_LATER = frozenset(
         "ProgramRecord.explicit_axes",
         "SolverFacts.model_gap",
         "SolverFacts.overlap",
+        "StreamedUpdate.pieces",
         "TriedPlan.also",
     }
 )

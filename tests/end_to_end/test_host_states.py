@@ -225,6 +225,31 @@ def test_the_memory_of_a_sharding_is_kept(said: str) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+def test_states_that_are_cut_along_all_dimensions_are_taken_apart_piece_by_piece() -> None:
+    mesh = jax.make_mesh((2, 4), ("data", "model"))
+    cut = NamedSharding(mesh, P("data", "model"))
+    host = cut.with_memory_kind("pinned_host")
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = [(2048, 2048), (2048, 2048), (64, 2048)]
+    given = [jax.random.normal(*one) for one in zip(keys, shapes, strict=True)]
+    plan = autoshard.optimize(
+        momentum_step,
+        *given,
+        mesh=mesh,
+        hardware="tpu-v5e",
+        donate_argnums=(0, 1),
+        in_shardings=(cut, host, None),
+    )
+    assert plan.data.offloaded is not None
+    (update,) = plan.data.offloaded.updates
+    assert (update.dim, update.pieces) == (0, 2)
+    assert plan.in_shardings[1] == host
+    assert "all-gather" not in {one.kind for one in plan.data.collectives}  # views move nothing
+    found, expected = plan.jit(moves_arguments=True)(*given), jax.jit(momentum_step)(*given)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_what_cannot_lie_where_its_sharding_says_is_refused() -> None:
     mesh = jax.make_mesh((2, 4), ("data", "model"))
     host = NamedSharding(mesh, P(None, "model"), memory_kind="pinned_host")

@@ -18,22 +18,28 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize(
-    ("shape", "cut", "mib", "expected"),
+    ("shape", "pieces", "mib", "expected"),
     [
-        ((32, 4096, 1024), (False, False, True), 256, (0, 32)),
-        ((32, 4096, 1024), (False, False, True), 64, (0, 8)),
-        ((32, 4096, 1024), (True, False, True), 64, (1, 8)),
-        ((4096, 1024), (True, True), 64, None),
-        ((4096, 1024), (False, True), 640, (0, 32)),  # tiles of 128 rows: no smaller ones
-        ((24, 4096, 1024), (False, False, True), 64, (0, 8)),
-        ((7, 9), (False, False), 64, None),
+        ((32, 4096, 1024), (1, 1, 4), 256, (0, 32, 1)),
+        ((32, 4096, 1024), (1, 1, 4), 64, (0, 8, 1)),
+        ((32, 4096, 1024), (2, 1, 4), 64, (1, 8, 1)),
+        ((4096, 1024), (2, 4), 64, (0, 8, 2)),
+        ((512, 1024), (2, 4), 64, (0, 2, 2)),  # tiles of 128 rows: no smaller ones
+        ((256, 1024), (2, 4), 64, (1, 2, 4)),
+        ((4096, 1024), (None, 8), 64, None),
+        ((4096, 1024), (1, 4), 640, (0, 32, 1)),
+        ((24, 4096, 1024), (1, 1, 4), 64, (0, 8, 1)),
+        ((7, 9), (1, 1), 64, None),
         ((), (), 1, None),
     ],
 )
-def test_states_are_taken_apart_where_they_are_whole(
-    shape: tuple[int, ...], cut: tuple[bool, ...], mib: int, expected: tuple[int, int] | None
+def test_states_are_taken_apart_where_they_are_whole_if_they_can(
+    shape: tuple[int, ...],
+    pieces: tuple[int | None, ...],
+    mib: int,
+    expected: tuple[int, int, int] | None,
 ) -> None:
-    assert taken_apart(shape, cut, mib * MIB) == expected
+    assert taken_apart(shape, pieces, mib * MIB) == expected
 
 
 def search(asked: tuple[int, ...] = ()) -> StateSearch:

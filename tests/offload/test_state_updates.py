@@ -134,9 +134,17 @@ def test_libraries_clip_and_decay() -> None:
     assert [len(one[0]) for one in found] == [2, 2]
 
 
-@given(rows=st.integers(1, 5), parts=st.integers(2, 4), dim=st.integers(0, 1), clips=st.booleans())
-@settings(max_examples=6, deadline=None)
-def test_numbers_are_those_of_the_program(rows: int, parts: int, dim: int, clips: bool) -> None:
+@given(
+    rows=st.integers(1, 5),
+    parts=st.integers(2, 4),
+    pieces=st.integers(1, 3),
+    dim=st.integers(0, 1),
+    clips=st.booleans(),
+)
+@settings(max_examples=8, deadline=None)
+def test_numbers_are_those_of_the_program(
+    rows: int, parts: int, pieces: int, dim: int, clips: bool
+) -> None:
     def step(params: Any, means: Any, squares: Any, x: Any) -> Any:
         def loss(pair: Any) -> Any:
             return jnp.sum(jnp.tanh(x @ pair[0] + x @ pair[1]) ** 2)
@@ -147,12 +155,13 @@ def test_numbers_are_those_of_the_program(rows: int, parts: int, dim: int, clips
             gradients = [one / jnp.maximum(norm, 1.0) for one in gradients]
         return [adam(*one) for one in zip(params, means, squares, gradients, strict=True)]
 
-    shape = (rows * parts, 3) if dim == 0 else (3, rows * parts)
+    size = rows * parts * pieces
+    shape = (size, 3) if dim == 0 else (3, size)
     bundle = [[jnp.abs(array(10 * k + n, *shape)) for n in range(2)] for k in range(3)]
     x = array(40, shape[0], shape[0])
     closed = jax.make_jaxpr(step)(*bundle, x)
     found = updates_of(closed, {2 * kind + n: 3 * n + kind for kind in range(3) for n in range(2)})
-    wanted = [StreamedUpdate(states, results, dim, parts) for states, results, _ in found]
+    wanted = [StreamedUpdate(states, results, dim, parts, pieces) for states, results, _ in found]
     assert [one.arguments for one in wanted] in ([(2, 4), (3, 5)], [(3, 5), (2, 4)])
     streamed = with_streamed_states(closed, wanted)
     check_jaxpr(streamed.jaxpr)
@@ -204,8 +213,9 @@ def layers(weights: Any, x: Any, *, casts: bool) -> Any:
     return jnp.mean(jax.lax.scan(jax.checkpoint(layer), x, weights)[0].astype(jnp.float32) ** 2)
 
 
+@pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("casts", [False, True], ids=["scanned", "cast"])
-def test_parameters_that_layers_read_part_by_part_are_states(casts: bool) -> None:
+def test_parameters_that_layers_read_part_by_part_are_states(casts: bool, pieces: int) -> None:
     def step(weights: Any, mean: Any, square: Any, x: Any) -> Any:
         loss, gradient = jax.value_and_grad(layers)(weights, x, casts=casts)
         return *adam(weights, mean, square, gradient), loss
@@ -216,7 +226,7 @@ def test_parameters_that_layers_read_part_by_part_are_states(casts: bool) -> Non
     assert [one[0] for one in updates_of(closed, carried)] == [(1, 2)]
     (found,) = updates_of(closed, carried, with_parameters=True)
     assert found[0] == (0, 1, 2)
-    streamed = with_streamed_states(closed, [StreamedUpdate((0, 1, 2), (0, 1, 2), 0, 2)])
+    streamed = with_streamed_states(closed, [StreamedUpdate((0, 1, 2), (0, 1, 2), 1, 2, pieces)])
     check_jaxpr(streamed.jaxpr)
     assert not any(  # the layers read what lies in host memory, not a whole copy of it
         eqn.primitive.name == "convert_element_type" and eqn.invars[0] is closed.jaxpr.invars[0]
